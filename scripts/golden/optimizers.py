@@ -122,6 +122,9 @@ def adam(make=torch.optim.Adam, name="adam"):
         "plain": {},
         "weight_decay": {"weight_decay": 0.1},
         "betas_eps": {"betas": (0.8, 0.95), "eps": 1e-3},
+        "beta1_0": {"betas": (0.0, 0.9)},
+        "betas_0": {"betas": (0.0, 0.0)},
+        "beta1_below_half": {"betas": (0.3, 0.9)},
         "amsgrad": {"amsgrad": True, "betas": (0.9, 0.9)},
         "amsgrad_weight_decay": {"amsgrad": True, "weight_decay": 0.1},
         "schedule": {"schedule": True},
@@ -142,6 +145,7 @@ def rms_prop():
         "alpha_eps": {"alpha": 0.9, "eps": 1e-3},
         "momentum": {"momentum": 0.9},
         "centered": {"centered": True},
+        "centered_alpha": {"centered": True, "alpha": 0.3, "eps": 1e-3},
         "centered_momentum_weight_decay": {"centered": True, "momentum": 0.5, "weight_decay": 0.1},
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
@@ -166,6 +170,8 @@ def lamb():
         "plain": {},
         "no_weight_decay": {"weight_decay": 0.0},
         "betas_eps": {"betas": (0.8, 0.95), "eps": 1e-3},
+        "beta1_0": {"betas": (0.0, 0.9)},
+        "betas_0": {"betas": (0.0, 0.0)},
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
     optimizer_runs("crates/optim/tests/golden/lamb.safetensors", Lamb, 0.01, cases)

@@ -11,7 +11,9 @@ use crate::device::gpu;
 
 const STEPS: usize = 5;
 /// The elements of the parameters. The table has shares of 8192 elements.
-const SIZES: [usize; 6] = [1, 7, 8192, 8193, 20_000, 0];
+const SIZES: [usize; 7] = [1, 7, 8192, 8193, 20_000, 0, 11];
+/// The number of the parameter whose gradient is 0.
+const UNUSED: usize = 6;
 
 fn numbers(len: usize, seed: usize) -> Vec<f32> {
     let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0;
@@ -56,7 +58,11 @@ fn train(
     for step in 0..STEPS {
         let mut updates: Vec<Update<'_>> = Vec::new();
         for (index, (param, gradient)) in params.iter_mut().zip(&mut gradients).enumerate() {
-            let new = numbers(param.len(), 10 * step + index + 5);
+            // One parameter has no gradient, so a norm in a trust ratio is 0.
+            let mut new = numbers(param.len(), 10 * step + index + 5);
+            if index == UNUSED {
+                new.fill(0.0);
+            }
             match way {
                 Way::Single => *gradient = upload(&new),
                 Way::Joint => gradient.copy_from_host(&Flat::from_slice(&new)).unwrap(),
@@ -140,6 +146,8 @@ fn sgd() {
 fn adam() {
     same_bits(|| Adam::new(0.01).weight_decay(1e-2));
     same_bits(|| Adam::new(0.01).amsgrad());
+    same_bits(|| Adam::new(0.01).betas(0.0, 0.9));
+    same_bits(|| Adam::new(0.01).betas(0.3, 0.9).amsgrad());
     same_bits(|| AdamW::new(0.01).weight_decay(1e-1));
     same_bits(|| AdamW::new(0.01).amsgrad());
 }
@@ -154,12 +162,14 @@ fn rms_prop() {
     same_bits(|| RmsProp::new(0.01).weight_decay(1e-2));
     same_bits(|| RmsProp::new(0.01).momentum(0.9));
     same_bits(|| RmsProp::new(0.01).centered());
+    same_bits(|| RmsProp::new(0.01).centered().alpha(0.3));
     same_bits(|| RmsProp::new(0.01).centered().momentum(0.5));
 }
 
 #[test]
 fn lamb() {
     close(|| Lamb::new(0.01).weight_decay(1e-2));
+    close(|| Lamb::new(0.01).betas(0.0, 0.9));
     same_bits(|| Lamb::new(0.01).group(ParamGroup::matching("w*").trust_ratio(false)));
 }
 

@@ -5,13 +5,19 @@
 //! not confirmed [`WINDOW`] bytes. The thread that calls the store sends and receives: there is no thread
 //! for it. Confirmations do not wait for other workers, so no two workers can wait for each other's
 //! pushes with full windows.
+//!
+//! Where servers keep pushes until other workers have caught up, at most [`MOST_AHEAD`] pushes of one key
+//! are sent ahead. Then the requests for this key wait in their *lane* until the server has room, and those
+//! for other keys leave. So this wait is for pushes of the same key alone, which no worker can keep from
+//! another one. Answers to pulls tell the number of pushes that a server still keeps; a worker that does not
+//! pull asks for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::link::Link;
-use crate::wire::{Header, Message, Op};
+use crate::wire::{Header, MOST_AHEAD, Message, Op};
 use crate::{Error, Result};
 
 /// No further request leaves while this many bytes of long messages are unconfirmed by their server.
@@ -60,9 +66,71 @@ struct Queue {
     /// By ticket: the lengths of messages that the server has not confirmed.
     unconfirmed: HashMap<u64, usize>,
     unconfirmed_bytes: usize,
+    /// By key: its pushes. `None` where servers keep no pushes.
+    flows: Option<HashMap<u32, Flow>>,
+}
+
+/// The pushes of one key to one server.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Those that have left.
+    sent: u64,
+    /// Those of them of which it is known that the server does not keep them.
+    done: u64,
+    /// The requests under way whose answers will tell more: ticket, and pushes before the request.
+    asked: VecDeque<(u64, u64)>,
+    /// The ticket of the request for room that is under way.
+    asks_for_room: Option<u64>,
+    /// Whether the lane of the key waits for room.
+    waits: bool,
+    /// Whether the server has refused to give room. The pushes leave then, and the server refuses them.
+    is_refused: bool,
+}
+
+impl Flow {
+    fn is_full(&self) -> bool {
+        self.sent - self.done >= MOST_AHEAD && !self.is_refused
+    }
+
+    fn note_sent(&mut self, op: Op, ticket: u64) {
+        self.sent += u64::from(is_push(op));
+        if matches!(op, Op::PushPull | Op::Pull | Op::PullRows) {
+            self.asked.push_back((ticket, self.sent));
+        }
+    }
+
+    /// Notes an answer. Returns whether it was to a request of this flow.
+    fn note_answer(&mut self, ticket: u64, answer: Option<&Header>) -> bool {
+        let Some(place) = self.asked.iter().position(|(asked, _)| *asked == ticket) else {
+            return false;
+        };
+        let (_, sent) = self.asked[place];
+        // The server answers in order, so it does not keep what came before earlier requests, either.
+        self.asked.drain(..=place);
+        let mut kept = 0;
+        if self.asks_for_room == Some(ticket) {
+            self.asks_for_room = None;
+            self.is_refused = answer.is_none();
+            kept = answer.map_or(0, |header| header.elements);
+        }
+        self.done = self.done.max(sent.saturating_sub(kept));
+        true
+    }
+}
+
+fn is_push(op: Op) -> bool {
+    matches!(op, Op::Push | Op::PushPull | Op::PushRows)
 }
 
 impl Queue {
+    fn new(keeps_pushes: bool) -> Self {
+        Self { flows: keeps_pushes.then(HashMap::new), ..Self::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
     fn push(&mut self, key: u32, priority: i32, age: u64, message: Message) {
         let lane = self.lanes.entry(key).or_default();
         if lane.is_empty() {
@@ -71,18 +139,64 @@ impl Queue {
         lane.push_back((priority, age, message));
     }
 
-    fn pop(&mut self) -> Option<Message> {
-        if self.unconfirmed_bytes >= WINDOW {
-            return None;
+    /// The next request that may leave. `last_ticket` is for a request for room.
+    fn pop(&mut self, last_ticket: &mut u64) -> Option<Message> {
+        while self.unconfirmed_bytes < WINDOW {
+            let (.., key) = self.first.pop()?;
+            let lane = self.lanes.get_mut(&key)?;
+            let flow = self.flows.as_mut().map(|flows| flows.entry(key).or_default());
+            if let Some(flow) = flow {
+                let header = lane.front()?.2.header();
+                let (op, ticket) = (lane.front()?.2.op(), header.ticket);
+                if is_push(op) && flow.is_full() {
+                    flow.waits = true;
+                    if flow.asks_for_room.is_some() {
+                        continue;
+                    }
+                    *last_ticket += 1;
+                    flow.asks_for_room = Some(*last_ticket);
+                    flow.asked.push_back((*last_ticket, flow.sent));
+                    let header = Header { ticket: *last_ticket, key, ..Header::new(Op::Room) };
+                    return Some(Message::text(header, ""));
+                }
+                flow.note_sent(op, ticket);
+            }
+            let (.., message) = lane.pop_front()?;
+            match lane.front() {
+                Some((priority, age, _)) => self.first.push((*priority, Reverse(*age), key)),
+                None => drop(self.lanes.remove(&key)),
+            }
+            return Some(message);
         }
-        let (.., key) = self.first.pop()?;
-        let lane = self.lanes.get_mut(&key)?;
-        let (.., message) = lane.pop_front()?;
-        match lane.front() {
-            Some((priority, age, _)) => self.first.push((*priority, Reverse(*age), key)),
-            None => drop(self.lanes.remove(&key)),
+        None
+    }
+
+    /// Notes an answer to a request for this key, or the refusal of a request for any key. A lane that
+    /// waits may then go on.
+    fn note_answer(&mut self, ticket: u64, answer: Option<&Header>) {
+        let Some(flows) = &mut self.flows else { return };
+        let key = match answer {
+            Some(header) => Some(header.key),
+            None => {
+                let has = |flow: &Flow| flow.asked.iter().any(|(asked, _)| *asked == ticket);
+                flows.iter().find(|(_, flow)| has(flow)).map(|(key, _)| *key)
+            }
+        };
+        let Some((key, flow)) = key.and_then(|key| Some((key, flows.get_mut(&key)?))) else {
+            return;
+        };
+        if flow.note_answer(ticket, answer) && std::mem::take(&mut flow.waits) {
+            let first = self.lanes.get(&key).and_then(VecDeque::front);
+            self.first.extend(first.map(|(priority, age, _)| (*priority, Reverse(*age), key)));
         }
-        Some(message)
+    }
+
+    /// Drops the requests that wait for room.
+    fn drop_waiting(&mut self) {
+        for (key, flow) in self.flows.iter_mut().flatten().filter(|(_, flow)| flow.waits) {
+            flow.waits = false;
+            self.lanes.remove(key);
+        }
     }
 
     fn confirm(&mut self, ticket: u64) {
@@ -91,8 +205,14 @@ impl Queue {
 }
 
 impl Client {
-    pub(crate) fn new(rank: usize, link: Box<dyn Link>, deadline: Duration) -> Self {
-        let queues = (0..link.servers()).map(|_| Queue::default()).collect();
+    /// `keeps_pushes`: servers keep a worker's pushes until other workers have caught up.
+    pub(crate) fn new(
+        rank: usize,
+        link: Box<dyn Link>,
+        deadline: Duration,
+        keeps_pushes: bool,
+    ) -> Self {
+        let queues = (0..link.servers()).map(|_| Queue::new(keeps_pushes)).collect();
         Self {
             rank,
             link,
@@ -162,7 +282,7 @@ impl Client {
 
     fn send(&mut self) -> Result<()> {
         for (server, queue) in self.queues.iter_mut().enumerate() {
-            while let Some(message) = queue.pop() {
+            while let Some(message) = queue.pop(&mut self.last_ticket) {
                 if message.header().receipt == 1 {
                     queue.unconfirmed.insert(message.header().ticket, message.len());
                     queue.unconfirmed_bytes += message.len();
@@ -179,8 +299,12 @@ impl Client {
             Op::Answer if message.header().receipt == 1 => {
                 return self.queues[server].confirm(ticket);
             }
-            Op::Answer => Ok(message),
+            Op::Answer => {
+                self.queues[server].note_answer(ticket, Some(message.header()));
+                Ok(message)
+            }
             _ => {
+                self.queues[server].note_answer(ticket, None);
                 let server = self.link.rank_of(server);
                 Err(Error::Refused { server, message: message.text_of().into_owned() })
             }
@@ -226,8 +350,7 @@ impl Client {
         if !self.has_arrived(ticket) {
             let Some((from, message)) = self.link.receive(NAP)? else {
                 // A server reports a late worker at its deadline. This one is for the server itself.
-                let patience = self.deadline.saturating_add((self.deadline / 4).max(LATENESS));
-                return match start.elapsed() > patience {
+                return match start.elapsed() > self.patience() {
                     true => Err(self.silent(server, during(), start)),
                     false => Ok(None),
                 };
@@ -244,6 +367,11 @@ impl Client {
             Err(Error::Message { from: self.rank, what })
         };
         self.wanted.remove(&ticket).flatten().unwrap_or_else(missing).map(Some)
+    }
+
+    /// The longest wait for a server that waits for other workers.
+    fn patience(&self) -> Duration {
+        self.deadline.saturating_add((self.deadline / 4).max(LATENESS))
     }
 
     fn silent(&mut self, server: usize, during: String, start: Instant) -> Error {
@@ -285,20 +413,28 @@ impl Client {
         Ok(answers)
     }
 
-    /// Returns when no request is left in a queue. It waits for confirmations alone, so for no worker.
+    /// Returns when no request is left in a queue. It waits for confirmations, and where this worker is far
+    /// ahead for the pushes of others.
     pub(crate) fn send_all(&mut self) -> Result<()> {
         let mut start = Instant::now();
-        self.progress()?;
-        while let Some(server) = self.queues.iter().position(|queue| !queue.first.is_empty()) {
-            if let Some((from, message)) = self.link.receive(NAP)? {
-                self.take(from, message);
-                self.progress()?;
-                start = Instant::now();
-            } else if start.elapsed() > self.deadline {
-                return Err(self.silent(server, "the sending of requests".to_owned(), start));
-            }
-        }
+        while !self.send_some(&mut start)? {}
         Ok(())
+    }
+
+    /// A part of [`Self::send_all`], after which other threads may use the store. Returns whether no request
+    /// is left. `start` is the time since which no server has answered.
+    pub(crate) fn send_some(&mut self, start: &mut Instant) -> Result<bool> {
+        self.progress()?;
+        let Some(server) = self.queues.iter().position(|queue| !queue.is_empty()) else {
+            return Ok(true);
+        };
+        if let Some((from, message)) = self.link.receive(NAP)? {
+            self.take(from, message);
+            *start = Instant::now();
+        } else if start.elapsed() > self.patience() {
+            return Err(self.silent(server, "the sending of requests".to_owned(), *start));
+        }
+        Ok(false)
     }
 
     /// Says goodbye to every server, and waits for the answers: a server that still has an answer for
@@ -310,6 +446,10 @@ impl Client {
         }
         self.is_leaving = true;
         self.wanted.clear();
+        if !error.is_empty() {
+            // Others may wait for this worker, which will push no more.
+            self.queues.iter_mut().for_each(Queue::drop_waiting);
+        }
         self.failure.take().into_iter().for_each(|error| unheard(&error));
         let goodbye =
             |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Goodbye) }, error);
@@ -402,7 +542,7 @@ mod tests {
             ),
         ) {
             let slow = Slow::default();
-            let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5));
+            let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), false);
             // By key: the tickets and priorities that have not left.
             let mut waiting: BTreeMap<u32, VecDeque<(u64, i32)>> = BTreeMap::new();
             let mut seen = 0;
@@ -445,9 +585,73 @@ mod tests {
         }
     }
 
+    /// What leaves for a key, and for another one, as its server keeps pushes and has room again.
+    #[test]
+    fn pushes_of_a_key_wait_in_their_lane_when_the_server_keeps_many() {
+        let slow = Slow::default();
+        let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), true);
+        let request = |client: &mut Client, op: Op, key: u32| {
+            let ticket = client.ticket();
+            let message = Message::text(Header { ticket, key, ..Header::new(op) }, "");
+            client.request(0, 0, message, false).unwrap();
+            ticket
+        };
+        let left = || std::mem::take(&mut slow.0.lock().messages);
+        let answer = |client: &mut Client, op: Op, header: Header| {
+            let header = Header { op: op as u32, ..header };
+            slow.0.lock().answers.push_back(Message::text(header, ""));
+            client.check()
+        };
+        let most = MOST_AHEAD as usize;
+        let tickets: Vec<u64> = (0..most + 3).map(|_| request(&mut client, Op::Push, 1)).collect();
+        request(&mut client, Op::Push, 2);
+        let of = |key: u32, left: &[(u32, u64)]| -> Vec<u64> {
+            left.iter().filter(|(other, _)| *other == key).map(|(_, ticket)| *ticket).collect()
+        };
+        let (first, other) = {
+            let left = left();
+            (of(1, &left), of(2, &left))
+        };
+        assert_eq!(other.len(), 1, "another key is not kept");
+        let (room, pushes) = first.split_last().unwrap();
+        assert_eq!(pushes, &tickets[..most], "and then the request for room");
+        assert!(!client.queues[0].is_empty());
+        // Room for two: two pushes leave, and the next request for room.
+        let header =
+            Header { ticket: *room, key: 1, elements: MOST_AHEAD - 2, ..Header::default() };
+        let header = Header { magic: Header::new(Op::Answer).magic, ..header };
+        answer(&mut client, Op::Answer, header).unwrap();
+        let second = of(1, &left());
+        assert_eq!(second[..2], tickets[most..most + 2]);
+        assert_eq!(second.len(), 3);
+        // A pull behind them waits in the lane, too. A refusal lets them leave, for the server to refuse.
+        let pull = request(&mut client, Op::Pull, 1);
+        assert!(of(1, &left()).is_empty());
+        let header = Header { ticket: second[2], ..Header::new(Op::Refusal) };
+        assert!(answer(&mut client, Op::Refusal, header).is_err());
+        assert_eq!(of(1, &left()), [tickets[most + 2], pull]);
+        assert!(client.queues[0].is_empty());
+    }
+
+    #[test]
+    fn the_answer_to_a_pull_makes_room_without_a_request_for_it() {
+        let slow = Slow::default();
+        let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), true);
+        for _ in 0..5 * MOST_AHEAD {
+            for op in [Op::Push, Op::Pull] {
+                let ticket = client.ticket();
+                let header = Header { ticket, key: 1, ..Header::new(op) };
+                client.request(0, 0, Message::text(header, ""), false).unwrap();
+            }
+            let header = Header { ticket: client.last_ticket, key: 1, ..Header::new(Op::Answer) };
+            slow.0.lock().answers.push_back(Message::text(header, ""));
+        }
+        assert_eq!(slow.0.lock().messages.len() as u64, 10 * MOST_AHEAD);
+    }
+
     #[test]
     fn a_silent_server_is_named_after_the_deadline_and_is_asked_no_more() {
-        let mut client = Client::new(3, Box::new(Slow::default()), Duration::ZERO);
+        let mut client = Client::new(3, Box::new(Slow::default()), Duration::ZERO, false);
         let ticket = client.ticket();
         let pull = Message::text(Header { ticket, ..Header::new(Op::Pull) }, "");
         client.request(0, 0, pull, true).unwrap();
@@ -461,7 +665,7 @@ mod tests {
     #[test]
     fn a_refusal_that_nobody_waits_for_is_the_error_of_the_next_call_and_only_of_that() {
         let slow = Slow::default();
-        let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5));
+        let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), false);
         let ticket = client.ticket();
         let push = Message::text(Header { ticket, ..Header::new(Op::Push) }, "");
         client.request(0, 0, push, false).unwrap();

@@ -12,7 +12,11 @@ use serde::de::DeserializeOwned;
 use crate::{Error, Result};
 
 /// The first bytes of every message, so that a foreign one is recognised.
-const MAGIC: u32 = 0xca4d_5701;
+const MAGIC: u32 = 0xca4d_5702;
+
+/// The most pushes of a worker for one key that a server keeps because other workers are behind. Further
+/// ones stay with the worker.
+pub(crate) const MOST_AHEAD: u64 = 32;
 
 /// The text is followed by zeros up to a multiple of this length, so that the numbers are aligned.
 const ALIGNMENT: usize = 64;
@@ -35,6 +39,9 @@ pub(crate) enum Op {
     Pull,
     /// A request for rows of a table.
     PullRows,
+    /// A request for an answer when the server keeps fewer than [`MOST_AHEAD`] pushes of this worker for a
+    /// key. The answer's `elements` is their number.
+    Room,
     /// A worker's optimizer.
     SetOptimizer,
     /// A request for an answer after all earlier messages of this worker.
@@ -58,7 +65,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Hello,
         Self::Init,
         Self::Push,
@@ -66,6 +73,7 @@ impl Op {
         Self::PushRows,
         Self::Pull,
         Self::PullRows,
+        Self::Room,
         Self::SetOptimizer,
         Self::Flush,
         Self::Save,

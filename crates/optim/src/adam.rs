@@ -3,7 +3,7 @@
 //! ```text
 //! g = grad + weight_decay · p                Adam: L2, part of the gradient
 //! p = p · (1 - lr · weight_decay)            AdamW: decoupled, first
-//! m = m + (1 - beta1) · (g - m)
+//! m = m + (1 - beta1) · (g - m)              as `average.rs` computes it
 //! v = beta2 · v + (1 - beta2) · g²
 //! s = v                                      AMSGrad: s = max(s, v)
 //! p = p - lr / (1 - beta1^t) · m / (sqrt(s) / sqrt(1 - beta2^t) + eps)
@@ -17,6 +17,7 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
+use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -136,9 +137,10 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {
-        let [l2, shrink, take1, keep2, take2, root, eps, step] =
-            self.factors(now).map(|factor| factor as f32);
-        let factors = Factors { l2, shrink, take1, keep2, take2, root, eps, step };
+        let factors = self.factors(now);
+        let first = Average::new(factors[2]);
+        let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
+        let factors = Factors { l2, shrink, first, keep2, take2, root, eps, step };
         parts.for_each(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, max] }| {
@@ -156,7 +158,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 struct Factors {
     l2: f32,
     shrink: f32,
-    take1: f32,
+    first: Average,
     keep2: f32,
     take2: f32,
     root: f32,
@@ -169,7 +171,7 @@ impl Factors {
     fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
         let g = g + self.l2 * *p;
         *p *= self.shrink;
-        *m += self.take1 * (g - *m);
+        *m = self.first.moved(*m, g);
         *v = self.keep2 * *v + self.take2 * g * g;
     }
 

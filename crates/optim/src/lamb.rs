@@ -2,7 +2,7 @@
 //! weights. You et al., ICLR 2020 (arXiv 1904.00962), algorithm 2, with step t from 1:
 //!
 //! ```text
-//! m = m + (1 - beta1) · (grad - m)
+//! m = m + (1 - beta1) · (grad - m)          as `average.rs` computes it
 //! v = beta2 · v + (1 - beta2) · grad²
 //! r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay · p
 //! p = p - lr · ‖p‖ / ‖r‖ · r
@@ -17,6 +17,7 @@ use candelabrum_memory::chunks::squares;
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
+use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -98,7 +99,7 @@ impl Rule for LambRule {
     }
 
     fn update(&self, now: Now, mut parts: Parts<'_>) {
-        let take1 = (1.0 - self.beta1) as f32;
+        let first = Average::new(1.0 - self.beta1);
         let (keep2, take2) = (self.beta2 as f32, (1.0 - self.beta2) as f32);
         let direction = Direction {
             scale1: (1.0 / now.bias_correction(self.beta1)) as f32,
@@ -109,7 +110,7 @@ impl Rule for LambRule {
         let [value, step] = parts.again().sums(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, _] }| {
-                average(grad, m, v, [take1, keep2, take2]);
+                average(grad, m, v, first, [keep2, take2]);
                 if now.trust_ratio { direction.squares(value, m, v) } else { [0.0; 2] }
             },
         );
@@ -124,14 +125,14 @@ impl Rule for LambRule {
 }
 
 /// `value / step`, or 1 if one of them is 0 or NaN.
-pub(crate) fn trust_ratio(value: f64, step: f64) -> f64 {
+fn trust_ratio(value: f64, step: f64) -> f64 {
     if value > 0.0 && step > 0.0 { value / step } else { 1.0 }
 }
 
 #[inline(always)]
-fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], [take1, keep2, take2]: [f32; 3]) {
+fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], first: Average, [keep2, take2]: [f32; 2]) {
     for ((&g, m), v) in grad.iter().zip(m).zip(v) {
-        *m += take1 * (g - *m);
+        *m = first.moved(*m, g);
         *v = keep2 * *v + take2 * g * g;
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! As in the paper, the rate is part of the velocity, so a new rate affects only new gradients. In
-//! PyTorch's SGD the rate multiplies the whole velocity. The ratio is 1 if ‖p‖ or the divisor is 0.
+//! PyTorch's SGD the rate multiplies the whole velocity. The ratio is 1 if ‖p‖ or ‖grad‖ is 0.
 //! A group can set it to 1 too, as is usual for biases and norms. A layer is one parameter.
 
 use candelabrum_memory::chunks::squares;
@@ -16,7 +16,6 @@ use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
-use crate::lamb::trust_ratio;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
 
@@ -96,8 +95,10 @@ impl Rule for LarsRule {
                 |chunk| [squares(chunk.value), squares(chunk.grad)],
             );
             let [value, grad] = norms.map(f64::sqrt);
-            let divisor = grad + now.weight_decay * value;
-            rate *= trust_ratio(self.trust_coefficient * value, divisor);
+            // Not the divisor is compared with 0: with weight decay it is not 0 where the gradient is.
+            if value > 0.0 && grad > 0.0 {
+                rate *= self.trust_coefficient * value / (grad + now.weight_decay * value);
+            }
         }
         let factors = [now.weight_decay as f32, self.momentum as f32, rate as f32];
         parts.for_each(

@@ -36,6 +36,7 @@
 
 mod ada_grad;
 mod adam;
+mod average;
 mod clip;
 mod error;
 mod lamb;

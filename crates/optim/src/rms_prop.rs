@@ -17,6 +17,7 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
+use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
 use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
@@ -116,6 +117,7 @@ impl Rule for RmsPropRule {
             l2: now.weight_decay as f32,
             keep: self.alpha as f32,
             take: (1.0 - self.alpha) as f32,
+            mean: Average::new(1.0 - self.alpha),
             eps: self.eps as f32,
             momentum: self.momentum as f32,
             step: -now.lr as f32,
@@ -138,6 +140,7 @@ struct Factors {
     l2: f32,
     keep: f32,
     take: f32,
+    mean: Average,
     eps: f32,
     momentum: f32,
     step: f32,
@@ -153,7 +156,7 @@ impl Factors {
     #[inline(always)]
     fn variance(&self, s: &mut f32, a: &mut f32, g: f32) -> f32 {
         let s = self.square(s, g);
-        *a += self.take * (g - *a);
+        *a = self.mean.moved(*a, g);
         let variance = s - *a * *a;
         // Not `f32::max`, which would drop a NaN.
         if variance < 0.0 { 0.0 } else { variance }

@@ -19,6 +19,7 @@ fn all() -> Vec<Box<dyn Optimizer>> {
         Box::new(Sgd::new(0.1).momentum(0.9).nesterov().weight_decay(0.1)),
         Box::new(Adam::new(0.1).weight_decay(0.1)),
         Box::new(AdamW::new(0.1).amsgrad()),
+        Box::new(AdamW::new(0.1).betas(0.3, 0.9)),
         Box::new(RmsProp::new(0.1)),
         Box::new(RmsProp::new(0.1).momentum(0.5)),
         Box::new(RmsProp::new(0.1).centered()),
@@ -197,6 +198,51 @@ fn zeros_leave_numbers_behind() {
         assert!(params[1].iter().all(|x| x.is_finite()), "{}", optimizer.describe());
         optimizer.update(0, (&mut params[0]).into(), (&[1.0, 0.0, -1.0]).into()).unwrap();
         assert!(params[0][0] < 0.0 && params[0][1] == 0.0 && params[0][2] > 0.0);
+    }
+}
+
+#[test]
+fn an_average_that_keeps_nothing_is_the_gradient_whatever_was_before() {
+    let cases: Vec<(Box<dyn Optimizer>, usize)> = vec![
+        (Box::new(Adam::new(0.1).betas(0.0, 0.9)), 0),
+        (Box::new(Adam::new(0.1).betas(0.0, 0.0).amsgrad()), 0),
+        (Box::new(AdamW::new(0.1).betas(0.0, 0.9)), 0),
+        (Box::new(Lamb::new(0.1).betas(0.0, 0.9)), 0),
+        (Box::new(RmsProp::new(0.1).alpha(0.0).centered()), 1),
+        (Box::new(RmsProp::new(0.1).alpha(0.0).centered().momentum(0.5)), 1),
+    ];
+    let gradients = [1e12, 0.5, -1.0, 1e-6, -1e18, 1e-30, 0.0, 1.0, 1.0 / 3.0];
+    for (mut optimizer, mean) in cases {
+        bind(&mut *optimizer, &[gradients.len()]);
+        let mut param = vec![1.0; gradients.len()];
+        for step in 0..gradients.len() {
+            let mut grad = gradients;
+            grad.rotate_left(step);
+            optimizer.update(0, (&mut param).into(), (&grad).into()).unwrap();
+            optimizer.step();
+            let text = optimizer.describe();
+            let state = optimizer.state_mut().unwrap();
+            assert_eq!(state[mean].as_span().host().unwrap(), grad, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_norm_of_zero_makes_the_trust_ratio_one() {
+    let lars = || Lars::new(0.25).momentum(0.0).weight_decay(0.5);
+    let lamb = || Lamb::new(0.25).betas(0.0, 0.0).eps(0.0).weight_decay(0.0);
+    // The update is lr (grad + decay p), and LAMB's is lr times the sign of the gradient.
+    let cases: [(Box<dyn Optimizer>, f32, f32, f32); 4] = [
+        (Box::new(lars()), 1.0, 0.0, 0.875),
+        (Box::new(lars()), 0.0, 2.0, -0.5),
+        (Box::new(lars().weight_decay(0.0)), 1.0, 0.0, 1.0),
+        (Box::new(lamb()), 0.0, 2.0, -0.25),
+    ];
+    for (mut optimizer, value, grad, expected) in cases {
+        bind(&mut *optimizer, &[2]);
+        let mut param = [value; 2];
+        optimizer.update(0, (&mut param).into(), (&[grad; 2]).into()).unwrap();
+        assert_eq!(param, [expected; 2], "{value}, {grad}: {}", optimizer.describe());
     }
 }
 

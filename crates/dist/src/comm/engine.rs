@@ -9,9 +9,10 @@
 //! **Invariant** Tasks begin in the order in which they were given, each after the end of the one
 //! before it.
 //!
-//! **Invariant** A thread that ends its turn wakes the threads that wait for the turn. It also wakes the
-//! communication thread if a task is due. So no task stays in the queue while the thread that needs it
-//! sleeps.
+//! **Invariant** A thread that ends its turn wakes the threads that wait for the turn. A thread that puts
+//! a task into the queue or ends its turn wakes the communication thread if there is work for it
+//! ([`Queue::must_wake`]). So no task stays in the queue while the thread that needs it sleeps. While no
+//! thread has the turn, the communication thread does not sleep without a limit beside a task.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -165,6 +166,13 @@ impl<R> Queue<R> {
             || self.tasks.front().is_some_and(|task| self.closed || waited_long(task))
     }
 
+    /// Whether the communication thread must be woken when nobody has the turn: it has work, or it sleeps
+    /// without a limit although a task will be due.
+    fn must_wake(&self) -> bool {
+        let is_forgotten = self.dozing && !self.tasks.is_empty();
+        self.background || self.closed || is_forgotten || self.is_due()
+    }
+
     /// Closes the queue. Returns the tasks that will not be carried out.
     fn stops(&mut self) -> VecDeque<Task<R>> {
         self.closed = true;
@@ -196,7 +204,7 @@ impl<R: Resource> Shared<R> {
         queue.tasks.push_back(Task { when, given: Instant::now(), work });
         queue.busy = true;
         // A thread that has the turn looks at the queue when it gives the turn back.
-        if queue.resource.is_some() && (when == When::Soon || queue.dozing) {
+        if queue.resource.is_some() && queue.must_wake() {
             self.due.notify_one();
         }
     }
@@ -286,7 +294,7 @@ impl<R: Resource> Drop for Turn<'_, R> {
         if queue.waiting > 0 {
             self.shared.returned.notify_all();
         }
-        if queue.background || queue.closed || queue.is_due() {
+        if queue.must_wake() {
             self.shared.due.notify_one();
         }
     }
@@ -487,6 +495,41 @@ mod tests {
                 assert!(Instant::now() < deadline, "task {number} still lies there");
                 thread::sleep(Duration::from_millis(1));
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until `holds`, for at most 20 s.
+    fn wait_until(what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < deadline, "still not: {what}");
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    #[test]
+    fn a_task_begun_while_another_thread_has_the_turn_is_not_forgotten() -> Result<()> {
+        // Shorter turns, and one after which the task is due at once.
+        for held in [0, 1, 3, 5, 30].map(Duration::from_millis) {
+            let engine = engine(true)?;
+            wait_until("the communication thread sleeps", || engine.shared.queue.lock().dozing);
+            let (begun, has_begun) = mpsc::channel();
+            let (release, released) = mpsc::channel::<()>();
+            thread::scope(|scope| {
+                let engine = &engine;
+                scope.spawn(move || {
+                    engine.run_if_idle(|_| {
+                        begun.send(()).expect("the test waits");
+                        released.recv().expect("the test goes on");
+                        thread::sleep(held);
+                    })
+                });
+                has_begun.recv().expect("the other thread");
+                let ticket = engine.begin(When::WaitedFor, enter(1));
+                release.send(()).expect("the other thread waits");
+                wait_until("the task is complete", || ticket.is_complete());
+            });
         }
         Ok(())
     }

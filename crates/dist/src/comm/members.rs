@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::collective::Header;
 use super::engine::Resource;
-use super::membership::{Context, Failure, Membership, WORLD};
+use super::failures::Failures;
+use super::membership::{Context, Membership, WORLD};
 use super::stats::Moved;
 use super::transport::{Progress, Transport, no_room};
 use super::underway::Underway;
@@ -14,13 +15,14 @@ use super::{Announced, Borrowed, Collective, ElementType, Label, Payload, Pendin
 use crate::{Error, Result};
 
 /// The groups of a rank. After the first failure every operation returns the same error, because
-/// the ranks no longer agree on the next operation.
+/// the ranks no longer agree on the next operation. Every failure of an operation passes here, and is
+/// reported to the other ranks, whatever the backend.
 pub(super) struct Members<T> {
     /// The groups by number, without groups whose handle has been dropped.
     groups: BTreeMap<usize, Member<T>>,
     /// The next group's number.
     next: usize,
-    failure: Failure,
+    failures: Failures,
 }
 
 /// A rank's transport and state in one group.
@@ -37,12 +39,12 @@ impl<T: Transport> Members<T> {
         transport: T,
         rank: usize,
         world_size: usize,
-        failure: Failure,
+        failures: Failures,
     ) -> (Self, Membership) {
         let ranks = (0..world_size).collect();
         let member = Member::new(transport, WORLD, rank, ranks);
         let membership = member.membership.clone();
-        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failure }, membership)
+        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failures }, membership)
     }
 
     pub(super) fn alloc(&mut self, id: usize, element: ElementType, len: usize) -> Result<Payload> {
@@ -86,9 +88,9 @@ impl<T: Transport> Members<T> {
         op: Collective,
         payload: Payload,
     ) -> Result<Progress> {
-        let failure = self.failure.clone();
+        let failures = self.failures.clone();
         self.with(id, |member| match payload.is_on_device() {
-            true => member.begin(op, payload, failure).map(Progress::Underway),
+            true => member.begin(op, payload, failures).map(Progress::Underway),
             false => member.execute(op, payload).map(Progress::Complete),
         })
     }
@@ -104,9 +106,9 @@ impl<T: Transport> Members<T> {
 
     /// Announces to the other ranks of the groups that this rank refuses an operation because of
     /// `why`. The result is always an error. If all ranks refuse the same operation, the groups
-    /// remain usable.
+    /// remain usable. Otherwise the other ranks get the reason.
     pub(super) fn refuse(&mut self, ids: &[usize], op: Collective, why: Error) -> Error {
-        if let Some(error) = self.failure.get() {
+        if let Some(error) = self.failures.first.get() {
             return error;
         }
         let told = ids.iter().try_for_each(|id| match self.groups.get_mut(id) {
@@ -121,7 +123,7 @@ impl<T: Transport> Members<T> {
             ) => why,
             Err(error) => error,
         };
-        self.failure.set(&error);
+        self.failures.add(&error);
         error
     }
 
@@ -165,7 +167,7 @@ impl<T: Transport> Members<T> {
     }
 
     fn with<R>(&mut self, id: usize, work: impl FnOnce(&mut Member<T>) -> Result<R>) -> Result<R> {
-        if let Some(error) = self.failure.get() {
+        if let Some(error) = self.failures.first.get() {
             return Err(error);
         }
         let what = "an operation of a group that this rank has left";
@@ -173,7 +175,7 @@ impl<T: Transport> Members<T> {
         let left = || Error::Unsupported { what: what.to_owned() };
         let result = work(member.ok_or_else(left)?);
         result.inspect_err(|error| {
-            self.failure.set(error);
+            self.failures.add(error);
         })
     }
 }
@@ -199,14 +201,14 @@ impl<T: Transport> Member<T> {
         })
     }
 
-    fn begin(&mut self, op: Collective, payload: Payload, failure: Failure) -> Result<Pending> {
+    fn begin(&mut self, op: Collective, payload: Payload, failures: Failures) -> Result<Pending> {
         if !self.transport.takes_device_memory() {
             payload.check_on_host()?;
         }
         let header = Header::of(self.sequence + 1, op, &payload);
         let (label, membership) = (payload.label().cloned(), self.membership.clone());
         let moved = Moved::of(&payload, membership.rank);
-        let context = Arc::new(Context { membership, header, label, failure });
+        let context = Arc::new(Context { membership, header, label, failures });
         let start = Instant::now();
         self.sequence += 1;
         let inner = self.transport.begin(header, payload, &context);

@@ -1,11 +1,11 @@
 //! A rank's place in a group: the data that the group's handle, its engine and its operations under
 //! way share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::collective::Header;
+use super::failures::Failures;
 use super::messages::Messages;
 use super::stats::{Counters, Moved};
 use super::{Collective, Label};
@@ -13,35 +13,6 @@ use crate::Error;
 
 /// The number of the world among a rank's groups. It is the first group.
 pub(super) const WORLD: usize = 0;
-
-/// The first failure of a rank's communication. All groups of the rank share it, and every later
-/// operation returns it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Failure {
-    error: Arc<OnceLock<Error>>,
-    /// Whether the program has it: an operation has returned it, or the program has reported it.
-    pub(super) is_told: Arc<AtomicBool>,
-}
-
-impl Failure {
-    /// The failure, for the program.
-    pub(super) fn get(&self) -> Option<Error> {
-        let error = self.error.get().cloned()?;
-        self.is_told.store(true, Ordering::SeqCst);
-        Some(error)
-    }
-
-    /// Stores the error, which the program gets, if it is the first one. Returns whether it is.
-    pub(super) fn set(&self, error: &Error) -> bool {
-        self.is_told.store(true, Ordering::SeqCst);
-        self.note(error)
-    }
-
-    /// As [`Self::set`], for an error that no operation of the program returns yet.
-    pub(super) fn note(&self, error: &Error) -> bool {
-        self.error.set(error.clone()).is_ok()
-    }
-}
 
 /// The data that both a group's handle and its engine have.
 #[derive(Clone)]
@@ -84,7 +55,7 @@ pub(crate) struct Context {
     pub(super) membership: Membership,
     pub(super) header: Header,
     pub(super) label: Option<Label>,
-    pub(super) failure: Failure,
+    pub(super) failures: Failures,
 }
 
 impl Context {
@@ -93,9 +64,9 @@ impl Context {
         self.membership.explain(error, self.header, self.label.as_ref())
     }
 
-    /// Stores an error that the program gets.
+    /// Stores and reports an error that the program gets.
     pub(super) fn fail(&self, error: Error) -> Error {
-        self.failure.set(&error);
+        self.failures.add(&error);
         error
     }
 }

@@ -14,7 +14,8 @@
 //! | groups and their turns | `threaded.rs`, `members.rs`, `membership.rs`, `engine.rs`, `layers.rs` |
 //! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
-//! | messages between two ranks, deaths and failures | `messages.rs`, `network/`, `mailbox.rs` |
+//! | failures, and who is told | `failures.rs` |
+//! | messages between two ranks, deaths | `messages.rs`, `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
 //!
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
@@ -26,6 +27,7 @@ mod blocking;
 mod borrowed;
 mod collective;
 mod engine;
+mod failures;
 mod layers;
 mod local;
 mod mailbox;
@@ -90,7 +92,8 @@ pub type Group = Arc<dyn Communicator>;
 /// one order, the order in which the collectives are started or run, on any thread. If two
 /// collectives share more than one rank, all these ranks must start the same one first. After an
 /// operation of any of these groups has failed, every later operation of all of them returns the
-/// same error.
+/// same error. The other ranks of the world are told, and get that error from the operation in which they
+/// are or from their next one, whatever it is.
 ///
 /// Messages between two ranks are independent of collectives: neither waits for the other. The
 /// messages of a pair of ranks in a group keep their order, and they go to the receives in the

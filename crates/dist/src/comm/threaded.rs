@@ -13,12 +13,13 @@ use candelabrum_memory::Flat;
 use super::answer::Answer;
 use super::collective::Header;
 use super::engine::{Engine, Resource, When};
+use super::failures::{Abort, Failure, Failures};
 use super::layers::Layers;
 use super::members::Members;
-use super::membership::{Failure, Membership};
+use super::membership::Membership;
 use super::pending::Started;
 use super::stats::Moved;
-use super::transport::{Abort, Progress, Transport};
+use super::transport::{Progress, Transport};
 use super::wait::{Load, Wait};
 use super::{
     Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload,
@@ -44,9 +45,16 @@ struct Common<T: Transport> {
     world_size: usize,
     takes_device_memory: bool,
     deadline: Duration,
-    abort: Arc<dyn Abort>,
-    failure: Failure,
+    failures: Failures,
     engine: Engine<Members<T>>,
+}
+
+impl<T: Transport> Common<T> {
+    /// Gives the communication thread a turn, in which the transport can tell the others of a failure, if
+    /// only a thread with the turn can.
+    fn wake(&self) {
+        drop(self.engine.begin(When::Soon, |_| Ok(())));
+    }
 }
 
 /// The groups of an all-reduce by layers, in addition to the group of all ranks.
@@ -71,18 +79,19 @@ impl<T: Transport> Threaded<T> {
     pub(crate) fn start(
         connect: impl FnOnce(&Failure) -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
-        let own = Failure::default();
-        let failure = own.clone();
         let (engine, made) = Engine::start(move || {
-            let Connected { transport, rank, world_size, deadline, abort } = connect(&failure)?;
+            let first = Failure::default();
+            let Connected { transport, rank, world_size, deadline, abort } = connect(&first)?;
+            let failures = Failures { first, abort };
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
-            let (members, membership) = Members::world(transport, rank, world_size, failure);
-            Ok((members, rank, (membership, backend, device, deadline, abort)))
+            let (members, membership) =
+                Members::world(transport, rank, world_size, failures.clone());
+            Ok((members, rank, (membership, backend, device, deadline, failures)))
         })?;
-        let (membership, backend, takes_device_memory, deadline, abort) = made;
-        let (failure, world_size) = (own, membership.ranks.len());
+        let (membership, backend, takes_device_memory, deadline, failures) = made;
+        let world_size = membership.ranks.len();
         let common =
-            Common { backend, world_size, takes_device_memory, deadline, abort, failure, engine };
+            Common { backend, world_size, takes_device_memory, deadline, failures, engine };
         Ok(Self::of(Arc::new(common), membership))
     }
 
@@ -113,7 +122,7 @@ impl<T: Transport> Threaded<T> {
     ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
         let id = self.membership.id;
         let layers = self.layers.as_ref().map(|layered| layered.layers);
-        let abort = Arc::clone(&self.common.abort);
+        let abort = Arc::clone(&self.common.failures.abort);
         move |members| match (layers, op) {
             (Some(layers), Collective::AllReduce(op)) => {
                 let result = members.all_reduce_in_layers(layers, op, payload);
@@ -141,19 +150,12 @@ impl<T: Transport> Threaded<T> {
             (Some(Layered { layers, .. }), Collective::AllReduce(_)) => layers.exchanging(),
             _ => vec![self.membership.id],
         };
-        let (failure, abort) = (self.common.failure.clone(), Arc::clone(&self.common.abort));
-        move |members| {
-            let error = members.refuse(&ids, op, why);
-            if failure.get().is_some() && !error.is_echo() {
-                abort.fail(&error);
-            }
-            Err(error)
-        }
+        move |members| Err(members.refuse(&ids, op, why))
     }
 
     fn message(&self, op: Collective, payload: Payload) -> Pending {
         let Self { common, membership, .. } = self;
-        let known = common.failure.get().map_or(Ok(()), Err);
+        let known = common.failures.first.get().map_or(Ok(()), Err);
         let on_host = || match common.takes_device_memory {
             true => Ok(()),
             false => Ok(payload.check_on_host()?),
@@ -192,14 +194,7 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         let id = self.membership.id;
-        let result =
-            self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)));
-        // Another rank may have memory, and would wait for this rank in the next operation.
-        result.inspect_err(|error| {
-            if !error.is_shared() {
-                self.common.abort.fail(error);
-            }
-        })
+        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
     }
 
     fn alloc_message(&self, len: usize) -> Payload {
@@ -312,18 +307,19 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn abort(&self, message: &str) {
-        self.common.abort.abort(message);
+        self.common.failures.abort.abort(message);
     }
 
     fn failure(&self) -> Option<Error> {
-        self.common.failure.get().or_else(|| self.common.abort.failure())
+        let Failures { first, abort } = &self.common.failures;
+        first.get().or_else(|| abort.failure())
     }
 
     fn fail(&self, error: &Error) {
-        if self.common.failure.set(error) {
-            self.common.abort.fail(error);
-            // Where only a thread that has the turn can tell the others.
-            drop(self.common.engine.begin(When::Soon, |_| Ok(())));
+        let Failures { first, abort } = &self.common.failures;
+        if first.set(error) {
+            abort.fail(error);
+            self.common.wake();
         }
     }
 }
@@ -345,7 +341,7 @@ impl<T: Transport> StartedMessage<T> {
         let Self { common, membership, header, .. } = self;
         let (mut load, mut wait) = (Load::default(), Wait::begin());
         while !self.inner.is_complete() {
-            common.failure.get().map_or(Ok(()), Err)?;
+            common.failures.first.get().map_or(Ok(()), Err)?;
             // If another thread has the turn, that thread moves the messages.
             common.engine.run_if_idle(Members::progress);
             let waited = wait.pause(&mut load);
@@ -376,7 +372,7 @@ impl<T: Transport> Started for StartedMessage<T> {
         let (mut load, mut wait) = (Load::default(), Wait::begin());
         while !self.is_complete() {
             // After a failure no message can arrive any more, and `wait` returns the failure.
-            if self.common.failure.get().is_some() {
+            if self.common.failures.first.get().is_some() {
                 return true;
             }
             if wait.pause(&mut load) >= limit {
@@ -399,7 +395,9 @@ impl<T: Transport> Started for StartedMessage<T> {
         let result = result.inspect(|result| membership.count(header.op, moved.to(result), waited));
         result.map_err(|error| {
             let error = membership.explain(error, header, label.as_ref());
-            common.failure.set(&error);
+            if common.failures.add(&error) {
+                common.wake();
+            }
             error
         })
     }
@@ -408,7 +406,7 @@ impl<T: Transport> Started for StartedMessage<T> {
 impl<T: Transport> Drop for Threaded<T> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.common.abort.abort("panicked");
+            self.common.failures.abort.abort("panicked");
         }
         let id = self.membership.id;
         // Leaving is queued after the started operations. Dropping the engine waits for it, this

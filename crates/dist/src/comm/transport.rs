@@ -147,23 +147,3 @@ pub(super) fn no_room(element: ElementType, len: usize) -> Error {
     let bytes = len as u128 * element.size() as u128;
     Error::io(format!("allocate {bytes} bytes of memory"), ErrorKind::OutOfMemory)
 }
-
-/// Reports failures between ranks. Any thread may use it.
-pub(crate) trait Abort: Send + Sync {
-    /// Reports to the other ranks, as far as possible, that this rank has failed. May end this
-    /// process, so the caller prints the reason first.
-    fn abort(&self, message: &str);
-
-    /// Reports `error` to the other ranks, if that is possible without ending this process, because
-    /// the process has not printed the reason yet. If only the thread with the engine's turn can
-    /// report it, [`Transport::progress`] does so.
-    fn fail(&self, error: &Error) {
-        let _ = error;
-    }
-
-    /// The failure of another rank, if one is known. A thread that waits for something outside this
-    /// backend polls it.
-    fn failure(&self) -> Option<Error> {
-        None
-    }
-}

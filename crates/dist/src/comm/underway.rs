@@ -9,7 +9,7 @@ use super::stats::Moved;
 use super::{Payload, Pending};
 use crate::Result;
 
-/// Counts the operation, and stores its failure for the later operations of this rank.
+/// Counts the operation, and stores and reports its failure.
 pub(super) struct Underway {
     pub(super) inner: Pending,
     pub(super) context: Arc<Context>,

@@ -4,6 +4,7 @@
 //! Over MPI the failure of one rank ends the job, possibly before another rank has printed the same
 //! error. So the tests over MPI search the output of all ranks together.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -101,6 +102,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             }
             sum(comm, 10)
         }
+        late if late.starts_with("late ") => everybody_is_told(comm, late),
         "stopped" => {
             if rank == 1 {
                 let own = rustix::process::getpid();
@@ -205,6 +207,44 @@ fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
         },
         other => panic!("there is no case `{other}`"),
     }
+}
+
+/// The variable with a folder in which ranks that cannot send messages any more leave notes.
+const NOTES: &str = "CANDELABRUM_CONFORMANCE_NOTES";
+
+/// Rank 1 runs its second operation when the deadline has passed on the others, which are still there.
+fn everybody_is_told(comm: &(dyn Communicator + 'static), case: &str) -> Result<()> {
+    let rank = comm.rank();
+    let folder = PathBuf::from(std::env::var_os(NOTES).expect("the test sets it"));
+    let wait_for = |ranks: &[usize]| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !ranks.iter().all(|rank| folder.join(rank.to_string()).exists()) {
+            assert!(Instant::now() < deadline, "ranks {ranks:?} are not all there");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    if rank == 1 {
+        wait_for(&[0, 2]);
+    }
+    let start = Instant::now();
+    let result = match case {
+        "late barrier" => comm.barrier(),
+        "late gather" => comm.all_gather(&[rank as i32]).map(drop),
+        "late sum" => sum(comm, 10),
+        "late long sum" => sum(comm, 400_000),
+        "late start" => {
+            let numbers = Payload::from_slice(&[0_f32; 10]);
+            comm.start(Collective::AllReduce(ReduceOp::Sum), numbers).wait().map(drop)
+        }
+        "late group" => comm.split(Some(0), 0).map(drop),
+        "late message" if rank == 1 => comm.barrier(),
+        "late message" => comm.recv(&mut [0_u8], 1),
+        other => panic!("there is no case `{other}`"),
+    };
+    println!("noticed within {} ms", start.elapsed().as_millis());
+    std::fs::write(folder.join(rank.to_string()), "").expect("a note");
+    wait_for(ALL);
+    result
 }
 
 fn labelled(comm: &(dyn Communicator + 'static), len: usize) -> Result<()> {
@@ -547,6 +587,62 @@ fn a_passed_deadline_names_operation_and_rank() {
     }
     assert!(ended.failed(1), "the late rank is told: {}", ended.output());
     ended.assert_nothing_is_left();
+}
+
+/// A rank that comes when the others have given up must not succeed alone, and learns why at once.
+pub(crate) fn a_late_rank_fails_with_the_others(backend: Backend) {
+    for case in [
+        "late barrier",
+        "late gather",
+        "late sum",
+        "late long sum",
+        "late start",
+        "late group",
+        "late message",
+    ] {
+        let notes = tempfile::tempdir().expect("a folder");
+        let ended = Group::new(backend, RANKS, case)
+            .variable("CANDELABRUM_TIMEOUT", "1")
+            .variable(NOTES, &notes.path().to_string_lossy())
+            .limit(Duration::from_secs(40))
+            .run();
+        let output = ended.output();
+        assert!(!ended.all_succeeded(), "{backend:?}, {case}: {output}");
+        let errors = output.lines().filter(|line| line.starts_with("error of rank"));
+        let errors: Vec<&str> = errors.collect();
+        let of = |rank: usize| {
+            let start = format!("error of rank {rank}: ");
+            errors.iter().find_map(|line| line.strip_prefix(&start))
+        };
+        let [Some(first), Some(late), Some(last)] = [0, 1, 2].map(of) else {
+            panic!("{backend:?}, {case}: not all ranks fail: {output}")
+        };
+        for error in [first, late, last] {
+            assert!(error.contains("for rank(s) 1;"), "{backend:?}, {case}: {error}");
+        }
+        assert!(late.starts_with("rank 0: ") || late.starts_with("rank 2: "), "{late}");
+        // Two ranks wait for the deadline. The late one waits for nobody.
+        let at_once = noticed_ms(&ended).into_iter().filter(|&ms| ms < 500).count();
+        assert!(at_once >= 1, "{backend:?}, {case}: {output}");
+        ended.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn on_one_host_a_late_rank_fails_with_the_others() {
+    a_late_rank_fails_with_the_others(Backend::Local);
+}
+
+#[test]
+fn over_tcp_a_late_rank_fails_with_the_others() {
+    a_late_rank_fails_with_the_others(Backend::Tcp);
+}
+
+#[test]
+fn under_mpiexec_a_late_rank_fails_with_the_others() {
+    if harness::has_mpi() {
+        a_late_rank_fails_with_the_others(Backend::Mpi);
+    }
 }
 
 #[test]

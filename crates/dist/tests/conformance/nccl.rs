@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::faults::{
-    ALL, DISAGREEMENTS, IN_GROUPS, RANKS, fails, noticed_ms, one_rank_fails_by_itself,
-    one_rank_refuses,
+    ALL, DISAGREEMENTS, IN_GROUPS, RANKS, a_late_rank_fails_with_the_others, fails, noticed_ms,
+    one_rank_fails_by_itself, one_rank_refuses,
 };
 use crate::harness::{Backend, Ended, Group, has_gpu};
 
@@ -97,6 +97,13 @@ fn over_nccl_a_passed_deadline_names_operation_and_rank() {
         assert!(ended.output().contains(&part), "{}", ended.output());
         assert!(ended.failed(1), "the late rank is told: {}", ended.output());
         ended.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn over_nccl_a_late_rank_fails_with_the_others() {
+    if has_gpu() {
+        a_late_rank_fails_with_the_others(Backend::Nccl);
     }
 }
 

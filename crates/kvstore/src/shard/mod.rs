@@ -38,11 +38,11 @@ use self::dense::Dense;
 use self::gathering::{Gathered, Gathering};
 use self::loaded::Loaded;
 use self::means::Means;
-use self::rounds::{Rounds, Wait};
+use self::rounds::{Rounds, Wait, WaitKind};
 
 use self::table::Table;
 use crate::config::StoreKind;
-use crate::wire::{Header, Memory, Message, Op};
+use crate::wire::{Header, MOST_AHEAD, Memory, Message, Op};
 use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
@@ -167,6 +167,7 @@ impl Shard {
             Op::Init => self.init(worker, &message),
             Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
             Op::Pull | Op::PullRows => self.pull(worker, message),
+            Op::Room => self.room(worker, &message),
             Op::SetOptimizer => self.set_optimizer(worker, &message),
             Op::Flush => self.answer(worker, ticket, ""),
             Op::Save => {
@@ -342,9 +343,13 @@ impl Shard {
             let (why, key) = (self.why[left].clone(), key());
             return Err(Error::WorkerLeft { left: self.ranks[left], why, rank: from, key });
         }
+        if slot.rounds.held(worker) >= MOST_AHEAD {
+            let what = format!("the worker is {MOST_AHEAD} pushes of `{}` ahead already", key());
+            return Err(Error::Message { from, what });
+        }
         slot.rounds.push(worker, message);
         if op == Op::PushPull {
-            slot.rounds.wait(Wait::new(worker, ticket, None));
+            slot.rounds.wait(Wait::new(worker, ticket, WaitKind::Pull));
         }
         self.stats.pushes[worker] += 1;
         self.advance(number)
@@ -356,23 +361,31 @@ impl Shard {
         let slot = ready(&mut self.slots, number, from)?;
         let key = || slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
-        let rows = match (&slot.value, op) {
+        let kind = match (&slot.value, op) {
             (Value::Table(table), Op::PullRows) => {
                 let wanted = table.check_pull(&message);
                 wanted.map_err(|what| Error::Message {
                     from,
                     what: format!("{what} (`{}`)", key()),
                 })?;
-                Some(message)
+                WaitKind::PullRows(Box::new(message))
             }
-            (Value::Dense(_), Op::Pull) => None,
+            (Value::Dense(_), Op::Pull) => WaitKind::Pull,
             (Value::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),
             (Value::Table(_), _) => {
                 return Err(form("pull", "a table of rows: use row_sparse_pull"));
             }
         };
-        slot.rounds.wait(Wait::new(worker, ticket, rows));
-        self.answer_pulls(number);
+        slot.rounds.wait(Wait::new(worker, ticket, kind));
+        self.answer_waits(number);
+        Ok(())
+    }
+
+    fn room(&mut self, worker: usize, message: &Message) -> Result<()> {
+        let &Header { ticket, key: number, .. } = message.header();
+        let slot = ready(&mut self.slots, number, self.ranks[worker])?;
+        slot.rounds.wait(Wait::new(worker, ticket, WaitKind::Room));
+        self.answer_waits(number);
         Ok(())
     }
 
@@ -404,20 +417,25 @@ impl Shard {
             stats.max_lead = stats.max_lead.max(slot.rounds.lead(here));
             result = result.and(updated);
         }
-        self.answer_pulls(number);
+        self.answer_waits(number);
         result
     }
 
-    /// Answers the pulls of a key that wait no longer, and refuses those that would wait for ever.
-    fn answer_pulls(&mut self, number: u32) {
+    /// Answers the requests for a key that wait no longer, and refuses those that would wait for ever.
+    fn answer_waits(&mut self, number: u32) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let version = slot.rounds.version();
-        for Wait { worker, ticket, rows, .. } in slot.rounds.ready() {
+        for Wait { worker, ticket, kind, .. } in slot.rounds.ready() {
             let header = Header { ticket, key: number, version, ..Header::new(Op::Answer) };
-            let message = match (&mut slot.value, &rows) {
-                (Value::Table(table), Some(rows)) => table.answer(&self.memory, header, rows),
+            let message = match (&mut slot.value, &kind) {
+                (_, WaitKind::Room) => {
+                    Message::text(Header { elements: slot.rounds.held(worker), ..header }, "")
+                }
+                (Value::Table(table), WaitKind::PullRows(rows)) => {
+                    table.answer(&self.memory, header, rows)
+                }
                 (Value::Dense(dense), _) => dense.answer(&self.memory, header),
-                (Value::Table(_), None) => continue,
+                (Value::Table(_), WaitKind::Pull) => continue,
             };
             self.answers.push((worker, message));
         }

@@ -7,12 +7,15 @@
 //! In dist_async, each push is an update. With a bound s (stale-synchronous parallel: Ho et al., NIPS
 //! 2013), a push waits while it would make its worker more than s rounds faster than the slowest worker
 //! that is still there.
+//!
+//! **Invariant** At most [`MOST_AHEAD`] pushes of a worker wait here. A worker asks before it sends more
+//! ([`crate::client`]), and the shard refuses what comes all the same.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::config::StoreKind;
-use crate::wire::Message;
+use crate::wire::{MOST_AHEAD, Message};
 
 pub(super) struct Rounds {
     is_sync: bool,
@@ -28,20 +31,29 @@ pub(super) struct Rounds {
     waits: Vec<Wait>,
 }
 
-/// A pull that waits for its worker's own pushes.
+/// A request that waits for its worker's own pushes.
 pub(super) struct Wait {
     pub(super) worker: usize,
     pub(super) ticket: u64,
-    /// The request, if it is for rows of a table.
-    pub(super) rows: Option<Message>,
+    pub(super) kind: WaitKind,
     pub(super) since: Instant,
     /// The pushes of the worker that must be part of the value.
     after: u64,
 }
 
+/// What a request waits for.
+pub(super) enum WaitKind {
+    /// The value after all pushes that came before.
+    Pull,
+    /// Rows of a table after them, by this request.
+    PullRows(Box<Message>),
+    /// Room for another push.
+    Room,
+}
+
 impl Wait {
-    pub(super) fn new(worker: usize, ticket: u64, rows: Option<Message>) -> Self {
-        Self { worker, ticket, rows, since: Instant::now(), after: 0 }
+    pub(super) fn new(worker: usize, ticket: u64, kind: WaitKind) -> Self {
+        Self { worker, ticket, kind, since: Instant::now(), after: 0 }
     }
 }
 
@@ -71,14 +83,25 @@ impl Rounds {
         self.held.iter().any(|held| !held.is_empty())
     }
 
+    /// The pushes of a worker that wait here.
+    pub(super) fn held(&self, worker: usize) -> u64 {
+        self.held[worker].len() as u64
+    }
+
     pub(super) fn push(&mut self, worker: usize, message: Message) {
         self.pushed[worker] += 1;
         self.held[worker].push_back(message);
     }
 
-    /// Adds a pull, which is ready when the pushes that its worker has sent before it are applied.
+    /// Adds a request, which is ready when the pushes that its worker has sent before it are applied, or,
+    /// for room, enough of them.
     pub(super) fn wait(&mut self, wait: Wait) {
-        self.waits.push(Wait { after: self.pushed[wait.worker], ..wait });
+        let pushed = self.pushed[wait.worker];
+        let after = match wait.kind {
+            WaitKind::Room => pushed.saturating_sub(MOST_AHEAD - 1),
+            WaitKind::Pull | WaitKind::PullRows(_) => pushed,
+        };
+        self.waits.push(Wait { after, ..wait });
     }
 
     /// The pushes of the next update, with their workers, if all of them have arrived.
@@ -107,13 +130,13 @@ impl Rounds {
         }
     }
 
-    /// The pulls that wait no longer.
+    /// The requests that wait no longer.
     pub(super) fn ready(&mut self) -> Vec<Wait> {
         let applied = &self.applied;
         self.waits.extract_if(.., |wait| applied[wait.worker] >= wait.after).collect()
     }
 
-    /// Removes the pulls for which `condition` holds.
+    /// Removes the requests for which `condition` holds.
     pub(super) fn give_up(&mut self, condition: impl Fn(&Wait) -> bool) -> Vec<Wait> {
         self.waits.extract_if(.., |wait| condition(wait)).collect()
     }

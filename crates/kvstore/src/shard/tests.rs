@@ -3,7 +3,7 @@
 mod fuzz;
 mod schedule;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytemuck::cast_slice;
 use candelabrum_optim::{Lamb, Recipe, Sgd};
@@ -12,7 +12,7 @@ use super::{Answer, Hello, Init, OptimizerSettings, RowInit, Shard};
 use crate::config::StoreKind;
 use crate::key::Key;
 use crate::stats::peak_memory;
-use crate::wire::{Header, Memory, Message, Op};
+use crate::wire::{Header, MOST_AHEAD, Memory, Message, Op};
 
 /// A shard of these workers, which have said hello.
 fn shard(kind: StoreKind, bound: Option<u64>, workers: usize) -> Shard {
@@ -133,6 +133,34 @@ fn a_worker_that_pushes_twice_does_not_complete_the_round() {
 }
 
 #[test]
+fn a_worker_that_is_far_ahead_gets_room_when_a_round_is_complete() {
+    let kept = |answers: &[Answer]| -> Vec<u64> {
+        answers.iter().map(|(_, message)| message.header().elements).collect()
+    };
+    let mut shard = with_key(StoreKind::DistSync, None, 2);
+    for ticket in 0..MOST_AHEAD {
+        let answers = shard.handle(0, ask(Op::Room, 1000 + ticket, 0));
+        assert_eq!(heard(&answers), [(0, 1000 + ticket, None)]);
+        assert_eq!(kept(&answers), [ticket]);
+        assert!(shard.handle(0, push(10 + ticket, 0, 0, &[1.0, 1.0])).is_empty());
+    }
+    assert!(shard.handle(0, ask(Op::Room, 90, 0)).is_empty(), "there is no room");
+    // A push all the same is no part of a round.
+    assert_refused(&shard.handle(0, push(91, 0, 0, &[9.0, 9.0])), &[(0, 91)], &["32", "ahead"]);
+    let answers = shard.handle(1, push(10, 0, 0, &[1.0, 1.0]));
+    assert_eq!((heard(&answers), kept(&answers)), (vec![(0, 90, None)], vec![MOST_AHEAD - 1]));
+    assert!(shard.handle(0, push(92, 0, 0, &[1.0, 1.0])).is_empty());
+    assert!(shard.handle(0, ask(Op::Room, 93, 0)).is_empty());
+    let late = shard.look_at_the_clock(Instant::now() + Duration::from_secs(9));
+    assert_refused(&late, &[(0, 93)], &["rank(s) 1", "`0`"]);
+    assert!(shard.handle(0, ask(Op::Room, 94, 0)).is_empty());
+    let mut answers = shard.handle(1, ask(Op::Goodbye, 20, 0));
+    answers.retain(|(worker, _)| *worker == 0);
+    assert_refused(&answers, &[(0, 94)], &["rank 1 has left"]);
+    assert_eq!(shard.counts().updates, 1);
+}
+
+#[test]
 fn a_worker_that_leaves_releases_or_refuses_every_wait() {
     // It leaves before, or after the others wait.
     for is_before in [true, false] {
@@ -208,7 +236,7 @@ fn who_differs_in_a_call_of_all_is_named_to_all() {
 fn who_is_late_or_has_left_in_a_call_of_all_is_named() {
     let mut shard = shard(StoreKind::DistAsync, None, 3);
     assert!(shard.handle(2, init(0, 30, 2, 3)).is_empty());
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     assert!(shard.look_at_the_clock(now).is_empty());
     let answers = shard.look_at_the_clock(now + Duration::from_secs(6));
     let parts = ["rank 2 waited", "init of `0`", "rank(s) 0, 1 did not call"];

@@ -25,7 +25,8 @@ impl KvStore {
 
     /// Pushes a value, and returns at once. Keys with a higher `priority` leave first. The pushes and
     /// pulls of one key keep their order. A push that has not left yet leaves during later calls of the
-    /// store; [`Self::flush`] waits for it.
+    /// store; [`Self::flush`] waits for it. A worker that is 32 pushes of a key ahead of the slowest one
+    /// keeps the next ones itself, so a program that pushes without a pull should flush now and then.
     ///
     /// The store's optimizer or updater updates the stored value: in dist_sync by the sum of one push
     /// of each worker, otherwise by this push. Without either, the sum or the push becomes the value.

@@ -94,7 +94,8 @@ impl KvStore {
             let all = messages_of(world)?;
             (Box::new(Ranks::new(all.clone(), roles.servers())), world.group(), Some(all))
         };
-        let client = Client::new(rank, link, deadline);
+        let keeps_pushes = kind == StoreKind::DistSync || staleness_bound.is_some();
+        let client = Client::new(rank, link, deadline, keeps_pushes);
         let (keys, compression, last_error) =
             (Keys::new(rank), Compression::default(), String::new());
         let state = State { client, keys, compression, last_error };
@@ -148,14 +149,21 @@ impl KvStore {
         self.0.state.lock().client.waited
     }
 
-    /// Returns when all earlier pushes of this worker have left. It waits for no other worker.
+    /// Returns when all earlier pushes of this worker have left. It waits for no other worker, unless this
+    /// one is 32 pushes of a key ahead: the next ones leave when the slowest worker has caught up.
     ///
     /// # Errors
     /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
     pub fn flush(&self) -> Result<()> {
-        let mut state = self.0.state.lock();
-        state.client.send_all()?;
-        state.client.check()
+        self.send_all()?;
+        self.0.state.lock().client.check()
+    }
+
+    /// Sends all requests. Other threads may use the store meanwhile.
+    fn send_all(&self) -> Result<()> {
+        let mut start = Instant::now();
+        while !self.0.state.lock().client.send_some(&mut start)? {}
+        Ok(())
     }
 
     /// Returns when every worker has called it. All earlier pushes have left then.
@@ -164,7 +172,7 @@ impl KvStore {
     /// An earlier request that a server has refused, a failure of another rank, or a passed deadline.
     pub fn barrier(&self) -> Result<()> {
         // Another worker may wait for a push before it calls this.
-        self.0.state.lock().client.send_all()?;
+        self.send_all()?;
         self.0.workers.barrier()?;
         self.0.state.lock().client.check()
     }

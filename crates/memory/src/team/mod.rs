@@ -42,7 +42,9 @@ pub fn leaves_a_core_to_each(processes: usize) -> bool {
 /// `f`.
 ///
 /// # Panics
-/// If `f` panics for an item, after the calls that have begun have returned.
+/// If `f` panics for an item. The panic reaches the caller when no call of `f` is under way any more. On a
+/// team, `f` is still called with the items of all other parts, and only the later items of the same part
+/// are left out. Where this thread works alone, all later items are.
 pub fn for_each<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
     run(items, threads(), f);
 }
@@ -186,10 +188,16 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
         on_pools(|_| {
             for bad in [0, 13, 31] {
+                let [begun, returned] = [const { AtomicUsize::new(0) }; 2];
                 let result = catch_unwind(AssertUnwindSafe(|| {
-                    for_each((0..32).into_par_iter(), |i| assert_ne!(i, bad, "the bad item"));
+                    for_each((0..32).into_par_iter(), |i| {
+                        count(&begun);
+                        assert_ne!(i, bad, "the bad item");
+                        count(&returned);
+                    });
                 }));
                 let payload = result.expect_err("it panicked");
+                assert_eq!(begun.into_inner(), returned.into_inner() + 1, "no call is under way");
                 let text = payload.downcast_ref::<String>().expect("a text");
                 assert!(text.contains("the bad item"), "{text}");
                 let calls = AtomicUsize::new(0);

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 
 use super::float::Float;
 use super::fused::{self, Backward, Fused, OnGpu, Reads};
+use super::moments::Sums;
 use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
 use super::sizes::rows_and_last;
@@ -376,14 +377,14 @@ impl SoftmaxCrossEntropy {
             Target::Class(class) => surprise(z[class]),
             Target::Probabilities(ts) => {
                 // 0 * infinity is 0 here: a class without weight does not count.
-                let pairs = z.iter().zip(ts).filter(|(_, t)| **t != T::zero());
-                pairs.fold(T::zero(), |sum, (&z, &t)| sum + t * surprise(z))
+                let zero = T::zero();
+                sum_of(z, ts, |z, t| if t == zero { zero } else { t * surprise(z) })
             }
         };
         if self.smoothing == 0.0 {
             return labels;
         }
-        let all = z.iter().fold(T::zero(), |sum, &z| sum + surprise(z));
+        let all = sum_of(z, z, |z, _| surprise(z));
         T::from_f64(1.0 - self.smoothing) * labels + self.even_share::<T>() * all
     }
 
@@ -410,7 +411,7 @@ impl SoftmaxCrossEntropy {
                 dz[class] -= labels;
             }
             Target::Probabilities(ts) => {
-                let weight = ts.iter().fold(T::zero(), |sum, &t| sum + t);
+                let weight = sum_of(ts, ts, |t, _| t);
                 softmax(dz, labels * weight + scale * T::from_f64(self.smoothing));
                 for (dz, &t) in dz.iter_mut().zip(ts) {
                     *dz -= labels * t;
@@ -418,4 +419,12 @@ impl SoftmaxCrossEntropy {
             }
         }
     }
+}
+
+/// The sum of `f` over the pairs of two rows.
+fn sum_of<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
+    let mut sum = Sums::new();
+    sum.add(xs, ys, |x, y| [f(x, y)]);
+    let [sum] = sum.totals();
+    T::narrow(sum)
 }

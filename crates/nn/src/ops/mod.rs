@@ -4,8 +4,8 @@
 //! Why not candle's own operations? candle computes the backward pass of a convolution as a
 //! transposed convolution made of dot products. It computes the gradient of images even if nothing
 //! uses it, and its bias gradients are scalar sums. Its max-pool backward scales the gradient by
-//! `1/k^2`, and its relu passes the gradient at exactly 0. For every tie and edge case, the
-//! reference here is PyTorch.
+//! `1/k^2`, and its relu passes the gradient at exactly 0. For every tie and edge case of finite
+//! numbers, the reference here is PyTorch.
 //!
 //! In candle-nn, `LayerNorm`, `RmsNorm` and `ops::softmax_last_dim` have no backward, and
 //! `BatchNorm` and `loss::cross_entropy` are graphs of many operations. Nothing of them is used
@@ -50,6 +50,13 @@
 //!   composite computes the operation, in each floating-point type that candle supports there. Its
 //!   result is the kernel's result up to rounding, and parameters report their gradients in the same
 //!   way.
+//! - NaN and infinities: activations, poolings, sums and the softmax give PyTorch's results. A kernel of
+//!   another operation may give NaN where PyTorch gives an infinity: a convolution by tiles of an infinite
+//!   input, a normalisation with an infinite weight or bias (there also the reverse). In a causal
+//!   [`attention`], a number of a hidden key that is not finite does not reach the result, whereas PyTorch's
+//!   plain sums make it NaN; a NaN of a query also reaches the gradients of up to 15 keys that are hidden
+//!   from it. In the cross entropies a class of weight 0 does not count, whatever its logit is. A NaN that
+//!   reaches the loss or a gradient ends a training step of a `DistOpt` with an error.
 //! - Inputs may be views. The operation makes them contiguous first.
 //! - The gradient of a view of a result, or of a [`narrow`] or [`split`] of it, is written to its places
 //!   only. Elements that no operation uses have the gradient 0.

@@ -1,17 +1,17 @@
 //! Every operation has the same results and gradients by its kernel and by its composite, and on a GPU.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, HiddenUnits,
     Pool2dConfig, RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d,
     batch_norm2d_add, batch_norm2d_conv2d, cat, conv2d, cross_attention, dropout, embedding,
     embedding_with_positions, feed_forward, global_avg_pool2d, gru, last_step, layer_norm, linear,
     linear_add, linear_cross_entropy, log_softmax, lstm, masked_fill, max_pool2d, mul, narrow,
-    permute, relu, rms_norm, scale, softmax, softmax_cross_entropy_with, split, swiglu, transpose,
-    with_composites,
+    permute, relu, rms_norm, scale, softmax, softmax_cross_entropy_with, split, swiglu,
+    sync_batch_norm2d, transpose, with_composites,
 };
+use candelabrum_nn::{Activation, StatisticsExchange};
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -837,6 +837,140 @@ fn of_recurrent_layers() -> Result<()> {
         }
     }
     check(&cases)
+}
+
+/// Another replica with some statistics.
+#[derive(Debug)]
+struct Other;
+
+impl StatisticsExchange for Other {
+    fn all_gather(&self, values: &[f64]) -> Result<Vec<f64>> {
+        let other = (0..values.len()).map(|i| if i == 0 { 4.0 } else { 0.5 });
+        Ok(values.iter().copied().chain(other).collect())
+    }
+}
+
+/// Every operation of this crate on a batch without samples, as a rank may have one at the end of an
+/// epoch.
+#[test]
+fn of_a_batch_of_nothing() -> Result<()> {
+    let mut cases = Cases::default();
+    let rows = [random((0, 4), 1)?, random((0, 4), 2)?, random((3, 4), 3)?, random(3, 4)?];
+    for &activation in Activation::ALL {
+        cases.push(activation.name(), &rows[..1], move |t| apply(activation, &t[0]));
+    }
+    cases.push("add", &rows[..2], |t| add(&t[0], &t[1], Some(Activation::Relu)));
+    cases.push("mul", &rows[..2], |t| mul(&t[0], &t[1]));
+    cases.push("scale", &rows[..1], |t| scale(&t[0], 3.0));
+    cases.push("cat", &rows[..2], |t| cat(&[&t[0], &t[1]], 1));
+    cases.push("narrow", &rows[..1], |t| narrow(&t[0], 1, 1, 2));
+    cases.push("split", &rows[..1], |t| Ok(split(&t[0], &[1, 3], 1)?.swap_remove(1)));
+    cases.push("permute", &rows[..1], |t| permute(&t[0], vec![1, 0]));
+    cases.push("transpose", &rows[..1], |t| transpose(&t[0], 0, 1));
+    cases.push("dropout", &rows[..1], |t| dropout(&t[0], 0.5, 1));
+    cases.push("softmax", &rows[..1], |t| softmax(&t[0]));
+    cases.push("log_softmax", &rows[..1], |t| log_softmax(&t[0]));
+    cases.push("swiglu", &rows[..1], |t| swiglu(&t[0]));
+    let mask = Tensor::new(&[1_u8, 0, 1, 0], &Device::Cpu)?;
+    cases.push("masked_fill", &rows[..1], move |t| {
+        masked_fill(&t[0], &mask.to_device(t[0].device())?, -1.0)
+    });
+    let of_linear = [rows[0].clone(), rows[2].clone(), rows[3].clone(), random((0, 3), 5)?];
+    cases.push("linear", &of_linear[..3], |t| linear(&t[0], &t[1], Some(&t[2]), None));
+    cases.push("linear_add", &of_linear, |t| linear_add(&t[0], &t[1], Some(&t[2]), &t[3]));
+    let [xs, weight, bias, _] = of_linear;
+    let of_two = [xs, weight, bias, random((5, 3), 6)?, random(5, 7)?];
+    cases.push("feed_forward", &of_two, |t| {
+        let units = HiddenUnits::Activation(Activation::Gelu);
+        feed_forward(&t[0], (&t[1], Some(&t[2])), units, (&t[3], Some(&t[4])), None)
+    });
+    let norm = [random((0, 4), 1)?, random(4, 2)?, random(4, 3)?];
+    cases.push("layer_norm", &norm, |t| layer_norm(&t[0], &[4], Some(&t[1]), Some(&t[2]), 1e-3));
+    cases.push("rms_norm", &norm[..2], |t| rms_norm(&t[0], &[4], Some(&t[1]), 1e-3));
+
+    let tokens = Tensor::zeros((0, 5), DType::U32, &Device::Cpu)?;
+    let (table, of_positions) = ([random((7, 3), 1)?], tokens.clone());
+    cases.push("embedding", &table, move |t| {
+        embedding(&t[0], &tokens.to_device(t[0].device())?, None)
+    });
+    let tables = [random((7, 3), 1)?, random((5, 3), 2)?];
+    cases.push("embedding_with_positions", &tables, move |t| {
+        embedding_with_positions(&t[0], &t[1], &of_positions.to_device(t[0].device())?)
+    });
+    for steps in [1, 3] {
+        let sequences = [random((0, steps, 12), 1)?];
+        cases.push(format!("last_step of {steps}"), &sequences, |t| last_step(&t[0]));
+        cases.push(format!("attention in {steps}"), &sequences, |t| {
+            attention(&t[0], None, AttentionConfig { causal: true, ..AttentionConfig::new(2) })
+        });
+        let others = [random((0, steps, 12), 1)?, random((0, 5, 12), 2)?, random((0, 5, 12), 3)?];
+        cases.push(format!("cross_attention of {steps}"), &others, |t| {
+            cross_attention(&t[0], &t[1], &t[2], None, AttentionConfig::new(2))
+        });
+        for (gates, name) in [(3, "gru"), (4, "lstm")] {
+            let weights = [random((2 * gates, 12), 2)?, random((2 * gates, 2), 3)?];
+            cases.push(format!("{name} of {steps}"), &[&sequences[..], &weights].concat(), {
+                move |t| {
+                    let (weight_ih, weight_hh) = (&t[1], &t[2]);
+                    let weights =
+                        RecurrentWeights { weight_ih, weight_hh, bias_ih: None, bias_hh: None };
+                    match gates {
+                        3 => gru(&t[0], weights, None),
+                        _ => lstm(&t[0], weights, None).map(|(ys, _)| ys),
+                    }
+                }
+            });
+        }
+    }
+
+    let images = [random((0, 3, 5, 4), 1)?];
+    cases.push("max_pool2d", &images, |t| max_pool2d(&t[0], Pool2dConfig::square(2)));
+    cases.push("avg_pool2d", &images, |t| avg_pool2d(&t[0], Pool2dConfig::square(2), true));
+    cases.push("global_avg_pool2d", &images, |t| global_avg_pool2d(&t[0]));
+    let conv = [&images[..], &[random((2, 3, 3, 3), 2)?, random(2, 3)?]].concat();
+    cases.push("conv2d", &conv, |t| {
+        conv2d(&t[0], &t[1], Some(&t[2]), Conv2dConfig::default(), Some(Activation::Relu))
+    });
+    let norm = [&images[..], &[random(3, 2)?, random(3, 3)?]].concat();
+    cases.push("sync_batch_norm2d", &norm, |t| {
+        let config = BatchNormConfig::default();
+        let other: Arc<dyn StatisticsExchange> = Arc::new(Other);
+        sync_batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), None, config, &other)
+    });
+    let evaluation = |t: &[Tensor], f: &dyn Fn(BatchNorm<'_>) -> Result<Tensor>| {
+        let config = BatchNormConfig { training: false, ..Default::default() };
+        let running = some_running(3, t[0].dtype(), t[0].device())?;
+        let (weight, bias) = (Some(&t[1]), Some(&t[2]));
+        f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
+    };
+    cases.push("batch_norm2d", &norm, move |t| {
+        evaluation(t, &|norm| {
+            batch_norm2d(&t[0], norm.weight, norm.bias, norm.running, norm.config)
+        })
+    });
+    let residual = [&norm[..], &[random((0, 3, 5, 4), 4)?]].concat();
+    cases.push("batch_norm2d_add", &residual, move |t| {
+        evaluation(t, &|norm| batch_norm2d_add(&t[0], norm, &t[3]))
+    });
+    let conv = [&norm[..], &[random((2, 3, 3, 3), 4)?]].concat();
+    cases.push("batch_norm2d_conv2d", &conv, move |t| {
+        let plain = Conv2dConfig::default();
+        evaluation(t, &|norm| batch_norm2d_conv2d(&t[0], norm, &t[3], None, plain, None))
+    });
+    check(&cases)?;
+
+    // A mean of nothing is refused by both.
+    let (xs, weight) = (random((0, 4), 1)?, random((3, 4), 2)?);
+    let labels = Tensor::zeros(0, DType::U32, &Device::Cpu)?;
+    let config = CrossEntropyConfig::default();
+    let losses = || {
+        let of_logits = message(softmax_cross_entropy_with(&xs, &labels, config));
+        let of_inputs = message(linear_cross_entropy(&xs, &weight, None, &labels, config));
+        [of_logits, of_inputs]
+    };
+    assert!(losses().iter().all(|message| message.contains("nothing to take the mean of")));
+    assert_eq!(losses(), with_composites(losses));
+    Ok(())
 }
 
 #[test]

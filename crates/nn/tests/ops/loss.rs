@@ -125,6 +125,40 @@ fn the_loss_of_sequences_is_that_of_all_their_tokens() -> Result<()> {
     Ok(())
 }
 
+/// Sums over many classes must not lose digits. The reference is the same operation in f64.
+#[test]
+fn many_classes_cost_no_digits() -> Result<()> {
+    for classes in [1_000, 50_000, 250_000] {
+        let logits = uniform((2, classes), 1, -3.0, 3.0, DType::F64)?.to_dtype(DType::F32)?;
+        let even = Tensor::full(1.0 / classes as f64, (2, classes), &Device::Cpu)?;
+        let labels = integers(2, 2, classes as u32)?;
+        for (targets, label_smoothing) in [(&even, 0.0), (&even, 0.1), (&labels, 1.0)] {
+            let config = CrossEntropyConfig { label_smoothing, ignore_index: None };
+            let run = |dtype: DType| -> Result<(f64, Vec<f64>)> {
+                let logits = Var::from_tensor(&logits.to_dtype(dtype)?)?;
+                let targets = match targets.dtype() {
+                    DType::F64 => targets.to_dtype(DType::F32)?.to_dtype(dtype)?,
+                    _ => targets.clone(),
+                };
+                let loss = softmax_cross_entropy_with(&logits, &targets, config)?;
+                let grads = loss.backward()?;
+                let grad = grads.get(&logits).expect("the logits have a gradient");
+                let grad = grad.get(0)?.to_dtype(DType::F64)?.to_vec1()?;
+                Ok((loss.to_dtype(DType::F64)?.to_scalar()?, grad))
+            };
+            let what = format!("{classes} classes, smoothing {label_smoothing}");
+            let ((loss, grad), (exact_loss, exact)) = (run(DType::F32)?, run(DType::F64)?);
+            let error = (loss / exact_loss - 1.0).abs();
+            assert!(error < 2e-7, "the loss of {what}: {loss}, exact {exact_loss}");
+            // The softmax and the target both add up to 1, so the gradient of a row adds up to 0.
+            let (total, size) =
+                (grad.iter().sum::<f64>(), exact.iter().map(|x| x.abs()).sum::<f64>());
+            assert!(total.abs() < 1e-6 * size, "the gradient of {what} adds up to {total:e}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn an_ignored_row_may_hold_anything() -> Result<()> {
     let logits = Tensor::new(&[[f64::NAN, 1.0], [0.0, 0.0]], &Device::Cpu)?;

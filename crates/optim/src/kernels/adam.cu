@@ -8,10 +8,10 @@ __device__ float descent(const Scalars &k, float m, float squares) {
 }
 
 __device__ void average(float &p, float g, State &s, const Scalars &k) {
-  float take1 = (float)k.k[2], keep2 = (float)k.k[3], take2 = (float)k.k[4];
+  float keep2 = (float)k.k[3], take2 = (float)k.k[4];
   g = g + (float)k.k[0] * p;
   p *= (float)k.k[1];
-  s.a += take1 * (g - s.a);
+  s.a = moved(s.a, g, k.k[2]);
   s.b = keep2 * s.b + take2 * g * g;
 }
 

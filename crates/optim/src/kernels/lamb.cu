@@ -6,8 +6,8 @@ __device__ float direction(float p, const State &s, const Scalars &k) {
 }
 
 __device__ void sums(float p, float g, State &s, const Scalars &k, double *sum) {
-  float take1 = (float)k.k[0], keep2 = (float)k.k[1], take2 = (float)k.k[2];
-  s.a += take1 * (g - s.a);
+  float keep2 = (float)k.k[1], take2 = (float)k.k[2];
+  s.a = moved(s.a, g, k.k[0]);
   s.b = keep2 * s.b + take2 * g * g;
 #ifndef NO_TRUST_RATIO
   double r = direction(p, s, k);

@@ -8,8 +8,8 @@ __device__ void sums(float p, float g, State &, const Scalars &, double *sum) {
 __device__ void update(float &p, float g, State &s, const Scalars &k, const double *sum) {
   double rate = k.k[0];
   if (k.k[3] != 0.0) {
-    double value = sqrt(sum[0]), length = k.k[3] * value, divisor = sqrt(sum[1]) + k.k[1] * value;
-    rate *= length > 0.0 && divisor > 0.0 ? length / divisor : 1.0;
+    double value = sqrt(sum[0]), grad = sqrt(sum[1]);
+    if (value > 0.0 && grad > 0.0) rate *= k.k[3] * value / (grad + k.k[1] * value);
   }
   s.a = (float)k.k[2] * s.a + (float)rate * (g + (float)k.k[1] * p);
   p -= s.a;

@@ -11,7 +11,7 @@ __device__ void update(float &p, float g, State &s, const Scalars &k, const doub
   s.a = keep * s.a + take * g * g;
   float squares = s.a;
   if (centered) {
-    s.b += take * (g - s.b);
+    s.b = moved(s.b, g, k.k[2]);
     squares = s.a - s.b * s.b;
     // Not `fmaxf`, which would drop a NaN.
     squares = squares < 0.0f ? 0.0f : squares;

@@ -43,7 +43,7 @@ use self::region::{Membership, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, Slots};
 use super::collective::Header;
-use super::membership::Failure;
+use super::failures::Failure;
 use super::messages::Messages;
 use super::network::Network;
 use super::threaded::{Connected, Threaded};

@@ -14,7 +14,7 @@ use super::mail::{GOODBYE, Peer};
 use super::messages::{AllMessages, MessageGroup};
 use super::news::News;
 use super::raw::MpiGroup;
-use crate::comm::membership::Failure;
+use crate::comm::failures::Failure;
 use crate::{Error, Result};
 
 /// The time that messages get to arrive after their receiver has left.

@@ -18,7 +18,7 @@ impl Mpi {
             return Ok(());
         }
         // Starts all requested sends, because a goodbye contains their number.
-        self.job.messages.progress(&self.job.news);
+        self.job.messages.progress();
         for other in self.others() {
             let sent = self.messages.sent(other);
             self.tell(other, [GOODBYE, sent, 0, 0], &[], "leaving")?;
@@ -51,7 +51,7 @@ impl Mpi {
             }
         }
         let mut drained = Wait::begin();
-        while self.job.messages.are_sending(&self.job.news) {
+        while self.job.messages.are_sending() {
             if drained.pause(&mut load) > STRAGGLER {
                 let what = "a message that was sent has never been received".to_owned();
                 return Err(Error::Protocol { what });

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::news::News;
 use super::raw;
 use crate::Error;
-use crate::comm::transport::Abort;
+use crate::comm::failures::Abort;
 
 /// Whether MPI is initialised, and nothing has begun to finalise it or to abort the job.
 static LIVE: AtomicBool = AtomicBool::new(false);

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::mail::{HEADER_BYTES, enclosed, words};
-use super::news::News;
 use super::raw::{Batch, Letter, MpiGroup, Tag};
 use crate::comm::collective::Header;
 use crate::comm::messages::Messages;
@@ -161,7 +160,7 @@ impl AllMessages {
     }
 
     /// Moves all messages on, on the thread that has the turn. Returns whether any are left.
-    pub(super) fn progress(&self, news: &News) -> bool {
+    pub(super) fn progress(&self) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -185,7 +184,7 @@ impl AllMessages {
                     let mut receive = Receive { group, from, header, payload, letter, rest, reply };
                     match receive.begin() {
                         Ok(()) => receives.push(receive),
-                        Err(error) => receive.end(Err(error), news),
+                        Err(error) => receive.end(Err(error)),
                     }
                 }
             }
@@ -197,7 +196,7 @@ impl AllMessages {
             .filter_map(|mut receive| match receive.poll().transpose() {
                 None => Some(receive),
                 Some(result) => {
-                    receive.end(result, news);
+                    receive.end(result);
                     None
                 }
             })
@@ -208,8 +207,8 @@ impl AllMessages {
     }
 
     /// Whether messages of this rank are still on their way.
-    pub(super) fn are_sending(&self, news: &News) -> bool {
-        self.progress(news) && !self.underway.lock().sends.is_empty()
+    pub(super) fn are_sending(&self) -> bool {
+        self.progress() && !self.underway.lock().sends.is_empty()
     }
 }
 
@@ -290,13 +289,9 @@ impl Receive {
         Ok(batch)
     }
 
-    fn end(self, result: Result<Payload>, news: &News) {
+    fn end(self, result: Result<Payload>) {
         self.group.awaited.fetch_sub(1, Ordering::Relaxed);
-        let failed = result.is_err();
         // If no thread waits any more, the result is dropped, and an error has no effect.
-        let heard = self.reply.is_some_and(|reply| reply.send(result).is_ok());
-        if failed && heard {
-            news.fail();
-        }
+        drop(self.reply.map(|reply| reply.send(result)));
     }
 }

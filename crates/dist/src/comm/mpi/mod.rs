@@ -41,7 +41,7 @@ mod raw;
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -53,7 +53,7 @@ use self::news::LOOK_AFTER;
 use self::pace::Pace;
 use self::raw::{Batch, MpiGroup};
 use super::collective::Header;
-use super::membership::Failure;
+use super::failures::Failure;
 use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
@@ -137,6 +137,8 @@ struct Mpi {
     messages: Arc<MessageGroup>,
     /// Memory for the other ranks' numbers, which is reused.
     scratch: Payload,
+    /// The end of the last operation.
+    last: Instant,
 }
 
 impl Transport for Mpi {
@@ -156,14 +158,17 @@ impl Transport for Mpi {
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
-        self.collective(header, payload).inspect_err(|_| self.job.news.fail())
+        self.look_after_a_rest()?;
+        let result = self.collective(header, payload)?;
+        self.last = Instant::now();
+        Ok(result)
     }
 
     /// The new groups get a number that none of their members uses. The tags of their messages
     /// contain it. A group has no MPI communicator of its own, because some libraries have only
     /// 2,000, and creating one blocks without a deadline.
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        self.split_off(members).inspect_err(|_| self.job.news.fail())
+        self.split_off(members)
     }
 
     fn progress(&mut self) -> bool {
@@ -174,7 +179,7 @@ impl Transport for Mpi {
             // A failure is stored: the waiting thread, or the next operation, returns it.
             drop(self.job.news.look());
         }
-        self.job.messages.progress(&self.job.news)
+        self.job.messages.progress()
     }
 
     fn leave(&mut self) {
@@ -214,6 +219,7 @@ impl Mpi {
             group,
             messages,
             scratch: Payload::empty(),
+            last: Instant::now(),
         })
     }
 
@@ -247,6 +253,17 @@ impl Mpi {
                 return Ok(number);
             }
         }
+    }
+
+    /// Looks for news if this rank has run no operation of this group for a while. The other ranks may have
+    /// sent their letters for the next one, and have given up since. Then this rank must not take these
+    /// letters for a success.
+    fn look_after_a_rest(&self) -> Result<()> {
+        if self.last.elapsed() <= LOOK_AFTER {
+            return Ok(());
+        }
+        // A probe finds what the library has taken in, and takes in more only after that.
+        (0..2).try_for_each(|_| self.job.news.look())
     }
 
     fn world_size(&self) -> usize {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::raw::{LETTER, Letter, MpiGroup, Tag};
-use crate::comm::membership::Failure;
+use crate::comm::failures::Failure;
 use crate::{Error, Result};
 
 /// A wait that has lasted this long looks for news.

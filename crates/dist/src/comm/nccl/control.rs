@@ -14,10 +14,9 @@ use parking_lot::Mutex;
 
 use super::memory::to_device;
 use crate::comm::collective::Header;
-use crate::comm::membership::Failure;
+use crate::comm::failures::{Abort, Failure};
 use crate::comm::messages::Messages;
 use crate::comm::pending::Started;
-use crate::comm::transport::Abort;
 use crate::comm::{Collective, Group, Payload, Pending};
 use crate::{Error, Result};
 

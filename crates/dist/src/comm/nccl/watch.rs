@@ -167,7 +167,7 @@ impl Shared {
         let error = match &flight.context {
             Some(context) => {
                 let error = context.explain(error);
-                context.failure.note(&error);
+                context.failures.first.note(&error);
                 error
             }
             None => error,

@@ -141,7 +141,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
-    use crate::comm::membership::Failure;
+    use crate::comm::failures::Failure;
     use crate::comm::network::NO_GROUP;
 
     fn pair() -> (OwnedFd, OwnedFd) {

@@ -38,8 +38,7 @@ use self::frame::{Head, Outgoing};
 use self::line::{LONGEST_TEXT, Line};
 use self::news::{Limit, News, WINDOW};
 use super::Payload;
-use super::membership::Failure;
-use super::transport::Abort;
+use super::failures::{Abort, Failure};
 use crate::{Error, Result};
 
 pub(super) use self::frame::{Body, Kind};

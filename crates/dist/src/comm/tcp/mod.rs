@@ -23,12 +23,12 @@ use sha2::{Digest, Sha256};
 pub(crate) use self::config::TcpConfig;
 use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
-use super::membership::Failure;
+use super::failures::Failure;
 use super::messages::Messages;
 use super::network::{Awaited, Body, Kind, Network};
 use super::pending::Started;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Abort, Transport};
+use super::transport::Transport;
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
@@ -106,12 +106,7 @@ impl Tcp {
             let all = self.ask(header, self.ranks[0]).wait_within(self.deadline + TO_HEAR_WHY)?;
             return Ok(Arc::new(all.to_vec()?));
         }
-        let parts = self.gather_parts(header, &own).inspect_err(|error| {
-            // The other ranks wait for this rank, and cannot see for which rank it waits.
-            if !error.is_echo() {
-                self.network.fail(error);
-            }
-        })?;
+        let parts = self.gather_parts(header, &own)?;
         let all = Arc::new(join(&parts));
         for &rank in &self.ranks[1..] {
             send(rank, Body::Shared(Arc::clone(&all)));

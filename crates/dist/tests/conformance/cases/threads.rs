@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Collective, Payload, ReduceOp, Result};
 
@@ -12,7 +13,8 @@ pub(super) fn all(comm: Comm<'_>) -> Result<()> {
     started_and_run_keep_their_order(comm)?;
     threads_take_turns(comm)?;
     a_result_can_be_waited_for_elsewhere(comm)?;
-    completeness_is_told(comm)
+    completeness_is_told(comm)?;
+    completeness_is_told_while_another_thread_waits(comm)
 }
 
 fn sum() -> Collective {
@@ -100,4 +102,35 @@ fn completeness_is_told(comm: Comm<'_>) -> Result<()> {
         thread::yield_now();
     }
     pending.wait().map(drop)
+}
+
+/// One rank starts an operation while another of its threads is in one, and then only asks after it.
+/// The rank has rested before, so no thread of the communicator looks at its operations by itself.
+/// Both operations are the same, because either thread may be the first.
+fn completeness_is_told_while_another_thread_waits(comm: Comm<'_>) -> Result<()> {
+    const REST: Duration = Duration::from_millis(40);
+    let (rank, n) = (comm.rank(), comm.world_size());
+    for asking in 0..n.min(2) {
+        thread::sleep(REST);
+        if rank != asking {
+            comm.recv(&mut [0_u8], asking)?;
+            comm.barrier()?;
+            comm.barrier()?;
+            continue;
+        }
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| comm.barrier());
+            // Most likely the other thread has begun its operation by then.
+            thread::sleep(Duration::from_millis(2));
+            let mut pending = comm.start(Collective::Barrier, Payload::from_slice::<u8>(&[]));
+            (0..n).filter(|&to| to != rank).try_for_each(|to| comm.send(&[0_u8], to))?;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !pending.is_complete() {
+                assert!(Instant::now() < deadline, "nobody carries out the operation");
+                thread::sleep(Duration::from_micros(200));
+            }
+            pending.wait().map(drop).and(waits.join().expect("no panic"))
+        })?;
+    }
+    Ok(())
 }

@@ -39,6 +39,13 @@ struct Param {
 __device__ void sums(float p, float g, State &s, const Scalars &k, double *sum);
 __device__ void update(float &p, float g, State &s, const Scalars &k, const double *sum);
 
+// An average that moves to next by a share. With a share of 1 it is next, whatever it was. The same as
+// `Average` in average.rs of the optimizers.
+__device__ float moved(float old, float next, double share) {
+  if (share > 0.5) return next + (float)(1.0 - share) * (old - next);
+  return old + (float)share * (next - old);
+}
+
 __device__ State load(const Param &param, count_t i) {
   State s;
   s.a = param.state[0] ? param.state[0][i] : 0.0f;

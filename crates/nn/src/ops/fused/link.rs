@@ -1,18 +1,17 @@
 //! Links from tensors to the fused operations that computed them.
 //!
-//! A tensor is recognised by the address of its storage. The address belongs to a result as long as
-//! the result's tensor lives. The [`Mark`] lives equally long, because it belongs to the tensor's
-//! own operation. So an entry whose mark has been dropped is ignored, even if another tensor has
-//! the address now.
+//! A tensor is recognised by the address of its storage. The [`Mark`] belongs to the tensor's own
+//! operation, so it lives as long as the result. An entry whose mark has been dropped is ignored, even
+//! if another tensor has the address now.
 //!
-//! **Rule** A graph must be dropped on the thread that made it, or while that thread makes no
-//! tensors. candle drops a tensor's storage before its operation. If another thread drops the last
-//! reference to a result, the thread that made it may in between get the same address for a new
-//! tensor, and find a mark that is about to be dropped.
+//! **Invariant** The address of an entry whose mark lives belongs to the result, because the mark owns
+//! the result's storage, too. The order of drops alone would not do: candle drops a tensor's storage
+//! before its operation. If another thread dropped a graph, the thread that made it could in between get
+//! the same address for a new tensor, and find the mark of the result.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use candle_core::{Result, Storage, Tensor};
 
@@ -49,22 +48,32 @@ impl Link {
     }
 }
 
-/// A link that only the operation of the result in candle's graph owns.
+/// A link that only the operation of the result in candle's graph owns. So it frees the result's storage
+/// when the result is dropped.
 #[derive(Debug)]
-pub(super) struct Mark(pub(super) Link);
+pub(super) struct Mark {
+    link: Link,
+    /// The numbers of the result, once it has been registered.
+    numbers: OnceLock<Tensor>,
+}
 
 thread_local! {
     static RESULTS: RefCell<HashMap<usize, Weak<Mark>>> = RefCell::default();
 }
 
 impl Mark {
-    pub(super) fn inbox(&self) -> &Inbox {
-        &self.0.inbox
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, numbers: OnceLock::new() }
     }
 
-    /// Registers the address of `tensor`, a result, with its mark.
-    pub(super) fn register(self: &Arc<Self>, tensor: &Tensor) {
-        let address = address(tensor);
+    pub(super) fn inbox(&self) -> &Inbox {
+        &self.link.inbox
+    }
+
+    /// Registers the address of a result with its mark. `numbers` is the detached result.
+    pub(super) fn register(self: &Arc<Self>, numbers: Tensor) {
+        let address = address(&numbers);
+        drop(self.numbers.set(numbers));
         RESULTS.with_borrow_mut(|results| {
             // Before the table would grow, entries of dropped results are removed.
             if results.len() == results.capacity() {
@@ -84,12 +93,12 @@ pub(super) fn find(tensor: &Tensor) -> Option<Link> {
     }
     let address = address(tensor);
     let mark = RESULTS.with_borrow(|results| results.get(&address).and_then(Weak::upgrade))?;
-    let elements = mark.0.elements;
+    let elements = mark.link.elements;
     if tensor.layout().contiguous_offsets() == Some((0, elements)) {
-        return Some(mark.0.clone());
+        return Some(mark.link.clone());
     }
     let view = View::of_layout(tensor.layout()).filter(|_| tensor.device().is_cpu())?;
-    Some(Link { view: Some(view), ..mark.0.clone() })
+    Some(Link { view: Some(view), ..mark.link.clone() })
 }
 
 fn address(tensor: &Tensor) -> usize {
@@ -101,4 +110,33 @@ fn address(tensor: &Tensor) -> usize {
 pub(super) fn values_of<T: Float>(gradient: &Tensor) -> Result<Pooled<T>> {
     let gradient = gradient.contiguous()?;
     with_inputs(&[Some(&gradient)], "gradient", |slices: &[&[T]]| Ok(Pooled::copy_of(slices[0])))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::ops::gelu;
+
+    /// candle drops a tensor's storage before its operation, which owns the mark. If another thread drops
+    /// the graph, this thread may look between the two, as the test does by a reference to the mark.
+    #[test]
+    fn a_result_that_is_being_dropped_gives_its_link_to_no_other_tensor() -> Result<()> {
+        for _ in 0..10 {
+            let xs = Var::from_tensor(&Tensor::ones((3, 5), DType::F32, &Device::Cpu)?)?;
+            let result = gelu(&xs)?; // It keeps its input, not its result.
+            let mark = RESULTS.with_borrow(|results| results.get(&address(&result)).cloned());
+            let mark = mark.and_then(|mark| mark.upgrade()).expect("the result was registered");
+            drop(result);
+            // The result alone owned it, so the storage was not kept for longer than the result.
+            assert_eq!(Arc::strong_count(&mark), 1);
+            let others: Vec<Tensor> =
+                (0..50).map(|_| xs.affine(2.0, 0.0)).collect::<Result<_>>()?;
+            for other in &others {
+                assert!(find(other).is_none(), "a link to a result that is no more");
+            }
+        }
+        Ok(())
+    }
 }

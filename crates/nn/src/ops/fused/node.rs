@@ -67,13 +67,15 @@ pub(super) fn attach<F: Fused>(
     });
     let token = Join::all(&node, F::NAME, parents)?;
     let elements = shape.elem_count();
-    let mark = Arc::new(Mark(Link { token: token.clone(), inbox, elements, view: None }));
+    let link = Link { token: token.clone(), inbox, elements, view: None };
+    let mark = Arc::new(Mark::new(link));
     let ys = Ys { name: F::NAME, shape, storage: Mutex::new(Some(ys)) };
     let emit = Emit { ys, mark: Arc::clone(&mark) };
     let result = token.apply_op1(emit)?;
-    mark.register(&result);
+    let numbers = result.detach();
+    mark.register(numbers.clone());
     if reads.output {
-        node.keep_output(result.detach());
+        node.keep_output(numbers);
     }
     Ok(result)
 }

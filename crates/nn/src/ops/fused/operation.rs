@@ -48,8 +48,11 @@ pub(in crate::ops) trait Fused: Send + Sync + 'static {
     }
 
     /// The operation in candle's own differentiable operations, for devices without a kernel and to
-    /// check the kernel. Result and gradients differ from the kernel's by rounding only. Ties, NaN
-    /// and infinities give PyTorch's results.
+    /// check the kernel. Of finite numbers, result and gradients differ from the kernel's by rounding
+    /// only, and ties are PyTorch's in both.
+    ///
+    /// The composite also gives PyTorch's results of NaN and infinities, unless the operation says
+    /// otherwise. A kernel need not: the documentation of [`ops`](crate::ops) says what holds for kernels.
     ///
     /// The inputs are contiguous, and an omitted input is `None`. [`run`](super::run) gives the result its
     /// shape, so only the order of the elements matters here. Parameters should be right operands:
