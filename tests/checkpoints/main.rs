@@ -9,7 +9,9 @@
 //! | damaged checkpoints, other models, a full disk | `damage.rs` |
 //! | a run that goes back to an older checkpoint, checkpoints of the format before | `lineage.rs` |
 //! | another number of ranks, every strategy, servers | `sizes.rs` |
-//! | SIGTERM and SIGINT | `signals.rs` |
+//! | failures that a launcher answers by another start | `restarts.rs` |
+//! | SIGINT, SIGTERM and SIGHUP | `signals.rs` |
+//! | the ways in which a job is started, and in which a signal reaches it | `ways.rs` |
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "tests say what they count and what they leave out")]
@@ -22,8 +24,10 @@ mod kills;
 mod lineage;
 mod phases;
 mod program;
+mod restarts;
 mod signals;
 mod sizes;
+mod ways;
 
 /// Not a test: the program of the launcher and of the ranks.
 #[test]

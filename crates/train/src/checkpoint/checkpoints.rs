@@ -14,6 +14,7 @@ use candelabrum_dist::{Error as DistError, Group};
 
 use super::directory::{Directory, is_checkpoint};
 use super::manifest::{Best, Manifest, Parent};
+use super::newest::note_newest;
 use super::part::Part;
 use super::position::Position;
 use super::restored::Restored;
@@ -184,6 +185,9 @@ impl Checkpoints {
         share(group, find_mark(&directory, &word))?;
         if group.rank() == 0 {
             drop(fs::remove_file(mark(&directory, &word)));
+            if begins {
+                note_newest(0);
+            }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
         let group = group.clone();
@@ -272,6 +276,9 @@ impl Checkpoints {
             }
             if self.source == Some(step) || branch.is_none() {
                 self.last = Some(step);
+            }
+            if self.group.rank() == 0 {
+                note_newest(step);
             }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
             let is_branch = branch.is_some();

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::digest::FileDigest;
 use super::directory::{Directory, sync};
 use super::manifest::{Best, Manifest};
+use super::newest::note_newest;
 use super::snapshot::Snapshot;
 
 /// The time between two looks for the notes of other ranks.
@@ -89,6 +90,7 @@ fn write(job: &Job) -> io::Result<()> {
     manifest.write(&dir)?;
     drop(gathering);
     phase!("publish").in_scope(|| job.directory.publish(job.step))?;
+    note_newest(job.step);
     let _span = phase!("prune").entered();
     for (name, best) in &job.best {
         job.directory.note_best(name, best)?;

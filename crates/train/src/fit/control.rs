@@ -1,12 +1,18 @@
-//! What all ranks decide together after a step.
+//! What all ranks decide together after a step, and before each batch of an evaluation.
 //!
 //! A signal, or a hook that looks at this rank's loss, asks on one rank only. So the ranks exchange what they
 //! were asked for. They do so only if something can ask.
+//!
+//! **Invariant** Ranks that do not take their steps together (workers of a store without rounds) exchange where they
+//! meet anyway: at the end of an epoch's steps, in an evaluation, and before a checkpoint. A rank that a signal
+//! ends exchanges at once, which is its next meeting with the others. All continue from rank 0's position.
 
+use candelabrum_dist::launch::interrupted_by;
 use candelabrum_dist::{Group, ReduceOp};
 
 use super::config::Interrupt;
 use crate::Result;
+use crate::checkpoint::Position;
 use crate::hooks::Action;
 
 /// What the hooks of this rank ask for.
@@ -35,6 +41,11 @@ impl Asked {
     pub(super) fn save(&mut self) {
         self.save = true;
     }
+
+    /// The training is not complete yet.
+    pub(super) fn go_on(&mut self) {
+        (self.stop, self.pause) = (None, None);
+    }
 }
 
 /// What happens after a step, the same on all ranks.
@@ -48,19 +59,14 @@ pub(super) struct Decision {
     pub(super) best: Vec<(usize, f64)>,
 }
 
-/// The reason of an end by a signal.
-pub(crate) fn interrupted_by(signal: i32) -> String {
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    format!("interrupted by {name}")
-}
-
 /// How ranks decide.
 #[derive(Debug)]
 pub(super) struct Control {
     group: Group,
     interrupt: Interrupt,
-    /// Whether the ranks have to exchange what they were asked for.
+    /// Whether the ranks exchange what they were asked for after each step.
     exchanges: bool,
+    in_step: bool,
 }
 
 impl Control {
@@ -73,37 +79,129 @@ impl Control {
         in_step: bool,
     ) -> Self {
         let exchanges = group.world_size() > 1 && in_step && (hooks_act || interrupt.is_watched());
-        Self { group: group.clone(), interrupt: interrupt.clone(), exchanges }
+        Self { group: group.clone(), interrupt: interrupt.clone(), exchanges, in_step }
     }
 
-    /// Decides after a step. Ranks that do not take their steps together decide alone: a launcher gives a signal
-    /// to all of them.
-    pub(super) fn after_step(&self, asked: Asked) -> Result<Decision> {
+    /// Decides after a step, which may be the `last` one of its epoch. A training that a hook ends for good is
+    /// complete, although a signal has come.
+    pub(super) fn after_step(&self, asked: Asked, last: bool) -> Result<Decision> {
         let mut signal = self.interrupt.requested().unwrap_or(0);
         let mut decision = Decision::from(asked);
-        if self.exchanges {
+        let meets = last || decision.save || signal != 0;
+        // In an evaluation that a signal has cut, the ranks have exchanged.
+        let meets = meets && self.interrupt.is_watched() && self.interrupt.ended().is_none();
+        if self.exchanges || (!self.in_step && meets) {
             // A pause is 1, an end 2.
             let stops = i64::from(decision.stop.is_some()) + i64::from(decision.ended_by.is_some());
-            let mut flags = [stops, i64::from(decision.save), i64::from(signal)];
-            self.group.all_reduce(&mut flags, ReduceOp::Max)?;
-            decision.save = flags[1] != 0;
-            if flags[0] > stops {
+            let flags = self.exchange(stops, decision.save, signal)?;
+            decision.save = flags.save;
+            if flags.stops > stops {
                 decision.stop = Some("another rank asked for it".to_owned());
-                decision.ended_by = (flags[0] == 2).then_some(None);
+                decision.ended_by = (flags.stops == 2).then_some(None);
             }
-            signal = i32::try_from(flags[2]).unwrap_or(0);
-            self.interrupt.request(signal);
+            signal = flags.signal;
         }
         if signal != 0 && decision.ended_by.is_none() {
+            self.interrupt.end(signal);
             decision.stop = Some(interrupted_by(signal));
         }
         Ok(decision)
     }
+
+    /// Whether an evaluation goes on with its next batch. If not, a signal has ended the training.
+    pub(super) fn goes_on(&self) -> Result<bool> {
+        if !self.interrupt.is_watched() {
+            return Ok(true);
+        }
+        let signal = self.interrupt.requested().unwrap_or(0);
+        let Flags { signal, .. } = self.exchange(0, false, signal)?;
+        if signal != 0 {
+            self.interrupt.end(signal);
+        }
+        Ok(signal == 0)
+    }
+
+    /// The position at which a training that ends after a step is saved.
+    pub(super) fn last_position(&self, own: Position) -> Result<Position> {
+        if self.in_step || self.group.world_size() == 1 || self.interrupt.ended().is_none() {
+            return Ok(own);
+        }
+        let Position { epoch, step_in_epoch, step } = own;
+        let mut numbers = [epoch as i64, step_in_epoch as i64, step as i64];
+        self.group.broadcast(&mut numbers, 0)?;
+        let [epoch, step_in_epoch, step] = numbers;
+        let (epoch, step_in_epoch, step) = (epoch as usize, step_in_epoch as usize, step as u64);
+        Ok(Position { epoch, step_in_epoch, step })
+    }
+
+    /// What any rank was asked for.
+    fn exchange(&self, stops: i64, save: bool, signal: i32) -> Result<Flags> {
+        let mut flags = [stops, i64::from(save), i64::from(signal)];
+        if self.group.world_size() > 1 {
+            self.group.all_reduce(&mut flags, ReduceOp::Max)?;
+        }
+        let signal = i32::try_from(flags[2]).unwrap_or(0);
+        if signal != 0 {
+            self.interrupt.request(signal);
+        }
+        Ok(Flags { stops: flags[0], save: flags[1] != 0, signal })
+    }
+}
+
+/// What ranks were asked for.
+struct Flags {
+    /// 1 for a pause, 2 for an end.
+    stops: i64,
+    save: bool,
+    /// 0 if there was none.
+    signal: i32,
 }
 
 impl From<Asked> for Decision {
     fn from(Asked { stop, pause, save, best }: Asked) -> Self {
         let ended_by = stop.as_ref().map(|(_, hook)| Some(*hook));
         Self { stop: stop.map(|(why, _)| why).or(pause), ended_by, save, best }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_dist::World;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_a_training_once_unless_a_hook_has_ended_it() -> Result<()> {
+        let interrupt = Interrupt::watched();
+        let control = Control::new(&World::single().group(), &interrupt, true, true);
+        let nothing = Asked::default;
+        assert!(control.goes_on()? && control.after_step(nothing(), true)?.stop.is_none());
+        for signal in [2, 15, 1] {
+            interrupt.request(signal);
+        }
+        let stop = Some("enough".to_owned());
+        let mut asked = nothing();
+        asked.add(3, Action { stop: stop.clone(), ..Action::NOTHING });
+        let decision = control.after_step(asked, false)?;
+        assert_eq!((decision.stop, decision.ended_by), (stop.clone(), Some(Some(3))));
+        assert_eq!(interrupt.ended(), None);
+        // A pause is no end.
+        let mut asked = nothing();
+        asked.add(0, Action { pause: stop, ..Action::NOTHING });
+        let decision = control.after_step(asked, false)?;
+        assert_eq!(decision.stop.as_deref(), Some("interrupted by SIGINT"));
+        assert_eq!((interrupt.requested(), interrupt.ended()), (Some(2), Some(2)));
+        assert!(!control.goes_on()?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_training_that_nobody_may_interrupt_goes_on() -> Result<()> {
+        let interrupt = Interrupt::default();
+        let control = Control::new(&World::single().group(), &interrupt, false, true);
+        interrupt.request(15);
+        assert!(control.goes_on()? && control.after_step(Asked::default(), false)?.stop.is_none());
+        assert_eq!(interrupt.requested(), None);
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
-//! | what all ranks decide together after a step | `control.rs` |
+//! | what all ranks decide together after a step and in an evaluation | `control.rs` |
 //! | what a run keeps in its checkpoints beside models | `kept.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
 //! | SINGA's lines | `lines.rs` |
@@ -23,7 +23,6 @@ use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
 use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
-pub(crate) use self::control::interrupted_by;
 use self::session::Session;
 use crate::cli::Given;
 use crate::hooks::Hook;

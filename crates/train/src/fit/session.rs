@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions, Remainder};
+use candelabrum_dist::launch::interrupted_by;
 use candelabrum_dist::{CommStats, Group, StepFigures};
 use candelabrum_nn::{DistOption, Params};
 
@@ -186,8 +187,14 @@ impl<'s, 'a> Session<'s, 'a> {
                 stopped = Some(why);
                 break;
             }
-            *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..*task.position() };
-            let (report, mut decision) = self.end_epoch(task, test, &clock)?;
+            let trained = *task.position();
+            *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
+            let Some((report, mut decision)) = self.end_epoch(task, test, &clock)? else {
+                // The run that continues has no step left in this epoch, and evaluates.
+                *task.position() = trained;
+                stopped = self.config.interrupt.ended().map(interrupted_by);
+                break;
+            };
             reports.push(report);
             decision.save |= self.is_due(task.position().step);
             stopped = self.obey(task, decision)?;
@@ -308,10 +315,8 @@ impl<'s, 'a> Session<'s, 'a> {
         let Position { epoch, step_in_epoch, .. } = *task.position();
         let group = task.group().clone();
         let (option, _) = task.strategy();
-        let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
-        let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
-        let control = Control::new(&group, &self.config.interrupt, hooks_act, in_step);
-        // The evaluation after the last step was not finished when the run ended.
+        let control = self.control(task);
+        // A signal has cut the evaluation after the last step, and the run continues.
         let is_evaluated = |last: &Evaluated| last.step == task.position().step;
         if self.resumed.is_some()
             && test.is_some()
@@ -416,15 +421,18 @@ impl<'s, 'a> Session<'s, 'a> {
         let position = *task.position();
         if self.evaluates_after(position)
             && let Some(test) = test
+            && self.evaluate(task, test, &mut asked)?.is_none()
         {
-            self.evaluate(task, test, &mut asked)?;
+            // The run that continues evaluates, and is not complete before.
+            asked.go_on();
         }
         // One that is due after the last step of an epoch has its evaluation, too.
         let is_last = position.step_in_epoch == self.steps_per_epoch;
         if !is_last && self.is_due(position.step) {
             asked.save();
         }
-        let decision = control.after_step(asked)?;
+        let decision = control.after_step(asked, is_last)?;
+        *task.position() = control.last_position(position)?;
         self.obey(task, decision)
     }
 
@@ -432,6 +440,13 @@ impl<'s, 'a> Session<'s, 'a> {
     fn evaluates_after(&self, Position { step, step_in_epoch, .. }: Position) -> bool {
         let every = self.config.evaluate_every.filter(|&every| every > 0 && step_in_epoch > 0);
         every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// How the ranks decide.
+    fn control<B, T: Task<B> + ?Sized>(&self, task: &mut T) -> Control {
+        let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
+        let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
+        Control::new(task.group(), &self.config.interrupt, hooks_act, in_step)
     }
 
     /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
@@ -451,13 +466,14 @@ impl<'s, 'a> Session<'s, 'a> {
         Ok(stop)
     }
 
-    /// The report of an epoch, after its evaluation.
+    /// The report of an epoch, after its evaluation. `None` if a signal has cut the evaluation: then nothing has
+    /// changed.
     fn end_epoch<B, T, E>(
         &mut self,
         task: &mut T,
         test: Option<&E>,
         clock: &EpochClock,
-    ) -> Result<(EpochReport, Decision)>
+    ) -> Result<Option<(EpochReport, Decision)>>
     where
         B: Collated,
         T: Task<B> + ?Sized,
@@ -473,13 +489,17 @@ impl<'s, 'a> Session<'s, 'a> {
             let note = format!("{} of {} steps were left out", steps.skipped, steps.steps);
             self.note(&group, &note);
         }
-        let trained = std::mem::take(&mut self.metrics).over_ranks(&*group)?;
+        let own = std::mem::take(&mut self.metrics);
+        let trained = own.over_ranks(&*group)?;
         self.lines.trained(&trained);
-        let mut asked = Asked::default();
-        let evaluated = match test {
-            Some(test) => Some(self.evaluate(task, test, &mut asked)?),
-            None => None,
-        };
+        let (mut asked, mut evaluated) = (Asked::default(), None);
+        if let Some(test) = test {
+            evaluated = self.evaluate(task, test, &mut asked)?;
+            if evaluated.is_none() {
+                self.metrics = own;
+                return Ok(None);
+            }
+        }
         let seconds = clock.start.elapsed().as_secs_f64();
         self.lines.evaluated(evaluated.as_ref(), seconds);
         let report = EpochReport {
@@ -502,12 +522,17 @@ impl<'s, 'a> Session<'s, 'a> {
             parameters_sha256: equal_parameters(task)?,
         };
         self.ask(task, &mut asked, |hook, run| hook.after_epoch(run, &report))?;
-        Ok((report, Decision::from(asked)))
+        Ok(Some((report, Decision::from(asked))))
     }
 
     /// Evaluates on all of `test`, and asks the hooks. A model that has been evaluated after this step is not evaluated
-    /// again, and the hooks know its metrics.
-    fn evaluate<B, T, E>(&mut self, task: &mut T, test: &E, asked: &mut Asked) -> Result<Metrics>
+    /// again, and the hooks know its metrics. `None` if a signal has cut the evaluation, on all ranks.
+    fn evaluate<B, T, E>(
+        &mut self,
+        task: &mut T,
+        test: &E,
+        asked: &mut Asked,
+    ) -> Result<Option<Metrics>>
     where
         B: Collated,
         T: Task<B> + ?Sized,
@@ -515,15 +540,17 @@ impl<'s, 'a> Session<'s, 'a> {
     {
         let step = task.position().step;
         if let Some(evaluated) = self.evaluated.as_ref().filter(|last| last.step == step) {
-            return Ok(evaluated.metrics.clone());
+            return Ok(Some(evaluated.metrics.clone()));
         }
         let batch = self.config.batch_size;
-        let metrics = evaluation::run(task, test, batch, &self.loading)?;
+        let control = self.control(task);
+        let metrics = evaluation::run(task, test, batch, &self.loading, || control.goes_on())?;
+        let Some(metrics) = metrics else { return Ok(None) };
         self.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
         // A hook may compare with the best checkpoint, so it must know whether that has been written.
         self.settle(task)?;
         self.ask(task, asked, |hook, run| hook.on_evaluate(run, &metrics))?;
-        Ok(metrics)
+        Ok(Some(metrics))
     }
 
     fn after_step<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<Asked> {
