@@ -243,10 +243,10 @@ fn rank<E: Into<Failure>>(
     // anyhow's errors hide their types, so the communicator is asked, too.
     let has_failed_peer = || world.everyone().failure().is_some_and(|failure| failure.is_echo());
     if is_echo(&*error) || has_failed_peer() {
-        return tell(message, true); // it names the failed rank
+        return tell(&message, true); // it names the failed rank
     }
     let exit = match world.launcher() {
-        Launcher::Alone | Launcher::Candelabrum => tell(message.clone(), false),
+        Launcher::Alone | Launcher::Candelabrum => tell(&message, false),
         _ => complain(&format!("rank {}: {message}", world.everyone().rank())),
     };
     world.abort(&message);
@@ -265,14 +265,14 @@ fn ended(world: &World) -> ExitCode {
 
 /// Reports the failure to the launcher, or to the user if there is none.
 fn fail(error: &Failure) -> ExitCode {
-    tell(one_line(&**error), is_echo(&**error))
+    tell(&one_line(&**error), is_echo(&**error))
 }
 
-fn tell(message: String, echo: bool) -> ExitCode {
-    if launch::report(News::Failed { message: message.clone(), echo }) {
+fn tell(message: &str, echo: bool) -> ExitCode {
+    if launch::report(News::Failed { message: message.to_owned(), echo }) {
         return ExitCode::FAILURE;
     }
-    complain(&message)
+    complain(message)
 }
 
 /// The one place where a program's error is printed.
