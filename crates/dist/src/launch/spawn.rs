@@ -1,7 +1,14 @@
 //! The start of ranks on this host that are copies of this program, and the tie of a rank to its
 //! launcher.
 
-use rustix::process::Signal;
+use std::thread::Builder;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, getppid, kill_process, pidfd_open,
+    set_parent_process_death_signal,
+};
 
 use super::ended::Outcome;
 use super::job::Job;
@@ -44,18 +51,34 @@ pub fn spawn_with(ranks: usize, environment: &RankEnvironment) -> Result<Outcome
     Ok(job.run(&mut Signals::watch(&[INT, TERM])?)?.outcome)
 }
 
-/// Makes the kernel kill this process when its launcher dies, if it has one.
+/// Makes this process die when its launcher dies, if it has one.
 ///
-/// A program may stand between the launcher and this process: a shell, numactl. The launcher has made
-/// it die with itself, and this process dies with it.
+/// A program may stand between the launcher and this process: a shell, numactl. A signal that asks for the end of
+/// the job also reaches that program, which may die at once while this process saves its work. So such a process
+/// follows the launcher and not its parent.
 pub(crate) fn follow_parent() -> Result<()> {
     let Some(launcher) = std::env::var(vars::PARENT).ok().and_then(|text| text.parse::<i32>().ok())
     else {
         return Ok(());
     };
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Error::io("follow the launcher", error))?;
-    // The launcher may have died before the line above.
+    let failed = |error: Errno| Error::io("follow the launcher", error);
+    let process = Pid::from_raw(launcher).filter(|pid| getppid() != Some(*pid));
+    match process.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(launcher)) => {
+            let follow = move || {
+                // The end of a process is something to read. An interrupted wait is tried again.
+                while poll(&mut [PollFd::new(&launcher, PollFlags::IN)], None) == Err(Errno::INTR) {
+                }
+                // A process may always send signals to itself.
+                kill_process(getpid(), Signal::KILL).ok();
+            };
+            let thread = Builder::new().name("candelabrum-launcher".to_owned()).spawn(follow);
+            thread.map_err(|error| Error::io("follow the launcher", error))?;
+        }
+        // A launcher that has died is noticed below. Kernels before 5.3 have no such descriptors.
+        _ => set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?,
+    }
+    // The launcher may have died before the lines above.
     if !ancestors::has_ancestor(launcher) {
         return Err(Error::Launch { what: "the launcher has died".to_owned() });
     }
