@@ -12,13 +12,15 @@ use crate::task::Task;
 use crate::{Error, Metrics, Result};
 
 /// Measures `task` on all of `data`: one of the ranks takes each sample, once. The ranks' models become one
-/// model first.
+/// model first. `goes_on` is asked before each batch, on all ranks together: all have the same number of batches,
+/// some of which may be empty. If it says no, the result is `None`.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
     data: &D,
     batch_size: usize,
     loading: &LoaderOptions,
-) -> Result<Metrics>
+    goes_on: impl FnMut() -> Result<bool>,
+) -> Result<Option<Metrics>>
 where
     B: Collated,
     T: Task<B> + ?Sized,
@@ -32,8 +34,10 @@ where
         part.average_parameters()?;
         params.push(part.params().clone());
     }
-    let own = in_mode(&params, false, || measure(task, &loader))?;
-    Ok(own.over_ranks(&**task.group())?)
+    match in_mode(&params, false, || measure(task, &loader, goes_on))? {
+        Some(own) => Ok(Some(own.over_ranks(&**task.group())?)),
+        None => Ok(None),
+    }
 }
 
 /// Runs `work` with the layers of all models in training or in evaluation mode, and sets their earlier modes again.
@@ -46,7 +50,11 @@ pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() 
     result
 }
 
-fn measure<B, T, D>(task: &mut T, loader: &Loader<D>) -> Result<Metrics>
+fn measure<B, T, D>(
+    task: &mut T,
+    loader: &Loader<D>,
+    mut goes_on: impl FnMut() -> Result<bool>,
+) -> Result<Option<Metrics>>
 where
     B: Collated,
     T: Task<B> + ?Sized,
@@ -55,11 +63,14 @@ where
     let mut metrics = Metrics::default();
     for batch in loader.evaluation()? {
         let batch = batch?;
+        if !goes_on()? {
+            return Ok(None);
+        }
         if !batch.is_empty() {
             task.evaluate(&batch, &mut metrics)?;
         }
     }
-    Ok(metrics)
+    Ok(Some(metrics))
 }
 
 /// This rank's batches of all of `data`: shuffled by the seed of a training, or in order for an evaluation.

@@ -26,7 +26,7 @@ pub(super) fn request(signal: i32) -> bool {
     }
 }
 
-/// The number of the signal that has ended the training of this process in order, if one has.
+/// The number of the signal that has ended the training of this process before it was complete, if one has.
 pub fn interrupted() -> Option<i32> {
-    INTERRUPT.get().and_then(Interrupt::requested)
+    INTERRUPT.get().and_then(Interrupt::ended)
 }

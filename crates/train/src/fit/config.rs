@@ -1,8 +1,7 @@
 //! The settings of a whole training.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use candelabrum_nn::DistOption;
 
@@ -55,27 +54,47 @@ impl Default for FitConfig {
     }
 }
 
-/// A request to end a training after its present step, for instance by a signal. Clones share it. If one rank has
-/// it, all ranks end.
+/// A request to end a training after its present step, or its present batch of an evaluation, for instance by a
+/// signal. Clones share it. If one rank has it, all ranks end.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Option<Arc<AtomicI32>>);
+pub struct Interrupt(Option<Arc<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The first signal of this rank.
+    requested: OnceLock<i32>,
+    /// The signal by which all ranks have ended.
+    ended: OnceLock<i32>,
+}
 
 impl Interrupt {
-    /// One that a training looks at after each step. With the default one it does not look.
+    /// One that a training looks at. With the default one it does not look.
     pub fn watched() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Asks the training to end because of a signal of this number.
+    /// Asks the training to end because of a signal of this number. Only the first request counts.
     pub fn request(&self, signal: i32) {
-        if let Some(requested) = &self.0 {
-            requested.store(signal, Ordering::Relaxed);
+        if let Some(state) = &self.0 {
+            state.requested.get_or_init(|| signal);
         }
     }
 
-    /// The signal by which the training was asked to end.
+    /// The signal by which the training was asked to end. Other ranks may have been asked by another one, or not
+    /// at all.
     pub fn requested(&self) -> Option<i32> {
-        self.0.as_ref().map(|signal| signal.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+        self.0.as_ref()?.requested.get().copied()
+    }
+
+    /// The signal by which the training has ended before it was complete, the same on all ranks.
+    pub fn ended(&self) -> Option<i32> {
+        self.0.as_ref()?.ended.get().copied()
+    }
+
+    pub(super) fn end(&self, signal: i32) {
+        if let Some(state) = &self.0 {
+            state.ended.get_or_init(|| signal);
+        }
     }
 
     pub(super) fn is_watched(&self) -> bool {

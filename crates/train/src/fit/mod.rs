@@ -4,7 +4,7 @@
 //! |---|---|
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
-//! | what all ranks decide together after a step | `control.rs` |
+//! | what all ranks decide together after a step and in an evaluation | `control.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
 //! | SINGA's lines | `lines.rs` |
 

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions, Remainder};
 use candelabrum_dist::{CommStats, Group, StepFigures};
 use candelabrum_nn::{DistOption, Params};
+use serde_json::Value;
 
 use super::config::FitConfig;
-use super::control::{Control, Decision};
+use super::control::{Control, Decision, interrupted_by};
 use super::lines::Lines;
 use super::settings;
 use crate::checkpoint::{Checkpoints, Part, Position, Resumed, RunState};
@@ -26,6 +27,10 @@ const MOST_NOTES: usize = 3;
 
 /// The name of the batch size in a checkpoint.
 const GLOBAL_BATCH: &str = "the global batch size";
+
+/// The name of the last evaluation's step in a checkpoint, beside the states of hooks. After a signal in an
+/// evaluation it is an earlier step than the checkpoint's.
+const EVALUATED: &str = "the step of the last evaluation";
 
 /// A run, between its start and its end.
 pub(super) struct Session<'s, 'a> {
@@ -44,6 +49,8 @@ pub(super) struct Session<'s, 'a> {
     global_batch: usize,
     /// The epoch before which the run ends.
     end: usize,
+    /// The step of the last evaluation, or of the start.
+    evaluated: u64,
     notes: Vec<String>,
 }
 
@@ -98,6 +105,7 @@ impl<'s, 'a> Session<'s, 'a> {
             steps_per_epoch: 0,
             global_batch: 0,
             end: 0,
+            evaluated: 0,
             notes: Vec::new(),
         }
     }
@@ -137,6 +145,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let group = task.group().clone();
         let before = *task.position();
         self.end = before.epoch + self.config.epochs;
+        self.evaluated = before.step;
         let has_peers = group.world_size() > 1;
         // The digest of all data takes time: only other ranks and later runs need it.
         if has_peers || self.config.checkpoints.is_some() {
@@ -161,8 +170,14 @@ impl<'s, 'a> Session<'s, 'a> {
                 stopped = Some(why);
                 break;
             }
-            *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..*task.position() };
-            let (report, mut decision) = self.end_epoch(task, test, &clock)?;
+            let trained = *task.position();
+            *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
+            let Some((report, mut decision)) = self.end_epoch(task, test, &clock)? else {
+                // The run that continues has no step left in this epoch, and evaluates.
+                *task.position() = trained;
+                stopped = self.config.interrupt.ended().map(interrupted_by);
+                break;
+            };
             reports.push(report);
             decision.save |= self.is_due(task.position().step);
             stopped = decision.stop.clone();
@@ -231,6 +246,7 @@ impl<'s, 'a> Session<'s, 'a> {
             }
         }
         *task.position() = position;
+        self.evaluated = shared.get(EVALUATED).and_then(Value::as_u64).unwrap_or(position.step);
         self.metrics = metrics;
         for hook in &mut self.hooks {
             if let Some(state) = shared.get(hook.name()).filter(|state| !state.is_null()) {
@@ -275,9 +291,15 @@ impl<'s, 'a> Session<'s, 'a> {
         let Position { epoch, step_in_epoch, .. } = *task.position();
         let group = task.group().clone();
         let (option, _) = task.strategy();
-        let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
-        let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
-        let control = Control::new(&group, &self.config.interrupt, hooks_act, in_step);
+        let control = self.control(task);
+        // A signal has cut the evaluation after the last step, and the run continues.
+        if self.evaluated != task.position().step
+            && test.is_some()
+            && self.evaluates_after(*task.position())
+            && let Some(why) = self.close_step(task, test, &control, Action::NOTHING)?
+        {
+            return Ok(End::Stopped(why));
+        }
         let mut progress = Progress::new(
             (epoch, self.end),
             self.steps_per_epoch,
@@ -295,7 +317,6 @@ impl<'s, 'a> Session<'s, 'a> {
             let Position { step_in_epoch, step, .. } = *task.position();
             let position = Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
             *task.position() = position;
-            let step = position.step;
             for note in task.parts().into_iter().flat_map(|(_, part)| part.take_notices()) {
                 self.note_with(&group, &note, Some(&progress));
             }
@@ -305,41 +326,78 @@ impl<'s, 'a> Session<'s, 'a> {
             if self.config.uneven && position.step_in_epoch == self.steps_per_epoch {
                 break; // Other ranks may have no part of this step.
             }
-            let mut asked = self.after_step(task)?;
-            if self
-                .config
-                .evaluate_every
-                .is_some_and(|every| every > 0 && step.is_multiple_of(every))
-                && let Some(test) = test
-            {
-                asked = asked.and(self.evaluate(task, test)?.1);
-            }
-            let mut decision = control.after_step(asked)?;
-            // One that is due after the last step of an epoch has its evaluation, too.
-            decision.save |= position.step_in_epoch < self.steps_per_epoch && self.is_due(step);
-            self.save_if(task, &decision)?;
-            if let Some(why) = decision.stop {
+            let asked = self.after_step(task)?;
+            if let Some(why) = self.close_step(task, test, &control, asked)? {
                 progress.finish();
                 return Ok(End::Stopped(why));
             }
         }
         if self.config.uneven {
             task.join()?;
-            let Position { step, step_in_epoch, .. } = *task.position();
-            let missed = (self.steps_per_epoch - step_in_epoch) as u64;
-            *task.position() = Position { step: step + missed, ..*task.position() };
+            let Position { epoch, step_in_epoch, step } = *task.position();
+            let (steps, missed) = (self.steps_per_epoch, self.steps_per_epoch - step_in_epoch);
+            *task.position() = Position { epoch, step_in_epoch: steps, step: step + missed as u64 };
         }
         progress.finish();
         Ok(End::Complete)
     }
 
-    /// The report of an epoch, after its evaluation.
+    /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why
+    /// the training ends, if it does.
+    fn close_step<B, T, E>(
+        &mut self,
+        task: &mut T,
+        test: Option<&E>,
+        control: &Control,
+        mut asked: Action,
+    ) -> Result<Option<String>>
+    where
+        B: Collated,
+        T: Task<B> + ?Sized,
+        E: Dataset<Batch = B> + Clone,
+    {
+        let position = *task.position();
+        if self.evaluates_after(position)
+            && let Some(test) = test
+        {
+            match self.evaluate(task, test)? {
+                Some((_, action)) => asked = asked.and(action),
+                // The run that continues evaluates, and is not complete before.
+                None => asked.stop = None,
+            }
+        }
+        // One that is due after the last step of an epoch has its evaluation, too.
+        let is_last = position.step_in_epoch == self.steps_per_epoch;
+        asked.save |= !is_last && self.is_due(position.step);
+        let decision = control.after_step(asked, is_last)?;
+        *task.position() = control.last_position(position)?;
+        self.save_if(task, &decision)?;
+        Ok(decision.stop)
+    }
+
+    /// Whether an evaluation is due after this step, beside those after each epoch. After the last step of an
+    /// uneven epoch there is none, because not all ranks have taken it.
+    fn evaluates_after(&self, Position { step, step_in_epoch, .. }: Position) -> bool {
+        let is_last = step_in_epoch == self.steps_per_epoch;
+        let every = self.config.evaluate_every.filter(|&every| every > 0 && step_in_epoch > 0);
+        every.is_some_and(|every| step.is_multiple_of(every)) && !(self.config.uneven && is_last)
+    }
+
+    /// How the ranks decide.
+    fn control<B, T: Task<B> + ?Sized>(&self, task: &mut T) -> Control {
+        let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
+        let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
+        Control::new(task.group(), &self.config.interrupt, hooks_act, in_step)
+    }
+
+    /// The report of an epoch, after its evaluation. `None` if a signal has cut the evaluation: then nothing has
+    /// changed.
     fn end_epoch<B, T, E>(
         &mut self,
         task: &mut T,
         test: Option<&E>,
         clock: &EpochClock,
-    ) -> Result<(EpochReport, Decision)>
+    ) -> Result<Option<(EpochReport, Decision)>>
     where
         B: Collated,
         T: Task<B> + ?Sized,
@@ -355,12 +413,16 @@ impl<'s, 'a> Session<'s, 'a> {
             let note = format!("{} of {} steps were left out", steps.skipped, steps.steps);
             self.note(&group, &note);
         }
-        let trained = std::mem::take(&mut self.metrics).over_ranks(&*group)?;
+        let own = std::mem::take(&mut self.metrics);
+        let trained = own.over_ranks(&*group)?;
         self.lines.trained(&trained);
         let mut asked = Action::NOTHING;
         let mut evaluated = None;
         if let Some(test) = test {
-            let (metrics, action) = self.evaluate(task, test)?;
+            let Some((metrics, action)) = self.evaluate(task, test)? else {
+                self.metrics = own;
+                return Ok(None);
+            };
             (evaluated, asked) = (Some(metrics), action);
         }
         let seconds = clock.start.elapsed().as_secs_f64();
@@ -390,24 +452,27 @@ impl<'s, 'a> Session<'s, 'a> {
             Ok(())
         })?;
         let asked = actions.into_iter().fold(asked, Action::and);
-        Ok((report, Decision::from(asked)))
+        Ok(Some((report, Decision::from(asked))))
     }
 
-    /// Evaluates on all of `test`, and asks the hooks.
-    fn evaluate<B, T, E>(&mut self, task: &mut T, test: &E) -> Result<(Metrics, Action)>
+    /// Evaluates on all of `test`, and asks the hooks. `None` if a signal has cut it, on all ranks.
+    fn evaluate<B, T, E>(&mut self, task: &mut T, test: &E) -> Result<Option<(Metrics, Action)>>
     where
         B: Collated,
         T: Task<B> + ?Sized,
         E: Dataset<Batch = B> + Clone,
     {
         let batch = self.config.batch_size;
-        let metrics = evaluation::run(task, test, batch, &self.loading)?;
+        let control = self.control(task);
+        let metrics = evaluation::run(task, test, batch, &self.loading, || control.goes_on())?;
+        let Some(metrics) = metrics else { return Ok(None) };
+        self.evaluated = task.position().step;
         let mut actions = Vec::new();
         self.each_hook(task, |hook, run| {
             actions.push(hook.on_evaluate(run, &metrics)?);
             Ok(())
         })?;
-        Ok((metrics, actions.into_iter().fold(Action::NOTHING, Action::and)))
+        Ok(Some((metrics, actions.into_iter().fold(Action::NOTHING, Action::and))))
     }
 
     fn after_step<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<Action> {
@@ -435,6 +500,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let Some(mut checkpoints) = self.checkpoints.take() else { return Ok(()) };
         let position = *task.position();
         let states = self.hooks.iter().map(|hook| (hook.name().to_owned(), hook.state()));
+        let states = states.chain([(EVALUATED.to_owned(), self.evaluated.into())]);
         let state = RunState {
             position,
             settings: self.settings.clone(),
