@@ -149,7 +149,7 @@ fn main() -> Result<()> {
     }
     match launch::spawn(ranks, 1)? {
         Outcome::Success => Ok(()),
-        Outcome::Failed(reason) => bail!(reason),
+        Outcome::Failed(reason) | Outcome::Interrupted { message: reason, .. } => bail!(reason),
         outcome => bail!("the ranks did not finish: {outcome:?}"),
     }
 }

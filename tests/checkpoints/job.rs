@@ -19,6 +19,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Place {
     dir: TempDir,
     args: Vec<String>,
+    saves: bool,
 }
 
 /// What a run ends with.
@@ -34,7 +35,11 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("notes")).unwrap();
         let args = options.iter().map(|option| (*option).to_owned()).collect();
-        Self { dir, args }
+        Self { dir, args, saves: true }
+    }
+
+    pub(crate) fn without_checkpoints(self) -> Self {
+        Self { saves: false, ..self }
     }
 
     pub(crate) fn checkpoints(&self) -> PathBuf {
@@ -56,6 +61,9 @@ impl Place {
             ("--report", report),
         ];
         for (name, path) in paths {
+            if name == "--checkpoint-dir" && !self.saves {
+                continue;
+            }
             if !args.iter().any(|arg| arg == name) {
                 args.extend([name.to_owned(), path.display().to_string()]);
             }

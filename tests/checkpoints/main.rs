@@ -8,7 +8,8 @@
 //! | SIGKILL at random moments and in every phase | `kills.rs` |
 //! | damaged checkpoints, other models, a full disk | `damage.rs` |
 //! | another number of ranks, every strategy, servers | `sizes.rs` |
-//! | SIGTERM and SIGINT | `signals.rs` |
+//! | SIGINT, SIGTERM and SIGHUP | `signals.rs` |
+//! | the ways in which a job is started, and in which a signal reaches it | `ways.rs` |
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "tests say what they count and what they leave out")]
@@ -22,6 +23,7 @@ mod phases;
 mod program;
 mod signals;
 mod sizes;
+mod ways;
 
 /// Not a test: the program of the launcher and of the ranks.
 #[test]

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use tracing::span::{Attributes, Id, Record};
@@ -58,6 +59,7 @@ pub(crate) struct Phases {
     file: File,
     death: Option<Place>,
     entered: AtomicUsize,
+    slow_write: Duration,
 }
 
 thread_local! {
@@ -65,11 +67,11 @@ thread_local! {
 }
 
 impl Phases {
-    /// Notes them in `dir`, for `rank`, which dies at `death`.
-    pub(crate) fn start(dir: &Path, rank: usize, death: Option<Place>) {
+    /// Notes them in `dir`, for `rank`, which dies at `death`. It sleeps before it writes a checkpoint.
+    pub(crate) fn start(dir: &Path, rank: usize, death: Option<Place>, slow_write: Duration) {
         fs::write(dir.join(format!("pid-{rank}")), std::process::id().to_string()).unwrap();
         let file = File::create(dir.join(format!("phase-{rank}"))).unwrap();
-        let phases = Self { file, death, entered: AtomicUsize::new(0) };
+        let phases = Self { file, death, entered: AtomicUsize::new(0), slow_write };
         tracing::subscriber::set_global_default(phases).unwrap();
     }
 
@@ -94,6 +96,9 @@ impl Subscriber for Phases {
         let number = id.into_u64() as u8;
         OPEN.with_borrow_mut(|open| open.push(number));
         self.note(number);
+        if name_of(usize::from(number)) == "write" {
+            thread::sleep(self.slow_write);
+        }
         let Some(death) = &self.death else { return };
         if name_of(usize::from(number)) == death.phase
             && self.entered.fetch_add(1, Ordering::SeqCst) + 1 == death.count

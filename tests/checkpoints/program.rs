@@ -1,6 +1,7 @@
 //! A small training program with the options of all examples.
 
 use std::cell::RefCell;
+use std::fmt::Arguments;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
@@ -49,6 +50,14 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     slow: u64,
 
+    /// Milliseconds to sleep in each batch of an evaluation
+    #[arg(long, default_value_t = 0)]
+    slow_evaluation: u64,
+
+    /// Milliseconds to sleep before the files of a checkpoint are written
+    #[arg(long, default_value_t = 0)]
+    slow_write: u64,
+
     /// The rank that kills itself, the phase, and how often the rank has entered it then
     #[arg(long, num_args = 3, value_names = ["RANK", "PHASE", "COUNT"])]
     die: Vec<String>,
@@ -65,16 +74,9 @@ pub(crate) fn args_of_process() -> Option<Args> {
 pub(crate) fn run(args: &Args) -> ! {
     let exit = run_ranks(&args.train, |world| train(args, world));
     // libtest would exit with a success if this test returned.
-    let code = if exit == ExitCode::SUCCESS {
-        0
-    } else if exit == ExitCode::from(143) {
-        143
-    } else if exit == ExitCode::from(130) {
-        130
-    } else {
-        1
-    };
-    std::process::exit(code);
+    let codes = [0, 129, 130, 143];
+    let code = codes.into_iter().find(|code| exit == ExitCode::from(*code)).unwrap_or(1);
+    std::process::exit(code.into());
 }
 
 struct Net {
@@ -85,6 +87,7 @@ struct Net {
     params: Params,
     /// The samples of the last training batch.
     seen: Rc<RefCell<Vec<u32>>>,
+    slow_evaluation: Duration,
 }
 
 impl Model for Net {
@@ -94,6 +97,8 @@ impl Model for Net {
             let numbers = pixels.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
             let mut seen = self.seen.borrow_mut();
             seen.extend(numbers.into_iter().map(|number| number as u32));
+        } else {
+            std::thread::sleep(self.slow_evaluation);
         }
         // The first pixel is the number of the sample.
         let xs = pixels.narrow(1, 1, 11)?.contiguous()?.pad_with_zeros(1, 0, 1)?;
@@ -110,7 +115,7 @@ impl Model for Net {
     }
 }
 
-/// Writes down the samples of each step.
+/// Writes down the samples of each step, and the result of each evaluation.
 struct Witness {
     rank: usize,
     notes: PathBuf,
@@ -126,11 +131,28 @@ impl Hook for Witness {
     fn after_step(&mut self, run: &mut Run<'_, '_>) -> candelabrum::train::Result<Action> {
         let step = run.position.step - 1;
         let samples = std::mem::take(&mut *self.seen.borrow_mut());
-        let path = self.notes.join(format!("seen-{}", self.rank));
-        let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{step} {}", serde_json::to_string(&samples).unwrap()).unwrap();
+        let samples = serde_json::to_string(&samples).unwrap();
+        self.write("seen", format_args!("{step} {samples}"));
         std::thread::sleep(self.slow);
         Ok(Action::NOTHING)
+    }
+
+    fn on_evaluate(
+        &mut self,
+        run: &mut Run<'_, '_>,
+        metrics: &Metrics,
+    ) -> candelabrum::train::Result<Action> {
+        let (position, loss) = (run.position, metrics.mean_loss());
+        self.write("evaluations", format_args!("{position:?} {loss:?} {}", metrics.samples));
+        Ok(Action::NOTHING)
+    }
+}
+
+impl Witness {
+    fn write(&self, what: &str, line: Arguments<'_>) {
+        let path = self.notes.join(format!("{what}-{}", self.rank));
+        let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        writeln!(file, "{line}").unwrap();
     }
 }
 
@@ -141,7 +163,8 @@ fn train(args: &Args, world: &World) -> anyhow::Result<()> {
         }
         _ => None,
     };
-    Phases::start(&args.notes, world.rank(), death);
+    let slow_write = Duration::from_millis(args.slow_write);
+    Phases::start(&args.notes, world.rank(), death, slow_write);
     let data = samples(args.data)?;
     let params = args.train.precision.params(args.train.seed, world.device());
     let (scope, seen) = (params.root(), Rc::default());
@@ -152,6 +175,7 @@ fn train(args: &Args, world: &World) -> anyhow::Result<()> {
         out: Linear::new(&scope.pp("out"), CLASSES as usize),
         params: params.clone(),
         seen: Rc::clone(&seen),
+        slow_evaluation: Duration::from_millis(args.slow_evaluation),
     };
     let opt = args.train.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);

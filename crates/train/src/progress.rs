@@ -1,5 +1,7 @@
 //! The progress of an epoch, on standard error of rank 0: a bar on a terminal, otherwise a line each 30 seconds.
 
+use std::fmt::Arguments;
+use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -72,25 +74,28 @@ impl Progress {
         }
     }
 
-    #[expect(
-        clippy::print_stderr,
-        reason = "long work shows progress where there is no terminal, too"
-    )]
+    /// Long work shows progress where there is no terminal, too.
     fn line(&self, now: Instant, figures: &str) {
         let Self { epoch, epochs, steps, done, first, .. } = *self;
         let left = (steps - done.min(steps)) as f64 / (done - first).max(1) as f64;
         let left = (now - self.start).mul_f64(left).as_secs();
-        eprintln!("epoch {epoch} of {epochs}, step {done} of {steps}, {left} s left: {figures}");
+        say(format_args!(
+            "epoch {epoch} of {epochs}, step {done} of {steps}, {left} s left: {figures}"
+        ));
     }
 
-    /// Prints a line above the bar, on standard error like the bar.
-    #[expect(clippy::print_stderr, reason = "a note must be seen where there is no bar, too")]
+    /// Prints a line above the bar, on standard error like the bar. It is seen where there is no bar, too.
     pub(crate) fn note(progress: Option<&Self>, note: &str) {
-        let print = || eprintln!("note: {note}");
+        let print = || say(format_args!("note: {note}"));
         progress.map_or_else(print, |progress| progress.bar.suspend(print));
     }
 
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// A terminal that is gone does not end the training, which saves its state after SIGHUP.
+fn say(line: Arguments<'_>) {
+    drop(writeln!(stderr(), "{line}"));
 }

@@ -115,11 +115,12 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds, help_heading = "Restarts")]
     pub(super) backoff: Duration,
 
-    /// After SIGTERM, SIGINT or SIGHUP the ranks have this long to save their work and end
+    /// After SIGTERM, SIGINT or SIGHUP the ranks have this long to save their work and end [default:
+    /// $CANDELABRUM_GRACE, or 30]
     ///
-    /// Then they are killed. A SIGINT (Ctrl-C) meanwhile kills them at once.
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds, help_heading = "Signals")]
-    pub(super) grace: Duration,
+    /// Then they are killed. A SIGINT (Ctrl-C) 2 seconds or more after the first signal kills them at once.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = "Signals")]
+    pub(super) grace: Option<Duration>,
 
     /// The signal that the ranks get when this program gets SIGTERM or SIGHUP
     ///

@@ -15,13 +15,12 @@ mod unreachable;
 
 use std::env;
 use std::fs::create_dir_all;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::launch::{Ended, Launch, Outcome, Signals};
-use signal_hook::low_level::signal_name;
+use candelabrum_dist::launch::{ENDING, Ended, Launch, Outcome, Signals, interrupted_by};
 
 pub use args::Args;
 
@@ -31,7 +30,7 @@ use failure::{Failure, Result};
 use here::Here;
 use launchers::Launcher;
 use restarts::{Next, Policy, Restarts};
-use settings::{SIGNALS, ends, folder};
+use settings::folder;
 
 /// The time between two looks at the signals during a pause.
 const LOOK: Duration = Duration::from_millis(10);
@@ -68,14 +67,17 @@ fn start(args: &Args) -> Result<i32> {
     }
     let policy = Policy { most: args.max_restarts, pause: args.backoff, reset: args.restart_reset };
     let mut restarts = Restarts::new(policy);
-    let mut signals = Signals::watch(&SIGNALS)?;
+    let mut signals = Signals::for_jobs()?;
     loop {
         let (attempt, start) = (restarts.all(), Instant::now());
         make_folder(args, attempt)?;
         let ended = plan.attempt(attempt, &mut signals)?;
         let reason = match &ended.outcome {
             Outcome::Success => return Ok(0),
-            Outcome::Interrupted(signal) => return Ok(interrupted(*signal, ended.late)),
+            Outcome::Interrupted { message, .. } => {
+                say(&format!("error: {message}"));
+                return Ok(ended.code);
+            }
             Outcome::Failed(reason) => reason.clone(),
             other => format!("the job ended with {other:?}"),
         };
@@ -89,7 +91,8 @@ fn start(args: &Args) -> Result<i32> {
                 let (most, seconds) = (args.max_restarts, pause.as_secs_f64());
                 say(&format!("note: {reason}; restart {number} of {most} in {seconds} s{size}"));
                 if let Some(signal) = wait(pause, &mut signals) {
-                    return Ok(interrupted(signal, 0));
+                    say(&format!("error: {}", interrupted_by(signal)));
+                    return Ok(128 + signal);
                 }
             }
             Next::InVain if args.max_restarts > 0 => {
@@ -200,7 +203,7 @@ fn wait(pause: Duration, signals: &mut Signals) -> Option<i32> {
     let end = Instant::now() + pause;
     loop {
         while let Some(signal) = signals.next_arrived() {
-            if ends(signal) {
+            if ENDING.contains(&signal) {
                 return Some(signal);
             }
         }
@@ -212,22 +215,11 @@ fn wait(pause: Duration, signals: &mut Signals) -> Option<i32> {
     }
 }
 
-/// `late`: the processes that had to be killed, whose work may not be saved.
-fn interrupted(signal: i32, late: usize) -> i32 {
-    let name = signal_name(signal).unwrap_or("a signal");
-    let late = match late {
-        0 => String::new(),
-        late => format!("; {late} process(es) had not ended in time and were killed"),
-    };
-    say(&format!("error: interrupted by {name}{late}"));
-    128 + signal
-}
-
-#[expect(clippy::print_stderr, reason = "what this program says to the user")]
 fn say(line: &str) {
     // On a terminal a rank's progress bar may be in this line: return to its start and clear it.
     let clear = if stderr().is_terminal() { "\r\x1b[2K" } else { "" };
-    eprintln!("{clear}{line}");
+    // After SIGHUP the terminal may be gone.
+    drop(writeln!(stderr(), "{clear}{line}"));
 }
 
 #[expect(clippy::print_stdout, reason = "what the user asked for")]

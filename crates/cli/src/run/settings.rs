@@ -1,37 +1,19 @@
-//! What every attempt to run a job has in common: signals, times, variables, files.
+//! What every attempt to run a job has in common: signals, grace, variables, files.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use candelabrum_dist::launch::{Grace, Job, vars};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use candelabrum_dist::launch::{Job, vars};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::args::{Args, StopSignal};
 
-/// The signals that this program passes on.
-pub(super) const SIGNALS: [i32; 6] = [SIGUSR1, SIGUSR2, SIGTSTP, SIGINT, SIGTERM, SIGHUP];
-
-/// After the failure of a rank, the others have this long to notice it.
-const TO_NOTICE: Duration = Duration::from_secs(1);
-
-/// Then they get SIGTERM and have this long before they are killed. They cannot save anything that
-/// all ranks would have to agree on.
-const TO_END: Duration = Duration::from_secs(3);
-
-/// Whether a signal asks this program to end.
-pub(super) fn ends(signal: i32) -> bool {
-    [SIGINT, SIGTERM, SIGHUP].contains(&signal)
-}
-
-/// Gives a job its signals, its times, and the number of the attempt.
+/// Gives a job its signals, its grace, and the number of the attempt.
 pub(super) fn prepared(job: Job, args: &Args, attempt: usize) -> Job {
-    let grace = Grace { to_notice: TO_NOTICE, to_end: Some(TO_END), to_save: args.grace };
-    let job = SIGNALS.into_iter().fold(job, |job, signal| job.forward(signal, signal));
     let job = match stop_signal(args) {
         Some(stop) => job.forward(SIGTERM, stop).forward(SIGHUP, stop),
         None => job,
     };
-    job.grace(grace).in_groups().variable(vars::RESTART, attempt.to_string())
+    job.grace(args.grace).variable(vars::RESTART, attempt.to_string())
 }
 
 /// The signal that the user wants the ranks to get instead of SIGTERM.

@@ -106,6 +106,11 @@ impl Running {
         kill(self.child.id(), signal);
     }
 
+    /// Whether the command has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
     /// Waits for the end.
     pub(crate) fn finish(mut self) -> Ended {
         let status = until("the end of the command", || {

@@ -1,17 +1,17 @@
 //! The child processes of a job: their starts, their signals, and their ends.
 //!
-//! With process groups, each child leads a group of its own, so a signal reaches also what the child
-//! has started, and an interrupt of the terminal reaches the launcher alone. A child has gone when its
-//! group is empty. A process of the group that has lost its parent becomes a child of the launcher
+//! Each child leads a process group of its own, so a signal reaches also what the child has started, and
+//! an interrupt of the terminal reaches the launcher alone. A child has gone when its group is empty. A process of the group that has lost its parent becomes a child of the launcher
 //! ([`adopt_orphans`]): in a container without an init nobody else would wait for it, and its group
 //! would never be empty.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper,
     test_kill_process_group, waitpgid,
 };
 
@@ -34,24 +34,22 @@ struct Process {
     child: Child,
     /// `None` while it runs.
     ended: Option<ExitStatus>,
-    /// It leads a group, in which processes may be left.
+    /// In its group there may be processes.
     has_group: bool,
 }
 
 impl Children {
-    /// Starts a process. The caller has told the command whether it leads a group.
+    /// Starts a process.
     ///
     /// # Errors
     /// A process that cannot be started.
-    pub(super) fn start(
-        &mut self,
-        name: String,
-        command: &mut Command,
-        has_group: bool,
-    ) -> Result<&mut Child> {
-        let child = command.spawn().map_err(|error| Error::io(format!("start {name}"), error))?;
+    pub(super) fn start(&mut self, name: String, command: &mut Command) -> Result<&mut Child> {
+        let child = command
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Error::io(format!("start {name}"), error))?;
         let last = self.0.len();
-        self.0.push(Process { name, child, ended: None, has_group });
+        self.0.push(Process { name, child, ended: None, has_group: true });
         Ok(&mut self.0[last].child)
     }
 
@@ -86,13 +84,9 @@ impl Children {
 
     /// Sends a signal to the processes that have not gone.
     pub(super) fn signal(&self, signal: Signal) {
-        for process in &self.0 {
+        for process in self.0.iter().filter(|process| process.has_group) {
             // It may have ended in the meantime.
-            let _: std::result::Result<(), Errno> = match process {
-                Process { has_group: true, .. } => kill_process_group(process.pid(), signal),
-                Process { ended: None, .. } => kill_process(process.pid(), signal),
-                _ => Ok(()),
-            };
+            let _: std::result::Result<(), Errno> = kill_process_group(process.pid(), signal);
         }
     }
 
@@ -108,7 +102,19 @@ impl Children {
 
     /// All processes have ended, and so has what they left in their groups.
     pub(super) fn have_gone(&self) -> bool {
-        self.0.iter().all(|process| process.ended.is_some() && !process.has_group)
+        self.present().is_empty()
+    }
+
+    /// The processes that have not gone, by their numbers.
+    pub(super) fn present(&self) -> Vec<usize> {
+        let all = self.0.iter().enumerate();
+        let present = all.filter(|(_, process)| process.ended.is_none() || process.has_group);
+        present.map(|(index, _)| index).collect()
+    }
+
+    /// All processes have succeeded.
+    pub(super) fn have_succeeded(&self) -> bool {
+        self.0.iter().all(|process| process.ended.is_some_and(|status| status.success()))
     }
 
     /// A process has failed.
@@ -151,7 +157,6 @@ impl Drop for Children {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::os::unix::process::CommandExt;
     use std::process::Stdio;
 
     use rustix::process::test_kill_process;
@@ -162,7 +167,7 @@ mod tests {
     fn a_rank_that_the_system_has_forgotten_is_an_error_and_is_not_killed() {
         let mut children = Children::default();
         let command = &mut Command::new("true");
-        let child = children.start("rank 0".to_owned(), command, false).expect("a process");
+        let child = children.start("rank 0".to_owned(), command).expect("a process");
         // Another part of the program waits for the child.
         let wait = WaitOptions::empty();
         rustix::process::waitpid(Some(Pid::from_child(child)), wait).expect("it ends");
@@ -176,9 +181,9 @@ mod tests {
     fn what_a_process_leaves_in_its_group_is_killed() {
         adopt_orphans().expect("Linux has it");
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 600 & echo $!"]).stdout(Stdio::piped()).process_group(0);
+        command.args(["-c", "sleep 600 & echo $!"]).stdout(Stdio::piped());
         let mut children = Children::default();
-        let child = children.start("rank 0".to_owned(), &mut command, true).expect("a process");
+        let child = children.start("rank 0".to_owned(), &mut command).expect("a process");
         let mut line = String::new();
         let output = child.stdout.take().expect("piped");
         BufReader::new(output).read_line(&mut line).expect("the number of a process");

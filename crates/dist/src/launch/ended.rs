@@ -3,8 +3,11 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use super::report::Report;
-use super::signals::signal_name;
+use super::report::{News, Report};
+use super::signals::{ENDING, interrupted_by, signal_name};
+
+/// The most names of processes that a message has.
+const MOST_NAMES: usize = 8;
 
 /// The end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +17,13 @@ pub enum Outcome {
     Success,
     /// A rank failed. The line names the rank and the reason.
     Failed(String),
-    /// This signal asked the launcher to stop, and the launcher has stopped the ranks.
-    Interrupted(i32),
+    /// A signal asked the launcher, or a rank, to end, and all ranks have ended before they were complete.
+    Interrupted {
+        /// The signal.
+        signal: i32,
+        /// The signal's name, and what was lost if something was.
+        message: String,
+    },
 }
 
 /// The end of a job, with what a launcher of other programs needs to know.
@@ -30,20 +38,44 @@ pub struct Ended {
     /// The rank that is the cause of the failure. `None` if it did not fail, or if all ranks report
     /// the same error.
     pub rank: Option<usize>,
-    /// After an interrupt, the number of processes that had not ended in time and were killed.
-    pub late: usize,
+    /// The step of the newest checkpoint on the disk, if the ranks have reported one.
+    pub saved: Option<u64>,
     /// The end of what the processes have written to standard error, see
     /// [`Capture::tail`](super::Capture::tail).
     pub tail: Vec<u8>,
 }
 
 impl Ended {
-    pub(super) fn interrupted(signal: i32, late: usize) -> Self {
-        Self { late, ..Self::new(Outcome::Interrupted(signal), 128 + signal, None) }
+    /// The end by a signal. `late`: the processes that had to be killed. `failed`: the failure of a rank, which
+    /// the signal has not caused.
+    pub(super) fn interrupted(
+        signal: i32,
+        late: &[String],
+        saved: Option<u64>,
+        failed: Option<&Self>,
+    ) -> Self {
+        let mut message = interrupted_by(signal);
+        if let Some(Self { outcome: Outcome::Failed(cause), .. }) = failed {
+            message += &format!("; {cause}");
+        }
+        if !late.is_empty() {
+            let names = late[..late.len().min(MOST_NAMES)].join(", ");
+            let others = match late.len().saturating_sub(MOST_NAMES) {
+                0 => String::new(),
+                others => format!(" and {others} others"),
+            };
+            let lost = match saved {
+                Some(step) => format!("nothing was saved since step {step}"),
+                None => "what was not saved is lost".to_owned(),
+            };
+            message +=
+                &format!("; {names}{others} did not end in time and had to be killed: {lost}");
+        }
+        Self::new(Outcome::Interrupted { signal, message }, 128 + signal, None)
     }
 
     fn new(outcome: Outcome, code: i32, rank: Option<usize>) -> Self {
-        Self { outcome, code, rank, late: 0, tail: Vec::new() }
+        Self { outcome, code, rank, saved: None, tail: Vec::new() }
     }
 
     /// The end of a job whose processes have ended. Of all failures it names the cause: first a death
@@ -64,18 +96,24 @@ impl Ended {
             let message = format!("{} was killed by {}", name(rank), signal_name(signal));
             return failed(rank, message);
         }
-        if let Some(first) = reports.iter().find(|report| !report.echo) {
-            let everywhere = reports.iter().filter(|r| !r.echo && r.message == first.message);
-            let message = first.message.clone();
+        let errors = |of_echoes: bool| {
+            reports.iter().filter_map(move |report| match &report.news {
+                News::Failed { message, echo } if *echo == of_echoes => {
+                    Some((report.rank, message))
+                }
+                _ => None,
+            })
+        };
+        if let Some((rank, message)) = errors(false).next() {
+            let everywhere = errors(false).filter(|(_, other)| *other == message);
             return match everywhere.count() {
                 count if count == statuses.len() => {
-                    Self { rank: None, ..failed(first.rank, message) }
+                    Self { rank: None, ..failed(rank, message.clone()) }
                 }
-                _ => failed(first.rank, format!("{}: {message}", name(first.rank))),
+                _ => failed(rank, format!("{}: {message}", name(rank))),
             };
         }
-        let silent =
-            |&&(i, _): &&(usize, ExitStatus)| reports.iter().all(|report| report.rank != i);
+        let silent = |&&(i, _): &&(usize, ExitStatus)| errors(true).all(|(rank, _)| rank != i);
         // A rank that failed without a report (a panic, an exit) is the cause of the other ranks'
         // failures.
         let status = |i: usize| statuses.get(i).copied().flatten().filter(|s| !s.success());
@@ -88,7 +126,7 @@ impl Ended {
             .filter_map(|i| Some((i, status(i)?)))
             .collect();
         if let Some(&(rank, status)) = ended.iter().find(silent).or(ended.first()) {
-            let echo = reports.first().map(|report| format!(": {}", report.message));
+            let echo = errors(true).next().map(|(_, message)| format!(": {message}"));
             let echo = echo.unwrap_or_default();
             return failed(rank, format!("{} ended with {status}{echo}", name(rank)));
         }
@@ -115,6 +153,11 @@ impl BeforeSignals {
             }
         }
     }
+
+    /// Whether a process has died, and not by one of the signals that ask for the end.
+    pub(super) fn has_died(&self) -> bool {
+        self.died.is_some_and(|(_, signal)| !ENDING.contains(&signal))
+    }
 }
 
 /// The exit code by which a shell would name this end.
@@ -140,7 +183,7 @@ mod tests {
     }
 
     fn report(rank: usize, message: &str, echo: bool) -> Report {
-        Report { rank, message: message.to_owned(), echo }
+        Report { rank, news: News::Failed { message: message.to_owned(), echo } }
     }
 
     /// `earlier`: what the launcher saw at each look before it sent a signal.
@@ -208,6 +251,41 @@ mod tests {
     fn the_first_process_that_a_signal_ended_is_found() {
         assert_eq!(killed(&[exit(1), None, signal(11), signal(9)]), Some((2, 11)));
         assert_eq!(killed(&[exit(0), None]), None);
+    }
+
+    #[test]
+    fn an_interrupt_names_what_was_lost() {
+        let message = |late: &[&str], saved, failed: Option<&Ended>| {
+            let late: Vec<String> = late.iter().map(|name| (*name).to_owned()).collect();
+            let ended = Ended::interrupted(2, &late, saved, failed);
+            assert_eq!(ended.code, 130);
+            let Outcome::Interrupted { signal: 2, message } = ended.outcome else {
+                panic!("{ended:?}")
+            };
+            message
+        };
+        assert_eq!(message(&[], Some(7), None), "interrupted by SIGINT");
+        let killed = "did not end in time and had to be killed";
+        assert_eq!(
+            message(&["rank 0", "rank 2"], Some(7), None),
+            format!(
+                "interrupted by SIGINT; rank 0, rank 2 {killed}: nothing was saved since step 7"
+            )
+        );
+        let many = ["x"; 10];
+        assert_eq!(
+            message(&many, None, None),
+            format!(
+                "interrupted by SIGINT; {} and 2 others {killed}: what was not saved is lost",
+                ["x"; 8].join(", ")
+            )
+        );
+        let reports = [report(1, "no space", false)];
+        let before = BeforeSignals::default();
+        let failed = Ended::of_ranks(&[exit(143), exit(1)], &before, &reports, |rank| {
+            format!("rank {rank}")
+        });
+        assert_eq!(message(&[], None, Some(&failed)), "interrupted by SIGINT; rank 1: no space");
     }
 
     #[test]

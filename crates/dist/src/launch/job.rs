@@ -5,7 +5,6 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,8 +16,9 @@ use super::children::{Children, adopt_orphans};
 use super::ended::{Ended, Outcome};
 use super::output::{Capture, Output, Pump, Source, Stream, destination};
 use super::report::Reports;
-use super::signals::{Signals, end_with_launcher};
-use super::watch::{Grace, Rules, Watch, ends};
+use super::signals::{ENDING, PASSED_ON, Signals, end_with_launcher};
+use super::variables::seconds;
+use super::watch::{Rules, TO_SAVE, Watch};
 use super::{RankEnvironment, dmlc, vars};
 use crate::{Error, Result};
 
@@ -37,10 +37,9 @@ pub struct Job {
     /// `None`: one process that starts the ranks itself.
     ranks: Option<(usize, RankEnvironment)>,
     output: Output,
-    grace: Grace,
+    grace: Option<Duration>,
     /// Signals to this process, and the signal that the processes get for each.
     forwarded: Vec<(i32, i32)>,
-    in_groups: bool,
 }
 
 impl Job {
@@ -56,9 +55,8 @@ impl Job {
             variables: Vec::new(),
             ranks: None,
             output: Output::default(),
-            grace: Grace::default(),
-            forwarded: Vec::new(),
-            in_groups: false,
+            grace: None,
+            forwarded: PASSED_ON.map(|signal| (signal, signal)).into(),
         }
     }
 
@@ -95,16 +93,15 @@ impl Job {
         Self { output, ..self }
     }
 
-    /// Sets the times that processes have to end by themselves.
+    /// Sets the time that ranks have to save their work after a signal that asks for the end. With `None` it
+    /// is CANDELABRUM_GRACE, or 30 seconds.
     #[must_use]
-    pub fn grace(self, grace: Grace) -> Self {
+    pub fn grace(self, grace: Option<Duration>) -> Self {
         Self { grace, ..self }
     }
 
-    /// Sends `sent` to all processes when this process gets the signal `caught`. After SIGINT, SIGTERM
-    /// and SIGHUP the job ends ([`Grace::to_save`]), and a SIGINT after one of them kills all
-    /// processes at once. After SIGTSTP this process stops, too. A later call for the same signal
-    /// replaces an earlier one.
+    /// Sends `sent` to all processes when this process gets the signal `caught`. Without this call they get
+    /// `caught`.
     #[must_use]
     pub fn forward(mut self, caught: i32, sent: i32) -> Self {
         self.forwarded.retain(|(known, _)| *known != caught);
@@ -112,31 +109,31 @@ impl Job {
         self
     }
 
-    /// Makes each process the leader of a process group. So signals reach also what a process has
-    /// started, a signal of the terminal reaches only the launcher, and what a process leaves behind
-    /// is ended with the job. The launcher becomes the parent of all orphans among its descendants.
-    #[must_use]
-    pub fn in_groups(self) -> Self {
-        Self { in_groups: true, ..self }
-    }
-
     /// Starts the processes and waits until all have ended. When one fails, the others are ended.
     /// When the thread that calls this ends, the kernel ends the processes.
     ///
-    /// `signals` must watch the signals that [`Self::forward`] names. The failure of a process is not
-    /// an error but an [`Outcome::Failed`].
+    /// Each process leads a process group. So signals reach also what a process has started, a signal of
+    /// the terminal reaches only this process, and what a process leaves behind is ended with the job. This
+    /// process becomes the parent of all orphans among its descendants.
+    ///
+    /// `signals` is [`Signals::for_jobs`]. These signals reach the processes ([`Self::forward`]). SIGINT,
+    /// SIGTERM and SIGHUP end the job: its processes have the [grace](Self::grace) to save their work, and
+    /// are killed then. A SIGINT 2 seconds or more after the first of these signals kills them at once. After
+    /// SIGTSTP this process stops, too. A signal to a rank that it reports ([`News::Interrupted`](super::News))
+    /// ends the job in the same way.
+    ///
+    /// The failure of a process is not an error but an [`Outcome::Failed`].
     ///
     /// # Errors
-    /// A number of ranks out of range, no rank besides the servers, a network interface that this
-    /// host does not have, a file of the output that cannot be made, a process that cannot be
-    /// started, or a process for which another part of this program has waited.
+    /// A CANDELABRUM_GRACE that is not a number of seconds, a number of ranks out of range, no rank
+    /// besides the servers, a network interface that this host does not have, a file of the output that
+    /// cannot be made, a process that cannot be started, or a process for which another part of this
+    /// program has waited.
     pub fn run(&self, signals: &mut Signals) -> Result<Ended> {
         let (count, mut common) = self.places()?;
         let rules = self.rules()?;
         let reports = Reports::open()?;
-        if self.in_groups {
-            adopt_orphans()?;
-        }
+        adopt_orphans()?;
         if self.ranks.is_some() {
             common.push((vars::REPORTS, reports.path()));
         }
@@ -145,7 +142,7 @@ impl Job {
         for index in 0..count {
             let mut command = self.command(index, &common);
             let [out, err] = self.destinations(index, &mut command)?;
-            let child = children.start(self.name(index), &mut command, self.in_groups)?;
+            let child = children.start(self.name(index), &mut command)?;
             let pipes = [
                 (out, child.stdout.take().map(OwnedFd::from)),
                 (err, child.stderr.take().map(OwnedFd::from)),
@@ -168,15 +165,16 @@ impl Job {
             ended.rank = None;
         }
         if let Some(pump) = pump {
-            let end =
-                matches!(ended.outcome, Outcome::Interrupted(_)).then(|| Instant::now() + TO_READ);
+            let is_interrupted = matches!(ended.outcome, Outcome::Interrupted { .. });
+            let end = is_interrupted.then(|| Instant::now() + TO_READ);
             let mut interrupt = None;
             ended.tail = pump.finish(|| {
-                interrupt = interrupt.or_else(|| signals.next_arrived().filter(|&s| ends(s)));
+                let ends = |signal: &i32| ENDING.contains(signal);
+                interrupt = interrupt.or_else(|| signals.next_arrived().filter(ends));
                 interrupt.is_some() || end.is_some_and(|end| Instant::now() >= end)
             });
             if let (Outcome::Success, Some(signal)) = (&ended.outcome, interrupt) {
-                ended = Ended::interrupted(signal, 0);
+                ended = Ended::interrupted(signal, &[], ended.saved, None);
             }
         }
         Ok(ended)
@@ -220,7 +218,11 @@ impl Job {
             Ok((caught, sent))
         };
         let forwarded = self.forwarded.iter().map(known).collect::<Result<_>>()?;
-        Ok(Rules { grace: self.grace, forwarded, is_launcher: self.ranks.is_none() })
+        let to_save = match self.grace {
+            Some(grace) => grace,
+            None => seconds(vars::GRACE)?.unwrap_or(TO_SAVE),
+        };
+        Ok(Rules { to_save, forwarded, is_launcher: self.ranks.is_none() })
     }
 
     fn command(&self, index: usize, common: &[(&'static str, String)]) -> Command {
@@ -232,9 +234,6 @@ impl Job {
             command.envs(dmlc::of_rank(index, *ranks, environment.servers));
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        if self.in_groups {
-            command.process_group(0);
-        }
         // A program that has started ranks itself must end them.
         let signal = if self.ranks.is_some() { Signal::KILL } else { Signal::TERM };
         end_with_launcher(&mut command, signal);

@@ -19,6 +19,7 @@ mod launchers;
 mod meeting;
 mod output;
 mod report;
+mod request;
 mod scheduler;
 mod signals;
 mod spawn;
@@ -32,12 +33,12 @@ pub use interface::interface_address;
 pub use job::{Job, MAX_WORKERS, unique_job};
 pub use launchers::Launcher;
 pub use output::{Capture, Output, Prefix, Stream};
-pub use report::report_failure;
+pub use report::{News, report};
+pub use request::{AGAIN, EndRequest, Heard};
 pub use scheduler::Scheduler;
-pub use signals::Signals;
-pub use spawn::{spawn, spawn_with};
+pub use signals::{ENDING, Signals, ending_signals, interrupted_by};
+pub use spawn::spawn;
 pub use variables::{restarts, threads_of_launcher};
-pub use watch::Grace;
 
 pub(crate) use detect::timeout;
 pub use device::DeviceChoice;
@@ -58,13 +59,13 @@ pub mod vars {
     pub const JOB: &str = "CANDELABRUM_JOB";
     /// A word that only this job's user knows.
     pub const SECRET: &str = "CANDELABRUM_SECRET";
-    /// The path of the pipe through which ranks report their failures to the launcher.
+    /// The path of the pipe through which ranks report to the launcher.
     pub const REPORTS: &str = "CANDELABRUM_REPORTS";
     /// The launcher's process. When it ends, its ranks end too.
     pub const PARENT: &str = "CANDELABRUM_PARENT";
     /// The longest time that a rank waits for another one, in seconds.
     pub const TIMEOUT: &str = "CANDELABRUM_TIMEOUT";
-    /// The seconds that ranks have to save their work after an interrupt of their launcher.
+    /// The seconds that ranks have to save their work after a signal that asks for the end.
     pub const GRACE: &str = "CANDELABRUM_GRACE";
     /// How often the job has been started again after a failure.
     pub const RESTART: &str = "CANDELABRUM_RESTART";

@@ -1,4 +1,4 @@
-//! The report of a failing rank to its launcher, which prints one line for all ranks.
+//! What ranks tell their launcher.
 //!
 //! The launcher reads from a pipe and passes to its ranks the pipe's path below `/proc`. The kernel
 //! lets only the launcher's own user open this path. A report is one line of at most [`PIPE_BUF`]
@@ -21,20 +21,43 @@ const TO_MAKE_ROOM: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The capacity of a pipe: the launcher reads at most this many bytes at once.
 const CAPACITY: usize = 64 * 1024;
 
-/// The error of a rank.
+/// What a rank tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum News {
+    /// It ends with this error.
+    Failed {
+        /// The error in one line, which the launcher prints for all ranks.
+        message: String,
+        /// The error is the consequence of another rank's failure.
+        echo: bool,
+    },
+    /// It ends before its work is complete, because this signal asked for it.
+    Interrupted(i32),
+    /// It has succeeded. A signal that has come meanwhile has cut nothing short.
+    Complete,
+    /// The newest checkpoint on the disk is that of this step.
+    Saved(u64),
+}
+
+/// News of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) rank: usize,
-    pub(super) message: String,
-    /// Whether the error is the consequence of another rank's failure.
-    pub(super) echo: bool,
+    pub(super) news: News,
 }
 
 impl Report {
-    /// Rank, echo (0 or 1) and message in one line of at most [`PIPE_BUF`] bytes.
+    /// Rank, kind and text in one line of at most [`PIPE_BUF`] bytes.
     fn line(&self) -> String {
-        let Self { rank, message, echo } = self;
-        let mut line = format!("{rank} {} {}", u8::from(*echo), message.replace('\n', " "));
+        let (kind, text) = match &self.news {
+            News::Failed { message, echo: false } => ("failed", message.replace('\n', " ")),
+            News::Failed { message, echo: true } => ("echo", message.replace('\n', " ")),
+            News::Interrupted(signal) => ("interrupted", signal.to_string()),
+            News::Complete => ("complete", String::new()),
+            News::Saved(step) => ("saved", step.to_string()),
+        };
+        let mut line = format!("{} {kind} {text}", self.rank);
         line.truncate(line.floor_char_boundary(PIPE_BUF - 1));
         line.push('\n');
         line
@@ -42,20 +65,28 @@ impl Report {
 
     fn of_line(line: &str) -> Option<Self> {
         let (rank, rest) = line.split_once(' ')?;
-        let (echo, message) = rest.split_once(' ')?;
-        Some(Self { rank: rank.parse().ok()?, message: message.to_owned(), echo: echo == "1" })
+        let (kind, text) = rest.split_once(' ')?;
+        let failed = |echo| News::Failed { message: text.to_owned(), echo };
+        let news = match kind {
+            "failed" => failed(false),
+            "echo" => failed(true),
+            "interrupted" => News::Interrupted(text.parse().ok()?),
+            "complete" => News::Complete,
+            "saved" => News::Saved(text.parse().ok()?),
+            _ => return None,
+        };
+        Some(Self { rank: rank.parse().ok()?, news })
     }
 }
 
-/// Reports a failure of this rank to the launcher. Returns false if there is no launcher. The
-/// caller then prints its error itself.
-pub fn report_failure(message: &str, echo: bool) -> bool {
+/// Tells the launcher of this rank. Returns false if there is no launcher of this project. The caller
+/// of an error then prints it itself.
+pub fn report(news: News) -> bool {
     let rank = std::env::var(vars::RANK).ok().and_then(|text| text.parse().ok());
     let (Some(rank), Ok(path)) = (rank, std::env::var(vars::REPORTS)) else {
         return false;
     };
-    let report = Report { rank, message: message.to_owned(), echo };
-    send(&path, report.line().as_bytes()).is_ok()
+    send(&path, Report { rank, news }.line().as_bytes()).is_ok()
 }
 
 fn send(path: &str, line: &[u8]) -> rustix::io::Result<()> {
@@ -112,15 +143,21 @@ impl Reports {
 mod tests {
     use super::*;
 
-    fn report(rank: usize, message: &str, echo: bool) -> Report {
-        Report { rank, message: message.to_owned(), echo }
+    fn failed(rank: usize, message: &str, echo: bool) -> Report {
+        Report { rank, news: News::Failed { message: message.to_owned(), echo } }
     }
 
     #[test]
     fn reports_arrive_whole_and_in_order() -> Result<()> {
         let mut reports = Reports::open()?;
         assert!(reports.take().is_empty());
-        let sent = [report(3, "a cause", false), report(0, "its echo: 3 ranks × 2", true)];
+        let sent = [
+            failed(3, "a cause", false),
+            failed(0, "its echo: 3 ranks × 2", true),
+            Report { rank: 12, news: News::Interrupted(15) },
+            Report { rank: 1, news: News::Complete },
+            Report { rank: 0, news: News::Saved(u64::MAX) },
+        ];
         for report in &sent {
             send(&reports.path(), report.line().as_bytes()).expect("there is room");
         }
@@ -131,17 +168,17 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_and_lines_of_it_are_joined() {
-        let line = report(1, &format!("one\ntwo {}", "×".repeat(PIPE_BUF)), false).line();
+        let line = failed(1, &format!("one\ntwo {}", "×".repeat(PIPE_BUF)), false).line();
         assert!(line.len() <= PIPE_BUF && line.ends_with("×\n"), "{}", line.len());
-        assert!(
-            Report::of_line(line.trim_end()).expect("a report").message.starts_with("one two ×")
-        );
+        let report = Report::of_line(line.trim_end()).expect("a report");
+        let News::Failed { message, .. } = report.news else { panic!("{report:?}") };
+        assert!(message.starts_with("one two ×"), "{message}");
     }
 
     #[test]
     fn a_full_pipe_is_an_error_and_not_a_wait_for_ever() -> Result<()> {
         let mut reports = Reports::open()?;
-        let line = report(0, &"x".repeat(PIPE_BUF), false).line();
+        let line = failed(0, &"x".repeat(PIPE_BUF), false).line();
         while send(&reports.path(), line.as_bytes()).is_ok() {}
         assert!(!reports.take().is_empty());
         Ok(())
@@ -151,7 +188,7 @@ mod tests {
     fn what_is_not_a_pipe_is_left_alone() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().to_str().expect("a path");
-        assert_eq!(send(path, b"0 0 x\n"), Err(Errno::NXIO));
+        assert_eq!(send(path, b"0 failed x\n"), Err(Errno::NXIO));
         assert!(
             std::fs::File::open(path).expect("it is there").metadata().expect("its size").len()
                 == 0

@@ -2,8 +2,9 @@
 //!
 //! The handler of a watched signal counts it instead of ending the process. SIGCHLD has its default
 //! action: if a process inherits that SIGCHLD is ignored, the kernel does not keep the exit codes of
-//! its children. When the last launcher of the process has finished, the earlier actions are
-//! restored.
+//! its children. SIGTTOU is ignored, and the children inherit that: they are in the background of a
+//! terminal, and some terminals stop what writes from there. When the last launcher of the process has
+//! finished, the earlier actions are restored.
 //!
 //! **Invariant (handler)** The handler only adds to an atomic.
 
@@ -27,6 +28,13 @@ pub(super) const TERM: i32 = Signal::SIGTERM as i32;
 pub(super) const HUP: i32 = Signal::SIGHUP as i32;
 /// SIGTSTP asks a program to pause. A terminal sends it for Ctrl-Z.
 pub(super) const TSTP: i32 = Signal::SIGTSTP as i32;
+
+/// The signals that ask a job to save its work and end.
+pub const ENDING: [i32; 3] = [INT, TERM, HUP];
+
+/// The signals that a launcher passes on to its ranks.
+pub(super) const PASSED_ON: [i32; 6] =
+    [Signal::SIGUSR1 as i32, Signal::SIGUSR2 as i32, TSTP, INT, TERM, HUP];
 
 /// One more than the highest number of a signal on Linux.
 const NUMBERS: usize = 65;
@@ -52,6 +60,14 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// Watches the signals that a [`Job`](super::Job) passes on to its processes, from now on.
+    ///
+    /// # Errors
+    /// A system that refuses it.
+    pub fn for_jobs() -> Result<Self> {
+        Self::watch(&PASSED_ON)
+    }
+
     /// Watches these signals from now on. SIGHUP stays ignored where it is ignored, as under nohup.
     ///
     /// # Errors
@@ -65,7 +81,11 @@ impl Signals {
             Self { given: signals.iter().map(|&signal| (signal, arrived(signal))).collect() };
         let mut result = Ok(());
         let caught = signals.iter().map(|&signal| (signal, SigHandler::Handler(note)));
-        for (number, handler) in caught.chain([(Signal::SIGCHLD as i32, SigHandler::SigDfl)]) {
+        let others = [
+            (Signal::SIGCHLD as i32, SigHandler::SigDfl),
+            (Signal::SIGTTOU as i32, SigHandler::SigIgn),
+        ];
+        for (number, handler) in caught.chain(others) {
             if before.iter().any(|(known, _)| *known as i32 == number) {
                 continue;
             }
@@ -140,6 +160,20 @@ pub(super) fn end_with_launcher(command: &mut Command, signal: rustix::process::
 /// The system's number for "no such process".
 const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
+/// The signals that ask this process to end. SIGHUP is not one of them where it is ignored, as under nohup.
+pub fn ending_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let is_ignored = ignored >> (HUP - 1) & 1 == 1;
+    ENDING.into_iter().filter(|&signal| signal != HUP || !is_ignored).collect()
+}
+
+/// The reason of an end by a signal.
+pub fn interrupted_by(signal: i32) -> String {
+    format!("interrupted by {}", signal_name(signal))
+}
+
 /// A signal's name, or its number where it has none.
 pub(super) fn signal_name(signal: i32) -> String {
     let named = Signal::try_from(signal);
@@ -210,7 +244,13 @@ mod tests {
         let mut watch = Signals::watch(&[HUP])?;
         raise(Signal::SIGHUP).expect("a signal");
         assert_eq!(watch.next_arrived(), None);
+        assert_eq!(ending_signals(), [INT, TERM]);
         drop(watch);
+        set(
+            Signal::SIGHUP,
+            &SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty()),
+        )?;
+        assert_eq!(ending_signals(), ENDING);
         set(Signal::SIGHUP, &old)?;
         Ok(())
     }

@@ -12,9 +12,25 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::children::{Children, LOOK};
 use super::ended::{BeforeSignals, Ended};
-use super::report::{Report, Reports};
-use super::signals::{HUP, INT, Signals, TERM, TSTP};
+use super::report::{News, Report, Reports};
+use super::request::{EndRequest, Heard};
+use super::signals::{ENDING, Signals, TSTP};
 use crate::Result;
+
+/// After the failure of a rank, the others have this long to notice it and report.
+const TO_NOTICE: Duration = Duration::from_secs(1);
+
+/// Then they get SIGTERM, and have this long before they are killed. They cannot save anything that all ranks
+/// would have to agree on.
+const TO_END: Duration = Duration::from_secs(3);
+
+/// After a signal that asks for the end, the ranks have this long to save their work before they are killed,
+/// unless the user says otherwise.
+///
+/// It does not depend on their progress. A rank that waits for a slow disk, for a network's file system or for
+/// another rank neither computes nor writes for many seconds, and looks like one that hangs. To kill it early would
+/// lose the work for which it has the time. A user who does not want to wait presses Ctrl-C again.
+pub(super) const TO_SAVE: Duration = Duration::from_secs(30);
 
 /// After they are killed, processes have this long to disappear.
 const TO_DISAPPEAR: Duration = Duration::from_secs(2);
@@ -22,36 +38,11 @@ const TO_DISAPPEAR: Duration = Duration::from_secs(2);
 /// The time between two interrupts that force an mpiexec or srun to end.
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// Whether a signal to the launcher asks for the end of the job.
-pub(super) fn ends(signal: i32) -> bool {
-    [INT, TERM, HUP].contains(&signal)
-}
-
-/// The times that processes have to end by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grace {
-    /// After the failure of a rank, the others have this long to notice it and report.
-    pub to_notice: Duration,
-    /// Then they get SIGTERM, and have this long before they are killed. With `None` they are killed
-    /// without SIGTERM.
-    pub to_end: Option<Duration>,
-    /// After a signal that asks the job to stop, the ranks have this long to save their work. Then
-    /// they are killed.
-    pub to_save: Duration,
-}
-
-/// The times of [`super::spawn()`].
-impl Default for Grace {
-    fn default() -> Self {
-        let two_seconds = Duration::from_secs(2);
-        Self { to_notice: two_seconds, to_end: None, to_save: two_seconds }
-    }
-}
-
 /// What the watch does for a job.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
-    pub(super) grace: Grace,
+    /// See [`TO_SAVE`].
+    pub(super) to_save: Duration,
     /// Signals to this process, and the signal that the processes get for each.
     pub(super) forwarded: Vec<(i32, Signal)>,
     /// The process starts the ranks itself. If it is killed, ranks may be left.
@@ -62,7 +53,10 @@ pub(super) struct Watch {
     rules: Rules,
     children: Children,
     reports: Reports,
+    /// All reports but those of checkpoints.
     heard: Vec<Report>,
+    /// The step of the newest checkpoint.
+    saved: Option<u64>,
     before: BeforeSignals,
     /// The signals that the processes will get, and when.
     steps: VecDeque<(Instant, Signal)>,
@@ -70,9 +64,11 @@ pub(super) struct Watch {
     is_ending: bool,
     has_sent: bool,
     killed: Option<Instant>,
+    request: EndRequest,
+    /// The first signal that asked for the end.
     interrupt: Option<i32>,
-    /// The number of processes that ran when they were killed.
-    late: usize,
+    /// The processes that had not gone when they were killed.
+    late: Vec<usize>,
 }
 
 impl Watch {
@@ -82,29 +78,31 @@ impl Watch {
             children,
             reports,
             heard: Vec::new(),
+            saved: None,
             before: BeforeSignals::default(),
             steps: VecDeque::new(),
             is_ending: false,
             has_sent: false,
             killed: None,
+            request: EndRequest::default(),
             interrupt: None,
-            late: 0,
+            late: Vec::new(),
         }
     }
 
     /// Waits for the end of all processes. It has no deadline as long as none fails.
     pub(super) fn until_all_have_gone(&mut self, signals: &mut Signals) -> Result<()> {
         loop {
-            self.heard.extend(self.reports.take());
             self.children.look()?;
             if !self.has_sent {
                 self.before.look(&self.children.statuses());
             }
+            // A rank reports before it ends, so the reports of all that have ended are there.
+            self.hear();
             while let Some(signal) = signals.next_arrived() {
                 self.obey(signal);
             }
             if self.children.have_gone() || self.has_given_up() {
-                self.heard.extend(self.reports.take());
                 return Ok(());
             }
             if !self.is_ending {
@@ -117,53 +115,91 @@ impl Watch {
 
     /// The end of the job, once all processes have gone.
     pub(super) fn ended(&self, name: impl Fn(usize) -> String) -> Ended {
-        match self.interrupt {
-            Some(signal) => Ended::interrupted(signal, self.late),
-            None => Ended::of_ranks(&self.children.statuses(), &self.before, &self.heard, name),
+        let statuses = self.children.statuses();
+        let ended = Ended::of_ranks(&statuses, &self.before, &self.heard, &name);
+        let ended = match self.interrupt {
+            Some(signal) if !self.is_complete() => {
+                let late: Vec<String> = self.late.iter().map(|&index| name(index)).collect();
+                let has_failed =
+                    |report: &Report| matches!(report.news, News::Failed { echo: false, .. });
+                let failed = self.before.has_died() || self.heard.iter().any(has_failed);
+                Ended::interrupted(signal, &late, self.saved, failed.then_some(&ended))
+            }
+            _ => ended,
+        };
+        Ended { saved: self.saved, ..ended }
+    }
+
+    /// All ranks have done all their work, whatever signals have come. A program that reports nothing may have
+    /// been cut short, although it has succeeded.
+    fn is_complete(&self) -> bool {
+        let is_complete = |rank| self.heard.contains(&Report { rank, news: News::Complete });
+        self.children.have_succeeded() && (0..self.children.statuses().len()).all(is_complete)
+    }
+
+    fn hear(&mut self) {
+        for report in self.reports.take() {
+            match report.news {
+                News::Saved(step) => {
+                    self.saved = self.saved.max(Some(step));
+                    continue;
+                }
+                // A rank that got a signal of the user's ends the job as if the launcher had got it.
+                News::Interrupted(signal) if ENDING.contains(&signal) && !self.has_sent => {
+                    self.obey(signal);
+                }
+                _ => {}
+            }
+            self.heard.push(report);
         }
     }
 
     /// Plans the end if a process has failed, or if all have ended and something is left.
     fn begin_to_end(&mut self) {
-        let Grace { to_notice, to_end, .. } = self.rules.grace;
-        let first = if self.children.have_failed() || !self.heard.is_empty() {
-            Instant::now() + to_notice
+        let is_failure = |report: &Report| matches!(report.news, News::Failed { .. });
+        let first = if self.children.have_failed() || self.heard.iter().any(is_failure) {
+            Instant::now() + TO_NOTICE
         } else if self.children.have_ended() {
             Instant::now()
         } else {
             return;
         };
         self.is_ending = true;
-        self.steps.extend(to_end.map(|_| (first, Signal::TERM)));
-        self.steps.push_back((first + to_end.unwrap_or_default(), Signal::KILL));
+        self.steps.extend([(first, Signal::TERM), (first + TO_END, Signal::KILL)]);
     }
 
     fn obey(&mut self, signal: i32) {
         let sent = self.rules.forwarded.iter().find(|(caught, _)| *caught == signal);
-        if !ends(signal) {
+        if !ENDING.contains(&signal) {
             if let Some(&(_, sent)) = sent {
                 self.children.signal(sent);
                 if signal == TSTP {
                     self.pause();
                 }
             }
-        } else if self.interrupt.is_none() {
-            self.interrupt = Some(signal);
-            self.send(sent.map_or(Signal::TERM, |&(_, sent)| sent));
-            // Ranks that have begun to end after a failure get no more time.
-            if !self.is_ending {
-                let end = Instant::now() + self.rules.grace.to_save;
-                self.steps.push_back((end, Signal::KILL));
+            return;
+        }
+        match self.request.hear(signal) {
+            Heard::First => {
+                self.interrupt = Some(signal);
+                self.send(sent.map_or(Signal::TERM, |&(_, sent)| sent));
+                // Ranks that have begun to end after a failure get no more time.
+                if !self.is_ending {
+                    let end = Instant::now() + self.rules.to_save;
+                    self.steps.push_back((end, Signal::KILL));
+                }
+                self.is_ending = true;
             }
-            self.is_ending = true;
-        } else if signal == INT {
-            let mut at = Instant::now();
-            self.steps.clear();
-            if self.rules.is_launcher {
-                self.steps.extend([(at, Signal::INT), (at + BETWEEN, Signal::INT)]);
-                at += TO_DISAPPEAR;
+            Heard::Same => {}
+            Heard::AtOnce => {
+                let mut at = Instant::now();
+                self.steps.clear();
+                if self.rules.is_launcher {
+                    self.steps.extend([(at, Signal::INT), (at + BETWEEN, Signal::INT)]);
+                    at += TO_DISAPPEAR;
+                }
+                self.steps.push_back((at, Signal::KILL));
             }
-            self.steps.push_back((at, Signal::KILL));
         }
     }
 
@@ -187,7 +223,7 @@ impl Watch {
         self.has_sent = true;
         if signal == Signal::KILL && self.killed.is_none() {
             self.killed = Some(Instant::now());
-            self.late = self.children.statuses().iter().filter(|status| status.is_none()).count();
+            self.late = self.children.present();
         }
         self.children.signal(signal);
     }

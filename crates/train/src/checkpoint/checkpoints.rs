@@ -13,6 +13,7 @@ use candelabrum_dist::{Error as DistError, Group};
 
 use super::directory::{Best, Directory, is_checkpoint};
 use super::manifest::Manifest;
+use super::newest::note_newest;
 use super::part::Part;
 use super::position::Position;
 use super::restored::Restored;
@@ -155,6 +156,9 @@ impl Checkpoints {
         share(group, find_mark(&directory, &word))?;
         if group.rank() == 0 {
             drop(fs::remove_file(mark(&directory, &word)));
+            if begins {
+                note_newest(0);
+            }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
         let group = group.clone();
@@ -221,6 +225,9 @@ impl Checkpoints {
             let Manifest { position, settings, shared, world_size, run, .. } =
                 restored.manifest().clone();
             self.run = run;
+            if self.group.rank() == 0 {
+                note_newest(position.step);
+            }
             let state = RunState { position, settings, shared, metrics: restored.metrics() };
             return Ok(Some(Resumed { path, state, world_size, skipped }));
         }

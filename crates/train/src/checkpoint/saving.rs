@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::digest::FileDigest;
 use super::directory::{Best, Directory, sync};
 use super::manifest::Manifest;
+use super::newest::note_newest;
 use super::snapshot::Snapshot;
 
 /// The time between two looks for the notes of other ranks.
@@ -83,6 +84,7 @@ fn write(job: &Job) -> io::Result<()> {
     manifest.write(&dir)?;
     drop(gathering);
     phase!("publish").in_scope(|| job.directory.publish(job.step))?;
+    note_newest(job.step);
     let _span = phase!("prune").entered();
     if let Some(best) = &job.best {
         job.directory.note_best(best)?;

@@ -1,6 +1,7 @@
 //! The options of all training examples.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use candelabrum_datasets::{
     Augmentation, DatasetKind, DistributedSampler, Environment, ImageDataset, Loaded, Remainder,
@@ -81,6 +82,11 @@ pub struct TrainArgs {
     /// The checkpoints.
     #[command(flatten)]
     pub checkpoints: CheckpointArgs,
+
+    /// After SIGINT, SIGTERM or SIGHUP the ranks of --workers have this long to save their state and end, before they
+    /// are killed [default: $CANDELABRUM_GRACE, or 30]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub grace: Option<Duration>,
 
     /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
     /// sparseThreshold
@@ -440,6 +446,11 @@ fn parse_positive(text: &str) -> std::result::Result<usize, String> {
         Ok(number) => Ok(number),
         Err(_) => Err("it must be a whole number of at least 1".to_owned()),
     }
+}
+
+fn parse_seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "it must be a number of seconds".to_owned())
 }
 
 fn parse_steps(text: &str) -> std::result::Result<u64, String> {

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 #[derive(Args, Clone, Debug)]
 pub struct CheckpointArgs {
     /// The directory of this run's checkpoints. The run continues the newest one in it, saves its state at the end
-    /// and after SIGTERM, and every --checkpoint-every steps. All hosts must see it
+    /// and after SIGINT (Ctrl-C), SIGTERM and SIGHUP, and every --checkpoint-every steps. All hosts must see it
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
 

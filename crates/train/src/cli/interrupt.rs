@@ -14,16 +14,9 @@ pub(super) fn interrupt() -> Interrupt {
     INTERRUPT.get_or_init(Interrupt::watched).clone()
 }
 
-/// Passes a signal on to the training. Returns false if none looks, or if a signal has come before: then the
-/// process should end at once.
+/// Passes a signal on to the training. Returns false if none looks: then the process should end at once.
 pub(super) fn request(signal: i32) -> bool {
-    match INTERRUPT.get() {
-        Some(interrupt) if interrupt.requested().is_none() => {
-            interrupt.request(signal);
-            true
-        }
-        _ => false,
-    }
+    INTERRUPT.get().inspect(|interrupt| interrupt.request(signal)).is_some()
 }
 
 /// The number of the signal that has ended the training of this process before it was complete, if one has.

@@ -1,22 +1,23 @@
 //! The life of a training program: it starts the ranks or joins them, and ends with one clear line.
 
 use std::error::Error as StdError;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Once, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use candelabrum_dist::launch::{
-    self, DeviceChoice, Launch, Launcher, Outcome, RankEnvironment, Scheduler,
+    self, DeviceChoice, EndRequest, Ended, Heard, Job, Launch, Launcher, News, Outcome,
+    RankEnvironment, Scheduler, interrupted_by,
 };
 use candelabrum_dist::{Error as DistError, World};
 use candelabrum_kvstore::{Error as StoreError, Server};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
-use crate::fit::interrupted_by;
+use crate::checkpoint::newest_checkpoint;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
@@ -28,7 +29,8 @@ type Failure = Box<dyn StdError + Send + Sync>;
 /// store, and watches them. Otherwise it is a rank, either alone or started by mpiexec, srun,
 /// torchrun or MXNet's tracker. The tracker's scheduler only waits until the ranks have ended. An
 /// error ends all ranks, prints one line on standard error that names its cause, and sets the exit
-/// code 1. After an interrupt, the exit code is 128 plus the signal's number.
+/// code 1. Where a signal has ended the training before it was complete, the exit code is 128 plus the
+/// signal's number.
 pub fn run<E: Into<Failure>>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
@@ -47,6 +49,7 @@ pub fn run<E: Into<Failure>>(
                 interface: args.interface.as_deref(),
                 device: args.device,
                 saves: args.checkpoints.checkpoint_dir.is_some(),
+                grace: args.grace,
             };
             run_wanted(&wanted, |world| {
                 program_or_server(world, |world| recorded(path, world, program))
@@ -79,7 +82,8 @@ pub fn run_with_servers<E: Into<Failure>>(
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     let servers = servers.map_or(Servers::LaunchersOr(0), Servers::Are);
-    let wanted = Wanted { workers, servers, threads, interface: None, device, saves: false };
+    let (interface, saves, grace) = (None, false, None);
+    let wanted = Wanted { workers, servers, threads, interface, device, saves, grace };
     run_wanted(&wanted, |world| program_or_server(world, program))
 }
 
@@ -94,6 +98,8 @@ struct Wanted<'a> {
     device: Option<DeviceChoice>,
     /// Whether the training saves its state when a signal ends it.
     saves: bool,
+    /// The time to save it. `None`: the environment decides.
+    grace: Option<Duration>,
 }
 
 /// The number of ranks that are servers of the key-value store.
@@ -111,10 +117,15 @@ fn run_wanted<E: Into<Failure>>(
     match start(wanted) {
         Ok(Role::Rank { servers }) => rank(servers, wanted.device, program),
         Ok(Role::Scheduler(scheduler)) => schedule(&scheduler),
-        Ok(Role::Launcher(Outcome::Success)) => ExitCode::SUCCESS,
-        Ok(Role::Launcher(Outcome::Interrupted(signal))) => interrupted(signal),
-        Ok(Role::Launcher(Outcome::Failed(message))) => complain(&message),
-        Ok(Role::Launcher(other)) => complain(&format!("the job ended with {other:?}")),
+        Ok(Role::Launcher(ended)) => match ended.outcome {
+            Outcome::Success => ExitCode::SUCCESS,
+            Outcome::Interrupted { signal, message } => {
+                complain(&message);
+                exit_code_of(signal)
+            }
+            Outcome::Failed(message) => complain(&message),
+            other => complain(&format!("the job ended with {other:?}")),
+        },
         Err(error) => fail(&error.into()),
     }
 }
@@ -128,11 +139,7 @@ fn recorded<E: Into<Failure>>(
     let Some(path) = path else { return program(world).map_err(Into::into) };
     let timeline = Timeline::start(path, world)?;
     // A launcher ends its ranks by a signal first. That is the time to write the timeline's part.
-    if LAST_WORDS.set(Box::new(timeline.last_words())).is_ok()
-        && world.launcher() != Launcher::Alone
-    {
-        exit_on_interrupt(false);
-    }
+    drop(LAST_WORDS.set(Box::new(timeline.last_words())));
     program(world).map_err(Into::into)?;
     Ok(timeline.finish(world)?)
 }
@@ -154,7 +161,7 @@ fn program_or_server<E: Into<Failure>>(
 
 enum Role {
     Rank { servers: usize },
-    Launcher(Outcome),
+    Launcher(Ended),
     Scheduler(Scheduler),
 }
 
@@ -172,7 +179,8 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
     match workers.map(|workers| (workers, workers.saturating_add(servers))) {
         Some((_, ranks)) if ranks > 1 && !launch.is_launched() => {
             let threads = threads.unwrap_or_else(|| default_threads(ranks));
-            Ok(Role::Launcher(launch::spawn_with(ranks, &bound(threads))?))
+            let job = Job::of_this_program()?.ranks(ranks, &bound(threads)).grace(wanted.grace);
+            Ok(Role::Launcher(job.run(&mut launch::Signals::for_jobs()?)?))
         }
         Some((workers, ranks)) if ranks != launch.world_size => {
             let all = launch.world_size;
@@ -193,14 +201,11 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
             let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
             launch::prepare(&bound(threads))?;
             set_threads(threads)?;
-            let is_alone = launch.launcher == Launcher::Alone;
             if wanted.saves {
-                // From now on the first signal is for the training. Servers end when their workers do.
+                // From now on a signal is for the training. Servers end when their workers do.
                 interrupt::interrupt();
             }
-            if is_alone || wanted.saves {
-                exit_on_interrupt(is_alone);
-            }
+            hear_signals(launch.rank == 0);
             Ok(Role::Rank { servers })
         }
     }
@@ -227,41 +232,47 @@ fn rank<E: Into<Failure>>(
     let Err(error) = program(&world) else { return ended(&world) };
     let error = error.into();
     let message = one_line(&*error);
-    if is_echo(&*error) {
-        return fail(&error); // the message names the failed rank
+    // anyhow's errors hide their types, so the communicator is asked, too.
+    let has_failed_peer = || world.everyone().failure().is_some_and(|failure| failure.is_echo());
+    if is_echo(&*error) || has_failed_peer() {
+        return tell(&message, true); // it names the failed rank
     }
     let exit = match world.launcher() {
-        Launcher::Alone | Launcher::Candelabrum => fail(&error),
+        Launcher::Alone | Launcher::Candelabrum => tell(&message, false),
         _ => complain(&format!("rank {}: {message}", world.everyone().rank())),
     };
     world.abort(&message);
     exit
 }
 
-/// The end of a program that has succeeded, unless a signal has ended its training.
+/// The end of a program that has succeeded, unless a signal has ended its training before it was complete.
 fn ended(world: &World) -> ExitCode {
-    let Some(signal) = interrupt::interrupted() else { return ExitCode::SUCCESS };
-    if world.launcher() == Launcher::Alone {
-        return interrupted(signal);
-    }
-    launch::report_failure(&interrupted_by(signal), false);
+    let Some(signal) = interrupt::interrupted() else {
+        launch::report(News::Complete);
+        return ExitCode::SUCCESS;
+    };
+    say_interrupted(signal, world.everyone().rank() == 0, "");
     exit_code_of(signal)
 }
 
 /// Reports the failure to the launcher, or to the user if there is none.
 fn fail(error: &Failure) -> ExitCode {
-    let message = one_line(&**error);
-    if launch::report_failure(&message, is_echo(&**error)) {
-        return ExitCode::FAILURE;
-    }
-    complain(&message)
+    tell(&one_line(&**error), is_echo(&**error))
 }
 
-#[expect(clippy::print_stderr, reason = "the one place where a program's error is printed")]
+fn tell(message: &str, echo: bool) -> ExitCode {
+    if launch::report(News::Failed { message: message.to_owned(), echo }) {
+        return ExitCode::FAILURE;
+    }
+    complain(message)
+}
+
+/// The one place where a program's error is printed.
 fn complain(message: &str) -> ExitCode {
     // On a terminal a progress bar may be in this line: return to its start and clear it.
     let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
-    eprintln!("{clear}error: {message}");
+    // After SIGHUP the terminal may be gone.
+    drop(writeln!(std::io::stderr(), "{clear}error: {message}"));
     ExitCode::FAILURE
 }
 
@@ -270,49 +281,62 @@ fn note(message: &str) {
     eprintln!("note: {message}");
 }
 
-fn interrupted(signal: i32) -> ExitCode {
-    complain(&interrupted_by(signal));
-    exit_code_of(signal)
+/// Tells the launcher that a signal ends this rank, or the user, if this is the rank that prints. `lost` says what
+/// is lost.
+fn say_interrupted(signal: i32, prints: bool, lost: &str) {
+    if !launch::report(News::Interrupted(signal)) && prints {
+        complain(&format!("{}{lost}", interrupted_by(signal)));
+    }
 }
 
 fn exit_code_of(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
-/// Lets SIGTERM and SIGINT end a training of a program that does without [`run`], in order: the training takes
-/// what is returned as [`FitConfig::interrupt`](crate::FitConfig::interrupt), saves its state after its present
-/// step, and returns. A second signal ends the process at once.
+/// Lets SIGINT, SIGTERM and SIGHUP end a training of a program that does without [`run`], in order: the training
+/// takes what is returned as [`FitConfig::interrupt`](crate::FitConfig::interrupt), saves its state after its
+/// present step, and returns. A SIGINT 2 seconds or more after the first signal ends the process at once.
 pub fn watch_signals() -> Interrupt {
     let interrupt = interrupt::interrupt();
-    exit_on_interrupt(true);
+    hear_signals(Launch::detect().map_or(true, |launch| launch.rank == 0));
     interrupt
 }
 
-/// Ends the process in order after a signal: a training that looks for one saves its state first. With `say` it
-/// prints the reason.
-fn exit_on_interrupt(say: bool) {
+/// Ends the process after a signal. A training that looks for one saves its state first. `prints`: this rank prints
+/// the reason if there is no launcher to do it.
+fn hear_signals(prints: bool) {
     static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| wait_for_signals(say));
+    INSTALLED.call_once(|| wait_for_signals(prints));
 }
 
-fn wait_for_signals(say: bool) {
+fn wait_for_signals(prints: bool) {
     // Without handlers, the system's defaults end the process too.
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let Ok(mut signals) = Signals::new(launch::ending_signals()) else { return };
     let wait = move || {
+        let mut request = EndRequest::default();
         for signal in signals.forever() {
-            if interrupt::request(signal) {
-                continue;
-            }
+            let lost = match request.hear(signal) {
+                Heard::First if interrupt::request(signal) => continue,
+                Heard::First => String::new(),
+                Heard::Same => continue,
+                Heard::AtOnce => what_is_lost(),
+            };
             if let Some(last_words) = LAST_WORDS.get() {
                 last_words();
             }
-            if say {
-                interrupted(signal);
-            }
+            say_interrupted(signal, prints, &lost);
             std::process::exit(128 + signal);
         }
     };
     drop(thread::Builder::new().name("candelabrum-signals".to_owned()).spawn(wait));
+}
+
+/// What a training loses that looks for signals and does not end in order.
+fn what_is_lost() -> String {
+    match newest_checkpoint() {
+        Some(step) => format!("; nothing was saved since step {step}"),
+        None => "; nothing was saved".to_owned(),
+    }
 }
 
 /// The error and its sources in one line. A source that its parent already quotes is left out.

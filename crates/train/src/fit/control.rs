@@ -7,6 +7,7 @@
 //! meet anyway: at the end of an epoch's steps, in an evaluation, and before a checkpoint. A rank that a signal
 //! ends exchanges at once, which is its next meeting with the others. All continue from rank 0's position.
 
+use candelabrum_dist::launch::interrupted_by;
 use candelabrum_dist::{Group, ReduceOp};
 
 use super::config::Interrupt;
@@ -21,12 +22,6 @@ pub(super) struct Decision {
     pub(super) stop: Option<String>,
     pub(super) save: bool,
     pub(super) best: Option<f64>,
-}
-
-/// The reason of an end by a signal.
-pub(crate) fn interrupted_by(signal: i32) -> String {
-    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-    format!("interrupted by {name}")
 }
 
 /// How ranks decide.

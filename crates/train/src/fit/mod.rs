@@ -21,7 +21,6 @@ use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
 use candelabrum_nn::Model;
 
 pub use self::config::{FitConfig, Interrupt};
-pub(crate) use self::control::interrupted_by;
 use self::session::Session;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};

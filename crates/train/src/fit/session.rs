@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions, Remainder};
+use candelabrum_dist::launch::interrupted_by;
 use candelabrum_dist::{CommStats, Group, StepFigures};
 use candelabrum_nn::{DistOption, Params};
 use serde_json::Value;
 
 use super::config::FitConfig;
-use super::control::{Control, Decision, interrupted_by};
+use super::control::{Control, Decision};
 use super::lines::Lines;
 use super::settings;
 use crate::checkpoint::{Checkpoints, Part, Position, Resumed, RunState};
