@@ -8,6 +8,7 @@
 //! | SIGKILL at random moments and in every phase | `kills.rs` |
 //! | damaged checkpoints, other models, a full disk | `damage.rs` |
 //! | another number of ranks, every strategy, servers | `sizes.rs` |
+//! | failures that a launcher answers by another start | `restarts.rs` |
 //! | SIGINT, SIGTERM and SIGHUP | `signals.rs` |
 //! | the ways in which a job is started, and in which a signal reaches it | `ways.rs` |
 
@@ -21,6 +22,7 @@ mod job;
 mod kills;
 mod phases;
 mod program;
+mod restarts;
 mod signals;
 mod sizes;
 mod ways;

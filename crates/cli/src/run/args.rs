@@ -96,6 +96,10 @@ pub struct Args {
     pub(super) inherit: bool,
 
     /// Start the job again after a failure, at most this often
+    ///
+    /// All restarts are given back after a failure that comes --restart-reset after the start, if the
+    /// program has written a checkpoint of a later step than before the last such failure. A program
+    /// that does not report its checkpoints has at most ten times as many restarts in all.
     #[arg(long, value_name = "R", default_value_t = 0, help_heading = "Restarts")]
     pub(super) max_restarts: usize,
 
@@ -107,7 +111,7 @@ pub struct Args {
     #[arg(long, value_name = "M", default_value_t = 1, help_heading = "Restarts")]
     pub(super) min_workers: usize,
 
-    /// A job that ran so long before it failed has all its restarts again
+    /// A job that ran so long before it failed, and made progress, has all its restarts again
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = parse_seconds, help_heading = "Restarts")]
     pub(super) restart_reset: Duration,
 

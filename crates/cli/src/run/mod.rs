@@ -82,7 +82,7 @@ fn start(args: &Args) -> Result<i32> {
             other => format!("the job ended with {other:?}"),
         };
         let reason = format!("{reason}{}", where_to_look(args, attempt, &ended));
-        match restarts.after(ended.code, start.elapsed()) {
+        match restarts.after(ended.code, start.elapsed(), ended.saved) {
             Next::Restart { number, pause } => {
                 let size = match args.on_failure {
                     OnFailure::Same => String::new(),

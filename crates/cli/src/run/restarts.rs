@@ -9,13 +9,17 @@ pub(super) const IN_VAIN: [i32; 3] = [2, 126, 127];
 /// The longest pause, in first pauses.
 const LONGEST: u32 = 30;
 
+/// A program that reports no checkpoints may make no progress, however long it runs. Such a job has so many times
+/// [`Policy::most`] restarts in all.
+const MOST_IN_ALL: usize = 10;
+
 /// What the user wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     pub(super) most: usize,
     /// The pause before the first restart.
     pub(super) pause: Duration,
-    /// A job that ran so long before it failed has all its restarts again.
+    /// A job that ran so long before it failed, and made progress, has all its restarts again.
     pub(super) reset: Duration,
 }
 
@@ -23,9 +27,11 @@ pub(super) struct Policy {
 #[derive(Debug)]
 pub(super) struct Restarts {
     policy: Policy,
-    /// Since the start, or since the job has run for [`Policy::reset`].
+    /// Since the start, or since the restarts were given back.
     used: usize,
     all: usize,
+    /// The step of the newest checkpoint when the restarts were given back.
+    saved: Option<u64>,
 }
 
 /// What to do after a failure.
@@ -41,7 +47,7 @@ pub(super) enum Next {
 
 impl Restarts {
     pub(super) fn new(policy: Policy) -> Self {
-        Self { policy, used: 0, all: 0 }
+        Self { policy, used: 0, all: 0, saved: None }
     }
 
     /// The number of restarts since the start.
@@ -49,16 +55,18 @@ impl Restarts {
         self.all
     }
 
-    /// What to do after a job has run for `lasted` and has failed with an exit code.
-    pub(super) fn after(&mut self, code: i32, lasted: Duration) -> Next {
+    /// What to do after a job has run for `lasted` and has failed with an exit code. `saved` is the step of its
+    /// newest checkpoint, if it has reported one.
+    pub(super) fn after(&mut self, code: i32, lasted: Duration, saved: Option<u64>) -> Next {
         let Policy { most, pause, reset } = self.policy;
         if IN_VAIN.contains(&code) {
             return Next::InVain;
         }
-        if lasted >= reset {
-            self.used = 0;
+        let is_unknown = saved.or(self.saved).is_none();
+        if lasted >= reset && (is_unknown || saved > self.saved) {
+            (self.used, self.saved) = (0, saved);
         }
-        if self.used >= most {
+        if self.used >= most || (is_unknown && self.all >= most.saturating_mul(MOST_IN_ALL)) {
             return Next::UsedUp;
         }
         let doublings = u32::try_from(self.used).unwrap_or(u32::MAX);
@@ -82,7 +90,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_thirty_times_the_first_one() {
         let mut restarts = restarts(40);
-        let seconds = std::iter::from_fn(|| match restarts.after(1, SECOND) {
+        let seconds = std::iter::from_fn(|| match restarts.after(1, SECOND, None) {
             Next::Restart { pause, .. } => Some(pause.as_secs()),
             _ => None,
         });
@@ -96,19 +104,40 @@ mod tests {
         let mut restarts = restarts(2);
         let first = Next::Restart { number: 1, pause: SECOND };
         let second = Next::Restart { number: 2, pause: 2 * SECOND };
-        assert_eq!(restarts.after(1, SECOND), first);
-        assert_eq!(restarts.after(1, SECOND), second);
-        assert_eq!(restarts.after(1, 600 * SECOND), first);
-        assert_eq!(restarts.after(1, SECOND), second);
-        assert_eq!(restarts.after(1, SECOND), Next::UsedUp);
+        assert_eq!(restarts.after(1, SECOND, None), first);
+        assert_eq!(restarts.after(1, SECOND, None), second);
+        assert_eq!(restarts.after(1, 600 * SECOND, None), first);
+        assert_eq!(restarts.after(1, SECOND, None), second);
+        assert_eq!(restarts.after(1, SECOND, None), Next::UsedUp);
         assert_eq!(restarts.all(), 4);
+    }
+
+    #[test]
+    fn a_long_run_without_progress_gives_nothing_back() {
+        let mut restarts = restarts(2);
+        let mut number = |saved| match restarts.after(1, 600 * SECOND, saved) {
+            Next::Restart { number, .. } => Some(number),
+            _ => None,
+        };
+        // The first two failures come after new checkpoints, the others at the same step.
+        let numbers = [Some(20), Some(40), Some(40), None, Some(40)].map(&mut number);
+        assert_eq!(numbers, [Some(1), Some(1), Some(2), None, None]);
+        assert_eq!(number(Some(60)), Some(1));
+    }
+
+    #[test]
+    fn a_job_that_reports_no_checkpoints_does_not_start_again_for_ever() {
+        let mut restarts = restarts(3);
+        let next = || restarts.after(1, 600 * SECOND, None);
+        let count = std::iter::repeat_with(next).take_while(|next| *next != Next::UsedUp).count();
+        assert_eq!(count, 3 * MOST_IN_ALL);
     }
 
     #[test]
     fn a_usage_error_is_not_tried_again() {
         for code in IN_VAIN {
-            assert_eq!(restarts(9).after(code, SECOND), Next::InVain);
+            assert_eq!(restarts(9).after(code, SECOND, None), Next::InVain);
         }
-        assert_eq!(restarts(0).after(137, SECOND), Next::UsedUp);
+        assert_eq!(restarts(0).after(137, SECOND, None), Next::UsedUp);
     }
 }
