@@ -42,18 +42,45 @@ impl Failure {
 pub(super) struct Failures {
     pub(super) first: Failure,
     pub(super) abort: Arc<dyn Abort>,
+    /// Set if another backend uses this one for its operations. It reports their failures itself, because
+    /// this one does not know their names.
+    pub(super) leaves_reports: Arc<AtomicBool>,
+    /// Whether a failure has been reported.
+    reported: Arc<AtomicBool>,
 }
 
 impl Failures {
+    pub(super) fn new(first: Failure, abort: Arc<dyn Abort>) -> Self {
+        Self { first, abort, leaves_reports: Arc::default(), reported: Arc::default() }
+    }
+
     /// Stores an error that the program gets, and reports it to the other ranks if it is the first one and
     /// no echo. This rank runs no further operation, so other ranks would wait for it, or, if they come
     /// after its deadline, would take what it did before for a success. Returns whether it is the first one.
     pub(super) fn add(&self, error: &Error) -> bool {
         let is_first = self.first.set(error);
-        if is_first && !error.is_echo() {
-            self.abort.fail(error);
+        if is_first && !error.is_echo() && !self.leaves_reports.load(Ordering::Relaxed) {
+            self.report(error);
         }
         is_first
+    }
+
+    /// Stores and reports a failure that is no operation's, or one of the backend that uses this one. Returns
+    /// whether it was reported.
+    pub(super) fn add_from_outside(&self, error: &Error) -> bool {
+        let is_first = self.first.set(error);
+        // The other backend comes with the error of an operation that has failed here before.
+        let is_left = self.leaves_reports.load(Ordering::Relaxed) && !error.is_echo();
+        let reports = is_first || (is_left && !self.reported.load(Ordering::SeqCst));
+        if reports {
+            self.report(error);
+        }
+        reports
+    }
+
+    fn report(&self, error: &Error) {
+        self.reported.store(true, Ordering::SeqCst);
+        self.abort.fail(error);
     }
 }
 

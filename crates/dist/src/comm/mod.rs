@@ -233,4 +233,10 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     fn fail(&self, error: &Error) {
         let _ = error;
     }
+
+    /// Says that the operations of this communicator are parts of other operations. From now on it does not
+    /// report their failures to the other ranks by itself: the caller reports each by [`Self::fail`], under
+    /// the name of its own operation.
+    #[doc(hidden)]
+    fn leave_reports_to_the_caller(&self) {}
 }

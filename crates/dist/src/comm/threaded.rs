@@ -82,7 +82,7 @@ impl<T: Transport> Threaded<T> {
         let (engine, made) = Engine::start(move || {
             let first = Failure::default();
             let Connected { transport, rank, world_size, deadline, abort } = connect(&first)?;
-            let failures = Failures { first, abort };
+            let failures = Failures::new(first, abort);
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
             let (members, membership) =
                 Members::world(transport, rank, world_size, failures.clone());
@@ -311,16 +311,18 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn failure(&self) -> Option<Error> {
-        let Failures { first, abort } = &self.common.failures;
+        let Failures { first, abort, .. } = &self.common.failures;
         first.get().or_else(|| abort.failure())
     }
 
     fn fail(&self, error: &Error) {
-        let Failures { first, abort } = &self.common.failures;
-        if first.set(error) {
-            abort.fail(error);
+        if self.common.failures.add_from_outside(error) {
             self.common.wake();
         }
+    }
+
+    fn leave_reports_to_the_caller(&self) {
+        self.common.failures.leaves_reports.store(true, Ordering::Relaxed);
     }
 }
 

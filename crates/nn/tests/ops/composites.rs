@@ -932,7 +932,9 @@ fn of_a_batch_of_nothing() -> Result<()> {
         conv2d(&t[0], &t[1], Some(&t[2]), Conv2dConfig::default(), Some(Activation::Relu))
     });
     let norm = [&images[..], &[random(3, 2)?, random(3, 3)?]].concat();
-    cases.push("sync_batch_norm2d", &norm, |t| {
+    // Not in 16 bits: candle's conversion of nothing is an error on a GPU, and the other replica needs an
+    // answer, so the operation cannot leave it out.
+    cases.push_rough("sync_batch_norm2d", &norm, |t| {
         let config = BatchNormConfig::default();
         let other: Arc<dyn StatisticsExchange> = Arc::new(Other);
         sync_batch_norm2d(&t[0], Some(&t[1]), Some(&t[2]), None, config, &other)

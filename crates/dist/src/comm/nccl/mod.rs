@@ -102,6 +102,7 @@ pub(crate) fn connect(
     deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
     let device = device.as_cuda_device()?.clone();
+    control.leave_reports_to_the_caller();
     let connect = move |failure: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
         let news = News::new(Arc::clone(&control), failure.clone());
