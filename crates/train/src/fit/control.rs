@@ -174,12 +174,8 @@ mod tests {
     fn a_signal_ends_a_training_once_unless_a_hook_has_ended_it() -> Result<()> {
         let interrupt = Interrupt::watched();
         let control = Control::new(&World::single().group(), &interrupt, true, true);
-<<<<<<< ours
         let nothing = Asked::default;
         assert!(control.goes_on()? && control.after_step(nothing(), true)?.stop.is_none());
-=======
-        assert!(control.goes_on()? && control.after_step(Action::NOTHING, true)?.stop.is_none());
->>>>>>> theirs
         for signal in [2, 15, 1] {
             interrupt.request(signal);
         }
