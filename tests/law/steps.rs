@@ -146,8 +146,8 @@ fn optimizer(number: usize) -> candelabrum::optim::Recipe {
 }
 
 enum Opt {
-    AllReduce(DistOpt),
-    Store(StoreOpt),
+    AllReduce(Box<DistOpt>),
+    Store(Box<StoreOpt>),
 }
 
 /// The parameters after the steps of a case, on each rank, and the notices of rank 0.
@@ -162,13 +162,12 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             Through::AllReduce { uneven } => {
                 let clip_gradients = case.clip.then_some(Clip::Norm(0.2));
                 let config = DistOptConfig { uneven, clip_gradients, ..DistOptConfig::default() };
-                Opt::AllReduce(
-                    DistOpt::with_config(recipe.build(), &params, world, config).unwrap(),
-                )
+                let opt = DistOpt::with_config(recipe.build(), &params, world, config);
+                Opt::AllReduce(Box::new(opt.unwrap()))
             }
             Through::Store => {
                 let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world);
-                Opt::Store(StoreOpt::new(recipe, &params, &store.unwrap()).unwrap())
+                Opt::Store(Box::new(StoreOpt::new(recipe, &params, &store.unwrap()).unwrap()))
             }
         };
         let mut joined = false;

@@ -86,7 +86,6 @@ pub mod single {
     ///
     /// # Errors
     /// Those of the serializer.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
     pub fn serialize<S: Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
         Number(*value).serialize(out)
     }
@@ -108,11 +107,6 @@ pub mod optional {
     ///
     /// # Errors
     /// Those of the serializer.
-    #[expect(
-        clippy::ref_option,
-        clippy::trivially_copy_pass_by_ref,
-        reason = "serde gives a reference"
-    )]
     pub fn serialize<S: Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
         value.map(Number).serialize(out)
     }

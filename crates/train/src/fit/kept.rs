@@ -69,20 +69,20 @@ impl Kept {
 /// The keys of hooks, each another one: where two hooks have the same, the second gets a number.
 pub(super) fn keys<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
-    let key = |hook: &Box<dyn Hook + 'a>| {
+    let mut key = |hook: &(dyn Hook + 'a)| {
         let key = hook.key();
         let count = seen.entry(key.clone()).or_default();
         *count += 1;
         if *count == 1 { key } else { format!("{key}#{count}") }
     };
-    hooks.iter().map(key).collect()
+    hooks.iter().map(|hook| key(&**hook)).collect()
 }
 
 /// The files in which the best checkpoints of hooks are noted: `best` for the first hook of its kind, and the measure for
 /// each further one.
 pub(super) fn best_files<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<Option<(String, String)>> {
     let mut names: Vec<String> = Vec::new();
-    let file = |hook: &Box<dyn Hook + 'a>| {
+    let mut file = |hook: &(dyn Hook + 'a)| {
         let measure = hook.best_measure()?;
         let plain: String =
             measure.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
@@ -92,7 +92,7 @@ pub(super) fn best_files<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<Option<(String
         let name = if again == 0 { name } else { format!("{name}-{}", again + 1) };
         Some((name, measure))
     };
-    hooks.iter().map(file).collect()
+    hooks.iter().map(|hook| file(&**hook)).collect()
 }
 
 /// Continues a hook with its state.
