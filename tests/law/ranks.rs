@@ -14,7 +14,10 @@ pub(crate) fn on_ranks<R: Send>(
 ) -> Vec<R> {
     let work = |world: &World| -> Option<R> {
         if world.is_server() {
-            Server::new().run(world).unwrap();
+            // The workers are told, and their results say why.
+            if let Err(error) = Server::new().run(world) {
+                world.abort(&error.to_string());
+            }
             return None;
         }
         Some(work(world))

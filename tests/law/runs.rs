@@ -13,7 +13,7 @@ use candelabrum::candle;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::{Manifest, Position};
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{Error, Interrupt, Report, ReportFile, Result};
+use candelabrum::train::{AnyOpt, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
 use crate::draw::{Draw, seeds};
@@ -31,6 +31,8 @@ const TERM: i32 = 15;
 #[derive(Clone, Debug)]
 struct Case {
     ranks: usize,
+    /// The servers of a key-value store; without them the ranks exchange gradients by all-reduce.
+    servers: usize,
     /// By rank, or by micro-batch and rank.
     batch: usize,
     accumulate: usize,
@@ -70,6 +72,7 @@ struct Part {
     /// The rank on which it happens; all ranks if it is none of them.
     rank: usize,
     ranks: usize,
+    servers: usize,
     batch: usize,
     /// Goes back to an older checkpoint instead of continuing the newest one.
     back: bool,
@@ -99,7 +102,8 @@ impl Case {
         let ranks = draw.number(1, 4);
         let (batch, accumulate) = (draw.number(1, 4), draw.one_of(&[1, 1, 2, 3]));
         let global = ranks * batch * accumulate;
-        let uneven = draw.chance(40);
+        let servers = if draw.chance(20) { draw.number(1, 2) } else { 0 };
+        let uneven = draw.chance(40) && servers == 0;
         let steps = draw.number(1, 6);
         let rest = if global > 1 { draw.number(0, global - 1) } else { 0 };
         let samples = steps * global + rest;
@@ -121,6 +125,11 @@ impl Case {
                     step: draw.number(1, all as usize) as u64,
                     rank: draw.number(0, 4),
                     ranks,
+                    servers: if servers > 0 && draw.chance(20) {
+                        draw.number(1, 2)
+                    } else {
+                        servers
+                    },
                     batch,
                     back: draw.chance(30),
                 }
@@ -132,9 +141,10 @@ impl Case {
             Watcher::BestLoss,
             Watcher::BestAccuracy,
         ];
-        // What a hook decides at another number of ranks may depend on rounding.
+        // What a hook decides at another number of ranks may depend on rounding. Servers have a schedule alone.
         let may_decide = |hook: &Watcher| {
-            same_world || matches!(hook, Watcher::BestLoss | Watcher::BestAccuracy)
+            let is_best = matches!(hook, Watcher::BestLoss | Watcher::BestAccuracy);
+            is_best || (same_world && !(servers > 0 && *hook == Watcher::Plateau))
         };
         let hooks = watchers.into_iter().filter(may_decide).filter(|_| draw.chance(40)).collect();
         let strategies = [
@@ -144,9 +154,11 @@ impl Case {
             DistOption::PartialUpdate,
             DistOption::Fp16,
         ];
-        let option = if same_world { draw.one_of(&strategies) } else { DistOption::Fp32 };
+        let option =
+            if same_world && servers == 0 { draw.one_of(&strategies) } else { DistOption::Fp32 };
         Self {
             ranks,
+            servers,
             batch,
             accumulate,
             uneven,
@@ -157,7 +169,7 @@ impl Case {
             option,
             optimizer: draw.number(0, 2),
             schedule: draw.number(0, 2),
-            clip: draw.chance(25),
+            clip: draw.chance(25) && servers == 0,
             hooks,
             every: draw.chance(80).then(|| draw.number(1, 5) as u64),
             keep: draw.number(1, 4),
@@ -335,6 +347,7 @@ struct End {
 struct Call<'a> {
     case: &'a Case,
     ranks: usize,
+    servers: usize,
     batch: usize,
     resume: Resume,
     part: Option<Part>,
@@ -344,7 +357,7 @@ struct Call<'a> {
 impl Call<'_> {
     fn run(&self) -> (Vec<std::result::Result<End, String>>, Seen) {
         let seen = Mutex::new(Seen::default());
-        let ends = on_ranks(self.ranks, 0, |world| {
+        let ends = on_ranks(self.ranks, self.servers, |world| {
             self.on_rank(world, &seen).map_err(|error| {
                 world.abort(&error.to_string());
                 error.to_string()
@@ -371,7 +384,15 @@ impl Call<'_> {
             bucket_bytes: 64,
             ..DistOptConfig::default()
         };
-        let opt = DistOpt::with_config(case.optimizer().build(), &params, world, config)?;
+        let opt: AnyOpt = if self.servers == 0 {
+            DistOpt::with_config(case.optimizer().build(), &params, world, config)?.into()
+        } else {
+            // A few elements are divided among servers.
+            let config =
+                StoreConfig { big_array_bound: 8, ..StoreConfig::new(StoreKind::DistSync) };
+            let store = KvStore::with_config(&config, world)?;
+            StoreOpt::new(case.optimizer(), &params, &store)?.into()
+        };
         let interrupt = Interrupt::watched();
         let is_chosen =
             part.is_some_and(|part| part.rank >= world.world_size() || part.rank == world.rank());
@@ -456,14 +477,22 @@ fn check(seed: u64) {
     let case = Case::new(seed);
     let say = |what: &str| format!("seed {seed}: {what}: {case:#?}");
     let whole_dir = tempfile::tempdir().unwrap();
-    let call =
-        |dir, ranks, batch, resume, part| Call { case: &case, ranks, batch, resume, part, dir };
-    let (ends, whole) = call(whole_dir.path(), case.ranks, case.batch, Resume::Auto, None).run();
+    let call = |dir, ranks, servers, batch, resume, part| Call {
+        case: &case,
+        ranks,
+        servers,
+        batch,
+        resume,
+        part,
+        dir,
+    };
+    let (ends, whole) =
+        call(whole_dir.path(), case.ranks, case.servers, case.batch, Resume::Auto, None).run();
     let whole_ends: Vec<End> =
         ends.into_iter().map(|end| end.unwrap_or_else(|why| panic!("{}", say(&why)))).collect();
 
     let dir = tempfile::tempdir().unwrap();
-    let (mut ranks, mut batch) = (case.ranks, case.batch);
+    let (mut ranks, mut servers, mut batch) = (case.ranks, case.servers, case.batch);
     let mut resume = Resume::Auto;
     let mut saved_world = case.ranks;
     let mut is_same_world = true;
@@ -474,20 +503,23 @@ fn check(seed: u64) {
         let before = steps(dir.path());
         if before.is_empty() {
             // Nothing was saved, so other options would begin another run.
-            (ranks, batch) = (case.ranks, case.batch);
+            (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
             saved_world = ranks;
         }
-        let (ends, seen) = call(dir.path(), ranks, batch, resume.clone(), part).run();
-        // A global batch that these ranks cannot divide is refused.
+        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume.clone(), part).run();
+        // A global batch that these ranks cannot divide is refused, and a state of other servers.
         let divides = case.global().is_multiple_of(ranks)
-            && (ranks != saved_world || ranks * batch * case.accumulate == case.global());
+            && (ranks != saved_world || ranks * batch * case.accumulate == case.global())
+            && servers == case.servers;
         if !before.is_empty() && !divides {
             assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));
             assert!(seen.rows.is_empty(), "{}", say("a step was taken before it was refused"));
             assert_eq!(steps(dir.path()), before, "{}", say("a refused run changed the directory"));
-            (ranks, batch, resume) = (case.ranks, case.batch, Resume::Auto);
+            (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
+            resume = Resume::Auto;
             if part.is_none() {
-                let (ends, seen) = call(dir.path(), ranks, batch, Resume::Auto, None).run();
+                let (ends, seen) =
+                    call(dir.path(), ranks, servers, batch, Resume::Auto, None).run();
                 merge(&mut rows, &mut evaluations, seen, &say);
                 last = Some(ends);
             }
@@ -515,7 +547,7 @@ fn check(seed: u64) {
         saved_world = newest(dir.path()).map_or(saved_world, |newest| newest.world_size);
         last = Some(ends);
         if let Some(part) = part {
-            (ranks, batch) = (part.ranks, part.batch);
+            (ranks, servers, batch) = (part.ranks, part.servers, part.batch);
             resume = Resume::Auto;
             if part.back && after.len() > 1 {
                 // One that is not the newest.

@@ -130,6 +130,11 @@ impl StoreOpt {
         Ok(opt)
     }
 
+    /// The servers' optimizer in a line, with its settings.
+    pub fn describe_optimizer(&self) -> String {
+        self.recipe.build().describe()
+    }
+
     /// The store.
     pub fn store(&self) -> &KvStore {
         &self.store

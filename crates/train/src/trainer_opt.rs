@@ -39,7 +39,8 @@ pub trait RanksOpt: Part {
     /// The optimizer in a line, with its settings, if this rank knows it.
     fn describe_optimizer(&self) -> Option<String>;
 
-    /// The learning rate of the next step, if this rank knows it.
+    /// The learning rate of the next step. `None` if this rank has no optimizer, but servers have: then it cannot be
+    /// set either.
     fn learning_rate(&self) -> Option<f64>;
 
     /// The factor of the learning rate beside its schedule.
@@ -171,7 +172,7 @@ impl RanksOpt for StoreOpt {
         self.store().traffic()
     }
     fn describe_optimizer(&self) -> Option<String> {
-        None
+        Some(self.describe_optimizer())
     }
     fn learning_rate(&self) -> Option<f64> {
         None

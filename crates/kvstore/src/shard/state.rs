@@ -177,7 +177,14 @@ impl Shard {
         let path = self.state_path(dir);
         self.check_between_rounds(&path)?;
         let refuse = |what: String| Error::State { path: path.clone(), what };
-        let bytes = fs::read(&path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        let bytes = fs::read(&path).map_err(|error| match servers_of(dir) {
+            Some(servers) if servers != self.place.1 => refuse(format!(
+                "does not exist: {servers} server(s) saved this state, and this job has {}: give it {servers} (`--servers \
+                 {servers}`)",
+                self.place.1
+            )),
+            _ => refuse(format!("cannot be read: {error}")),
+        })?;
         let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
@@ -199,12 +206,16 @@ impl Shard {
                 "is of server {server} of {servers} in the format {format}"
             )));
         }
-        if contents.optimizer != self.optimizer {
-            let name = |settings: &Option<OptimizerSettings>| match settings {
-                None => "no optimizer".to_owned(),
-                Some(settings) => settings.describe(),
-            };
-            let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
+        let name = |settings: &Option<OptimizerSettings>| match settings {
+            None => "no optimizer".to_owned(),
+            Some(settings) => settings.describe(),
+        };
+        let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
+        // Its settings may change, and another number of workers divides by another number.
+        let kind = |settings: &Option<OptimizerSettings>| {
+            settings.as_ref().map(|settings| std::mem::discriminant(&settings.recipe))
+        };
+        if kind(&contents.optimizer) != kind(&self.optimizer) {
             return Err(refuse(format!("has {has}, and this store has {here}")));
         }
         let numbers_of = self.slots.keys().chain(contents.keys.keys());
@@ -254,7 +265,11 @@ impl Shard {
                 optimizer.set_steps(steps);
                 let mut vectors = optimizer.parameter_state(0)?.unwrap_or_default();
                 if vectors.len() != count {
-                    return Err(damaged(&format_args!("{count} vectors of an optimizer's state")));
+                    // SGD without momentum has other vectors than SGD with it.
+                    let (key, len) = (&slot.init.key, vectors.len());
+                    return Err(refuse(format!(
+                        "has {count} vector(s) of `{key}`, for {has}, and this store has {len}, for {here}"
+                    )));
                 }
                 for (index, state) in vectors.iter_mut().enumerate() {
                     let values = vector(&format!("state.{index}"))?;
@@ -288,6 +303,13 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// The number of servers whose files a directory has.
+fn servers_of(dir: &Path) -> Option<usize> {
+    let servers =
+        |name: &str| name.strip_suffix(".safetensors")?.rsplit_once("-of-")?.1.parse().ok();
+    fs::read_dir(dir).ok()?.flatten().find_map(|entry| servers(entry.file_name().to_str()?))
 }
 
 /// The digest of the contents and of all numbers, in the order of their names.

@@ -276,7 +276,10 @@ fn a_state_of_another_store_is_refused_and_named() {
     }
     // The state of two servers is none of one server.
     let text = self::said(&job("state refused", dir.path(), 2, 1).run_here(), 2);
-    assert!(text.contains("server-1-of-1.safetensors: cannot be read"), "{text}");
+    assert!(
+        text.contains("server-1-of-1.safetensors: does not exist: 2 server(s) saved"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::{Monitor, Threshold};
 use super::hook::{Action, Hook, Run, read_state};
-use crate::{Metrics, Result};
+use crate::{Error, Metrics, Result};
 
 /// PyTorch's threshold.
 const THRESHOLD: Threshold = Threshold::Relative(1e-4);
@@ -76,6 +76,16 @@ impl Hook for ReduceOnPlateau {
 
     fn key(&self) -> String {
         format!("{}:{}", self.name(), self.monitor.key())
+    }
+
+    fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        if run.parts.iter().all(|(_, part)| part.learning_rate().is_some()) {
+            return Ok(());
+        }
+        let (option, value) = ("the optimizer", "on the servers of a key-value store".to_owned());
+        let range =
+            format!("on the ranks for the hook {}: give the servers a schedule", self.name());
+        Err(Error::Option { option, value, range })
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
