@@ -52,6 +52,10 @@ impl Arrival {
         self.0.used.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn was_used(&self) -> bool {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn take_use(&self) -> bool {
         self.0.used.swap(false, Ordering::Relaxed)
     }

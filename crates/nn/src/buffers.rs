@@ -3,6 +3,10 @@
 //! A buffer has a name and a value like a parameter, but it gets no gradient and no optimizer
 //! updates it. [`Params::buffers`](crate::Params::buffers) lists the buffers, to save or share a
 //! model.
+//!
+//! A buffer of ours is written through [`Buffer`] only. A *shared* buffer is a variable that other code
+//! writes, too, as `candle_nn`'s `BatchNorm` does in its forward pass. Nobody announces such a change, so
+//! the value that a failed step restores is copied beforehand, after every step.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,13 +34,28 @@ use crate::{Error, Result};
 pub struct Buffer {
     name: Arc<str>,
     var: Var,
-    /// The value after the last training step, if the value has changed since.
+    /// The value after the last training step, if the value has changed since. That of a shared buffer is
+    /// always there.
     before: Arc<Mutex<Option<Tensor>>>,
+    /// Whether other code writes the variable, too.
+    is_shared: bool,
 }
 
 impl Buffer {
     pub(crate) fn new(name: Arc<str>, var: Var) -> Self {
-        Self { name, var, before: Arc::default() }
+        Self { name, var, before: Arc::default(), is_shared: false }
+    }
+
+    /// A buffer of a variable that other code writes, too.
+    pub(crate) fn shared(name: Arc<str>, var: Var) -> Self {
+        let buffer = Self { is_shared: true, ..Self::new(name, var) };
+        buffer.keep();
+        buffer
+    }
+
+    /// The variable, whose memory the model uses.
+    pub(crate) fn var(&self) -> &Var {
+        &self.var
     }
 
     /// The full name: the layers' names and the buffer's own, joined by dots, as in
@@ -64,8 +83,9 @@ impl Buffer {
                 got_dtype: value.dtype(),
             });
         }
+        self.var.set(&value.detach())?;
         self.keep();
-        Ok(self.var.set(&value.detach())?)
+        Ok(())
     }
 
     /// Replaces every element by `change(index, old)`, in row-major order.
@@ -123,12 +143,17 @@ impl Buffer {
 
     /// Makes the changes since the last call permanent.
     pub(crate) fn keep(&self) {
-        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // A copy that cannot be made for want of memory leaves the buffer without one: a failed step then
+        // does not restore it, as no step restores what it has not copied.
+        let copy = || self.var.as_tensor().detach().copy().ok();
+        let copy = if self.is_shared { copy() } else { None };
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = copy;
     }
 
     /// Undoes the changes since the last [`Self::keep`].
     pub(crate) fn restore(&self) -> Result<()> {
-        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut place = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if self.is_shared { place.clone() } else { place.take() };
         Ok(before.map_or(Ok(()), |before| self.var.set(&before))?)
     }
 }

@@ -19,6 +19,59 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// One variable has two names.
+    #[error(
+        "`{first}` and `{second}` are one variable, which would be updated twice: give it once, under one name (a map: remove the other name); a model ties two layers by using the same tensor in both"
+    )]
+    SharedVariable {
+        /// The name that came first.
+        first: String,
+        /// The other name.
+        second: String,
+    },
+    /// A buffer that no average and no checkpoint could hold.
+    #[error("the buffer `{name}` is {dtype:?}: only floating-point types can be buffers")]
+    BufferType {
+        /// The buffer.
+        name: String,
+        /// Its element type.
+        dtype: DType,
+    },
+    /// The gradient would go through an operation of candle that has no backward pass.
+    #[error("{message}; {instead} (docs/porting.md)")]
+    NoBackward {
+        /// candle's error.
+        message: String,
+        /// What to take instead.
+        instead: &'static str,
+    },
+    /// The gradient would go through an operation of candle that computes a wrong one.
+    #[error(
+        "the loss goes through candle's `{operation}` (of {shape:?}), whose gradient is wrong in candle 0.11: {how}; take {instead} (docs/porting.md)"
+    )]
+    WrongGradient {
+        /// The operation.
+        operation: &'static str,
+        /// The shape of its input.
+        shape: Shape,
+        /// The difference from the true gradient.
+        how: String,
+        /// What to take instead.
+        instead: String,
+    },
+    /// Gradients that are not the slope of the loss.
+    #[error(
+        "the gradient of {names} is not the slope of the loss: an operation above has no backward pass or a wrong one; in candle 0.11 these are max_pool2d, conv1d on the CPU, upsample_nearest of a tensor with other uses, and those that cut the gradient, such as softmax_last_dim and layer_norm (docs/porting.md)"
+    )]
+    Gradients {
+        /// The parameters, comma-separated.
+        names: String,
+    },
+    /// A loss that cannot be compared with itself.
+    #[error(
+        "the loss is not the same twice for the same parameters: leave dropout of candle_nn out for this check, and take one batch"
+    )]
+    LossDiffers,
     /// There is no parameter of this name.
     #[error("there is no parameter `{name}`; there are: {known}")]
     UnknownName {

@@ -36,10 +36,11 @@ use candelabrum_memory::{Flat, SpanMut};
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+use crate::missing::{self, MissingGradients};
 use crate::ops::profile;
 use crate::pass::{self, Kind, Place, Sink};
 use crate::tensors::with_span;
-use crate::{Param, UnitPlan};
+use crate::{Error, Param, UnitPlan, wrong_gradients};
 
 /// Receives the number and the bucket of each unit whose gradients are complete before the backward
 /// pass ends. An error ends the pass.
@@ -123,11 +124,8 @@ impl FlatGradients {
         let mut by_variable = HashMap::new();
         for (i, param) in params.iter().enumerate() {
             if let Some(other) = by_variable.insert(param.variable(), i) {
-                bail!(
-                    "gradients: `{}` and `{}` are one variable",
-                    params[other].name(),
-                    param.name()
-                )
+                let (first, second) = (params[other].name().to_owned(), param.name().to_owned());
+                return Err(Error::SharedVariable { first, second }.into());
             }
         }
         let Some(states) = states.into_iter().collect() else {
@@ -205,6 +203,12 @@ impl FlatGradients {
         states.filter(|(state, _)| !state.holds).map(|(_, param)| param)
     }
 
+    /// The parameters that have no gradient after the backward pass of `loss`, with the causes that are
+    /// possible and their remedies. `None` if each has one.
+    pub fn missing(&self, loss: &Tensor) -> Option<MissingGradients> {
+        missing::explain(&self.params, |param| self.states[param].holds, loss)
+    }
+
     /// Writes zeros to the places without a gradient.
     ///
     /// # Errors
@@ -248,7 +252,8 @@ impl FlatGradients {
     /// to its place, or added to the gradient that has been there since the last [`Self::clear`].
     ///
     /// # Errors
-    /// Those of candle and of the operations. After an error the gradients are meaningless.
+    /// Those of candle and of the operations. After an error the gradients are meaningless. In the first
+    /// pass, [`Error::WrongGradient`] inside candle's own.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
         self.backward_with(loss, Box::new(|_, _| Ok(())), false)
     }
@@ -265,12 +270,15 @@ impl FlatGradients {
     }
 
     fn backward_with(&mut self, loss: &Tensor, observer: Observer, observed: bool) -> Result<()> {
+        if !self.learnt {
+            wrong_gradients::refuse(loss)?;
+        }
         self.begin_pass()?;
         let lent = Lent::new(self, observed.then_some(observer));
         let (store, varying) = pass::run(lent.pass.clone(), || profile::backward(loss));
         drop(lent);
         self.varying_loss = varying;
-        let result = store.and_then(|store| self.add_candles(&store));
+        let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
         self.learnt |= result.is_ok();
         result
     }
@@ -332,6 +340,28 @@ impl FlatGradients {
             },
         )?;
         Ok(())
+    }
+}
+
+/// Parts of candle's errors for operations that it does not differentiate, and what to take instead.
+const NO_BACKWARD: [(&str, &str); 4] = [
+    ("maxpool2d", "`candelabrum::nn::ops::max_pool2d` takes any window"),
+    ("avgpool2d", "`candelabrum::nn::ops::avg_pool2d` takes any window"),
+    (
+        "conv-transpose1d",
+        "`conv_transpose2d` of rows has one: `xs.unsqueeze(2)`, `kernel.unsqueeze(2)`",
+    ),
+    ("upsample_bilinear2d", "`upsample_nearest2d` has one"),
+];
+
+/// The error of a backward pass, with what to take instead of an operation that has none.
+fn no_backward(error: candle_core::Error) -> candle_core::Error {
+    let text = error.to_string();
+    let found =
+        NO_BACKWARD.iter().find(|(part, _)| text.contains("not support") && text.contains(part));
+    match found {
+        Some(&(_, instead)) => Error::NoBackward { message: text, instead }.into(),
+        None => error,
     }
 }
 

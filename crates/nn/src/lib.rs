@@ -7,6 +7,7 @@
 //! | weights in files, those of PyTorch too | [`Params::load_weights`], [`NameMap`], [`LoadReport`] |
 //! | layers with inferred input sizes | [`layers`] |
 //! | a model, its training step, its summary | [`Model`], [`Summary`] |
+//! | a check of a model's gradients against its loss | [`check_gradients`] |
 //! | fused operations with their own backward | [`ops`] |
 //! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
 //! | the time of a step by operation, candle's included | [`ops::profile`] |
@@ -20,6 +21,7 @@
 mod activation;
 mod arrival;
 mod buffers;
+mod check_gradients;
 mod dist_option;
 mod error;
 mod freeze;
@@ -29,6 +31,7 @@ mod init;
 mod layer_row;
 mod loss_weight;
 mod master;
+mod missing;
 mod model;
 mod noise;
 mod params;
@@ -40,6 +43,7 @@ mod together;
 mod units;
 mod var_builder;
 mod weights;
+mod wrong_gradients;
 
 pub mod layers;
 pub mod ops;
@@ -47,13 +51,15 @@ pub mod seed;
 
 pub use activation::Activation;
 pub use buffers::Buffer;
+pub use check_gradients::check_gradients;
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
 pub use gradients::{FlatGradients, Observer, PassState};
 pub use init::Init;
 pub use layer_row::LayerRow;
 pub use loss_weight::{LossWeight, weighted};
-pub use model::{BackwardAndUpdate, FromModule, Model};
+pub use missing::MissingGradients;
+pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
 pub use noise::{Noise, NoiseRecorder};
 pub use params::{Param, Params, Scope};
 pub use statistics_exchange::StatisticsExchange;

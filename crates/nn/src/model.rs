@@ -1,6 +1,6 @@
 //! A model and its training step.
 
-use candle_core::{Module, Result, Shape, Tensor};
+use candle_core::{Module, ModuleT, Result, Shape, Tensor};
 
 use crate::{DistOption, LossWeight, Params, Summary, ops, weighted};
 
@@ -197,11 +197,56 @@ impl<M: Model + ?Sized> Model for Box<M> {
 }
 
 /// Any candle [`Module`], for instance a `candle_nn` model, as a [`Model`].
+///
+/// Some layers of `candle_nn` cannot be trained as they are: docs/porting.md lists them, and what to take
+/// instead.
 #[derive(Clone, Debug)]
 pub struct FromModule<M>(pub M);
 
 impl<M: Module> Model for FromModule<M> {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         self.0.forward(xs)
+    }
+}
+
+/// Any candle [`ModuleT`], a module that computes something else in training than in evaluation, as a
+/// [`Model`]: a network with `candle_nn`'s `BatchNorm` or `Dropout`. It trains while its [`Params`] are in
+/// [training mode](Params::train).
+///
+/// ```
+/// use candelabrum_nn::{FromModuleT, Model, Params};
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap, batch_norm};
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let norm = batch_norm(1, 1e-5, vb.pp("norm"))?;
+/// let params = Params::from_varmap(&varmap)?;
+/// let model = FromModuleT::new(norm, &params);
+///
+/// let xs = Tensor::new(&[[1f32], [3.0]], &Device::Cpu)?;
+/// let mean = || params.buffers()[0].value().to_vec1::<f32>();
+/// params.in_mode(false, || model.forward(&xs))?;
+/// assert_eq!(mean()?, [0.0]);
+/// params.in_mode(true, || model.forward(&xs))?;
+/// assert_eq!(mean()?, [0.2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FromModuleT<M> {
+    module: M,
+    params: Params,
+}
+
+impl<M: ModuleT> FromModuleT<M> {
+    /// `module`, in the mode of `params`.
+    pub fn new(module: M, params: &Params) -> Self {
+        Self { module, params: params.clone() }
+    }
+}
+
+impl<M: ModuleT> Model for FromModuleT<M> {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.module.forward_t(xs, self.params.is_training())
     }
 }

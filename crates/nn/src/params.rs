@@ -30,6 +30,8 @@ pub struct Param {
     master: Master,
     arrival: Arrival,
     freeze: Freeze,
+    /// Whether the variable came from outside, so that a model may keep its tensor.
+    is_given: bool,
 }
 
 impl Param {
@@ -95,6 +97,11 @@ impl Param {
     /// does not, because it keeps its tensors.
     pub fn take_use(&self) -> bool {
         self.arrival.take_use()
+    }
+
+    /// What [`Self::take_use`] would return. `None` if the model may use the parameter without our knowledge.
+    pub(crate) fn was_used(&self) -> Option<bool> {
+        (!self.is_given).then(|| self.arrival.was_used())
     }
 
     /// Waits for values that are on their way.
@@ -227,6 +234,8 @@ struct Store {
     noise_draws: AtomicU64,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
+    /// Whether a layer has an exchange of its own.
+    has_own_exchange: AtomicBool,
 }
 
 /// The stream from which noise is drawn, and whether the user chose it.
@@ -264,6 +273,7 @@ impl Params {
             noise_draws: AtomicU64::new(0),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
+            has_own_exchange: AtomicBool::new(false),
         }))
     }
 
@@ -272,22 +282,66 @@ impl Params {
     /// The order of `VarMap::all_vars` differs between processes. The order by name is the same on
     /// every rank. Build the model first: the store does not see variables that the map gets later.
     ///
+    /// Variables called `running_mean` and `running_var`, below any path, are the statistics of
+    /// `candle_nn`'s `BatchNorm`. They become [buffers](Self::buffers): no optimizer updates them and no
+    /// weight decay pulls at them, and checkpoints contain them. They share the layer's memory. For other
+    /// state that is not trained, see [`Self::from_varmap_with`].
+    ///
+    /// docs/porting.md shows a whole program, and which layers of `candle_nn` need another one in their
+    /// place: some have no backward pass, and the gradient of `max_pool2d` is wrong. A training step
+    /// refuses these.
+    ///
     /// # Errors
-    /// None for a `VarMap` with unique names.
+    /// [`Error::SharedVariable`] if the map has one variable under two names.
     pub fn from_varmap(varmap: &VarMap) -> Result<Self> {
+        Self::from_varmap_with(varmap, |_| false)
+    }
+
+    /// [`Self::from_varmap`], where the variables whose names `is_buffer` selects are buffers, too.
+    ///
+    /// ```
+    /// use candelabrum_nn::Params;
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::{Init, VarBuilder, VarMap, batch_norm};
+    ///
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let norm = batch_norm(8, 1e-5, vb.pp("norm"))?;
+    /// let angles = vb.get_with_hints((4, 8), "angles", Init::Const(0.5))?;
+    ///
+    /// let params = Params::from_varmap_with(&varmap, |name| name == "angles")?;
+    /// let names: Vec<_> = params.buffers().iter().map(|buffer| buffer.name().to_owned()).collect();
+    /// assert_eq!(names, ["angles", "norm.running_mean", "norm.running_var"]);
+    /// assert_eq!(params.len(), 2); // norm.bias and norm.weight
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Self::from_varmap`], and [`Error::BufferType`].
+    pub fn from_varmap_with(varmap: &VarMap, is_buffer: impl Fn(&str) -> bool) -> Result<Self> {
         let mut named: Vec<(String, Var)> = {
             let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
             data.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
         };
         named.sort_by(|a, b| a.0.cmp(&b.0));
-        Self::from_vars(named)
+        let is_buffer = |name: &str| is_running_statistic(name) || is_buffer(name);
+        let (buffers, vars): (Vec<_>, Vec<_>) =
+            named.into_iter().partition(|(name, _)| is_buffer(name));
+        let params = Self::from_vars(vars)?;
+        for (name, var) in buffers {
+            params.add_buffer(name, var)?;
+        }
+        Ok(params)
     }
 
-    /// The given variables, in the given order. The store has the element type and the device of
-    /// the first variable, or f32 on the CPU if there is none.
+    /// The given variables as parameters, in the given order, which must be the same on all ranks. The
+    /// variables of a map have another order in every process: sort them by name. The store has the element
+    /// type and the device of the first variable, or f32 on the CPU if there is none.
+    ///
+    /// State that is not trained does not belong to `vars`: see [`Self::add_buffer`].
     ///
     /// # Errors
-    /// [`Error::DuplicateName`].
+    /// [`Error::DuplicateName`]. [`Error::SharedVariable`] if one variable has two names.
     pub fn from_vars(vars: impl IntoIterator<Item = (impl Into<String>, Var)>) -> Result<Self> {
         let mut vars = vars.into_iter().peekable();
         let params = match vars.peek() {
@@ -295,9 +349,26 @@ impl Params {
             None => Self::new(0),
         };
         for (name, var) in vars {
-            params.insert(name.into(), var)?;
+            params.insert(name.into(), var, true)?;
         }
         Ok(params)
+    }
+
+    /// Adds a variable of the model as a buffer: state that is not trained, for instance a running mean. The
+    /// model may change the variable in its forward pass. If the step then fails, the variable gets the
+    /// value that it had after the last step, or after the last
+    /// `DistOpt::synchronize` or [`Self::load_weights`]. Call the former after you have changed a variable
+    /// by hand.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`]. [`Error::SharedVariable`] if the variable is in the store already.
+    /// [`Error::BufferType`] for a variable that does not have a floating-point type.
+    pub fn add_buffer(&self, name: impl Into<String>, var: Var) -> Result<Buffer> {
+        let (name, dtype) = (name.into(), var.dtype());
+        if !dtype.is_float() {
+            return Err(Error::BufferType { name, dtype });
+        }
+        self.insert_buffer(Buffer::shared(name.into(), var))
     }
 
     /// The scope in which a model creates its layers.
@@ -465,6 +536,17 @@ impl Params {
         self.0.statistics_exchange.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether a normalisation of this store exchanges statistics with other replicas: by
+    /// [`Self::statistics_exchange`], or by an exchange of its own, which is known from its first call on.
+    pub fn exchanges_statistics(&self) -> bool {
+        self.0.has_own_exchange.load(Ordering::Relaxed) || self.statistics_exchange().is_some()
+    }
+
+    /// Says that a layer has an exchange of its own.
+    pub(crate) fn note_own_exchange(&self) {
+        self.0.has_own_exchange.store(true, Ordering::Relaxed);
+    }
+
     /// Starts to collect one row per layer call, for [`crate::Model::compile`].
     pub(crate) fn start_trace(&self) {
         *self.trace() = Some(Vec::new());
@@ -479,35 +561,47 @@ impl Params {
         self.0.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, name: String, var: Var) -> Result<Param> {
+    fn insert(&self, name: String, var: Var, is_given: bool) -> Result<Param> {
         let mut list = self.0.list.write().unwrap_or_else(PoisonError::into_inner);
         let buffers = self.0.buffers.read().unwrap_or_else(PoisonError::into_inner);
-        if is_taken(&list, &buffers, &name) {
-            return Err(Error::DuplicateName { name });
-        }
+        check_free(&list, &buffers, &name, &var)?;
         let (watch, master) = (Watch::default(), Master::default());
         let (arrival, freeze) = (Arrival::default(), Freeze::default());
-        let param = Param { name: name.into(), var, watch, master, arrival, freeze };
+        let name = name.into();
+        let param = Param { name, var, watch, master, arrival, freeze, is_given };
         list.push(param.clone());
         Ok(param)
     }
 
-    fn insert_buffer(&self, name: String, var: Var) -> Result<Buffer> {
+    fn insert_buffer(&self, buffer: Buffer) -> Result<Buffer> {
         // Both locks are taken in the order of `insert`.
         let list = self.0.list.read().unwrap_or_else(PoisonError::into_inner);
         let mut buffers = self.0.buffers.write().unwrap_or_else(PoisonError::into_inner);
-        if is_taken(&list, &buffers, &name) {
-            return Err(Error::DuplicateName { name });
-        }
-        let buffer = Buffer::new(name.into(), var);
+        check_free(&list, &buffers, buffer.name(), buffer.var())?;
         buffers.push(buffer.clone());
         Ok(buffer)
     }
 }
 
-fn is_taken(list: &[Param], buffers: &[Buffer], name: &str) -> bool {
-    let mut names = list.iter().map(Param::name).chain(buffers.iter().map(Buffer::name));
-    names.any(|taken| taken == name)
+/// Returns an error if a parameter or buffer has this name, or is this variable.
+fn check_free(list: &[Param], buffers: &[Buffer], name: &str, var: &Var) -> Result<()> {
+    let taken = list.iter().map(|param| (param.name(), &param.var));
+    let taken = taken.chain(buffers.iter().map(|buffer| (buffer.name(), buffer.var())));
+    for (other, variable) in taken {
+        if name == other {
+            return Err(Error::DuplicateName { name: name.to_owned() });
+        }
+        if variable.id() == var.id() {
+            return Err(Error::SharedVariable { first: other.to_owned(), second: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a variable of this name is a statistic of `candle_nn`'s `BatchNorm`, the only layer there with
+/// variables that are not trained.
+pub(crate) fn is_running_statistic(name: &str) -> bool {
+    matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 
 impl fmt::Debug for Params {
@@ -548,7 +642,7 @@ impl Scope {
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
         let name = self.join(name);
         let var = self.initial(&name, &shape.into(), self.params.dtype(), init)?;
-        self.params.insert(name, var)
+        self.params.insert(name, var, false)
     }
 
     /// Creates the buffer `name` of this scope: state that is not trained. Beside parameters in f16
@@ -561,7 +655,7 @@ impl Scope {
         let dtype = self.params.dtype();
         let dtype = if master::is_half(dtype) { DType::F32 } else { dtype };
         let var = self.initial(&name, &shape.into(), dtype, init)?;
-        self.params.insert_buffer(name, var)
+        self.params.insert_buffer(Buffer::new(name.into(), var))
     }
 
     fn initial(&self, name: &str, shape: &Shape, dtype: DType, init: Init) -> Result<Var> {

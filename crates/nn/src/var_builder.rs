@@ -4,11 +4,11 @@ use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 
-use crate::Params;
+use crate::{Buffer, Params};
 
 impl Params {
     /// A `VarBuilder` for one step, whose tensors are [`Param::identity`](crate::Param::identity)
-    /// of the parameters. A `candle_nn` model built on it reports each gradient as soon as it is
+    /// of the parameters, and the variables of the buffers. A `candle_nn` model built on it reports each gradient as soon as it is
     /// known, so the gradient can be sent while the backward pass continues. Layers of `candle_nn`
     /// are cheap to build: build the model at the start of every step.
     ///
@@ -43,20 +43,33 @@ impl SimpleBackend for OfStep {
     ) -> Result<Tensor> {
         let tensor = self.get_unchecked(name, dtype, device)?;
         if tensor.shape() != &shape {
-            bail!("parameter `{name}` is {:?}, the model asks for {shape:?}", tensor.shape())
+            bail!("`{name}` is {:?}, the model asks for {shape:?}", tensor.shape())
         }
         Ok(tensor)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, _: &Device) -> Result<Tensor> {
-        let param = self.0.get(name).map_err(candle_core::Error::wrap)?;
-        if param.var().dtype() != dtype {
-            bail!("parameter `{name}` is {:?}, the model asks for {dtype:?}", param.var().dtype())
+        // A layer writes into its buffer, so it gets the variable itself.
+        let tensor = match self.buffer(name) {
+            Some(buffer) => buffer.var().as_tensor().clone(),
+            None => {
+                let param = self.0.get(name).map_err(candle_core::Error::wrap)?;
+                param.identity().map_err(candle_core::Error::wrap)?
+            }
+        };
+        if tensor.dtype() != dtype {
+            bail!("`{name}` is {:?}, the model asks for {dtype:?}", tensor.dtype())
         }
-        param.identity().map_err(candle_core::Error::wrap)
+        Ok(tensor)
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        self.0.get(name).is_ok()
+        self.0.get(name).is_ok() || self.buffer(name).is_some()
+    }
+}
+
+impl OfStep {
+    fn buffer(&self, name: &str) -> Option<Buffer> {
+        self.0.buffers().into_iter().find(|buffer| buffer.name() == name)
     }
 }

@@ -86,6 +86,9 @@ impl BatchNorm2d {
 
     fn create(&self, channels: usize) -> Result<State> {
         let scope = &self.scope;
+        if self.exchange.is_some() {
+            scope.params().note_own_exchange();
+        }
         let affine = if self.affine {
             let weight = scope.param("weight", channels, Init::Const(1.0))?;
             Some((weight, scope.param("bias", channels, Init::ZEROS)?))

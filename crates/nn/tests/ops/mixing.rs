@@ -297,12 +297,15 @@ fn a_range_that_does_not_fit_its_parameter_is_refused() -> Result<()> {
 #[test]
 fn one_variable_as_two_parameters_is_refused() -> Result<()> {
     let var = Var::zeros(2, DType::F32, &Device::Cpu)?;
-    let params = Params::from_vars([("weight", var.clone()), ("tied", var)])?;
+    // A store refuses it. Two stores may share a variable.
+    let of =
+        |name| Ok::<_, candelabrum_nn::Error>(Params::from_vars([(name, var.clone())])?.list());
+    let params = [of("weight")?, of("tied")?].concat();
     let mut plan = UnitPlan::default();
     plan.push(0, 2);
     plan.push(1, 2);
     let bucket = Flat::from_slice(&[0_f32; 4]);
-    let error = FlatGradients::new(params.list(), vec![plan], vec![bucket]).unwrap_err();
+    let error = FlatGradients::new(params, vec![plan], vec![bucket]).unwrap_err();
     assert!(error.to_string().contains("`weight` and `tied`"), "{error}");
     Ok(())
 }
