@@ -339,7 +339,7 @@ fn connect_hosts(
     device: &Device,
     deadline: Duration,
 ) -> Result<Arc<dyn Communicator>> {
-    let &Launch { rank, world_size, local_size, .. } = launch;
+    let &Launch { rank, world_size, .. } = launch;
     let over_tcp = || {
         let (job, MeetingPoint { host, port, interface }) =
             (launch.job_id()?, launch::meeting_point()?);
@@ -354,7 +354,7 @@ fn connect_hosts(
     if world_size == 1 {
         return Ok(Arc::new(Single::default()));
     }
-    if local_size == world_size {
+    if launch.is_on_one_host() {
         let job = launch.job_id()?;
         return connect_local(LocalConfig { job, rank, world_size, deadline });
     }
@@ -362,7 +362,7 @@ fn connect_hosts(
     if device.is_cuda() {
         return over_tcp();
     }
-    let what = format!("{world_size} ranks, {local_size} of them on this host, need MPI");
+    let what = launch.why_mpi();
     if launch.speaks_mpi() {
         return Err(Error::NotCompiled { what, feature: "mpi" });
     }

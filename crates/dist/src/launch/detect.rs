@@ -32,6 +32,8 @@ pub struct Launch {
     job: Option<[u8; 32]>,
     /// Whether the launcher serves MPI libraries.
     mpi: bool,
+    /// The variables that would say how many processes are on this host, if they are not set.
+    uncounted: Option<String>,
 }
 
 impl Launch {
@@ -55,6 +57,7 @@ impl Launch {
             servers: 0,
             job: None,
             mpi: false,
+            uncounted: None,
         }
     }
 
@@ -99,6 +102,24 @@ impl Launch {
         })
     }
 
+    /// Whether the environment says that all processes are on this host.
+    pub(crate) fn is_on_one_host(&self) -> bool {
+        self.uncounted.is_none() && self.local_size == self.world_size
+    }
+
+    /// The reason why ranks that have neither MPI nor GPUs cannot be connected.
+    pub(crate) fn why_mpi(&self) -> String {
+        let &Self { world_size, local_size, .. } = self;
+        match &self.uncounted {
+            None => format!("{world_size} ranks, {local_size} of them on this host, need MPI"),
+            Some(missing) => format!(
+                "the environment says that this process is one of {world_size} ranks, but not how \
+                 many of them are on this host: if all are, set {missing} on every rank; ranks on \
+                 several hosts need MPI"
+            ),
+        }
+    }
+
     /// Whether the launcher serves MPI libraries, so that the ranks can use MPI.
     pub(crate) fn speaks_mpi(&self) -> bool {
         self.mpi
@@ -130,6 +151,7 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
     let is_set = |name: &&str| env.get(name).is_some();
     let proven = |variables: &&LauncherVariables| variables.proof.iter().all(is_set);
     let Some(variables) = LAUNCHERS.iter().find(proven) else {
+        LAUNCHERS.iter().try_for_each(|variables| refuse_a_part(env, variables))?;
         return Ok(Launch::alone());
     };
     if variables.launcher == Launcher::Dmlc {
@@ -141,7 +163,12 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
         WorldSize::From(count) => count(env)?,
     };
     if rank >= world_size {
-        let what = format!("the environment says rank {rank} of {world_size}");
+        let (name, last) = (variables.rank, world_size.saturating_sub(1));
+        let size = variables.several[0];
+        let what = format!(
+            "the environment says rank {rank} of {world_size} ({name}, {size}): the ranks are \
+             numbered from 0 to {last}"
+        );
         return Err(Error::Launch { what });
     }
     let on_host = match variables.on_host {
@@ -159,6 +186,21 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
         (Some(rank), None) => (rank, rank + 1),
         (None, _) => (0, 1),
     };
+    if let (Some(rank), Some(size)) = on_host
+        && (rank >= size || size > world_size)
+    {
+        let what = format!(
+            "the environment says that this process is number {rank} of {size} on this host{}, and \
+             that there are {world_size} in all: on each host they are numbered from 0, and no host \
+             has more than all",
+            variables
+                .on_host
+                .names()
+                .map(|names| format!(" ({})", names.join(", ")))
+                .unwrap_or_default()
+        );
+        return Err(Error::Launch { what });
+    }
     let job = env.get(vars::JOB).or_else(|| (variables.job)(env));
     Ok(Launch {
         launcher: variables.launcher,
@@ -169,7 +211,35 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
         servers: servers(env, world_size)?,
         job: job.map(|job| job_id(&job, &env.get(vars::SECRET).unwrap_or_default())),
         mpi: variables.mpi.iter().any(is_set),
+        uncounted: variables.on_host.names().and_then(|names| missing(env, names)),
     })
+}
+
+/// The names of the variables that are not set, joined by `and`.
+fn missing<'a>(env: &Variables<'_>, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let missing: Vec<&str> = names.into_iter().filter(|name| env.get(name).is_none()).collect();
+    (!missing.is_empty()).then(|| missing.join(" and "))
+}
+
+/// Refuses a process that has only a part of a launcher's variables, if these cannot be those of a single
+/// process. It would train alone, and so would each of its partners.
+fn refuse_a_part(env: &Variables<'_>, variables: &LauncherVariables) -> Result<()> {
+    let ranks = [(variables.rank, 1)].into_iter();
+    let ranks = ranks.chain(variables.several.iter().map(|&size| (size, 2)));
+    for (name, least) in ranks {
+        let Some(value) = env.number(&[name])?.filter(|&value| value >= least) else { continue };
+        let mut needed = variables.proof.to_vec();
+        let size = variables.several[0];
+        needed.extend([variables.rank, size].iter().filter(|name| !variables.proof.contains(name)));
+        let missing = missing(env, needed).unwrap_or_default();
+        let what = format!(
+            "{name} is {value} in the environment, so this process is one of several, but {missing} \
+             must be set, too: a launcher sets all of them on every rank; a process that trains \
+             alone needs {name} to be unset"
+        );
+        return Err(Error::Launch { what });
+    }
+    Ok(())
 }
 
 /// The number of servers among `world_size` ranks.
@@ -304,6 +374,88 @@ mod tests {
         assert!(error.to_string().contains("rank 2 of 2"), "{error}");
         let error = detect(&[("CANDELABRUM_RANK", "0")]).unwrap_err();
         assert!(error.to_string().contains("CANDELABRUM_WORLD_SIZE"), "{error}");
+    }
+
+    #[test]
+    fn a_part_of_a_launchers_variables_is_refused_unless_it_may_mean_one_process() -> Result<()> {
+        // What is set, and what the message must say is missing.
+        let refused: [(&[(&str, &str)], &str); 16] = [
+            (&[("RANK", "1")], "RANK is 1 in the environment|WORLD_SIZE must"),
+            (&[("WORLD_SIZE", "2")], "WORLD_SIZE is 2|but RANK must"),
+            (&[("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")], "WORLD_SIZE is 2|but RANK must"),
+            (&[("LOCAL_WORLD_SIZE", "2")], "LOCAL_WORLD_SIZE is 2|but RANK and WORLD_SIZE must"),
+            (&[("CANDELABRUM_WORLD_SIZE", "2")], "but CANDELABRUM_RANK must"),
+            (&[("OMPI_COMM_WORLD_SIZE", "2")], "but OMPI_COMM_WORLD_RANK must"),
+            (&[("PMI_SIZE", "2")], "but PMI_RANK"),
+            (&[("MPI_LOCALNRANKS", "2")], "but PMI_RANK"),
+            (&[("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "but SLURM_STEP_ID must"),
+            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], "but SLURM_PROCID must"),
+            (
+                &[("DMLC_NUM_WORKER", "2")],
+                "but DMLC_ROLE and DMLC_NUM_SERVER and DMLC_TASK_ID must",
+            ),
+            (&[("DMLC_TASK_ID", "1"), ("DMLC_ROLE", "worker")], "DMLC_NUM_WORKER and DMLC_NUM"),
+            (&[("RANK", "one")], "RANK is `one` in the environment, not a number"),
+            (&[("WORLD_SIZE", "-2")], "WORLD_SIZE is `-2` in the environment, not a number"),
+            (
+                &[
+                    ("RANK", "1"),
+                    ("WORLD_SIZE", "4"),
+                    ("LOCAL_RANK", "2"),
+                    ("LOCAL_WORLD_SIZE", "2"),
+                ],
+                "number 2 of 2 on this host (LOCAL_RANK, LOCAL_WORLD_SIZE)",
+            ),
+            (
+                &[
+                    ("RANK", "1"),
+                    ("WORLD_SIZE", "2"),
+                    ("LOCAL_RANK", "1"),
+                    ("LOCAL_WORLD_SIZE", "4"),
+                ],
+                "there are 2 in all",
+            ),
+        ];
+        for (variables, parts) in refused {
+            parts.split('|').for_each(|part| refuse(variables, &[], &[part]));
+        }
+        let alone: [&[(&str, &str)]; 8] = [
+            &[("RANK", "0")],
+            &[("WORLD_SIZE", "1")],
+            &[("WORLD_SIZE", "")],
+            &[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")],
+            &[("OMPI_COMM_WORLD_SIZE", "1")],
+            &[("PMI_SIZE", "1")],
+            &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "0")],
+            &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
+        ];
+        for variables in alone {
+            assert_eq!(detect(variables)?.launcher, Launcher::Alone, "{variables:?}");
+        }
+        // Another launcher's place counts, whatever is left over from an outer one.
+        assert_eq!(detect(&[&OPEN_MPI[..], &[("WORLD_SIZE", "8")]].concat())?.world_size, 3);
+        Ok(())
+    }
+
+    #[test]
+    fn ranks_that_are_not_counted_per_host_are_told_which_variables_count_them() -> Result<()> {
+        let place = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")];
+        for (more, missing) in [
+            (
+                [("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "")],
+                "set LOCAL_RANK and LOCAL_WORLD_SIZE on",
+            ),
+            ([("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "")], "set LOCAL_WORLD_SIZE on"),
+            ([("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "2")], "set LOCAL_RANK on"),
+        ] {
+            let launch = detect(&[&place[..], &more].concat())?;
+            assert!(!launch.is_on_one_host());
+            assert!(launch.why_mpi().contains(missing), "{}", launch.why_mpi());
+        }
+        let launch =
+            detect(&[&place[..], &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]].concat())?;
+        assert!(launch.is_on_one_host());
+        Ok(())
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(super) struct LauncherVariables {
     pub(super) proof: &'static [&'static str],
     pub(super) rank: &'static str,
     pub(super) world_size: WorldSize,
+    /// One of these numbers is above 1 only if the launcher has started several processes.
+    pub(super) several: &'static [&'static str],
     pub(super) on_host: OnHost,
     /// A word that all ranks of a job have, and no rank of another job.
     pub(super) job: fn(&Variables<'_>) -> Option<String>,
@@ -58,6 +60,16 @@ pub(super) enum OnHost {
     AllIf(fn(&Variables<'_>) -> bool),
 }
 
+impl OnHost {
+    /// The variables that count the ranks of a host.
+    pub(super) fn names(&self) -> Option<[&'static str; 2]> {
+        match *self {
+            Self::Is { rank, size } => Some([rank, size]),
+            Self::AllOfOne { .. } | Self::AllIf(_) => None,
+        }
+    }
+}
+
 /// The first launcher of this table whose `proof` is set has started this process. The order
 /// matters: `srun --mpi=pmi2` sets `PMI_RANK` as Hydra does, but not Hydra's `MPI_LOCALRANKID`. In
 /// a batch script Slurm sets `SLURM_PROCID` although there is one process, so only `SLURM_STEP_ID`
@@ -70,6 +82,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         proof: &[vars::RANK],
         rank: vars::RANK,
         world_size: WorldSize::Is(&[vars::WORLD_SIZE]),
+        several: &[vars::WORLD_SIZE],
         on_host: OnHost::Is { rank: vars::RANK, size: vars::WORLD_SIZE },
         job: |_| None,
         mpi: &[],
@@ -80,6 +93,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         proof: &["RANK", "WORLD_SIZE"],
         rank: "RANK",
         world_size: WorldSize::Is(&["WORLD_SIZE"]),
+        several: &["WORLD_SIZE", "LOCAL_WORLD_SIZE"],
         on_host: OnHost::Is { rank: "LOCAL_RANK", size: "LOCAL_WORLD_SIZE" },
         job: torchrun_job,
         mpi: &[],
@@ -89,6 +103,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         proof: &["OMPI_COMM_WORLD_RANK"],
         rank: "OMPI_COMM_WORLD_RANK",
         world_size: WorldSize::Is(&["OMPI_COMM_WORLD_SIZE"]),
+        several: &["OMPI_COMM_WORLD_SIZE"],
         on_host: OnHost::Is {
             rank: "OMPI_COMM_WORLD_LOCAL_RANK",
             size: "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -102,6 +117,8 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         proof: &["SLURM_STEP_ID", "SLURM_PROCID"],
         rank: "SLURM_PROCID",
         world_size: WorldSize::Is(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
+        // SLURM_NTASKS is also set in a batch script, which is one process.
+        several: &["SLURM_STEP_NUM_TASKS"],
         on_host: OnHost::AllOfOne {
             rank: "SLURM_LOCALID",
             // The allocation may have more nodes than the step.
@@ -120,6 +137,7 @@ const HYDRA: LauncherVariables = LauncherVariables {
     proof: &["PMI_RANK"],
     rank: "PMI_RANK",
     world_size: WorldSize::Is(&["PMI_SIZE"]),
+    several: &["PMI_SIZE", "MPI_LOCALNRANKS"],
     on_host: OnHost::Is { rank: "MPI_LOCALRANKID", size: "MPI_LOCALNRANKS" },
     job: |env| env.started_by("PMI_RANK"),
     mpi: &["PMI_RANK"],
@@ -130,6 +148,7 @@ const DMLC: LauncherVariables = LauncherVariables {
     proof: &[dmlc::ROLE, dmlc::WORKERS, dmlc::SERVERS],
     rank: dmlc::TASK,
     world_size: WorldSize::From(dmlc::ranks),
+    several: &[dmlc::WORKERS],
     on_host: OnHost::AllIf(dmlc::is_on_one_host),
     job: dmlc::job,
     mpi: &[],
