@@ -32,6 +32,8 @@ pub fn synchronize_buffers(
     comm: &dyn Communicator,
     how: BufferSync,
 ) -> Result<()> {
+    // The values of now are those of the model, whoever wrote them.
+    params.keep_buffers();
     let op = match how {
         BufferSync::Broadcast => Collective::Broadcast { root: 0 },
         BufferSync::Average => Collective::AllReduce(ReduceOp::Mean),

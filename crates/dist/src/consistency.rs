@@ -13,7 +13,8 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Inconsistent`], the same on every rank: the first fact that differs, rank 0's value,
-/// and the ranks with another value. A failure of another rank or a passed deadline.
+/// and the ranks with another value. [`Error::Order`] if only the order of parameters differs. A
+/// failure of another rank or a passed deadline.
 pub fn check_consistency(comm: &dyn Communicator, facts: &[(String, String)]) -> Result<()> {
     if comm.world_size() == 1 {
         return Ok(());
@@ -41,6 +42,14 @@ fn first_difference(texts: &[String]) -> Error {
             (1..facts.len()).filter(|&rank| facts[rank].get(i) != first).collect();
         let Some(&rank) = different.first() else { continue };
         let got = facts[rank].get(i);
+        let ranks = different.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        if let (Some((expected, _)), Some((got, _))) = (first, got)
+            && let (Some(expected), Some(got)) = (parameter_of(expected), parameter_of(got))
+            && expected != got
+            && different.iter().all(|&rank| sorted(&facts[rank]) == sorted(&facts[0]))
+        {
+            return Error::Order { expected: expected.to_owned(), ranks, got: got.to_owned() };
+        }
         let name = first.or(got).map_or("", |(name, _)| name);
         let show = |fact: Option<&(&str, &str)>| match fact {
             Some((other, value)) if *other == name => (*value).to_owned(),
@@ -50,7 +59,7 @@ fn first_difference(texts: &[String]) -> Error {
         return Error::Inconsistent {
             what: name.to_owned(),
             expected: show(first),
-            ranks: different.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
+            ranks,
             got: show(got),
         };
     }
@@ -58,12 +67,25 @@ fn first_difference(texts: &[String]) -> Error {
     Error::Protocol { what: "digests of equal facts differ".to_owned() }
 }
 
+fn sorted<'a>(facts: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let mut facts = facts.to_vec();
+    facts.sort_unstable();
+    facts
+}
+
+/// The name of a parameter, in the name of a fact about it.
+fn parameter_of(fact: &str) -> Option<&str> {
+    fact.strip_prefix(PARAMETER)
+}
+
+const PARAMETER: &str = "parameter ";
+
 /// The facts about parameters that must be the same on all ranks: names, shapes and element types,
 /// in order.
 pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
     let fact = |param: &Param| {
         let var = param.var();
-        (format!("parameter {}", param.name()), format!("{:?} {:?}", var.dims(), var.dtype()))
+        (format!("{PARAMETER}{}", param.name()), format!("{:?} {:?}", var.dims(), var.dtype()))
     };
     let mut facts = vec![("the number of parameters".to_owned(), params.len().to_string())];
     facts.extend(params.iter().map(fact));
@@ -108,6 +130,25 @@ mod tests {
         ];
         for (third, expected) in cases {
             assert_eq!(first_difference(&texts(third)).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn another_order_of_the_same_parameters_is_named_as_such() {
+        let of = |other: &str| {
+            let own = "count\t2\nparameter a\t[2] F32\nparameter b\t[3] F32";
+            first_difference(&[own, own, other].map(str::to_owned)).to_string()
+        };
+        let order = of("count\t2\nparameter b\t[3] F32\nparameter a\t[2] F32");
+        for part in ["order of", "rank 0 has `a` where rank(s) 2 have `b`", "sort", "from_varmap"] {
+            assert!(order.contains(part), "{order}");
+        }
+        for other in [
+            "parameter b\t[3] F32\nparameter a\t[3] F32",
+            "parameter a\t[3] F32\nparameter b\t[2] F32",
+        ] {
+            let message = of(&format!("count\t2\n{other}"));
+            assert!(message.starts_with("parameter a differs between ranks"), "{message}");
         }
     }
 }

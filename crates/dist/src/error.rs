@@ -98,6 +98,18 @@ pub enum Error {
         /// The value of the first of these ranks.
         got: String,
     },
+    /// Ranks that have the same parameters in different orders.
+    #[error(
+        "the order of the parameters differs between ranks: rank 0 has `{expected}` where rank(s) {ranks} have `{got}`, and all names are the same; the variables of a map (`HashMap`, `VarMap::data`) have another order in every process: sort them by name before `Params::from_vars`, or take `Params::from_varmap`"
+    )]
+    Order {
+        /// The first parameter of rank 0 that has another place.
+        expected: String,
+        /// The ranks with another order.
+        ranks: String,
+        /// The parameter that the first of these ranks has in this place.
+        got: String,
+    },
     /// A rank joins the other ranks' steps in the middle of an accumulation.
     #[error(
         "gradients were accumulated and belong to no step: take the step with them before joining the others"
@@ -222,12 +234,12 @@ pub enum Error {
         rank: usize,
     },
     /// Parameters that the loss does not depend on.
-    #[error(
-        "no gradient reached {names}: is an operation without a backward in the way (candle's layer_norm, rms_norm, softmax_last_dim), or is it unused? `allow_unused` permits it"
-    )]
+    #[error("no gradient reached {names}: {why}")]
     NoGradient {
         /// The parameters, comma-separated.
         names: String,
+        /// The possible causes with their remedies, the most certain one first.
+        why: String,
     },
     /// A loss that was computed from one whose weight varies, and that carries no weight.
     #[error(
@@ -244,6 +256,11 @@ pub enum Error {
         /// What its losses weigh.
         counted: f64,
     },
+    /// Ranks that may run out of batches, with layers that need all ranks in every pass.
+    #[error(
+        "`uneven` lets a rank without a batch leave out its forward pass, but a synchronized batch normalisation needs all ranks in every pass: leave `uneven` out, so that an epoch drops the samples that do not fill all ranks' batches, or do not synchronize the normalisation"
+    )]
+    UnevenStatistics,
     /// Parameters that were created after the first step, too late to be trained.
     #[error(
         "{names} came into being after the first step and would never be trained: compile the model first"
@@ -398,6 +415,8 @@ impl Error {
             | Self::Overflow { .. }
             | Self::Diverged { .. }
             | Self::Inconsistent { .. }
+            | Self::Order { .. }
+            | Self::UnevenStatistics
             | Self::Disagreement { .. }
             | Self::Timeout { .. }
             | Self::PeerLeft { .. }

@@ -28,14 +28,17 @@ pub struct DistOptConfig {
     /// overlap a step is easier to measure, and candle's own operations may use a parameter in some
     /// steps and not in others.
     pub overlap: bool,
-    /// Whether a parameter may have no gradient in a step. Its gradient is then zero.
+    /// Whether a parameter may have no gradient in a step. Its gradient is then zero, so this loss never
+    /// trains it, but weight decay and momentum still move it. If the gradient is missing by mistake, the
+    /// parameter stays untrained without a word: read the error that proposes this setting first.
     pub allow_unused: bool,
     /// The treatment of buffers, for instance the running statistics of a batch normalisation, when
     /// [`DistOpt::average_parameters`](crate::DistOpt) makes one model of the ranks' models.
     pub buffers: BufferSync,
     /// Whether a rank may run out of batches before other ranks, and then call
     /// [`DistOpt::join`](crate::DistOpt::join). The ranks then exchange
-    /// what their batches count, 16 bytes per step.
+    /// what their batches count, 16 bytes per step. It cannot be combined with a synchronized batch
+    /// normalisation ([`DistOpt::check_uneven`](crate::DistOpt::check_uneven)).
     pub uneven: bool,
     /// The reaction to an average that is too large for its element type although every gradient is
     /// finite.

@@ -17,7 +17,7 @@ impl DistOpt {
     /// Takes part in the steps of the ranks that still have batches, until no rank has one. Returns
     /// the number of these steps. Each rank calls it when its batches are used up, with the
     /// strategy with which the other ranks continue. A model whose layers exchange data in the
-    /// forward pass (a synchronized batch norm) cannot use it.
+    /// forward pass (a synchronized batch norm) cannot use it: see [`Self::check_uneven`].
     ///
     /// A rank whose last step had the same strategy and `spars` joins with the units of that step.
     /// Any other rank, for instance one that has taken no step, joins steps of

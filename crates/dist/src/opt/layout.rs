@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{FlatGradients, Param, UnitPlan};
+use candelabrum_nn::{FlatGradients, MissingGradients, Param, UnitPlan};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -338,13 +338,20 @@ impl Layout {
         Ok(())
     }
 
-    /// Checks that every parameter has a gradient. With `allow_unused`, missing gradients become zeros.
-    pub(super) fn complete(&mut self, allow_unused: bool) -> Result<()> {
+    /// Checks that every parameter has a gradient of `loss`. With `allow_unused`, missing gradients become
+    /// zeros.
+    pub(super) fn complete(&mut self, loss: &Tensor, allow_unused: bool) -> Result<()> {
         if allow_unused {
             return Ok(self.gradients.zero_rest()?);
         }
-        let names: Vec<&str> = self.gradients.without_gradient().map(Param::name).collect();
-        if names.is_empty() { Ok(()) } else { Err(Error::NoGradient { names: names.join(", ") }) }
+        if let Some(MissingGradients { names, why }) = self.gradients.missing(loss) {
+            return Err(Error::NoGradient { names, why });
+        }
+        // What is used from now on is used by a later pass.
+        self.gradients.params().iter().for_each(|param| {
+            param.take_use();
+        });
+        Ok(())
     }
 
     /// Memory for each unit's numbers in the type `element`, at the place where the backend reduces

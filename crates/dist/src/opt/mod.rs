@@ -230,6 +230,23 @@ impl DistOpt {
         strategy::check(option, spars, &self.config.strategy)
     }
 
+    /// Returns an error if no rank could [join](Self::join) the steps of the others: without `uneven`, or
+    /// because a normalisation of the model exchanges statistics in every forward pass, in which a rank
+    /// without a batch takes no part. With `uneven`, the first step checks it, too.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] and [`Error::UnevenStatistics`].
+    pub fn check_uneven(&self) -> Result<()> {
+        if !self.config.uneven {
+            let (setting, value) = ("uneven", "false".to_owned());
+            return Err(Error::Setting { setting, value, range: "true on every rank to join" });
+        }
+        if self.group.world_size() > 1 && self.params.exchanges_statistics() {
+            return Err(Error::UnevenStatistics);
+        }
+        Ok(())
+    }
+
     /// The cost so far of a strategy's steps.
     pub fn figures(&self, option: DistOption) -> StepFigures {
         let mut sum = StepFigures::default();
@@ -298,7 +315,7 @@ impl DistOpt {
                 if layout.gradients.met_varying_loss() && !varies {
                     return Err(Error::UnknownWeight);
                 }
-                layout.complete(opt.config.allow_unused)?;
+                layout.complete(&scaled, opt.config.allow_unused)?;
                 if !fault::is_finite(loss)? {
                     layout.fill(f32::NAN)?;
                 }
@@ -342,6 +359,10 @@ impl DistOpt {
         let params = self.params.list();
         self.check_same(&params)?;
         params.iter().try_for_each(Param::watch)?;
+        // The uses of a forward pass before this call say nothing about the first step.
+        params.iter().for_each(|param| {
+            param.take_use();
+        });
         let group = &*self.group;
         if group.world_size() > 1 {
             replicas::broadcast_parameters(group, &params)?;
@@ -381,6 +402,9 @@ impl DistOpt {
             self.check_equal_values(&all[self.synchronized..])?;
         }
         let trained = Trained::of(&self.params)?;
+        if self.config.uneven {
+            self.check_uneven()?;
+        }
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             let var = param.var();
             (param.name().to_owned(), var.dims().to_vec(), Location::of(var.device()))

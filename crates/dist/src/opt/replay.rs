@@ -106,7 +106,7 @@ impl DistOpt {
             layout.gradients.put(unit, bucket);
         }
         let result = result.and_then(|()| {
-            layout.complete(self.config.allow_unused)?;
+            layout.complete(loss, self.config.allow_unused)?;
             recorder.cut(None)?;
             Ok((layout.gradients.pass_state(), addresses(layout)?))
         });

@@ -172,7 +172,7 @@ impl Step<'_> {
             if self.lacks_weight && self.layout.gradients.met_varying_loss() {
                 return Err(Error::UnknownWeight);
             }
-            self.layout.complete(allow_unused)
+            self.layout.complete(loss, allow_unused)
         });
         (dispatcher, sent, result)
     }
