@@ -280,12 +280,12 @@ pub enum Error {
         what: String,
     },
     /// Parameters that the loss does not depend on.
-    #[error(
-        "the loss does not depend on {names}; set `allow_unused` if that is intended (candle-nn's LayerNorm, RmsNorm, softmax_last_dim and rope cut the gradient)"
-    )]
+    #[error("no gradient reached {names}: {why}")]
     NoGradient {
         /// The names of the parameters.
         names: String,
+        /// The possible causes with their remedies, the most certain one first.
+        why: String,
     },
     /// A loss that is NaN or infinite.
     #[error("rank {rank}: the loss is not finite")]

@@ -19,7 +19,8 @@ use candelabrum_dist::{
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
-    BackwardAndUpdate, DistOption, FlatGradients, LossWeight, Param, Params, UnitPlan,
+    BackwardAndUpdate, DistOption, FlatGradients, LossWeight, MissingGradients, Param, Params,
+    UnitPlan,
 };
 use candelabrum_optim::{ParamInfo, Recipe};
 use candle_core::{DType, Tensor};
@@ -429,11 +430,8 @@ impl StoreOpt {
         let backward = start.elapsed().saturating_sub(sender.spent);
         if allow_unused {
             gradients.zero_rest()?;
-        } else {
-            let names: Vec<&str> = gradients.without_gradient().map(Param::name).collect();
-            if !names.is_empty() {
-                return Err(Error::NoGradient { names: names.join(", ") });
-            }
+        } else if let Some(MissingGradients { names, why }) = gradients.missing(loss) {
+            return Err(Error::NoGradient { names, why });
         }
         for unit in 0..params.len() {
             if sender.pulls[unit].is_none() && !params[unit].is_frozen() {

@@ -91,6 +91,13 @@ pub trait TrainerOpt: RanksOpt + BackwardAndUpdate<Error: Into<Error>> {
     /// An optimizer that is not set to ranks with different numbers of batches, and the errors of the steps.
     fn join(&mut self, option: DistOption, spars: f32) -> Result<()>;
 
+    /// Returns an error if no rank could [join](Self::join) the others.
+    ///
+    /// # Errors
+    /// An optimizer that is not set to ranks with different numbers of batches, or a model that cannot be
+    /// trained so.
+    fn check_uneven(&self) -> Result<()>;
+
     /// The optimizer whose steps can be recorded as CUDA graphs, if it is one.
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt>;
 }
@@ -146,6 +153,9 @@ impl TrainerOpt for DistOpt {
     fn join(&mut self, option: DistOption, spars: f32) -> Result<()> {
         self.join(option, spars)?;
         Ok(())
+    }
+    fn check_uneven(&self) -> Result<()> {
+        Ok(self.check_uneven()?)
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {
         Some(self)
@@ -208,6 +218,9 @@ impl TrainerOpt for StoreOpt {
         Ok(self.accumulate(loss)?)
     }
     fn join(&mut self, _: DistOption, _: f32) -> Result<()> {
+        self.check_uneven()
+    }
+    fn check_uneven(&self) -> Result<()> {
         let range = "even with a key-value store, whose workers all have the same number of steps";
         let (option, value) = ("the division of the data", "uneven".to_owned());
         Err(Error::Option { option, value, range: range.to_owned() })
@@ -348,6 +361,12 @@ impl TrainerOpt for AnyOpt {
         match self {
             Self::AllReduce(opt) => TrainerOpt::join(&mut **opt, option, spars),
             Self::Store(opt) => TrainerOpt::join(&mut **opt, option, spars),
+        }
+    }
+    fn check_uneven(&self) -> Result<()> {
+        match self {
+            Self::AllReduce(opt) => TrainerOpt::check_uneven(&**opt),
+            Self::Store(opt) => TrainerOpt::check_uneven(&**opt),
         }
     }
     fn as_dist_opt(&mut self) -> Option<&mut DistOpt> {

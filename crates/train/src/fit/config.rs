@@ -19,7 +19,8 @@ pub struct FitConfig {
     /// K micro-batches train as one rank with batch N·B·K. Only for a [`Trainer`](crate::Trainer).
     pub accumulate: usize,
     /// Whether an epoch uses all samples. Then its last batch is smaller, and some ranks may have none. The
-    /// optimizer must be [set](candelabrum_dist::DistOptConfig::uneven) to it. Only for a
+    /// optimizer must be [set](candelabrum_dist::DistOptConfig::uneven) to it. A model with a synchronized
+    /// batch normalisation is refused, because that needs a batch on every rank. Only for a
     /// [`Trainer`](crate::Trainer).
     pub uneven: bool,
     /// The exchange of gradients. Only for a [`Trainer`](crate::Trainer).

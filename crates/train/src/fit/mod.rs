@@ -201,6 +201,9 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         }
         let (option, spars) = (fit.config.dist_option, fit.config.spars);
         self.opt().check_option(option, spars)?;
+        if fit.config.uneven {
+            self.opt().check_uneven()?;
+        }
         let micro_batch = (fit.config.accumulate > 1).then_some(fit.config.batch_size);
         self.set_steps((option, spars), micro_batch);
         let loading = self.loading().clone();
