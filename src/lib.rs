@@ -20,6 +20,9 @@ pub mod training_guide {}
 #[doc = include_str!("../docs/checkpoints.md")]
 pub mod checkpoints_guide {}
 
+#[doc = include_str!("../docs/porting.md")]
+pub mod porting_guide {}
+
 /// The usual imports of a training program: `use candelabrum::prelude::*`.
 pub mod prelude {
     pub use candelabrum_datasets::{
@@ -41,7 +44,8 @@ pub mod prelude {
         RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
-        Activation, BackwardAndUpdate, DistOption, FromModule, Model, NameMap, Params, Scope,
+        Activation, BackwardAndUpdate, DistOption, FromModule, FromModuleT, Model, NameMap, Params,
+        Scope,
     };
     pub use candelabrum_optim::{
         AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,

@@ -155,7 +155,7 @@ fn every_rank_hears_why_one_fails_and_the_next_step_works() {
     for overlap in [true, false] {
         for option in OPTIONS {
             for fault in PARAMETERS {
-                let cause = format!("no gradient reached {fault}");
+                let cause = format!("no gradient reached `{fault}`");
                 check(&ranks(fault, option, overlap).run(3), 3, &cause);
             }
         }
@@ -177,7 +177,7 @@ fn under_mpiexec_every_rank_hears_why_one_fails_and_the_next_step_works() {
     for option in OPTIONS {
         for fault in PARAMETERS {
             let Some(output) = ranks(fault, option, true).run_under_mpiexec(2) else { return };
-            check(&[output], 2, &format!("no gradient reached {fault}"));
+            check(&[output], 2, &format!("no gradient reached `{fault}`"));
         }
     }
 }

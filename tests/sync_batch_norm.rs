@@ -278,3 +278,86 @@ fn rank_with_buffers() {
 fn buffers_become_rank_0s_or_the_mean_or_stay() {
     RanksOf::test("rank_with_buffers").run_all_good(3);
 }
+
+/// A rank without a batch cannot take part in the exchange of statistics. That is found before the first
+/// step, and not in the last one of an epoch.
+#[test]
+fn uneven_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let several = world.world_size() > 1;
+    let group: Group = (&world).into();
+    let config = || DistOptConfig { uneven: true, ..DistOptConfig::default() };
+    let xs = images(9, 1, DType::F32);
+    let data = TensorDataset::labelled(xs.clone(), integers(9, 2, 3).unwrap()).unwrap();
+    for whole_store in [true, false] {
+        let model = |params: &Params| {
+            let net = Net::new(&params.root());
+            let exchange = candelabrum::dist::statistics_exchange(&group);
+            if whole_store {
+                return net;
+            }
+            Net { norm2: net.norm2.synchronized(exchange), ..net }
+        };
+        let start = |config| {
+            let params = Params::new(0);
+            let net = model(&params);
+            net.compile(&params, (1, IMAGE.0, IMAGE.1, IMAGE.2)).unwrap();
+            let opt = DistOpt::with_config(Sgd::new(0.1), &params, &world, config).unwrap();
+            if whole_store {
+                synchronize_batch_norm(&params, &group);
+            }
+            (params, net, opt)
+        };
+        let is_refused = |error: &str| {
+            let parts = ["`uneven`", "synchronized batch normalisation", "leave `uneven` out"];
+            parts.iter().for_each(|part| assert!(error.contains(part), "{error}"));
+        };
+
+        // A loop of the user's own.
+        let (params, net, mut opt) = start(config());
+        assert_eq!(opt.check_uneven().is_err(), several);
+        let before = parameters_sha256(&params).unwrap();
+        let loss = net.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
+        let result = opt.backward_and_update(&loss);
+        if several {
+            is_refused(&result.unwrap_err().to_string());
+            assert_eq!(parameters_sha256(&params).unwrap(), before);
+        } else {
+            result.unwrap();
+        }
+
+        // `fit`, whose last batch has nothing for the last rank.
+        let fit = FitConfig {
+            epochs: 1,
+            batch_size: 4 / world.world_size(),
+            uneven: true,
+            ..FitConfig::default()
+        };
+        let (_, net, opt) = start(config());
+        let mut trainer = Trainer::new(net, opt);
+        let result = trainer.fit(&data, &data, &fit, &mut std::io::sink());
+        if several {
+            is_refused(&result.unwrap_err().to_string());
+        } else {
+            result.unwrap();
+        }
+        assert_eq!(trainer.position().step, if several { 0 } else { 3 });
+
+        // The optimizer must be set to it, which is found at the start, too.
+        let (_, net, opt) = start(DistOptConfig::default());
+        let mut trainer = Trainer::new(net, opt);
+        let error = trainer.fit(&data, &data, &fit, &mut std::io::sink()).unwrap_err();
+        assert!(error.to_string().contains("uneven is false"), "{error}");
+        assert_eq!(trainer.position().step, 0);
+    }
+}
+
+#[test]
+fn a_rank_without_a_batch_is_refused_at_the_start() {
+    for ranks in [1, 2] {
+        RanksOf::test("uneven_main").run_all_good(ranks);
+    }
+}

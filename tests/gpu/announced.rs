@@ -190,7 +190,7 @@ fn failed_step_main() {
     let options = [(DistOption::Fp32, true), (DistOption::Fp32, false), (DistOption::Fp16, true)];
     for (option, overlap) in options {
         for (fault, cause) in
-            [(Fault::Error, "a fault on purpose"), (Fault::Unused, "no gradient reached factor1")]
+            [(Fault::Error, "a fault on purpose"), (Fault::Unused, "no gradient reached `factor1`")]
         {
             let chain = Chain::new(world.device());
             let mut opt = chain.opt(&world, overlap);
