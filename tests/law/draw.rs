@@ -31,12 +31,31 @@ impl Draw {
     }
 }
 
-/// The seeds to try: those that have found something, and then `usual` others, or as many as `variable` says.
-pub(crate) fn seeds(variable: &str, usual: u64, kept: &[u64]) -> Vec<u64> {
+/// Tries the seeds that have found something, and then `usual` others, or as many as `variable` says. The seed of a
+/// case that fails is printed, however it fails.
+pub(crate) fn for_each_seed(variable: &str, usual: u64, kept: &[u64], check: impl Fn(u64)) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    if let Some(seed) = number(&format!("{variable}_SEED")) {
-        return vec![seed];
+    let one = format!("{variable}_SEED");
+    let seeds: Vec<u64> = match number(&one) {
+        Some(seed) => vec![seed],
+        None => kept.iter().copied().chain(1..=number(variable).unwrap_or(usual)).collect(),
+    };
+    for seed in seeds {
+        let _case = Case { variable: &one, seed };
+        check(seed);
     }
-    let cases = number(variable).unwrap_or(usual);
-    kept.iter().copied().chain(1..=cases).collect()
+}
+
+/// Says which case was being tried when the test panics.
+struct Case<'a> {
+    variable: &'a str,
+    seed: u64,
+}
+
+impl Drop for Case<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}={} repeats the case that has failed", self.variable, self.seed);
+        }
+    }
 }

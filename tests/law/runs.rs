@@ -16,7 +16,7 @@ use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{AnyOpt, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
-use crate::draw::{Draw, seeds};
+use crate::draw::{Draw, for_each_seed};
 use crate::ranks::on_ranks;
 
 /// Seeds that have found something.
@@ -660,7 +660,5 @@ fn report() -> Report {
 
 #[test]
 fn a_disturbed_run_is_the_run_that_nobody_disturbed() {
-    for seed in seeds("LAW_RUNS", 60, KEPT) {
-        check(seed);
-    }
+    for_each_seed("LAW_RUNS", 60, KEPT, check);
 }

@@ -385,6 +385,8 @@ impl StoreOpt {
     fn step(&mut self, loss: &Tensor, option: DistOption, compression: Compression) -> Result<()> {
         let before = self.store.traffic();
         let (allow_unused, accumulated) = (self.config.allow_unused, self.weight.has_losses());
+        // Also in a step that is left out: what is frozen later has a bucket on every worker or on none.
+        self.bound()?;
         let weight = LossWeight::of(loss);
         let Some((share, factor)) = self.share(weight.as_ref())? else {
             let step = self.steps;
