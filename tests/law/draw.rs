@@ -53,6 +53,7 @@ struct Case<'a> {
 }
 
 impl Drop for Case<'_> {
+    #[expect(clippy::print_stderr, reason = "a person repeats the case")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}={} repeats the case that has failed", self.variable, self.seed);

@@ -33,6 +33,7 @@ mod threads;
 mod timeline;
 mod trainer;
 mod trainer_opt;
+mod unread;
 
 pub mod checkpoint;
 pub mod cli;

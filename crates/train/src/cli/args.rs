@@ -14,8 +14,8 @@ use candelabrum_nn::{DistOption, Params};
 use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
-use super::unread::{Given, Reads};
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
+use crate::unread::{Given, GivenOption, Read};
 use crate::{
     AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline,
     default_threads,
@@ -143,7 +143,7 @@ pub struct TrainArgs {
 
     /// What the program has read of these options.
     #[arg(skip)]
-    pub(super) reads: Reads,
+    reads: Reads,
 
     /// The type of parameters and activations. On the CPU, bf16 is that of the factors of products, if the
     /// processor has AVX512-BF16. In f16 a CPU computes in f32 and rounds: an epoch of mnist_dist takes 1.8
@@ -314,7 +314,7 @@ impl TrainArgs {
 
     /// The training images with the random changes of these options.
     pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
-        self.reads.note_augment();
+        self.reads.augment.note();
         match self.augment {
             Augment::None => images.clone(),
             Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
@@ -324,7 +324,7 @@ impl TrainArgs {
 
     /// The dataset of these options.
     pub fn data_request(&self) -> Request {
-        self.reads.note_data();
+        self.reads.data.note();
         Request {
             kind: self.dataset,
             data_dir: self.data_dir.clone(),
@@ -403,7 +403,7 @@ impl TrainArgs {
 
     /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
-        let mut fit = Fit::new(self.fit_config()).given(Given::of(self));
+        let mut fit = Fit::new(self.fit_config()).given(self.given());
         if let Some(dir) = &self.log_dir {
             let may_continue = self.checkpoints.checkpoint_dir.is_some();
             fit = fit.hook(LogFiles::new(dir, report.settings()).may_continue(may_continue));
@@ -435,6 +435,36 @@ impl TrainArgs {
                 .unwrap_or_default(),
         }
     }
+
+    /// The options that a program may have been given in vain.
+    pub(crate) fn given(&self) -> Given {
+        let mut options = Vec::new();
+        let mut add = |name, value: String, how, read: &Read| {
+            options.push(GivenOption { name, value, how, read: read.clone() });
+        };
+        let (augment, data) = (&self.reads.augment, &self.reads.data);
+        if self.augment != Augment::None {
+            let value = if self.augment == Augment::Crop { "crop" } else { "crop-flip" };
+            add("--augment", value.to_owned(), AUGMENTED, augment);
+        }
+        if let Some(dir) = &self.data_dir {
+            add("--data-dir", dir.display().to_string(), LOADED, data);
+        }
+        if self.dataset != DatasetKind::Auto {
+            add("--dataset", self.dataset.to_string(), LOADED, data);
+        }
+        Given { options, precision: self.precision }
+    }
+}
+
+const AUGMENTED: &str = "`args.augmented(&images)` gives images with these changes";
+const LOADED: &str = "`load_data(&args, world)` reads the digits that these options choose";
+
+/// What a program has read of its options.
+#[derive(Clone, Debug, Default)]
+struct Reads {
+    augment: Read,
+    data: Read,
 }
 
 /// Random changes of training images.

@@ -9,7 +9,6 @@ mod optimizer;
 mod parse;
 mod precision;
 mod run;
-mod unread;
 
 pub use args::{Augment, TrainArgs};
 pub use checkpoints::CheckpointArgs;
@@ -19,6 +18,4 @@ pub use kvstore::KvStoreKind;
 pub use optimizer::{OptimizerArgs, OptimizerKind, ScheduleKind};
 pub use parse::parse;
 pub use precision::Precision;
-pub(crate) use unread::Given;
-
 pub use run::{run, run_ranks, run_with_servers, watch_signals};

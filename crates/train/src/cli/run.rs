@@ -16,9 +16,9 @@ use candelabrum_dist::{Error as DistError, World};
 use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::iterator::Signals;
 
-use super::unread::Given;
 use super::{TrainArgs, interrupt};
 use crate::checkpoint::newest_checkpoint;
+use crate::unread::GivenOption;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
@@ -55,9 +55,10 @@ pub fn run<E: Into<Failure>>(
             run_wanted(&wanted, |world| {
                 program_or_server(world, |world| recorded(path, world, program))?;
                 // A training has refused them before its first step.
-                for (option, value, how) in Given::of(args).unread().filter(|_| world.is_root()) {
+                for option in args.given().unread().filter(|_| world.is_root()) {
+                    let GivenOption { name, value, how, .. } = option;
                     note(&format!(
-                        "{option} {value} had no effect: this program does not read it ({how})"
+                        "{name} {value} had no effect: this program does not read it ({how})"
                     ));
                 }
                 Ok::<_, Failure>(())

@@ -24,9 +24,9 @@ use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
 use self::session::Session;
-use crate::cli::Given;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
+use crate::unread::Given;
 use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.

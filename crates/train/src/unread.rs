@@ -1,0 +1,64 @@
+//! Options that a program has been given and does not read: they would have no effect, and nobody would know.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cli::Precision;
+use crate::{Error, RanksOpt, Result};
+
+/// Whether a program has read an option. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Read(Arc<AtomicBool>);
+
+impl Read {
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// An option that a program may have been given in vain.
+#[derive(Clone, Debug)]
+pub(crate) struct GivenOption {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    /// How a program reads it.
+    pub(crate) how: &'static str,
+    /// Whether this program has read it.
+    pub(crate) read: Read,
+}
+
+/// The options that a program may have been given in vain.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) options: Vec<GivenOption>,
+    pub(crate) precision: Precision,
+}
+
+impl Given {
+    /// The options that the program has not read so far.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &GivenOption> {
+        self.options.iter().filter(|option| !option.read.0.load(Ordering::Relaxed))
+    }
+
+    /// Refuses options that the program has not read before its training begins.
+    pub(crate) fn check(&self, part: Option<&dyn RanksOpt>) -> Result<()> {
+        if let Some(GivenOption { name, value, how, .. }) = self.unread().next() {
+            let range = format!("left out, because this program does not read it: {how}");
+            return Err(Error::Option { option: name, value: value.clone(), range });
+        }
+        let Some(params) = part.map(|part| part.params()) else { return Ok(()) };
+        if self.precision == Precision::default() {
+            return Ok(());
+        }
+        let (wanted, found) = (self.precision.dtype(params.device()), params.dtype());
+        if wanted != found {
+            let (option, value) = ("--precision", wanted.as_str().to_owned());
+            let range = format!(
+                "left out, because this program's parameters are {}: `args.precision.params(seed, device)` makes them in this precision",
+                found.as_str()
+            );
+            return Err(Error::Option { option, value, range });
+        }
+        Ok(())
+    }
+}
