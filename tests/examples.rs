@@ -47,6 +47,21 @@ fn custom_model_learns() {
 }
 
 #[test]
+fn workers_that_a_program_does_not_start_are_said() {
+    let said = |options: &[&str]| {
+        let mut command = Command::new(example("custom_model"));
+        command.args(options).stdin(Stdio::null());
+        let (output, _) = Running::start(command).finish(Duration::from_secs(120));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let note = said(&["--workers", "2"]);
+    assert!(note.contains("--workers 2 starts no ranks") && note.lines().count() == 1, "{note}");
+    assert!(note.contains("candelabrum run --workers 2 -- "), "{note}");
+    assert_eq!(said(&["--workers", "1"]), "");
+}
+
+#[test]
 fn candle_nn_model_learns_on_two_ranks() {
     let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "3", "--lr", "0.05"];
     let text = output_of("candle_nn_model", &options);

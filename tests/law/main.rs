@@ -8,5 +8,6 @@
 
 mod draw;
 mod ranks;
+mod refused;
 mod runs;
 mod steps;

@@ -56,6 +56,7 @@ impl World {
     /// Those of [`Self::from_env`].
     pub fn on(choice: DeviceChoice) -> Result<Self> {
         let launch = Launch::detect()?;
+        launch::note_ignored(&launch);
         launch::follow_parent()?;
         launch::keep_scheduler(&launch);
         let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;

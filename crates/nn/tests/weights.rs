@@ -120,6 +120,11 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_named() -> Result<()> {
     }
     fs::write(&path, &bytes)?;
     refuse("`conv.bias` and `fc.bias`, both as `fc.bias`", &NameMap::new().rename("conv", "fc"));
+    let one = |value: Tensor| safetensors::save(&HashMap::from([("fc.bias", value)]), &path);
+    one(Tensor::new(&[1_i64, 2, 3], &Device::Cpu)?)?;
+    refuse("`fc.bias` as i64", &NameMap::new());
+    one(Tensor::new(&[1f64, 2.0, 1e300], &Device::Cpu)?)?;
+    refuse("`fc.bias` that are too large for f32", &NameMap::new());
     assert_eq!(values(&params), before);
     let message = params.save_weights(dir.path().join("no/w")).unwrap_err().to_string();
     assert!(message.contains("no/w cannot be used: the file cannot be written"), "{message}");

@@ -25,6 +25,7 @@ mod signals;
 mod spawn;
 mod variables;
 mod watch;
+mod workers_option;
 
 pub use detect::{Launch, timeout};
 pub use ended::{Ended, Outcome};
@@ -45,6 +46,7 @@ pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
 pub(crate) use scheduler::keep_scheduler;
 pub(crate) use spawn::follow_parent;
+pub(crate) use workers_option::note_ignored;
 
 /// The environment variables of this project. The launcher sets some of them, users the others.
 pub mod vars {

@@ -28,8 +28,8 @@ impl Params {
     /// file, or rank 0 calls it alone before `DistOpt::new` makes all ranks equal to it.
     ///
     /// # Errors
-    /// [`Error::Weights`] for a file that cannot be read or is damaged, or two names in it that become one.
-    /// Then no parameter has changed.
+    /// [`Error::Weights`] for a file that cannot be read or is damaged, two names in it that become one, whole
+    /// numbers (of a quantised model), or numbers that are too large for the parameter's type. Then no parameter has changed.
     pub fn load_weights(&self, path: impl AsRef<Path>, names: &NameMap) -> Result<LoadReport> {
         let path = path.as_ref();
         let refuse = |what: String| Error::Weights { path: path.to_owned(), what };
@@ -45,7 +45,7 @@ impl Params {
                 return Err(refuse(format!("has `{other}` and `{theirs}`, both as `{ours}`")));
             }
         }
-        self.load_named(found, names)
+        self.load_named(found, names, &refuse)
     }
 
     /// Writes all parameters and buffers to a safetensors file, by their names. Other libraries read it.
@@ -81,6 +81,7 @@ impl Params {
         &self,
         mut found: BTreeMap<String, (String, Tensor)>,
         names: &NameMap,
+        refuse: &dyn Fn(String) -> Error,
     ) -> Result<LoadReport> {
         let mut report = LoadReport::default();
         let mut changes = Vec::new();
@@ -102,7 +103,21 @@ impl Params {
                 report.unfit.push(Unfit { name, theirs, expected, got });
                 continue;
             }
-            changes.push((target, value.to_dtype(dtype)?.contiguous()?));
+            if !value.dtype().is_float() {
+                let type_ = value.dtype().as_str();
+                return Err(refuse(format!(
+                    "has `{theirs}` as {type_}, which are no weights: convert a quantised file first"
+                )));
+            }
+            let converted = value.to_dtype(dtype)?.contiguous()?;
+            let is_same = value.dtype() == dtype;
+            if !is_same && is_finite(&value)? && !is_finite(&converted)? {
+                let dtype = dtype.as_str();
+                return Err(refuse(format!(
+                    "has numbers in `{theirs}` that are too large for {dtype}"
+                )));
+            }
+            changes.push((target, converted));
             report.loaded.push(name);
         }
         report.unused = found.into_values().map(|(theirs, _)| theirs).collect();
@@ -112,6 +127,15 @@ impl Params {
         }
         Ok(report)
     }
+}
+
+/// Whether the largest magnitude is finite.
+fn is_finite(values: &Tensor) -> Result<bool> {
+    if values.elem_count() == 0 {
+        return Ok(true);
+    }
+    let largest = values.to_dtype(DType::F64)?.abs()?.max_all()?.to_scalar::<f64>()?;
+    Ok(largest.is_finite())
 }
 
 /// What gets a value.

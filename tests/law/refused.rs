@@ -1,0 +1,134 @@
+//! Steps that are refused, on every rank, by an optimizer of an all-reduce and by that of a key-value store.
+
+use candelabrum::candle::Var;
+use candelabrum::nn::{LossWeight, Param, weighted};
+use candelabrum::prelude::*;
+
+use crate::ranks::on_ranks;
+
+struct Net {
+    params: Params,
+    body: Linear,
+    head: Linear,
+}
+
+impl Net {
+    fn new() -> Self {
+        let params = Params::new(3);
+        let root = params.root();
+        let (body, head) = (Linear::new(&root.pp("body"), 4), Linear::new(&root.pp("head"), 3));
+        let net = Self { params, body, head };
+        net.logits();
+        net
+    }
+
+    /// Those of two rows.
+    fn logits(&self) -> Tensor {
+        let xs = Tensor::new(&[[1f32, -0.5], [0.5, 2.0]], &Device::Cpu).unwrap();
+        self.head.forward(&self.body.forward(&xs).unwrap()).unwrap()
+    }
+
+    fn loss(&self) -> Tensor {
+        self.logits().sqr().unwrap().mean_all().unwrap()
+    }
+
+    fn bits(&self, layer: &str) -> Vec<u32> {
+        let list = self.params.list();
+        let of_layer = list.iter().filter(|param| param.name().starts_with(layer));
+        let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        of_layer.flat_map(|param| values(param.var())).map(f32::to_bits).collect()
+    }
+
+    fn freeze(&self, layer: &str) {
+        assert_eq!(self.params.freeze(|name| name.starts_with(layer)), 2);
+    }
+
+    fn unfreeze(&self) {
+        self.params.list().iter().for_each(Param::unfreeze);
+    }
+}
+
+/// What `work` makes of the steps of two ranks, whose optimizer is one of the two.
+fn with_both(work: impl Fn(&World, &Net, &mut dyn FnMut(&Tensor) -> Result<(), String>) + Sync) {
+    on_ranks(2, 0, |world| {
+        let net = Net::new();
+        let mut opt = DistOpt::new(AdamW::new(0.1), &net.params, world).unwrap();
+        work(world, &net, &mut |loss| opt.backward_and_update(loss).map_err(|e| e.to_string()));
+    });
+    on_ranks(2, 1, |world| {
+        let net = Net::new();
+        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
+        let mut opt = StoreOpt::new(AdamW::new(0.1), &net.params, &store).unwrap();
+        work(world, &net, &mut |loss| {
+            let step = opt.backward_and_update_with(loss, DistOption::Fp32, 0.0);
+            step.map_err(|error| error.to_string())
+        });
+    });
+}
+
+#[track_caller]
+fn refused(result: Result<(), String>, parts: &[&str]) {
+    let error = result.unwrap_err();
+    parts.iter().for_each(|part| assert!(error.contains(part), "`{part}` is missing: {error}"));
+}
+
+#[test]
+fn a_parameter_frozen_between_steps_is_not_touched_and_may_go_on() {
+    with_both(|_, net, step| {
+        step(&net.loss()).unwrap();
+        net.freeze("body");
+        let (body, head) = (net.bits("body"), net.bits("head"));
+        for _ in 0..3 {
+            step(&net.loss()).unwrap();
+        }
+        // AdamW has moments of the first step, and a decay of weights.
+        assert_eq!(net.bits("body"), body);
+        assert_ne!(net.bits("head"), head);
+        net.unfreeze();
+        step(&net.loss()).unwrap();
+        assert_ne!(net.bits("body"), body);
+    });
+}
+
+#[test]
+fn a_parameter_frozen_at_the_first_step_cannot_be_trained_later() {
+    with_both(|_, net, step| {
+        net.freeze("body");
+        step(&net.loss()).unwrap();
+        net.unfreeze();
+        refused(step(&net.loss()), &["body.weight, body.bias was frozen", "make a new optimizer"]);
+        net.freeze("body");
+    });
+}
+
+#[test]
+fn ranks_that_freeze_different_parameters_are_told() {
+    with_both(|world, net, step| {
+        step(&net.loss()).unwrap();
+        net.freeze(if world.rank() == 0 { "body" } else { "head" });
+        refused(step(&net.loss()), &["the frozen parameters", "body.weight", "head.weight"]);
+    });
+}
+
+#[test]
+fn a_loss_whose_weight_got_lost_is_refused() {
+    with_both(|_, net, step| {
+        let labels = Tensor::new(&[1_i64, -100], &Device::Cpu).unwrap();
+        let loss = || SoftMaxCrossEntropy::new().ignore_index(-100).forward(&net.logits(), &labels);
+        step(&loss().unwrap()).unwrap();
+        let halved = (loss().unwrap() / 2.0).unwrap();
+        assert!(LossWeight::of(&halved).is_none());
+        refused(step(&halved), &["weight of the loss is not known", "weighted(&loss, rows)"]);
+    });
+}
+
+#[test]
+fn a_weight_that_was_begun_must_be_that_of_the_losses() {
+    on_ranks(2, 0, |world| {
+        let net = Net::new();
+        let mut opt = DistOpt::new(Sgd::new(0.1), &net.params, world).unwrap();
+        opt.begin_step(3.0);
+        let step = opt.backward_and_update(&weighted(&net.loss(), 2.0).unwrap());
+        refused(step.map_err(|error| error.to_string()), &["weigh 2", "weight 3 was begun"]);
+    });
+}
