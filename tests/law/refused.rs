@@ -48,6 +48,12 @@ impl Net {
     }
 }
 
+impl Model for Net {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.head.forward(&self.body.forward(xs)?)
+    }
+}
+
 /// What `work` makes of the steps of two ranks, whose optimizer is one of the two.
 fn with_both(work: impl Fn(&World, &Net, &mut dyn FnMut(&Tensor) -> Result<(), String>) + Sync) {
     on_ranks(2, 0, |world| {
@@ -130,5 +136,26 @@ fn a_weight_that_was_begun_must_be_that_of_the_losses() {
         opt.begin_step(3.0);
         let step = opt.backward_and_update(&weighted(&net.loss(), 2.0).unwrap());
         refused(step.map_err(|error| error.to_string()), &["weigh 2", "weight 3 was begun"]);
+    });
+}
+
+#[test]
+fn a_run_whose_rate_is_set_by_servers_and_by_a_hook_is_refused_at_its_start() {
+    on_ranks(2, 1, |world| {
+        let net = Net::new();
+        let (params, before) = (net.params.clone(), net.bits(""));
+        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
+        let opt = StoreOpt::new(Sgd::new(0.1), &params, &store).unwrap();
+        let xs = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
+        let ys = Tensor::zeros(8, DType::U32, &Device::Cpu).unwrap();
+        let data = TensorDataset::pair(xs, ys).unwrap();
+        let fit = Fit::new(FitConfig { batch_size: 2, ..FitConfig::default() })
+            .hook(ReduceOnPlateau::new(Monitor::loss()));
+        let mut trainer = Trainer::new(net, opt);
+        let end = trainer.fit_with(fit, &data, Some(&data)).map_err(|error| error.to_string());
+        refused(end.map(drop), &["servers of a key-value store", "schedule"]);
+        let values = |param: &Param| param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let after: Vec<u32> = params.list().iter().flat_map(values).map(f32::to_bits).collect();
+        assert_eq!(after, before);
     });
 }
