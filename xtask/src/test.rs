@@ -190,6 +190,7 @@ mod tests {
     fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
         let found = BTreeSet::from_iter(under_mpiexec().unwrap());
         let known = [
+            "checkpoints",
             "conformance",
             "failed_step",
             "faults",
