@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// The gradient would go through an operation of candle that computes a wrong one.
     #[error(
-        "the loss goes through candle's `{operation}` (of {shape:?}), whose gradient is wrong in candle 0.11: {how}; take {instead} (docs/porting.md)"
+        "the loss goes through candle's `{operation}` (of {shape:?}), whose gradient is wrong in candle 0.11: {how}; take {instead} (docs/porting.md; an operation of your own with these numbers and a right gradient is named by `candelabrum::nn::trust_gradient`)"
     )]
     WrongGradient {
         /// The operation.

@@ -5,34 +5,56 @@
 //! - `max_pool2d`: for a window of k elements its gradient is 1/k of the true one.
 //! - `conv1d` of several samples on the CPU: that of the kernel is wrong, because candle reads the
 //!   transposed gradient as if it were not transposed. Without padding that of the input is wrong, too. A
-//!   convolution of the data themselves is not found, because the graph does not contain them.
+//!   convolution of the data themselves, or by a frozen kernel, is not found, because the graph does not contain
+//!   them.
 //!
 //! candle does not say which operation has made a tensor. But it tells the inputs of each
 //! ([`Tensor::sorted_nodes`]), and their numbers. A result that has the shape and, bit for bit, the numbers
 //! that the operation gives for its inputs is one: no other operation of candle has them in one step.
 //! Only a max-pooling of whole rows, or of windows that are all constant, leaves a doubt, and is let through. The
 //! fused operations of this crate are not mistaken for one, because the input of their results in candle's graph
-//! is a token.
+//! is a token. An operation of the user's own may be. [`trust_gradient`] names its result.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Tensor, TensorId};
 
 use crate::Error;
+
+/// The number of results that are remembered. Only those of the first steps are looked for.
+const TRUSTED: usize = 1024;
+
+thread_local! {
+    static LAST_TRUSTED: RefCell<VecDeque<TensorId>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// Says that the gradient of an operation of one's own is right, though its result has the numbers of an operation
+/// of candle whose gradient is wrong: a `CustomOp1` that computes a max-pooling, for instance. `result` is what the
+/// operation has just given, on the thread that calls the optimizer.
+pub fn trust_gradient(result: &Tensor) {
+    LAST_TRUSTED.with_borrow_mut(|last| {
+        if last.len() == TRUSTED {
+            last.pop_front();
+        }
+        last.push_back(result.id());
+    });
+}
 
 /// Returns an error if the gradient of `loss` would go through an operation that spoils it.
 pub(crate) fn refuse(loss: &Tensor) -> Result<()> {
     let nodes = loss.sorted_nodes();
+    let is_trusted = |node: &Tensor| LAST_TRUSTED.with_borrow(|last| last.contains(&node.id()));
     let of_rank = |rank| nodes.iter().copied().filter(move |node| node.rank() == rank);
     let (images, rows): (Vec<_>, Vec<_>) = (of_rank(4).collect(), of_rank(3).collect());
     for pooled in &images {
         // The walk to the input is long, so it is done only where an input of this shape exists.
-        if images.iter().any(|input| !windows(input, pooled).is_empty()) {
+        if images.iter().any(|input| !windows(input, pooled).is_empty()) && !is_trusted(pooled) {
             refuse_max_pool(pooled)?;
         }
     }
     for row in rows.iter().filter(|row| row.device().is_cpu() && row.dims()[0] > 1) {
-        if rows.iter().any(|kernel| kernel.dims()[0] == row.dims()[1]) {
+        if rows.iter().any(|kernel| kernel.dims()[0] == row.dims()[1]) && !is_trusted(row) {
             refuse_conv1d(row)?;
         }
     }
@@ -51,7 +73,7 @@ fn refuse_max_pool(pooled: &Tensor) -> Result<()> {
             return Ok(());
         }
     }
-    for window in windows {
+    for window in likely(windows, &input, pooled)? {
         if !same(input.max_pool2d(window), pooled) || same(input.avg_pool2d(window), pooled) {
             continue;
         }
@@ -72,6 +94,22 @@ fn refuse_max_pool(pooled: &Tensor) -> Result<()> {
         .into());
     }
     Ok(())
+}
+
+/// Those of `windows` by which pooling one channel of one image of `input` has the numbers of `pooled`. Hundreds of
+/// windows have the shape of a sum over rows, and each pooling of the whole input costs as much as a layer.
+fn likely(
+    windows: Vec<(usize, usize)>,
+    input: &Tensor,
+    pooled: &Tensor,
+) -> Result<Vec<(usize, usize)>> {
+    if windows.is_empty() || pooled.elem_count() == 0 {
+        return Ok(Vec::new());
+    }
+    let of_one = |images: &Tensor| images.narrow(0, 0, 1)?.narrow(1, 0, 1);
+    let (input, pooled) = (of_one(input)?, of_one(pooled)?);
+    let fits = |&window: &(usize, usize)| same(input.max_pool2d(window), &pooled);
+    Ok(windows.into_iter().filter(fits).collect())
 }
 
 /// The windows, with strides of their size, by which pooling `input` has the shape of `pooled`. candle
@@ -201,6 +239,51 @@ mod tests {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A max-pooling by 2 with the right gradient.
+    struct Own;
+
+    impl candle_core::CustomOp1 for Own {
+        fn name(&self) -> &'static str {
+            "own"
+        }
+        fn cpu_fwd(
+            &self,
+            storage: &candle_core::CpuStorage,
+            layout: &candle_core::Layout,
+        ) -> Result<(candle_core::CpuStorage, candle_core::Shape)> {
+            let xs = Tensor::from_slice(storage.as_slice::<f32>()?, layout.shape(), &Device::Cpu)?;
+            let ys = xs.max_pool2d(2)?;
+            let numbers = candle_core::CpuStorage::F32(ys.flatten_all()?.to_vec1()?);
+            Ok((numbers, ys.shape().clone()))
+        }
+        fn bwd(&self, xs: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+            let xs = Var::from_tensor(xs)?;
+            let sum = (ops::max_pool2d(&xs, Pool2dConfig::square(2))? * gradient)?.sum_all()?;
+            Ok(sum.backward()?.get(&xs).cloned())
+        }
+    }
+
+    #[test]
+    fn an_operation_of_ones_own_is_refused_until_it_is_trusted() -> Result<()> {
+        let ys = images((2, 3, 6, 6))?.relu()?.apply_op1(Own)?;
+        let error = refuse(&ys.sum_all()?).unwrap_err().to_string();
+        assert!(error.contains("trust_gradient"), "{error}");
+        trust_gradient(&ys);
+        refuse(&ys.sum_all()?)
+    }
+
+    #[test]
+    fn the_whole_of_long_rows_is_pooled_by_no_window() -> Result<()> {
+        let scores = images((2, 2, 3, 256))?.exp()?;
+        let sums = scores.sum_keepdim(3)?;
+        let windows = windows(&scores, &sums);
+        assert_eq!(windows.len(), 128);
+        assert_eq!(likely(windows, &scores, &sums)?, []);
+        let pooled = scores.max_pool2d((1, 3))?;
+        assert_eq!(likely(vec![(1, 2), (1, 3)], &scores, &pooled)?, [(1, 3)]);
         Ok(())
     }
 
