@@ -4,21 +4,26 @@
 //! tensor of a loss carries its weight, from where the loss is computed to the optimizer and to the
 //! metrics. The losses of this crate carry it by themselves. [`weighted`] gives it to any other one.
 //!
-//! candle's tensors have no place for it, so a table keeps the weights of the last losses by the
+//! candle's tensors have no place for it, so each thread keeps a table of the weights of its last losses by the
 //! tensors' numbers. Every tensor has a number of its own, so no other tensor can be mistaken for a
 //! loss. A tensor that is computed from a loss (divided, added to another loss, detached) is another
 //! tensor and carries no weight.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Result, Tensor, TensorId, bail};
 
-/// The number of losses whose weights are kept. A step uses its losses soon after it has computed
-/// them.
-const KEPT: usize = 64;
+/// The number of losses whose weights are kept. A step uses its losses soon after it has computed them, if only after
+/// those of all its micro-batches.
+const KEPT: usize = 4096;
 
-static LAST: Mutex<VecDeque<(TensorId, LossWeight)>> = Mutex::new(VecDeque::new());
+/// The number of weights that may have labels in the memory of a GPU.
+const KEPT_ON_GPU: usize = 64;
+
+thread_local! {
+    static LAST: RefCell<VecDeque<(TensorId, LossWeight)>> = const { RefCell::new(VecDeque::new()) };
+}
 
 /// What a loss counted: the rows of a batch, for instance, that are not ignored.
 #[derive(Clone, Debug)]
@@ -66,20 +71,31 @@ impl LossWeight {
         Self { counted, varies: true, ignored: Some(ignored) }
     }
 
-    /// The weight that `loss` carries.
+    /// The weight that `loss` carries. The thread that has computed the loss knows it.
     pub fn of(loss: &Tensor) -> Option<Self> {
-        let last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut newest_first = last.iter().rev();
-        newest_first.find(|(id, _)| *id == loss.id()).map(|(_, weight)| weight.clone())
+        LAST.with_borrow(|last| {
+            let mut newest_first = last.iter().rev();
+            newest_first.find(|(id, _)| *id == loss.id()).map(|(_, weight)| weight.clone())
+        })
     }
 
     /// Lets `loss` carry this weight.
     pub fn give_to(self, loss: &Tensor) {
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.len() == KEPT {
-            last.pop_front();
+        let most = if self.labels().is_some() { KEPT_ON_GPU } else { KEPT };
+        LAST.with_borrow_mut(|last| {
+            while last.len() >= most {
+                last.pop_front();
+            }
+            last.push_back((loss.id(), self));
+        });
+    }
+
+    /// The class indices on a GPU that are counted when the number is needed.
+    pub fn labels(&self) -> Option<&Tensor> {
+        match &self.counted {
+            Counted::Known(_) => None,
+            Counted::AllBut { labels, .. } => Some(labels),
         }
-        last.push_back((loss.id(), self));
     }
 
     /// How much the loss counted. For class indices on a GPU with a class to ignore, it waits for the GPU.
