@@ -67,6 +67,8 @@ struct Setting {
     bad: Option<(u64, usize)>,
     /// The number of samples alternates between two.
     alternates: bool,
+    /// From which step on and until which one the layers before the last are frozen.
+    frozen: (u64, u64),
     /// The type of the parameters and images.
     dtype: DType,
     loss_scale: LossScale,
@@ -77,6 +79,7 @@ const PLAIN: Setting = Setting {
     overlap: true,
     bad: None,
     alternates: false,
+    frozen: (0, 0),
     dtype: DType::F32,
     loss_scale: LossScale::Off,
 };
@@ -100,7 +103,7 @@ fn train<M: Model>(
     setting: Setting,
     use_graph: bool,
 ) -> (Trained, u64, Vec<String>) {
-    let Setting { option, overlap, bad, alternates, dtype, loss_scale } = setting;
+    let Setting { option, overlap, bad, alternates, frozen, dtype, loss_scale } = setting;
     let params = Params::on(3, dtype, device);
     let on_device = |batch: Tensor| {
         let dtype = if batch.dtype() == DType::F32 { dtype } else { batch.dtype() };
@@ -122,6 +125,12 @@ fn train<M: Model>(
     let spars = if option == DistOption::SparseTopK { 0.3 } else { 0.02 };
     let (mut losses, mut outputs) = (Vec::new(), Vec::new());
     for step in 0..if alternates { 2 * STEPS } else { STEPS } {
+        if step == frozen.0 {
+            params.freeze(|name| !name.starts_with("out"));
+        }
+        if step == frozen.1 {
+            params.list().iter().for_each(candelabrum::nn::Param::unfreeze);
+        }
         let samples = if alternates && step % 2 == 1 { 3 } else { 4 };
         let seed = 100 * step + world.rank() as u64;
         let mut xs = batch(seed, samples);
@@ -217,6 +226,64 @@ fn steps_of_two_shapes_are_two_recordings() {
     let setting = Setting { alternates: true, ..PLAIN };
     let (replayed, notice) = compare((&World::single(), &gpu), Network::new, images, setting);
     assert_eq!((replayed, notice), (2 * REPLAYED, None));
+}
+
+#[test]
+fn a_recording_ends_where_other_parameters_are_frozen() {
+    let Some(gpu) = gpu() else { return };
+    // Frozen between two computed steps, and unfrozen between two replayed ones: the next one is computed again.
+    for (frozen, replayed) in [((2, 6), 3), ((5, 9), 2)] {
+        let setting = Setting { frozen, ..PLAIN };
+        let on = (&World::single(), &gpu);
+        assert_eq!(compare(on, Network::new, images, setting), (replayed, None), "{frozen:?}");
+    }
+}
+
+/// Ignores the rows of a class.
+struct Ignores(Network);
+
+impl Model for Ignores {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.forward(xs)
+    }
+
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        SoftMaxCrossEntropy::new().ignore_index(1).forward(output, targets)
+    }
+}
+
+/// The same, of labels that the step computes.
+struct Computes(Network);
+
+impl Model for Computes {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.forward(xs)
+    }
+
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let targets = targets.to_dtype(DType::I64)?;
+        SoftMaxCrossEntropy::new().ignore_index(1).forward(output, &targets)
+    }
+}
+
+#[test]
+fn weights_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    let on = (&world, world.device());
+    let new = |scope: &Scope| Ignores(Network::new(scope));
+    assert_eq!(compare(on, new, images, PLAIN), (REPLAYED, None));
+    let new = |scope: &Scope| Computes(Network::new(scope));
+    let (replayed, notice) = compare(on, new, images, PLAIN);
+    assert_eq!(replayed, 0);
+    assert!(notice.is_some_and(|notice| notice.contains("labels that the step computes")));
+}
+
+#[test]
+fn a_recorded_step_weighs_the_rows_of_its_own_batch() {
+    ranks("graphs::weights_main", 2);
 }
 
 #[test]

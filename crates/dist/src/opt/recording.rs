@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 use super::config::DistOptConfig;
 use super::loss_scale::RecordedScale;
 use super::request::Request;
-use crate::Result;
+use crate::{Error, Result};
 
 /// A capture of a forward pass, which a backward pass will continue.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Recorder {
     pub(super) noise: NoiseRecorder,
     pub(super) scale: RecordedScale,
     capture: Option<Capture>,
+    /// The memory from which the pass takes its inputs.
+    inputs: Vec<Tensor>,
     pub(super) pieces: Vec<Piece>,
 }
 
@@ -58,14 +60,27 @@ pub(super) struct Piece {
 }
 
 impl Recorder {
-    /// Begins to record this thread's work on the device of `params`.
-    pub(super) fn begin(params: &Params) -> Result<Self> {
+    /// Begins to record this thread's work on the device of `params`, which takes its inputs from this memory.
+    pub(super) fn begin(params: &Params, inputs: &[Tensor]) -> Result<Self> {
         // Whatever allocates memory comes before the capture.
         let noise = NoiseRecorder::begin(params)?;
         let device = params.device().clone();
         let scale = RecordedScale::new(&device)?;
         let capture = Some(Capture::begin(&device)?);
-        Ok(Self { device, noise, scale, capture, pieces: Vec::new() })
+        let inputs = inputs.to_vec();
+        Ok(Self { device, noise, scale, capture, inputs, pieces: Vec::new() })
+    }
+
+    /// Returns an error if what a loss counts can be counted only after a replay has begun. It is needed before.
+    pub(super) fn check(&self, weight: Option<&LossWeight>) -> Result<()> {
+        let Some(labels) = weight.and_then(LossWeight::labels) else { return Ok(()) };
+        if self.inputs.iter().any(|input| shares_memory(input, labels)) {
+            return Ok(());
+        }
+        let what =
+            "a recording of labels that the step computes and of which the loss ignores some"
+                .to_owned();
+        Err(Error::Unsupported { what })
     }
 
     /// Ends a piece, after which the gradients of `unit` are complete.
@@ -89,4 +104,9 @@ impl Recorder {
         self.capture = Some(Capture::begin(&self.device)?);
         Ok(())
     }
+}
+
+fn shares_memory(a: &Tensor, b: &Tensor) -> bool {
+    let ((a, _), (b, _)) = (a.storage_and_layout(), b.storage_and_layout());
+    std::ptr::eq(&*a, &*b)
 }

@@ -35,6 +35,7 @@ impl DistOpt {
         request: &Request,
     ) -> Result<()> {
         let weight = LossWeight::of(loss);
+        recorder.check(weight.as_ref())?;
         // Without one the share of the loss is 1 in every step.
         let varies = weight.as_ref().is_some_and(LossWeight::varies) || self.config.uneven;
         let is_scaled = self.scaler.is_on() || varies && self.group.world_size() > 1;
@@ -117,6 +118,7 @@ impl DistOpt {
     /// the request on which the ranks have agreed.
     pub(super) fn can_replay(&mut self, recording: &Recording) -> bool {
         let is_ready = self.agreed.as_ref() == Some(&recording.request)
+            && recording.request.frozen == self.frozen()
             && self.config == recording.config
             && self.accumulated.is_none()
             && self.fault.is_none();

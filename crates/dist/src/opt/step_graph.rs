@@ -226,7 +226,7 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
 fn begin<const I: usize>(opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; I]> {
     opt.params().remember_buffers()?;
     let own = copies_of(inputs)?;
-    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params())?));
+    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params(), &own)?));
     Ok(own)
 }
 
