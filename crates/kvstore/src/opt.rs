@@ -484,14 +484,14 @@ impl BackwardAndUpdate for StoreOpt {
     ) -> Result<()> {
         self.check_failure()?;
         // A step that is refused before anything leaves may be repeated.
-        let compression = compression(dist_option, spars, self.config.compression)?;
-        self.check_loss(loss)?;
-        let result = self.step(loss, dist_option, compression);
-        result.inspect_err(|error| {
-            self.fail(error);
-            // The failed batch leaves no trace in running statistics.
-            drop(self.params.restore_buffers());
-        })
+        let checked = compression(dist_option, spars, self.config.compression)
+            .and_then(|compression| self.check_loss(loss).map(|()| compression));
+        let result = checked.and_then(|compression| {
+            let result = self.step(loss, dist_option, compression);
+            result.inspect_err(|error| self.fail(error))
+        });
+        // The failed batch leaves no trace in running statistics.
+        result.inspect_err(|_| drop(self.params.restore_buffers()))
     }
 }
 
