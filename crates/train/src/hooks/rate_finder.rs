@@ -100,9 +100,12 @@ impl Hook for LearningRateFinder {
         if let Some((_, part)) = run.parts.first() {
             part.group().all_reduce(&mut sums, ReduceOp::Sum)?;
         }
-        let loss = if sums[1] == 0.0 { self.smoothed } else { sums[0] / sums[1] };
+        if sums[1] == 0.0 {
+            // Nothing counts in this batch, so the next one tries the rate again.
+            return Ok(Action::NOTHING);
+        }
         let number = self.points.len();
-        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * loss;
+        self.smoothed = SMOOTHING * self.smoothed + (1.0 - SMOOTHING) * sums[0] / sums[1];
         let unbiased = self.smoothed / (1.0 - SMOOTHING.powi(number as i32 + 1));
         self.points.push((self.rate(number), unbiased));
         self.lowest = self.lowest.min(unbiased);
