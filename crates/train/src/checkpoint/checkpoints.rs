@@ -332,13 +332,23 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoints of this directory that a run has made since it went back to `from`, the newest first.
+    /// The checkpoints of this directory that a run has made since it continued `from`, or one of the checkpoints in
+    /// this other directory, the newest first.
     fn since(&self, from: &Path) -> Result<Vec<PathBuf>> {
-        let Ok(from) = Manifest::read(from) else { return Ok(Vec::new()) };
-        let parent = Parent { run: from.run, step: from.position.step };
+        let sources = if is_checkpoint(from) {
+            vec![from.to_owned()]
+        } else if is_same(from, self.directory.path()) {
+            return Ok(Vec::new()); // its newest one is that of this branch
+        } else {
+            checkpoints_in(&Directory::new(from, String::new()))?
+        };
+        let sources = sources.iter().filter_map(|path| Manifest::read(path).ok());
+        let sources: Vec<Parent> =
+            sources.map(|it| Parent { run: it.run, step: it.position.step }).collect();
         let mut paths = checkpoints_in(&self.directory)?;
         paths.retain(|path| {
-            Manifest::read(path).is_ok_and(|manifest| manifest.parent.as_ref() == Some(&parent))
+            let parent = Manifest::read(path).ok().and_then(|manifest| manifest.parent);
+            parent.is_some_and(|parent| sources.contains(&parent))
         });
         Ok(paths)
     }
