@@ -1,6 +1,6 @@
 //! The options of all training examples.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candelabrum_datasets::{
@@ -50,11 +50,11 @@ pub struct TrainArgs {
 
     /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
 
     /// auto, mnist or synthetic; auto uses MNIST if it is available
     #[arg(long, default_value_t = DatasetKind::Auto)]
-    pub dataset: DatasetKind,
+    dataset: DatasetKind,
 
     /// Passes over the training data
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -74,7 +74,7 @@ pub struct TrainArgs {
 
     /// Random changes of training images: none, crop, or crop-flip
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    pub augment: Augment,
+    augment: Augment,
 
     /// The steps between two evaluations, beside those after each epoch
     #[arg(long, value_name = "STEPS", value_parser = parse_steps)]
@@ -312,6 +312,24 @@ impl TrainArgs {
         })
     }
 
+    /// `--data-dir`, for a program that reads its data itself.
+    pub fn data_dir(&self) -> Option<&Path> {
+        self.reads.data.note();
+        self.data_dir.as_deref()
+    }
+
+    /// `--dataset`, for a program that reads its data itself.
+    pub fn dataset(&self) -> DatasetKind {
+        self.reads.data.note();
+        self.dataset
+    }
+
+    /// `--augment`, for a program that changes its training data itself.
+    pub fn augment(&self) -> Augment {
+        self.reads.augment.note();
+        self.augment
+    }
+
     /// The training images with the random changes of these options.
     pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
         self.reads.augment.note();
@@ -457,8 +475,9 @@ impl TrainArgs {
     }
 }
 
-const AUGMENTED: &str = "`args.augmented(&images)` gives images with these changes";
-const LOADED: &str = "`load_data(&args, world)` reads the digits that these options choose";
+const AUGMENTED: &str =
+    "`args.augmented(&images)` gives images with these changes, `args.augment()` the option";
+const LOADED: &str = "`load_data(&args, world)` reads the digits that these options choose, `args.data_dir()` and `args.dataset()` the options";
 
 /// What a program has read of its options.
 #[derive(Clone, Debug, Default)]
