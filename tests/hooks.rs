@@ -580,6 +580,41 @@ fn the_finder_takes_negative_losses_and_ends_where_a_loss_is_not_finite() {
     assert!(points.len() < 60 && points.iter().all(|(_, loss)| loss.is_finite()), "{points:?}");
 }
 
+/// Counts nothing in every third step.
+struct CountsSometimes {
+    line: Line,
+    steps: std::cell::Cell<u64>,
+}
+
+impl Model for CountsSometimes {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.line.forward(xs)
+    }
+
+    fn loss(&self, output: &Tensor, ys: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let step = self.steps.replace(self.steps.get() + 1);
+        let counted = if step.is_multiple_of(3) { 0.0 } else { 8.0 };
+        candelabrum::nn::weighted(&(self.line.loss(output, ys)? + 10.0)?, counted)
+    }
+}
+
+#[test]
+fn the_finder_tries_a_rate_again_where_nothing_counts() {
+    let params = Params::new(1);
+    let line = Line { out: Linear::new(&params.root().pp("out"), 1) };
+    let model = CountsSometimes { line, steps: std::cell::Cell::new(0) };
+    let opt = DistOpt::new(Sgd::new(0.1), &params, &World::single()).unwrap();
+    let mut trainer = Trainer::new(model, opt).with_score(LossOnly);
+    trainer.compile((1, 6)).unwrap();
+    let mut finder = LearningRateFinder::new(1e-6, 1e-5, 30);
+    let fit = Fit::new(config(20)).hook(&mut finder);
+    trainer.fit_with(fit, &data(), None::<&TensorDataset<(Tensor, Tensor)>>).unwrap();
+    assert_eq!(trainer.position().step, 45);
+    let points = finder.points();
+    assert_eq!(points.len(), 30);
+    assert!(points.iter().all(|(_, loss)| (10.0..12.0).contains(loss)), "{points:?}");
+}
+
 #[test]
 fn a_creeping_loss_is_a_plateau() {
     // Losses that fall by a hundred-thousandth each time, as PyTorch counts them: five reductions in 16 evaluations.
@@ -614,6 +649,11 @@ fn options_that_a_program_does_not_read_are_refused_before_the_first_step() {
         let digits = Mnist::synthetic(0, 8, 8).unwrap();
         drop((args.augmented(&digits.train), args.data_request()));
         let read = trainer.fit_with(fit(), &data(), Some(&data()));
+        assert_eq!(read.is_ok(), named != "args.precision.params", "{options:?}");
+        let own = Args::parse_from(["test", "--epochs", "2"].iter().chain(options)).train;
+        let _ = (own.augment(), own.dataset(), own.data_dir());
+        let fit = own.fit_on(&World::single(), "points", SAMPLES).unwrap();
+        let read = trainer.fit_with(fit, &data(), Some(&data()));
         assert_eq!(read.is_ok(), named != "args.precision.params", "{options:?}");
     }
 }

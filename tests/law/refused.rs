@@ -129,6 +129,33 @@ fn a_loss_whose_weight_got_lost_is_refused() {
 }
 
 #[test]
+fn a_loss_that_is_refused_leaves_no_trace_in_running_statistics() {
+    on_ranks(1, 1, |world| {
+        let params = Params::new(0);
+        let norm = BatchNorm2d::new(&params.root().pp("norm"));
+        let loss = |factor: f64| {
+            let xs = (Tensor::arange(0f32, 8.0, &Device::Cpu).unwrap() * factor).unwrap();
+            let ys = norm.forward(&xs.reshape((2, 1, 2, 2)).unwrap()).unwrap();
+            ys.sqr().unwrap().mean_all().unwrap()
+        };
+        loss(0.5);
+        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
+        let mut opt = StoreOpt::new(Sgd::new(0.1), &params, &store).unwrap();
+        let mut step = |loss: &Tensor| {
+            let step = opt.backward_and_update_with(loss, DistOption::Fp32, 0.0);
+            step.map_err(|error| error.to_string())
+        };
+        let mean = || params.buffers()[0].value().to_vec1::<f32>().unwrap();
+        step(&loss(1.0)).unwrap();
+        let before = mean();
+        refused(step(&loss(f64::NAN)), &["the loss is not finite"]);
+        assert_eq!(mean(), before);
+        step(&loss(1.0)).unwrap();
+        assert!(mean().iter().all(|mean| mean.is_finite()));
+    });
+}
+
+#[test]
 fn a_weight_that_was_begun_must_be_that_of_the_losses() {
     on_ranks(2, 0, |world| {
         let net = Net::new();
