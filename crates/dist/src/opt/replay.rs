@@ -35,7 +35,11 @@ impl DistOpt {
         request: &Request,
     ) -> Result<()> {
         let weight = LossWeight::of(loss);
-        recorder.check(weight.as_ref())?;
+        if let Err(error) = recorder.check(weight.as_ref()) {
+            // The tensors of the capture go before it.
+            self.stage = Some(Stage::Forward(recorder));
+            return Err(error);
+        }
         // Without one the share of the loss is 1 in every step.
         let varies = weight.as_ref().is_some_and(LossWeight::varies) || self.config.uneven;
         let is_scaled = self.scaler.is_on() || varies && self.group.world_size() > 1;
