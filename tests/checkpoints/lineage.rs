@@ -130,19 +130,22 @@ fn a_restart_goes_on_from_the_newest_checkpoint_of_its_branch() {
 #[test]
 fn a_restart_of_a_run_from_another_directory_goes_on_from_its_own_newest_checkpoint() {
     let (source, place) = (whole(), Place::new(&OPTIONS));
-    fs::remove_dir_all(step(&source, 20)).unwrap();
+    for later in (8..=20).step_by(2) {
+        fs::remove_dir_all(step(&source, later)).unwrap();
+    }
     let from = source.checkpoints().display().to_string();
-    let options = ["--checkpoint-every", "1", "--resume", &from];
-    killed(&place.run(&[&options[..], &["--die", "0", "update", "2"]].concat()));
-    let (named, abandoned) = steps(&place.checkpoints());
-    assert_eq!((named, abandoned), (vec![19], vec![]));
+    let options = ["--resume", &from];
+    killed(&place.run(&[&options[..], &["--die", "0", "update", "7"]].concat()));
+    // In the seventh step after step 6. The last checkpoint may not have been whole.
+    let newest = *steps(&place.checkpoints()).0.last().unwrap();
+    assert!((8..=12).contains(&newest), "{newest}");
     let mut command = place.command(&options);
     command.env("CANDELABRUM_RESTART", "1");
     let (output, _) = Running::start(command).finish(LIMIT);
     let text = stderr(&output);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains(&format!("continues {}", step(&place, 19))), "{text}");
-    assert_eq!(steps(&place.checkpoints()), (vec![19, 20], vec![]));
+    assert!(text.contains(&format!("continues {}", step(&place, newest))), "{text}");
+    assert_eq!(steps(&place.checkpoints()).1, [] as [u64; 0]);
 }
 
 #[test]
