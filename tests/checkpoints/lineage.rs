@@ -57,6 +57,17 @@ fn killed(output: &Output) {
     assert!(!output.status.success(), "{}", stderr(output));
 }
 
+/// Starts a run as a launcher does after a failure. It must continue this checkpoint, and succeed.
+#[track_caller]
+fn restart(place: &Place, options: &[&str], continues: &str) {
+    let mut command = place.command(options);
+    command.env("CANDELABRUM_RESTART", "1");
+    let (output, _) = Running::start(command).finish(LIMIT);
+    let text = stderr(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains(&format!("continues {continues}")), "{text}");
+}
+
 #[test]
 fn a_run_that_goes_back_and_is_killed_goes_on_in_its_own_branch() {
     for workers in ["1", "2"] {
@@ -106,12 +117,7 @@ fn a_restart_goes_on_from_the_newest_checkpoint_of_its_branch() {
     let options = ["--lr", "0.001", "--resume", &back];
     killed(&place.run(&[&options[..], &["--die", "0", "update", "7"]].concat()));
     let newest = *steps(&place.checkpoints()).0.last().unwrap();
-    let mut command = place.command(&options);
-    command.env("CANDELABRUM_RESTART", "1");
-    let (output, _) = Running::start(command).finish(LIMIT);
-    let text = stderr(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains(&format!("continues {}", step(&place, newest))), "{text}");
+    restart(&place, &options, &step(&place, newest));
     assert_eq!(steps(&place.checkpoints()).1, [6, 8, 10, 12, 14, 16, 18, 20]);
 
     // One that was killed before its first checkpoint begins at PATH again.
@@ -119,12 +125,7 @@ fn a_restart_goes_on_from_the_newest_checkpoint_of_its_branch() {
     let back = step(&place, 4);
     let options = ["--lr", "0.001", "--resume", &back];
     killed(&place.run(&[&options[..], &["--die", "0", "update", "1"]].concat()));
-    let mut command = place.command(&options);
-    command.env("CANDELABRUM_RESTART", "1");
-    let (output, _) = Running::start(command).finish(LIMIT);
-    let text = stderr(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains(&format!("continues {back}")), "{text}");
+    restart(&place, &options, &back);
 }
 
 #[test]
@@ -139,12 +140,7 @@ fn a_restart_of_a_run_from_another_directory_goes_on_from_its_own_newest_checkpo
     // In the seventh step after step 6. The last checkpoint may not have been whole.
     let newest = *steps(&place.checkpoints()).0.last().unwrap();
     assert!((8..=12).contains(&newest), "{newest}");
-    let mut command = place.command(&options);
-    command.env("CANDELABRUM_RESTART", "1");
-    let (output, _) = Running::start(command).finish(LIMIT);
-    let text = stderr(&output);
-    assert!(output.status.success(), "{text}");
-    assert!(text.contains(&format!("continues {}", step(&place, newest))), "{text}");
+    restart(&place, &options, &step(&place, newest));
     assert_eq!(steps(&place.checkpoints()).1, [] as [u64; 0]);
 }
 

@@ -443,33 +443,47 @@ mod tests {
         Ok(())
     }
 
-    /// Which thread carries out two tasks that were given while another thread had the turn, and which
-    /// gave them.
-    fn worker_and_giver() -> Result<(thread::ThreadId, thread::ThreadId)> {
-        let engine = engine(true)?;
+    /// Runs `meanwhile` while another thread has the turn, which keeps it for `held` after `meanwhile` has released
+    /// it.
+    fn while_another_has_the_turn<R>(
+        engine: &Engine<Journal>,
+        held: Duration,
+        meanwhile: impl FnOnce(mpsc::Sender<()>) -> R,
+    ) -> R {
         let (begun, has_begun) = mpsc::channel();
-        let (release, released) = mpsc::channel::<()>();
+        let (release, released) = mpsc::channel();
         thread::scope(|scope| {
-            let engine = &engine;
             scope.spawn(move || {
                 engine.run_if_idle(|_| {
                     begun.send(()).expect("the test waits");
                     released.recv().expect("the test goes on");
+                    thread::sleep(held);
                 })
             });
-            has_begun.recv().expect("the first thread");
-            let second = scope.spawn(|| {
-                let light = engine.begin(When::WaitedFor, enter(1));
-                engine.run(enter(2))?;
-                light.wait().map(|()| thread::current().id())
-            });
-            // Until the second thread sleeps, or nearly.
-            thread::sleep(Duration::from_millis(3));
-            release.send(()).expect("the first thread waits");
-            let giver = second.join().expect("no panic")?;
-            let entries = engine.run(|journal| Ok(journal.entries.clone()))?;
-            assert_eq!(entries.iter().map(|&(number, _)| number).collect::<Vec<_>>(), [1, 2]);
-            Ok((entries[1].1, giver))
+            has_begun.recv().expect("the other thread");
+            meanwhile(release)
+        })
+    }
+
+    /// Which thread carries out two tasks that were given while another thread had the turn, and which
+    /// gave them.
+    fn worker_and_giver() -> Result<(thread::ThreadId, thread::ThreadId)> {
+        let engine = &engine(true)?;
+        while_another_has_the_turn(engine, Duration::ZERO, |release| {
+            thread::scope(|scope| {
+                let second = scope.spawn(|| {
+                    let light = engine.begin(When::WaitedFor, enter(1));
+                    engine.run(enter(2))?;
+                    light.wait().map(|()| thread::current().id())
+                });
+                // Until the second thread sleeps, or nearly.
+                thread::sleep(Duration::from_millis(3));
+                release.send(()).expect("the first thread waits");
+                let giver = second.join().expect("no panic")?;
+                let entries = engine.run(|journal| Ok(journal.entries.clone()))?;
+                assert_eq!(entries.iter().map(|&(number, _)| number).collect::<Vec<_>>(), [1, 2]);
+                Ok((entries[1].1, giver))
+            })
         })
     }
 
@@ -490,11 +504,7 @@ mod tests {
         let engine = engine(true)?;
         for number in 0..5 {
             let ticket = engine.begin(When::WaitedFor, enter(number));
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while !ticket.is_complete() {
-                assert!(Instant::now() < deadline, "task {number} still lies there");
-                thread::sleep(Duration::from_millis(1));
-            }
+            wait_until(&format!("task {number} is complete"), || ticket.is_complete());
         }
         Ok(())
     }
@@ -514,18 +524,7 @@ mod tests {
         for held in [0, 1, 3, 5, 30].map(Duration::from_millis) {
             let engine = engine(true)?;
             wait_until("the communication thread sleeps", || engine.shared.queue.lock().dozing);
-            let (begun, has_begun) = mpsc::channel();
-            let (release, released) = mpsc::channel::<()>();
-            thread::scope(|scope| {
-                let engine = &engine;
-                scope.spawn(move || {
-                    engine.run_if_idle(|_| {
-                        begun.send(()).expect("the test waits");
-                        released.recv().expect("the test goes on");
-                        thread::sleep(held);
-                    })
-                });
-                has_begun.recv().expect("the other thread");
+            while_another_has_the_turn(&engine, held, |release| {
                 let ticket = engine.begin(When::WaitedFor, enter(1));
                 release.send(()).expect("the other thread waits");
                 wait_until("the task is complete", || ticket.is_complete());
