@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod draw;
+mod listing;
 mod ranks;
 mod refused;
 mod runs;

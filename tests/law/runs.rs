@@ -17,6 +17,7 @@ use candelabrum::train::{AnyOpt, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
 use crate::draw::{Draw, for_each_seed};
+use crate::listing::Listing;
 use crate::ranks::on_ranks;
 
 /// Seeds that have found something.
@@ -26,6 +27,8 @@ const CLASSES: usize = 3;
 const FEATURES: usize = 4;
 const IGNORED: i64 = -100;
 const TERM: i32 = 15;
+/// The directory of checkpoints within that of a run.
+const CHECKPOINTS: &str = "checkpoints";
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
@@ -417,7 +420,7 @@ impl Call<'_> {
             spars: 0.4,
             seed: case.data_seed,
             evaluate_every: case.evaluate_every,
-            checkpoints: Some((self.dir.join("checkpoints"), checkpoints)),
+            checkpoints: Some((self.dir.join(CHECKPOINTS), checkpoints)),
             interrupt: interrupt.clone(),
             ..FitConfig::default()
         };
@@ -447,18 +450,8 @@ impl Call<'_> {
     }
 }
 
-/// The steps of the checkpoints in a directory.
-fn steps(dir: &Path) -> Vec<u64> {
-    let names = fs::read_dir(dir.join("checkpoints")).into_iter().flatten();
-    let step = |name: String| name.strip_prefix("step-")?.parse().ok();
-    let mut steps: Vec<u64> =
-        names.filter_map(|entry| step(entry.unwrap().file_name().into_string().unwrap())).collect();
-    steps.sort_unstable();
-    steps
-}
-
 fn checkpoint(dir: &Path, step: u64) -> PathBuf {
-    dir.join(format!("checkpoints/step-{step:08}"))
+    dir.join(CHECKPOINTS).join(format!("step-{step:08}"))
 }
 
 /// The losses and accuracies of the epochs in the report.
@@ -493,15 +486,17 @@ fn check(seed: u64) {
 
     let dir = tempfile::tempdir().unwrap();
     let (mut ranks, mut servers, mut batch) = (case.ranks, case.servers, case.batch);
-    let mut resume = Resume::Auto;
+    let (mut resume, mut back) = (Resume::Auto, None);
     let mut saved_world = case.ranks;
     let mut is_same_world = true;
+    // The checkpoint that the run would continue, and for each one the step to which the run had gone back for it.
+    let (mut newest_step, mut sources) = (0, BTreeMap::new());
     let (mut rows, mut evaluations) = (BTreeMap::new(), Vec::new());
     let mut last = None;
     for number in 0..=case.parts.len() {
         let part = case.parts.get(number).copied();
-        let before = steps(dir.path());
-        if before.is_empty() {
+        let before = Listing::read(&dir.path().join(CHECKPOINTS));
+        if before.named.is_empty() {
             // Nothing was saved, so other options would begin another run.
             (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
             saved_world = ranks;
@@ -511,12 +506,13 @@ fn check(seed: u64) {
         let divides = case.global().is_multiple_of(ranks)
             && (ranks != saved_world || ranks * batch * case.accumulate == case.global())
             && servers == case.servers;
-        if !before.is_empty() && !divides {
+        let after = Listing::read(&dir.path().join(CHECKPOINTS));
+        if !before.named.is_empty() && !divides {
             assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));
             assert!(seen.rows.is_empty(), "{}", say("a step was taken before it was refused"));
-            assert_eq!(steps(dir.path()), before, "{}", say("a refused run changed the directory"));
+            assert_eq!(after, before, "{}", say("a refused run changed the directory"));
             (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
-            resume = Resume::Auto;
+            (resume, back) = (Resume::Auto, None);
             if part.is_none() {
                 let (ends, seen) =
                     call(dir.path(), ranks, servers, batch, Resume::Auto, None).run();
@@ -527,13 +523,24 @@ fn check(seed: u64) {
             continue;
         }
         is_same_world &= ranks == saved_world;
+        let from = back.unwrap_or(newest_step);
+        if let Some((first, _)) = seen.rows.first_key_value() {
+            assert_eq!(*first, from, "{}", say(&format!("call {number} began at another step")));
+        }
         merge(&mut rows, &mut evaluations, seen, &say);
-        let after = steps(dir.path());
+        let source = back.or(sources.get(&from).copied().flatten());
+        let source = source.filter(|source| before.named.contains_key(source));
+        if let Err(why) = after.check(&before, from, source, case.keep) {
+            panic!("{}", say(&format!("call {number}: {why}: {before:?} became {after:?}")));
+        }
+        let written = after.written_since(&before);
+        newest_step = written.iter().max().copied().unwrap_or(from);
+        sources.extend(written.into_iter().map(|step| (step, source)));
         let failed = part.is_some_and(|part| part.way == Way::Failure);
         if ends.iter().all(std::result::Result::is_ok) {
             let step = ends[0].as_ref().unwrap().position.step;
             assert!(
-                after.contains(&step),
+                after.named.contains_key(&step),
                 "{}",
                 say(&format!("step {step} was not saved: {after:?}"))
             );
@@ -544,16 +551,18 @@ fn check(seed: u64) {
             );
             assert!(failed, "{}", say(&why));
         }
-        saved_world = newest(dir.path()).map_or(saved_world, |newest| newest.world_size);
+        if !after.named.is_empty() {
+            saved_world = Manifest::read(&checkpoint(dir.path(), newest_step)).unwrap().world_size;
+        }
         last = Some(ends);
         if let Some(part) = part {
             (ranks, servers, batch) = (part.ranks, part.servers, part.batch);
-            resume = Resume::Auto;
-            if part.back && after.len() > 1 {
+            (resume, back) = (Resume::Auto, None);
+            if part.back && after.named.len() > 1 {
                 // One that is not the newest.
-                let older =
-                    after[after.len() / 2 - usize::from(after.len() / 2 == after.len() - 1)];
-                resume = Resume::From(checkpoint(dir.path(), older));
+                let older: Vec<u64> = after.named.keys().copied().collect();
+                let older = older[(older.len() - 1) / 2];
+                (resume, back) = (Resume::From(checkpoint(dir.path(), older)), Some(older));
                 let Manifest { world_size, .. } =
                     Manifest::read(&checkpoint(dir.path(), older)).unwrap();
                 saved_world = world_size;
@@ -581,6 +590,8 @@ fn check(seed: u64) {
     if is_same_world {
         assert_eq!(ends[0].parameters, whole_ends[0].parameters, "{}", say("other bits"));
         assert_eq!(format!("{reports:?}"), format!("{expected:?}"), "{}", say("other reports"));
+        let best = [&dir, &whole_dir].map(|dir| Listing::read(&dir.path().join(CHECKPOINTS)).best);
+        assert_eq!(best[0], best[1], "{}", say("other best checkpoints"));
     } else {
         let pairs = ends[0].parameters.iter().zip(&whole_ends[0].parameters);
         let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
@@ -594,12 +605,6 @@ fn check(seed: u64) {
             );
         }
     }
-}
-
-/// The checkpoint that was written last.
-fn newest(dir: &Path) -> Option<Manifest> {
-    let all = steps(dir).into_iter().filter_map(|step| Manifest::read(&checkpoint(dir, step)).ok());
-    all.max_by_key(|manifest| manifest.number)
 }
 
 /// Adds what a call has seen. A step that is trained again has the rows that it had.

@@ -1,0 +1,90 @@
+//! What a directory of checkpoints lists before and after a run, and what the run may have changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use candelabrum::train::checkpoint::Manifest;
+use serde_json::Value;
+
+/// The names in a directory of checkpoints.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Listing {
+    /// The checkpoints' numbers in the order of writing, by their steps.
+    pub(crate) named: BTreeMap<u64, u64>,
+    /// The steps of the checkpoints that were left behind.
+    abandoned: Vec<u64>,
+    /// The steps and values of the best checkpoints, by the names of their files.
+    pub(crate) best: BTreeMap<String, (u64, f64)>,
+}
+
+impl Listing {
+    /// Of a directory that need not exist.
+    pub(crate) fn read(dir: &Path) -> Self {
+        let mut listing = Self::default();
+        for entry in fs::read_dir(dir).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if let Some((before, step)) = name.split_once("step-") {
+                let step = step.parse().unwrap();
+                if before.is_empty() {
+                    listing.named.insert(step, Manifest::read(&path).unwrap().number);
+                } else {
+                    listing.abandoned.push(step);
+                }
+            } else if name.starts_with("best") {
+                let best: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+                let value = best["value"].as_f64().unwrap_or(f64::NAN);
+                listing.best.insert(name.to_owned(), (best["step"].as_u64().unwrap(), value));
+            }
+        }
+        listing.abandoned.sort_unstable();
+        listing
+    }
+
+    /// The steps of the checkpoints that were written after `before`, the lowest first.
+    pub(crate) fn written_since(&self, before: &Self) -> Vec<u64> {
+        let last = before.named.values().max();
+        let new = self.named.iter().filter(|(_, number)| Some(*number) > last);
+        new.map(|(step, _)| *step).collect()
+    }
+
+    /// Refuses what a run that began at the checkpoint of step `from`, and that keeps the newest `keep`, must not have
+    /// made of the directory `before`. `source` is the step to which this branch of the run went back.
+    pub(crate) fn check(
+        &self,
+        before: &Self,
+        from: u64,
+        source: Option<u64>,
+        keep: usize,
+    ) -> Result<(), String> {
+        let written = self.written_since(before);
+        let later = before.named.keys().filter(|step| **step > from);
+        let mut abandoned: Vec<u64> = before.abandoned.iter().chain(later).copied().collect();
+        abandoned.sort_unstable();
+        if self.abandoned != abandoned {
+            return Err(format!("left behind are {:?}, not {abandoned:?}", self.abandoned));
+        }
+        if let Some(step) = self.named.keys().find(|step| **step > from && !written.contains(step))
+        {
+            return Err(format!("step {step} of the branch before is still there"));
+        }
+        if let Some(source) = source.filter(|source| !self.named.contains_key(source)) {
+            return Err(format!("step {source}, to which the run went back, is gone"));
+        }
+        let is_gone = |step: u64| !self.named.contains_key(&step);
+        if let Some((name, best)) = self.best.iter().find(|(_, best)| is_gone(best.0)) {
+            return Err(format!("{name} names {best:?}, which is gone"));
+        }
+        let newer = |step: u64| self.named.range(step + 1..).count();
+        let mut old = before.named.keys().copied().filter(|step| *step <= from);
+        if let Some(step) = old.find(|step| is_gone(*step) && newer(*step) < keep) {
+            return Err(format!("step {step} is gone, although the newest {keep} stay"));
+        }
+        let most = keep + self.best.len() + usize::from(source.is_some());
+        if !written.is_empty() && self.named.len() > most {
+            return Err(format!("{:?} are more than {most}", self.named.keys()));
+        }
+        Ok(())
+    }
+}
