@@ -1,6 +1,6 @@
 //! What a directory of checkpoints lists before and after a run, and what the run may have changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -49,24 +49,32 @@ impl Listing {
         new.map(|(step, _)| *step).collect()
     }
 
-    /// Refuses what a run that began at the checkpoint of step `from`, and that keeps the newest `keep`, must not have
-    /// made of the directory `before`. `source` is the step to which this branch of the run went back.
+    /// The step of the whole checkpoint that was written last.
+    pub(crate) fn newest(&self, damaged: &BTreeSet<u64>) -> Option<u64> {
+        let whole = self.named.iter().filter(|(step, _)| !damaged.contains(step));
+        whole.max_by_key(|(_, number)| **number).map(|(step, _)| *step)
+    }
+
+    /// Refuses what a run that keeps the newest `keep` checkpoints must not have made of the directory `before`. The run
+    /// went `back` to the checkpoint of this step, or continued the newest one. `source` is the step to which its
+    /// branch went back.
     pub(crate) fn check(
         &self,
         before: &Self,
-        from: u64,
+        back: Option<u64>,
         source: Option<u64>,
         keep: usize,
     ) -> Result<(), String> {
         let written = self.written_since(before);
-        let later = before.named.keys().filter(|step| **step > from);
+        let is_later = |step: u64| back.is_some_and(|back| step > back);
+        let later = before.named.keys().filter(|step| is_later(**step));
         let mut abandoned: Vec<u64> = before.abandoned.iter().chain(later).copied().collect();
         abandoned.sort_unstable();
         if self.abandoned != abandoned {
             return Err(format!("left behind are {:?}, not {abandoned:?}", self.abandoned));
         }
-        if let Some(step) = self.named.keys().find(|step| **step > from && !written.contains(step))
-        {
+        let is_old = |step: &&u64| is_later(**step) && !written.contains(step);
+        if let Some(step) = self.named.keys().find(is_old) {
             return Err(format!("step {step} of the branch before is still there"));
         }
         if let Some(source) = source.filter(|source| !self.named.contains_key(source)) {
@@ -76,9 +84,11 @@ impl Listing {
         if let Some((name, best)) = self.best.iter().find(|(_, best)| is_gone(best.0)) {
             return Err(format!("{name} names {best:?}, which is gone"));
         }
-        let newer = |step: u64| self.named.range(step + 1..).count();
-        let mut old = before.named.keys().copied().filter(|step| *step <= from);
-        if let Some(step) = old.find(|step| is_gone(*step) && newer(*step) < keep) {
+        let newer = |number: u64| self.named.values().filter(|other| **other > number).count();
+        let mut old = before.named.iter().filter(|(step, _)| !is_later(**step));
+        if let Some((step, _)) =
+            old.find(|(step, number)| is_gone(**step) && newer(**number) < keep)
+        {
             return Err(format!("step {step} is gone, although the newest {keep} stay"));
         }
         let most = keep + self.best.len() + usize::from(source.is_some());

@@ -3,7 +3,7 @@
 //! first step.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -79,6 +79,8 @@ struct Part {
     batch: usize,
     /// Goes back to an older checkpoint instead of continuing the newest one.
     back: bool,
+    /// A byte of the newest checkpoint has changed, so the one before it is continued.
+    damage: bool,
 }
 
 /// A way in which a run ends before its end.
@@ -135,6 +137,7 @@ impl Case {
                     },
                     batch,
                     back: draw.chance(30),
+                    damage: draw.chance(20),
                 }
             })
             .collect();
@@ -454,6 +457,15 @@ fn checkpoint(dir: &Path, step: u64) -> PathBuf {
     dir.join(CHECKPOINTS).join(format!("step-{step:08}"))
 }
 
+/// Changes a byte of a checkpoint's numbers.
+fn change_a_byte(checkpoint: &Path) {
+    let mut files = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.find(|path| path.extension().is_some_and(|it| it == "safetensors")).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
 /// The losses and accuracies of the epochs in the report.
 fn reported(dir: &Path) -> Vec<[f64; 4]> {
     let text = fs::read_to_string(dir.join("report.json")).unwrap();
@@ -491,6 +503,7 @@ fn check(seed: u64) {
     let mut is_same_world = true;
     // The checkpoint that the run would continue, and for each one the step to which the run had gone back for it.
     let (mut newest_step, mut sources) = (0, BTreeMap::new());
+    let mut damaged = BTreeSet::new();
     let (mut rows, mut evaluations) = (BTreeMap::new(), Vec::new());
     let mut last = None;
     for number in 0..=case.parts.len() {
@@ -530,11 +543,12 @@ fn check(seed: u64) {
         merge(&mut rows, &mut evaluations, seen, &say);
         let source = back.or(sources.get(&from).copied().flatten());
         let source = source.filter(|source| before.named.contains_key(source));
-        if let Err(why) = after.check(&before, from, source, case.keep) {
+        if let Err(why) = after.check(&before, back, source, case.keep) {
             panic!("{}", say(&format!("call {number}: {why}: {before:?} became {after:?}")));
         }
         let written = after.written_since(&before);
-        newest_step = written.iter().max().copied().unwrap_or(from);
+        damaged.retain(|step| after.named.contains_key(step) && !written.contains(step));
+        newest_step = if written.is_empty() { from } else { after.newest(&damaged).unwrap() };
         sources.extend(written.into_iter().map(|step| (step, source)));
         let failed = part.is_some_and(|part| part.way == Way::Failure);
         if ends.iter().all(std::result::Result::is_ok) {
@@ -551,22 +565,25 @@ fn check(seed: u64) {
             );
             assert!(failed, "{}", say(&why));
         }
-        if !after.named.is_empty() {
-            saved_world = Manifest::read(&checkpoint(dir.path(), newest_step)).unwrap().world_size;
-        }
         last = Some(ends);
         if let Some(part) = part {
             (ranks, servers, batch) = (part.ranks, part.servers, part.batch);
             (resume, back) = (Resume::Auto, None);
-            if part.back && after.named.len() > 1 {
+            let mut older: Vec<u64> = after.named.keys().copied().collect();
+            older.retain(|step| !damaged.contains(step));
+            if part.back && older.len() > 1 {
                 // One that is not the newest.
-                let older: Vec<u64> = after.named.keys().copied().collect();
                 let older = older[(older.len() - 1) / 2];
                 (resume, back) = (Resume::From(checkpoint(dir.path(), older)), Some(older));
-                let Manifest { world_size, .. } =
-                    Manifest::read(&checkpoint(dir.path(), older)).unwrap();
-                saved_world = world_size;
+            } else if part.damage && older.len() > 1 {
+                change_a_byte(&checkpoint(dir.path(), newest_step));
+                damaged.insert(newest_step);
+                newest_step = after.newest(&damaged).unwrap();
             }
+        }
+        if !after.named.is_empty() {
+            let continued = checkpoint(dir.path(), back.unwrap_or(newest_step));
+            saved_world = Manifest::read(&continued).unwrap().world_size;
         }
     }
     let ends = last.unwrap();
