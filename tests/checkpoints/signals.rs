@@ -310,6 +310,19 @@ fn ranks_have_as_long_to_save_their_state_as_the_user_says() {
 }
 
 #[test]
+fn ranks_that_need_seconds_to_save_their_state_have_them() {
+    for_each([Way::Workers, Way::Command], |way| {
+        let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
+        // A step that lasts longer than launchers usually wait, but not as long as `--grace` allows.
+        let mut job = Job::start(way, 2, &place, &["--slow", "5000"]).unwrap();
+        job.wait(|| steps_seen(&place) >= 1);
+        job.send(Sent::Launcher(TERM));
+        let Ended { code, text } = job.finish();
+        assert_eq!((code, place.steps().len()), (Some(143), 1), "{way:?}: {text}");
+    });
+}
+
+#[test]
 fn a_run_without_checkpoints_ends_soon_with_a_clear_line() {
     let cases = [
         (Way::Alone, 1, Sent::Key, "SIGINT"),
