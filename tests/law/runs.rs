@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use candelabrum::candle;
 use candelabrum::prelude::*;
@@ -316,9 +317,11 @@ impl Hook for Disturber {
     }
 }
 
-/// Measures nothing, and asks for the end of the run in an evaluation.
+/// Measures the accuracy, and asks for the end of the run in each batch of an evaluation.
 struct InEvaluation {
     is_chosen: bool,
+    /// The batches in which it has asked.
+    asked: Arc<AtomicUsize>,
     params: Params,
     interrupt: Interrupt,
 }
@@ -337,6 +340,7 @@ impl Score for InEvaluation {
     ) -> Result<()> {
         if self.is_chosen && !self.params.is_training() {
             self.interrupt.request(TERM);
+            self.asked.fetch_add(1, Ordering::Relaxed);
         }
         Accuracy.add_counted(output, targets, ignored, metrics)
     }
@@ -347,6 +351,8 @@ impl Score for InEvaluation {
 struct End {
     parameters: Vec<f32>,
     position: Position,
+    /// The batches of evaluations in which this rank has asked for the end of the run.
+    asked: usize,
 }
 
 /// One call of `fit` in a directory.
@@ -404,8 +410,10 @@ impl Call<'_> {
             part.is_some_and(|part| part.rank >= world.world_size() || part.rank == world.rank());
         // In an evaluation after the step of the disturbance.
         let in_evaluation = part.is_some_and(|part| part.way == Way::SignalInEvaluation);
+        let asked = Arc::<AtomicUsize>::default();
         let score = InEvaluation {
             is_chosen: is_chosen && in_evaluation,
+            asked: Arc::clone(&asked),
             params: params.clone(),
             interrupt: interrupt.clone(),
         };
@@ -449,7 +457,7 @@ impl Call<'_> {
             param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap()
         };
         let parameters = params.list().iter().flat_map(values).collect();
-        Ok(End { parameters, position: trainer.position() })
+        Ok(End { parameters, position: trainer.position(), asked: asked.load(Ordering::Relaxed) })
     }
 }
 
@@ -550,6 +558,10 @@ fn check(seed: u64) {
         damaged.retain(|step| after.named.contains_key(step) && !written.contains(step));
         newest_step = if written.is_empty() { from } else { after.newest(&damaged).unwrap() };
         sources.extend(written.into_iter().map(|step| (step, source)));
+        let heard_late = |end: &&End| end.asked > 1;
+        if let Some(End { asked, .. }) = ends.iter().flatten().find(heard_late) {
+            panic!("{}", say(&format!("{asked} batches were evaluated before a signal was heard")));
+        }
         let failed = part.is_some_and(|part| part.way == Way::Failure);
         if ends.iter().all(std::result::Result::is_ok) {
             let step = ends[0].as_ref().unwrap().position.step;
