@@ -45,18 +45,19 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 pub(crate) fn quantile(values: &[f64], share: f64) -> Option<(f64, [f64; 2])> {
     let (sorted, n) = (sorted(values), values.len());
     let last = n.checked_sub(1)?;
-    // `chance` is that of `k` values below the quantile, `below` that of at most `k`.
-    let (mut chance, mut below) = ((1.0 - share).powi(n as i32), 0.0);
+    // `chance` is that of `k` values below the quantile, `below` that of at most `k`. It is kept as a logarithm: that of
+    // none below is less than the least f64 from 308 values on.
+    let (mut chance, mut below) = (n as f64 * (1.0 - share).ln(), 0.0);
     let (mut low, mut high) = (0, last);
     for k in 0..n {
-        below += chance;
+        below += chance.exp();
         if below <= 0.025 {
             low = k;
         }
         if below >= 0.975 {
             high = high.min(k);
         }
-        chance *= (n - k) as f64 / (k + 1) as f64 * share / (1.0 - share);
+        chance += ((n - k) as f64 / (k + 1) as f64 * share / (1.0 - share)).ln();
     }
     let middle = (share * n as f64) as usize;
     Some((sorted[middle.min(last)], [sorted[low], sorted[high]]))
@@ -94,6 +95,8 @@ mod tests {
         // The sign test's table of 15 values has the median between the 4th and the 12th.
         assert_eq!(of(15, 0.5), Some((8.0, [4.0, 12.0])));
         assert_eq!(of(151, 0.9), Some((136.0, [128.0, 144.0])));
+        // About 1.96 standard deviations of 30 on each side.
+        assert_eq!(of(10_000, 0.9), Some((9_001.0, [8_941.0, 9_059.0])));
         assert_eq!([of(1, 0.9), of(0, 0.9)], [Some((1.0, [1.0, 1.0])), None]);
     }
 
