@@ -32,6 +32,16 @@ extern "C" __global__ void add_elements(float *values, count_t len, unsigned *wr
   }
 }
 
+// Puts n elements, whose places are at words[first], into the `len` values bit for bit: a sum would make
+// another NaN of a NaN, and 0 of a -0.
+extern "C" __global__ void place_elements(unsigned *values, count_t len, const unsigned *words,
+                                          count_t first, count_t room, count_t n) {
+  FOR_EACH(i, n) {
+    unsigned at = words[first + i];
+    if (at < len) values[at] = words[first + room + i];
+  }
+}
+
 // Divides the n values. After a wrong position the first value becomes NaN.
 extern "C" __global__ void divide(float *values, float divisor, const unsigned *wrong, count_t n) {
   FOR_EACH(i, n) {

@@ -31,6 +31,14 @@ impl Elements<'_> {
         Ok(message)
     }
 
+    /// Puts the elements into their places in `values`, bit for bit. No place may be outside of them.
+    pub(super) fn place_in(&self, gpu: &Gpu, values: &mut CudaSpanMut<'_>) -> Result<()> {
+        let len = values.len();
+        let own = [read(self.words)?.into(), self.first.into(), self.room.into()];
+        let args = [&[values.into(), len.into()], &own[..]].concat();
+        Ok(gpu.launch(KERNELS, "place_elements", Grid::for_each(self.count), &args)?)
+    }
+
     /// Adds the elements to `values`. A position outside of them makes `wrong` 1.
     pub(super) fn add_to(
         &self,

@@ -101,14 +101,12 @@ impl Taken {
         self.first(count).pack(&self.gpu, room)
     }
 
-    /// Returns the first `count` elements to their places in `values`, where zeros are. A -0, which
-    /// no threshold above 0 selects, becomes a 0.
+    /// Returns the first `count` elements to their places in `values`, bit for bit.
     ///
     /// # Errors
     /// The GPU's errors.
     pub fn put_back(&self, count: usize, mut values: CudaSpanMut<'_>) -> Result<()> {
-        let mut wrong = words(&self.gpu, 1)?; // a position that was selected is not
-        self.first(count).add_to(&self.gpu, &mut values, &mut wrong)
+        self.first(count).place_in(&self.gpu, &mut values)
     }
 
     fn first(&self, count: usize) -> Elements<'_> {
