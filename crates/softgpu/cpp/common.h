@@ -12,6 +12,8 @@ typedef uint64_t devptr;
 long env(const char *name, long otherwise);
 // SOFTGPU_TRACE: whether calls are printed.
 bool trace();
+// Whether what is documented nowhere is an error.
+bool strict();
 // Prints one line "softgpu: ..." on stderr.
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define TRACE(...) (trace() ? say(__VA_ARGS__) : (void)0)

@@ -12,7 +12,7 @@ static bool on_device(const char *call, devptr p, size_t n) {
 
 API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a copy to the device");
     if (!on_device("a copy to the device", d, n)) return INVALID;
     if (is_pinned(h, n)) {
         enqueue(s, [=] { memcpy((void *)d, h, n); });
@@ -27,7 +27,7 @@ API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
 }
 API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a copy from the device");
     if (!on_device("a copy from the device", d, n)) return INVALID;
     bool waits = !is_pinned(h, n);
     if (s->capture && waits) return spoil(s, CAPTURING);
@@ -37,7 +37,7 @@ API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
 }
 API int cuMemcpyDtoDAsync_v2(devptr d, devptr a, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a copy on the device");
     const char *call = "a copy on the device";
     if (!on_device(call, d, n) || !on_device(call, a, n)) return INVALID;
     enqueue(s, [=] { memmove((void *)d, (void *)a, n); });
@@ -55,21 +55,21 @@ API int cuMemcpyPeerAsync(devptr d, void *, devptr a, void *, size_t n, void *sh
 }
 API int cuMemsetD8Async(devptr d, unsigned char v, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, n)) return INVALID;
     enqueue(s, [=] { memset((void *)d, v, n); });
     return OK;
 }
 API int cuMemsetD16Async(devptr d, unsigned short v, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, 2 * n)) return INVALID;
     enqueue(s, [=] { std::fill_n((unsigned short *)d, n, v); });
     return OK;
 }
 API int cuMemsetD32Async(devptr d, unsigned v, size_t n, void *sh) {
     STREAM(sh);
-    if (!n) return OK;
+    if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, 4 * n)) return INVALID;
     enqueue(s, [=] { std::fill_n((unsigned *)d, n, v); });
     return OK;

@@ -14,6 +14,11 @@ bool trace() {
     return on;
 }
 
+bool strict() {
+    static bool on = env("SOFTGPU_STRICT", 0);
+    return on;
+}
+
 void say(const char *format, ...) {
     char line[1024];
     va_list list;

@@ -107,6 +107,12 @@ int spoil(Stream *s, int code) {
     return code;
 }
 
+int nothing(Stream *s, const char *call) {
+    if (!s->capture || !strict()) return OK;
+    say("%s of no bytes in a capture", call);
+    return spoil(s, INVALID);
+}
+
 void synchronize(Stream *s) {
     auto mark = std::make_shared<Mark>();
     enqueue(

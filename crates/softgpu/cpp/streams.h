@@ -81,6 +81,8 @@ bool launch_memory(const Graph &g);
 void delete_graph(Graph *g);
 // Spoils the capture of the stream, and returns the code.
 int spoil(Stream *s, int code);
+// The result of a call with no bytes: an error in a capture with SOFTGPU_STRICT.
+int nothing(Stream *s, const char *call);
 
 // Defines `s`, or returns the error from the function.
 #define STREAM(handle)                                                                             \

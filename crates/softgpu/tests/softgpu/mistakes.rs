@@ -207,6 +207,27 @@ fn a_missing_wait_between_streams_shows() {
 }
 
 #[test]
+fn calls_with_no_bytes_in_a_capture_show_on_request() {
+    fn mistake() {
+        use candle_core::cuda_backend::cudarc::driver::sys::CUstreamCaptureMode;
+        let context = CudaContext::new(0).expect("the software GPU");
+        // SAFETY: all work is on one stream.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().unwrap();
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        stream.begin_capture(mode).unwrap();
+        println!("no bytes: {}", stream.alloc_zeros::<u8>(0).is_ok());
+    }
+    let name = "calls_with_no_bytes_in_a_capture_show_on_request";
+    let Some(plain) = planted(name, &[], mistake) else { return };
+    assert!(plain.output.contains("no bytes: true"), "{}", plain.output);
+    let Some(strict) = planted(name, &[("SOFTGPU_STRICT", "1")], mistake) else { return };
+    assert!(strict.output.contains("no bytes: false"), "{}", strict.output);
+    let message = "softgpu: an allocation of no bytes in a capture";
+    assert!(strict.output.contains(message), "{}", strict.output);
+}
+
+#[test]
 fn a_function_that_is_missing_is_named() {
     fn mistake() {
         use candle_core::cuda_backend::cudarc::driver::sys;
