@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
-use candle_core::backend::{BackendDevice, BackendStorage};
+use candelabrum_memory::cuda::Gpu;
+use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor, TensorId,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, Device, Layout, Result, Shape, Tensor, TensorId,
     Var, bail,
 };
 
@@ -115,10 +116,12 @@ pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
 }
 
 /// The value of a token on a GPU. It has no elements, so candle adds the gradients of tokens without
-/// a kernel.
+/// a kernel. It has a byte of memory all the same: a GPU may refuse to record an allocation of nothing in a graph.
 pub(crate) fn token_on_gpu(storage: &CudaStorage) -> Result<(CudaStorage, Shape)> {
-    let shape = Shape::from(0);
-    Ok((storage.device().zeros_impl(&shape, DType::F32)?, shape))
+    let Some(gpu) = Gpu::of(&Device::Cuda(storage.device().clone())) else {
+        bail!("a token on a GPU needs a GPU")
+    };
+    Ok((gpu.storage(gpu.numbers(0)?)?, Shape::from(0)))
 }
 
 struct Hook {
