@@ -18,8 +18,18 @@ pub use self::memory::{
     CudaIndices, CudaMemory, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut, indices, numbers,
     round_all, span, span_mut,
 };
-use crate::Error;
+use candle_core::Device;
+
 pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
+use crate::{Error, Result};
+
+/// Opens no device.
+///
+/// # Errors
+/// [`Error::NotCompiled`].
+pub fn open(ordinal: usize) -> Result<Device> {
+    Err(Error::NotCompiled { what: format!("GPU {ordinal}"), feature: "cuda" })
+}
 
 fn not_compiled() -> Error {
     Error::NotCompiled { what: "a buffer on a GPU".to_owned(), feature: "cuda" }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use candelabrum_memory::cuda;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, CrossEntropyConfig, HiddenUnits,
     Pool2dConfig, RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d,
@@ -139,7 +140,7 @@ fn check_on(gpu: &Device, case: &Case) -> Result<()> {
 /// The first GPU. `None` if there is none, or if this build cannot use it.
 pub(crate) fn gpu() -> Option<Device> {
     static GPU: OnceLock<Option<Device>> = OnceLock::new();
-    let open = || match Device::new_cuda_with_stream(0) {
+    let open = || match cuda::open(0) {
         Ok(gpu) => Some(gpu),
         Err(error) => {
             let required = std::env::var_os("REQUIRE_GPUS").is_some();
