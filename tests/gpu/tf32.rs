@@ -15,9 +15,11 @@ fn switch_main() {
         return;
     }
     let world = world();
-    let noise = |seed| uniform((64, 64), seed, -1.0, 1.0, DType::F32).unwrap();
+    // cuBLAS may compute a small product without its units for TF32 although they are permitted.
+    const SIZE: usize = 512;
+    let noise = |seed| uniform((SIZE, SIZE), seed, -1.0, 1.0, DType::F32).unwrap();
     let (xs, weight) = (noise(1), noise(2));
-    let bias = uniform(64, 3, -1.0, 1.0, DType::F32).unwrap();
+    let bias = uniform(SIZE, 3, -1.0, 1.0, DType::F32).unwrap();
     // By cuBLAS without a bias, by cuBLASLt with it.
     let product = |device: &Device, with_bias: bool| {
         let [xs, weight, bias] =
@@ -33,10 +35,10 @@ fn switch_main() {
         })
     };
     let exact = errors();
-    assert!(exact.iter().all(|&error| error < 1e-5), "{exact:?}");
+    assert!(exact.iter().all(|&error| error < 1e-4), "{exact:?}");
     set_gemm_reduced_precision_f32(true);
     let rounded = errors();
-    assert!(rounded.iter().all(|error| (1e-5..2e-2).contains(error)), "{rounded:?}");
+    assert!(rounded.iter().all(|error| (1e-3..1e-1).contains(error)), "{rounded:?}");
 }
 
 #[test]
