@@ -93,6 +93,7 @@ API int ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int rank
     *out = new Handle{c};
     std::thread([c, random = next_random()] {
         later(random);
+        usleep(1000 * env("SOFTGPU_NCCL_START_MS", 0));
         c->progress(join(*c));
     }).detach();
     return IN_PROGRESS;

@@ -140,6 +140,16 @@ fn over_nccl_ranks_leave_groups_in_any_order() {
 }
 
 #[test]
+fn over_nccl_a_slow_start_does_not_count_for_the_deadline() {
+    if has_gpu() {
+        let slow = Group::new(Backend::Nccl, RANKS, "any order").limit(Duration::from_secs(60));
+        let slow = slow.variable("SOFTGPU_NCCL_START_MS", "3000");
+        let ended = slow.variable("CANDELABRUM_TIMEOUT", "2").run();
+        assert!(ended.all_succeeded(), "{}", ended.output());
+    }
+}
+
+#[test]
 fn over_nccl_operations_on_device_memory_give_the_results_of_the_host() {
     if !has_gpu() {
         return;

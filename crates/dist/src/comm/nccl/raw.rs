@@ -58,6 +58,10 @@ const LONG_PAUSE: Duration = Duration::from_micros(200);
 /// The time in which aborted kernels must stop.
 const TO_STOP: Duration = Duration::from_secs(10);
 
+/// The least time in which NCCL may make a communicator. It loads its kernels and opens its connections then, which
+/// takes seconds, however soon the ranks answer each other. A rank that is missing is found before, by the control.
+const TO_START: Duration = Duration::from_secs(120);
+
 /// The time in which the control may report the reason for an error of NCCL.
 const TO_BE_NAMED: Duration = Duration::from_millis(300);
 
@@ -112,7 +116,7 @@ impl NcclComm {
         };
         let handle = Mutex::new((!handle.is_null()).then_some(Handle(handle)));
         let comm = Self { handle, rank, world_size, deadline, stream };
-        comm.settled("ncclCommInitRankConfig", code, guard)?;
+        comm.started("ncclCommInitRankConfig", code, guard)?;
         Ok(comm)
     }
 
@@ -138,7 +142,7 @@ impl NcclComm {
             sys::ncclCommSplit(parent, colour, key, place, &raw mut config)
         })?;
         // If the split fails, `place` is leaked: eight bytes, once, before the job ends.
-        self.settled("ncclCommSplit", code, guard)?;
+        self.started("ncclCommSplit", code, guard)?;
         // SAFETY: `place` came out of `Box::into_raw`, and the state of the parent is no longer "in
         // progress", so NCCL no longer writes to it.
         let handle = *unsafe { Box::from_raw(place) };
@@ -148,7 +152,7 @@ impl NcclComm {
         let handle = Mutex::new((!handle.is_null()).then_some(Handle(handle)));
         let (rank, deadline, stream) = (self.rank, self.deadline, Arc::clone(&self.stream));
         let mut made = Self { handle, rank, world_size: 0, deadline, stream };
-        made.settled("ncclCommSplit", sys::ncclResult_t::ncclInProgress, guard)?;
+        made.started("ncclCommSplit", sys::ncclResult_t::ncclInProgress, guard)?;
         made.world_size = made.count()?;
         Ok(Some(made))
     }
@@ -331,6 +335,11 @@ impl NcclComm {
                 unsafe { sys::ncclRecv(at(to) as *mut _, count, kind, rank(*peer), comm, stream) }
             }
         }
+    }
+
+    /// Waits until a call that makes a communicator is no longer in progress.
+    fn started(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
+        self.settled_within(self.deadline.max(TO_START), call, code, guard)
     }
 
     /// Waits until a call is no longer in progress.
