@@ -6,7 +6,7 @@ use candelabrum::dist::{
 use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::models::{GruClassifier, GruClassifierConfig};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::is_rank;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{integers, uniform};
 
 use crate::device::gpu;
@@ -328,6 +328,16 @@ fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
     let copies = |scope: &Scope| CopiesFromTheHost(Network::new(scope));
     let notice = reason(compare(on, copies, images, PLAIN));
     assert!(notice.contains("repeating a copy from the host"), "{notice}");
+}
+
+#[test]
+fn copies_that_are_described_by_addresses_alone_are_told_apart() {
+    let cannot = "graphs::a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said";
+    for test in ["graphs::strategies_main", cannot] {
+        if gpu().is_some() {
+            RanksOf::test(test).env("SOFTGPU_UNIFIED_COPIES", 1).run_all_good(1);
+        }
+    }
 }
 
 /// Adds numbers on the GPU over the ranks, and does not use the sum.

@@ -41,6 +41,7 @@ API int cuMemcpyDtoDAsync_v2(devptr d, devptr a, size_t n, void *sh) {
     const char *call = "a copy on the device";
     if (!on_device(call, d, n) || !on_device(call, a, n)) return INVALID;
     enqueue(s, [=] { memmove((void *)d, (void *)a, n); });
+    if (s->capture) s->capture->nodes.back().source = a;
     return OK;
 }
 API int cuMemcpyAsync(devptr d, devptr a, size_t n, void *sh) {

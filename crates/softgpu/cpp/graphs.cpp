@@ -67,7 +67,7 @@ API int cuGraphLaunch(void *exec, void *h) {
     return OK;
 }
 
-// The nodes. Only copies from pageable memory are told from the others, which count as kernels.
+// The nodes. Copies on the device and from pageable memory are told from the others, which count as kernels.
 API int cuGraphGetNodes(void *g, void **nodes, size_t *n) {
     auto &all = (*(GraphP *)g)->nodes;
     for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < all.size() ? &all[i] : nullptr;
@@ -75,17 +75,24 @@ API int cuGraphGetNodes(void *g, void **nodes, size_t *n) {
     return OK;
 }
 API int cuGraphNodeGetType(void *node, int *type) {
-    *type = ((Node *)node)->pageable ? 1 : 0;
+    *type = ((Node *)node)->pageable || ((Node *)node)->source ? 1 : 0;
     return OK;
 }
 // The beginning of CUDA_MEMCPY3D.
 struct Copy {
     size_t x, y, z, level;
-    int source;
+    int kind;
     const void *host;
+    devptr source;
 };
+// A driver may describe a copy by addresses of which only the driver knows the place.
 API int cuGraphMemcpyNodeGetParams(void *node, Copy *copy) {
-    const int HOST = 1;
-    *copy = {0, 0, 0, 0, HOST, ((Node *)node)->pageable};
+    const int HOST = 1, DEVICE = 2, UNIFIED = 4;
+    auto [op, pageable, source] = *(Node *)node;
+    *copy = {0, 0, 0, 0, source ? DEVICE : HOST, pageable, source};
+    if (env("SOFTGPU_UNIFIED_COPIES", 0)) {
+        copy->kind = UNIFIED;
+        if (!source) copy->source = (devptr)pageable;
+    }
     return OK;
 }

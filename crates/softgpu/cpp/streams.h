@@ -28,6 +28,7 @@ using Operation = std::function<void()>;
 struct Node {
     Operation op;
     const void *pageable = nullptr; // the source of a copy from the host, unless it is pinned
+    devptr source = 0;              // the source of a copy on the device
 };
 
 // What a capture records: operations in the order of the calls, on whichever stream.

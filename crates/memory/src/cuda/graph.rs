@@ -100,12 +100,15 @@ impl fmt::Debug for Graph {
 // `Sync`.
 unsafe impl Send for Graph {}
 
+const ON_DEVICE: u32 = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
+
 /// Whether a recorded copy reads memory that is not the device's. It would read that memory again at
 /// each launch. candle's copies read vectors that live only until the call returns.
 fn copies_from_the_host(graph: &CudaGraph) -> Result<bool> {
     // The driver may know more kinds than these enumerations, so they are read as numbers.
     const COPY: u32 = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY as u32;
-    const ON_DEVICE: u32 = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
+    // A driver may describe a copy by addresses alone (NVIDIA/cuda-python#2649, driver 560).
+    const UNIFIED: u32 = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED as u32;
     let checked =
         |call, result: sys::CUresult| result.result().map_err(|error| cuda_error(call, error));
     let graph = graph.cu_graph();
@@ -129,13 +132,25 @@ fn copies_from_the_host(graph: &CudaGraph) -> Result<bool> {
         // SAFETY: the node is a copy, and the call fills its description.
         let result = unsafe { sys::cuGraphMemcpyNodeGetParams(node, copy.as_mut_ptr()) };
         checked("cuGraphMemcpyNodeGetParams", result)?;
-        let source =
-            copy.as_ptr().map_addr(|at| at + offset_of!(sys::CUDA_MEMCPY3D, srcMemoryType));
+        let field = |offset: usize| copy.as_ptr().map_addr(|at| at + offset);
+        let kind = field(offset_of!(sys::CUDA_MEMCPY3D, srcMemoryType));
         // SAFETY: the field is in the zeroed memory, and any 32 bits are a `u32`.
-        let source = unsafe { source.cast::<u32>().read() };
-        if source != ON_DEVICE {
+        let kind = unsafe { kind.cast::<u32>().read() };
+        let source = field(offset_of!(sys::CUDA_MEMCPY3D, srcDevice));
+        // SAFETY: as above; an address has 64 bits.
+        let source = unsafe { source.cast::<sys::CUdeviceptr>().read() };
+        if !(kind == ON_DEVICE || kind == UNIFIED && is_on_device(source)) {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether the driver knows this address as a device's. It knows nothing of pageable memory.
+fn is_on_device(address: sys::CUdeviceptr) -> bool {
+    let mut kind = 0_u32;
+    let what = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    // SAFETY: this attribute is an enumeration of 32 bits, which the call writes before it returns.
+    let result = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), what, address) };
+    result.result().is_ok() && kind == ON_DEVICE
 }
