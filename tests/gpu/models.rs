@@ -2,6 +2,7 @@
 
 use candelabrum::models::{Cnn, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
 use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{integers, uniform};
 
 use crate::device::gpu;
@@ -59,6 +60,14 @@ fn images(shape: [usize; 4]) -> impl Fn(u64) -> Tensor {
 #[test]
 fn the_convolutional_network() {
     compare(0.01, |scope| Cnn::new(scope, CLASSES), images([4, 1, 28, 28]));
+}
+
+#[test]
+fn an_algorithm_that_cudnn_advises_and_refuses_is_not_taken() {
+    if gpu().is_some() {
+        let network = RanksOf::test("models::the_convolutional_network");
+        network.env("SOFTGPU_DNN_REFUSES", 1).run_all_good(1);
+    }
 }
 
 #[test]

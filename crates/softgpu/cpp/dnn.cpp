@@ -137,11 +137,16 @@ struct Perf {
     size_t memory;
     int determinism, math, reserved[3];
 };
-static int best(int *n, Perf *p) {
-    *n = 1;
-    *p = Perf{};
-    p->algo = 1;
-    p->determinism = 1;
+const int FASTEST = 0, GENERAL = 1;
+static int best(int most, int *n, Perf *p) {
+    if (most < 1) return BAD_PARAM;
+    *n = 0;
+    for (int algorithm : {FASTEST, GENERAL}) {
+        if (*n == most) break;
+        p[*n] = Perf{};
+        p[*n].algo = algorithm;
+        p[(*n)++].determinism = 1;
+    }
     return DNN_OK;
 }
 // The patches of one image and group: what the matrix products need beside the tensors.
@@ -151,10 +156,11 @@ static size_t workspace(const Desc &W, const Desc &Y) {
 #define CHOOSE(what, first, second, third)                                                         \
     API int cudnnGetConvolution##what##Algorithm_v7(void *, void *, void *, void *, void *,        \
                                                     int most, int *n, Perf *p) {                   \
-        return most < 1 ? (int)BAD_PARAM : best(n, p);                                             \
+        return best(most, n, p);                                                                   \
     }                                                                                              \
     API int cudnnGetConvolution##what##WorkspaceSize(void *, Desc *first, Desc *second, Conv *,    \
-                                                     Desc *third, int, size_t *n) {                \
+                                                     Desc *third, int algorithm, size_t *n) {      \
+        if (algorithm == FASTEST && env("SOFTGPU_DNN_REFUSES", 0)) return DNN_UNSUPPORTED;         \
         *n = workspace(*w, *y);                                                                    \
         return DNN_OK;                                                                             \
     }

@@ -141,13 +141,27 @@ impl Plan {
             sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
         );
         let mut plan = Self { xs, weight, ys, convolution, algorithm, workspace: 0 };
-        plan.algorithm = match product {
-            Product::Forward => plan.choose_forward(handle)?,
-            Product::ToInput => plan.choose_to_input(handle)?,
-            Product::ToWeight => plan.choose_to_weight(handle)?,
+        let candidates = match product {
+            Product::Forward => plan.forward_algorithms(handle)?,
+            Product::ToInput => plan.to_input_algorithms(handle)?,
+            Product::ToWeight => plan.to_weight_algorithms(handle)?,
         };
-        plan.workspace = plan.find_workspace(handle)?;
-        Ok(plan)
+        // cuDNN's advice and its answer to what an algorithm needs may differ.
+        let mut refused = None;
+        for algorithm in candidates {
+            plan.algorithm = algorithm;
+            match plan.find_workspace(handle) {
+                Ok(workspace) => {
+                    tracing::debug!(
+                        "cuDNN computes {product:?} of {sizes:?} in {precision:?} by {algorithm:?} \
+                         with {workspace} bytes"
+                    );
+                    return Ok(Self { workspace, ..plan });
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::Unsupported { what: format!("{sizes:?} in cuDNN") }))
     }
 
     /// The bytes that the algorithm uses beside the tensors.
@@ -277,13 +291,13 @@ impl Plan {
     }
 }
 
-/// Defines a function that asks cuDNN for algorithms, the fastest first, and takes the first that gives
-/// the same bits in every run and needs little memory. If there is none, it takes the general one.
-macro_rules! choose {
+/// Defines a function that asks cuDNN for algorithms: those that give the same bits in every run and need little
+/// memory, the fastest first, and the general one behind them.
+macro_rules! algorithms {
     ($name:ident, $variant:ident, $get:path, $call:literal, ($a:ident, $b:ident, $c:ident), $perf:ty,
      $general:path) => {
         impl Plan {
-            fn $name(&self, handle: &mut Handle) -> Result<Algorithm> {
+            fn $name(&self, handle: &mut Handle) -> Result<Vec<Algorithm>> {
                 let mut found = [const { MaybeUninit::<$perf>::uninit() }; MOST_ALGORITHMS];
                 let mut count = 0;
                 // SAFETY: the handle and the descriptors are alive, and `found` has the length that
@@ -303,21 +317,21 @@ macro_rules! choose {
                 asked.map_err(dnn_error($call))?;
                 let count = usize::try_from(count).unwrap_or(0).min(MOST_ALGORITHMS);
                 // SAFETY: cuDNN has written `count` of them.
-                let mut found = found[..count].iter().map(|perf| unsafe { perf.assume_init() });
+                let found = found[..count].iter().map(|perf| unsafe { perf.assume_init() });
                 let fits = |perf: &$perf| {
                     perf.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
                         && perf.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
                         && perf.memory <= MOST_WORKSPACE
                 };
-                let best = found.find(fits).map_or($general, |perf| perf.algo);
-                Ok(Algorithm::$variant(best))
+                let found = found.filter(fits).map(|perf| perf.algo);
+                Ok(found.chain([$general]).map(Algorithm::$variant).collect())
             }
         }
     };
 }
 
-choose!(
-    choose_forward,
+algorithms!(
+    forward_algorithms,
     Forward,
     result::get_convolution_forward_algorithm,
     "cudnnGetConvolutionForwardAlgorithm_v7",
@@ -325,8 +339,8 @@ choose!(
     sys::cudnnConvolutionFwdAlgoPerf_t,
     sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
 );
-choose!(
-    choose_to_input,
+algorithms!(
+    to_input_algorithms,
     ToInput,
     result::get_convolution_backward_data_algorithm,
     "cudnnGetConvolutionBackwardDataAlgorithm_v7",
@@ -334,8 +348,8 @@ choose!(
     sys::cudnnConvolutionBwdDataAlgoPerf_t,
     sys::cudnnConvolutionBwdDataAlgo_t::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
 );
-choose!(
-    choose_to_weight,
+algorithms!(
+    to_weight_algorithms,
     ToWeight,
     result::get_convolution_backward_filter_algorithm,
     "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
