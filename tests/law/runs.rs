@@ -608,8 +608,7 @@ fn check(seed: u64) {
     evaluations.sort_unstable();
     evaluations.dedup();
     assert_eq!(evaluations, whole.evaluations, "{}", say("other evaluations"));
-    let rows_before = &rows;
-    assert_eq!(rows_before.len(), whole.rows.len(), "{}", say("other steps"));
+    assert_eq!(rows.len(), whole.rows.len(), "{}", say("other steps"));
     let (reports, expected) = (reported(dir.path()), reported(whole_dir.path()));
     assert_eq!(reports.len(), expected.len(), "{}", say("other epochs"));
     if case.option == DistOption::PartialUpdate {
