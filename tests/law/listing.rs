@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use candelabrum::train::checkpoint::Manifest;
-use serde_json::Value;
+use candelabrum::train::checkpoint::{Best, Manifest};
 
 /// The names in a directory of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,8 +13,8 @@ pub(crate) struct Listing {
     pub(crate) named: BTreeMap<u64, u64>,
     /// The steps of the checkpoints that were left behind.
     abandoned: Vec<u64>,
-    /// The steps and values of the best checkpoints, by the names of their files.
-    pub(crate) best: BTreeMap<String, (u64, f64)>,
+    /// The best checkpoints, by the names of their files.
+    pub(crate) best: BTreeMap<String, Best>,
 }
 
 impl Listing {
@@ -33,9 +32,8 @@ impl Listing {
                     listing.abandoned.push(step);
                 }
             } else if name.starts_with("best") {
-                let best: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-                let value = best["value"].as_f64().unwrap_or(f64::NAN);
-                listing.best.insert(name.to_owned(), (best["step"].as_u64().unwrap(), value));
+                let best = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+                listing.best.insert(name.to_owned(), best);
             }
         }
         listing.abandoned.sort_unstable();
@@ -81,7 +79,7 @@ impl Listing {
             return Err(format!("step {source}, to which the run went back, is gone"));
         }
         let is_gone = |step: u64| !self.named.contains_key(&step);
-        if let Some((name, best)) = self.best.iter().find(|(_, best)| is_gone(best.0)) {
+        if let Some((name, best)) = self.best.iter().find(|(_, best)| is_gone(best.step)) {
             return Err(format!("{name} names {best:?}, which is gone"));
         }
         let newer = |number: u64| self.named.values().filter(|other| **other > number).count();

@@ -3,7 +3,7 @@
 //! first step.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -506,57 +506,56 @@ fn check(seed: u64) {
 
     let dir = tempfile::tempdir().unwrap();
     let (mut ranks, mut servers, mut batch) = (case.ranks, case.servers, case.batch);
-    let (mut resume, mut back) = (Resume::Auto, None);
-    let mut saved_world = case.ranks;
     let mut is_same_world = true;
-    // The checkpoint that the run would continue, and for each one the step to which the run had gone back for it.
-    let (mut newest_step, mut sources) = (0, BTreeMap::new());
+    let mut before = Listing::default();
+    // The step of an older checkpoint to which the next call goes back, and for each checkpoint the step to which the
+    // run had gone back for it.
+    let (mut back, mut sources) = (None, BTreeMap::new());
     let mut damaged = BTreeSet::new();
     let (mut rows, mut evaluations) = (BTreeMap::new(), Vec::new());
     let mut last = None;
-    for number in 0..=case.parts.len() {
-        let part = case.parts.get(number).copied();
-        let before = Listing::read(&dir.path().join(CHECKPOINTS));
-        if before.named.is_empty() {
+    let mut parts: VecDeque<Option<Part>> = case.parts.iter().copied().map(Some).collect();
+    parts.push_back(None);
+    while let Some(part) = parts.pop_front() {
+        let continued = back.or(before.newest(&damaged));
+        let resume = back.map_or(Resume::Auto, |step| Resume::From(checkpoint(dir.path(), step)));
+        if continued.is_none() {
             // Nothing was saved, so other options would begin another run.
             (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
-            saved_world = ranks;
         }
-        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume.clone(), part).run();
+        let saved_world = continued.map_or(ranks, |step| {
+            Manifest::read(&checkpoint(dir.path(), step)).unwrap().world_size
+        });
+        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, part).run();
         // A global batch that these ranks cannot divide is refused, and a state of other servers.
         let divides = case.global().is_multiple_of(ranks)
             && (ranks != saved_world || ranks * batch * case.accumulate == case.global())
             && servers == case.servers;
         let after = Listing::read(&dir.path().join(CHECKPOINTS));
-        if !before.named.is_empty() && !divides {
+        if continued.is_some() && !divides {
             assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));
             assert!(seen.rows.is_empty(), "{}", say("a step was taken before it was refused"));
             assert_eq!(after, before, "{}", say("a refused run changed the directory"));
             (ranks, servers, batch) = (case.ranks, case.servers, case.batch);
-            (resume, back) = (Resume::Auto, None);
+            back = None;
             if part.is_none() {
-                let (ends, seen) =
-                    call(dir.path(), ranks, servers, batch, Resume::Auto, None).run();
-                merge(&mut rows, &mut evaluations, seen, &say);
-                last = Some(ends);
+                parts.push_back(None);
             }
-            is_same_world &= ranks == saved_world;
             continue;
         }
         is_same_world &= ranks == saved_world;
-        let from = back.unwrap_or(newest_step);
+        let from = continued.unwrap_or(0);
         if let Some((first, _)) = seen.rows.first_key_value() {
-            assert_eq!(*first, from, "{}", say(&format!("call {number} began at another step")));
+            assert_eq!(*first, from, "{}", say(&format!("{part:?} began at another step")));
         }
         merge(&mut rows, &mut evaluations, seen, &say);
         let source = back.or(sources.get(&from).copied().flatten());
         let source = source.filter(|source| before.named.contains_key(source));
         if let Err(why) = after.check(&before, back, source, case.keep) {
-            panic!("{}", say(&format!("call {number}: {why}: {before:?} became {after:?}")));
+            panic!("{}", say(&format!("{part:?}: {why}: {before:?} became {after:?}")));
         }
         let written = after.written_since(&before);
         damaged.retain(|step| after.named.contains_key(step) && !written.contains(step));
-        newest_step = if written.is_empty() { from } else { after.newest(&damaged).unwrap() };
         sources.extend(written.into_iter().map(|step| (step, source)));
         let heard_late = |end: &&End| end.asked > 1;
         if let Some(End { asked, .. }) = ends.iter().flatten().find(heard_late) {
@@ -572,31 +571,27 @@ fn check(seed: u64) {
             );
         } else {
             let why = format!(
-                "call {number} failed: {:?}",
+                "{part:?} failed: {:?}",
                 ends.iter().filter_map(|end| end.as_ref().err()).collect::<Vec<_>>()
             );
             assert!(failed, "{}", say(&why));
         }
         last = Some(ends);
+        back = None;
         if let Some(part) = part {
             (ranks, servers, batch) = (part.ranks, part.servers, part.batch);
-            (resume, back) = (Resume::Auto, None);
-            let mut older: Vec<u64> = after.named.keys().copied().collect();
-            older.retain(|step| !damaged.contains(step));
-            if part.back && older.len() > 1 {
+            let mut whole: Vec<u64> = after.named.keys().copied().collect();
+            whole.retain(|step| !damaged.contains(step));
+            if part.back && whole.len() > 1 {
                 // One that is not the newest.
-                let older = older[(older.len() - 1) / 2];
-                (resume, back) = (Resume::From(checkpoint(dir.path(), older)), Some(older));
-            } else if part.damage && older.len() > 1 {
-                change_a_byte(&checkpoint(dir.path(), newest_step));
-                damaged.insert(newest_step);
-                newest_step = after.newest(&damaged).unwrap();
+                back = Some(whole[(whole.len() - 1) / 2]);
+            } else if part.damage && whole.len() > 1 {
+                let newest = after.newest(&damaged).unwrap();
+                change_a_byte(&checkpoint(dir.path(), newest));
+                damaged.insert(newest);
             }
         }
-        if !after.named.is_empty() {
-            let continued = checkpoint(dir.path(), back.unwrap_or(newest_step));
-            saved_world = Manifest::read(&continued).unwrap().world_size;
-        }
+        before = after;
     }
     let ends = last.unwrap();
     let ends: Vec<End> =
