@@ -27,8 +27,38 @@ impl UnitPlan {
         self.len += size;
     }
 
+    /// Moves the parameters whose sizes are multiples of `step` elements to the front. Their places, and the
+    /// first place behind them, then begin at multiples of `step`, whatever the other sizes are. Both groups keep
+    /// their order.
+    pub fn align(&mut self, step: usize) {
+        let (whole, rest): (Vec<Slot>, Vec<Slot>) =
+            self.slots.drain(..).partition(|slot| slot.range.len().is_multiple_of(step));
+        self.len = 0;
+        for Slot { param, range } in whole.into_iter().chain(rest) {
+            self.push(param, range.len());
+        }
+    }
+
     /// The slot of the element at `position`.
     pub fn slot_at(&self, position: usize) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.range.contains(&position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_multiples_come_first_and_nothing_is_lost() {
+        let mut plan = UnitPlan::default();
+        for (param, size) in [10, 8, 0, 3, 4].into_iter().enumerate() {
+            plan.push(param, size);
+        }
+        plan.align(4);
+        let slots: Vec<_> =
+            plan.slots.iter().map(|slot| (slot.param, slot.range.clone())).collect();
+        assert_eq!(slots, [(1, 0..8), (2, 8..8), (4, 8..12), (0, 12..22), (3, 22..25)]);
+        assert_eq!(plan.len, 25);
     }
 }

@@ -22,6 +22,10 @@ const NAMES: usize = 4;
 /// buckets at every change.
 const KEPT: usize = 2;
 
+/// Places of gradients on a GPU begin at multiples of so many numbers, which are 16 bytes, where the sizes permit
+/// it. Its libraries load and store 16 bytes at a time.
+const GPU_STEP: usize = 4;
+
 /// The parameters, and the layouts in the order of their last use.
 #[derive(Debug)]
 pub(super) struct Layouts {
@@ -48,6 +52,8 @@ pub(super) struct Layout {
     /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
     pub(super) sizing: Sizing,
+    /// The numbers of the parameters, in the order in which the units were filled.
+    order: Vec<usize>,
     /// The buckets, and the place of each gradient in them.
     pub(super) gradients: FlatGradients,
     /// By unit: the content of its bucket, for messages.
@@ -65,7 +71,7 @@ pub(super) struct Layout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct LayoutState {
     sizing: Sizing,
-    /// The numbers of the parameters in the order of the buckets.
+    /// The numbers of the parameters, in the order in which the units were filled.
     order: Vec<usize>,
     settled: bool,
     steps: u64,
@@ -119,7 +125,8 @@ impl Layouts {
             let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
             let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
-            let layout = Layout { id, sizing, gradients, labels, wire, steps: 0, settled: true };
+            let layout =
+                Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
             self.early = Some(layout);
         }
         self.early.as_mut().ok_or(Error::NoParameters)
@@ -185,10 +192,8 @@ impl Layouts {
     /// The layouts that are kept, in the order of their last use.
     pub(super) fn state(&self) -> Vec<LayoutState> {
         let state = |layout: &Layout| {
-            let slots = layout.gradients.plans().iter().flat_map(|plan| &plan.slots);
-            let order = slots.map(|slot| slot.param).collect();
             let &Layout { sizing, settled, steps, .. } = layout;
-            LayoutState { sizing, order, settled, steps }
+            LayoutState { sizing, order: layout.order.clone(), settled, steps }
         };
         self.kept.iter().map(state).collect()
     }
@@ -222,7 +227,11 @@ impl Layouts {
     fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        unit_plan::plan(&sizes, sizing, order)
+        let mut plans = unit_plan::plan(&sizes, sizing, order);
+        if !location(self.params()).is_host() {
+            plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
+        }
+        plans
     }
 
     fn make(
@@ -240,8 +249,8 @@ impl Layouts {
             labels.push(Label::of_series(label(unit, plan, self.params()), id as u64));
         }
         let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
-        let (labels, wire) = (labels.into(), Vec::new());
-        self.kept.push(Layout { id, sizing, gradients, labels, wire, steps: 0, settled });
+        let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
+        self.kept.push(Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled });
         self.made += 1;
         Ok(())
     }
