@@ -24,13 +24,17 @@ API int cublasGetStream_v2(void *h, void **s) {
     *s = ((Blas *)h)->stream;
     return BLAS_OK;
 }
-API int cublasSetWorkspace_v2(void *, void *, size_t) { return BLAS_OK; }
 API int cublasSetPointerMode_v2(void *h, int m) {
     ((Blas *)h)->pointer_mode = m;
     return BLAS_OK;
 }
 API int cublasGetPointerMode_v2(void *h, int *m) {
     *m = ((Blas *)h)->pointer_mode;
+    return BLAS_OK;
+}
+API int cublasSetWorkspace_v2(void *h, void *at, size_t bytes) {
+    if (!is_device((devptr)at, bytes)) return BLAS_INVALID;
+    if (trace()) say("cublasSetWorkspace %zu", bytes);
     return BLAS_OK;
 }
 API int cublasSetMathMode(void *h, int m) {

@@ -218,7 +218,10 @@ API int cuMemPoolGetAttribute(void *, int, void *v) {
     *(uint64_t *)v = 0;
     return OK;
 }
-API int cuMemPoolTrimTo(void *, size_t) { return OK; }
+API int cuMemPoolTrimTo(void *, size_t) {
+    if (trace()) say("cuMemPoolTrimTo");
+    return OK;
+}
 
 API int cuPointerGetAttribute(void *out, int what, devptr p) {
     const int MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, ON_DEVICE = 2;

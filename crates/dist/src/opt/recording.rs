@@ -3,7 +3,7 @@
 //! A recorded pass is divided where a bucket is complete, so that buckets leave in the middle of a
 //! replay as they do in the middle of a backward pass.
 
-use candelabrum_memory::cuda::{Capture, Graph};
+use candelabrum_memory::cuda::{self, Capture, Graph};
 use candelabrum_nn::{LossWeight, Noise, NoiseRecorder, Params, PassState};
 use candle_core::{Device, Tensor};
 
@@ -62,6 +62,7 @@ pub(super) struct Piece {
 impl Recorder {
     /// Begins to record this thread's work on the device of `params`, which takes its inputs from this memory.
     pub(super) fn begin(params: &Params, inputs: &[Tensor]) -> Result<Self> {
+        cuda::trim(params.device())?;
         // Whatever allocates memory comes before the capture.
         let noise = NoiseRecorder::begin(params)?;
         let device = params.device().clone();

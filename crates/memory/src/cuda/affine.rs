@@ -1,4 +1,7 @@
-//! Matrix products on a GPU that end with a bias and an activation, by one call of cuBLASLt.
+//! Matrix products on a GPU with a bias, by one call of cuBLASLt.
+//!
+//! cuBLASLt could also apply ReLU and GELU. NVIDIA does not document what its ReLU makes of a NaN and how exact its
+//! GELU is, and in f32 and bf16 it computes them by a second kernel (karpathy/llm.c#338). So a kernel of ours does.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::CudaContext;
 
-use super::blas_lt::{Function, Handle, INPUT_ALIGNMENT, Places, Plan, Shape};
-use super::memory::allocate_unset;
+use super::blas_lt::{Handle, Places, Plan, Shape};
 use super::region::{Region, bind};
+use super::workspace::workspace;
 use super::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
 use crate::{ElementType, Result};
 
@@ -21,20 +24,6 @@ const MOST_PLANS: usize = 4096;
 /// less where an address is not. A wider choice would give the same product other bits at another
 /// address.
 const WIDEST: u64 = 16;
-
-/// The stride of the copy of GELU's input is a multiple of so many numbers.
-const COPY_STRIDE: usize = 8;
-
-/// A function that is applied to the numbers of a product, after the bias.
-#[derive(Debug)]
-pub enum Epilogue<'a> {
-    /// None.
-    Identity,
-    /// `max(x, 0)`.
-    Relu,
-    /// The approximation of GELU by tanh. The span gets GELU's input.
-    GeluTanh(CudaNumbersMut<'a>),
-}
 
 /// cuBLASLt on a device.
 struct Session {
@@ -63,60 +52,47 @@ impl Session {
 static SESSIONS: OnceLock<Mutex<HashMap<usize, Session>>> = OnceLock::new();
 
 impl Gpu {
-    /// Enqueues `out = f(a b + bias)` by one call of cuBLASLt, where `f` is the epilogue and the bias
-    /// has a number for each column. All numbers have one type, and sums are computed in f32. Returns
-    /// false if cuBLASLt is missing or cannot compute this product. Then nothing is enqueued, and
-    /// [`Gpu::matmul`] computes the product. All calls with the same sizes, and with addresses that are
-    /// multiples of 16 bytes, give the same bits. The factors are rounded to TF32 as in
-    /// [`Gpu::matmul`].
+    /// Enqueues `out = a b + bias` by one call of cuBLASLt, where the bias has a number for each column. All
+    /// numbers have one type, and sums are computed in f32. Returns false if cuBLASLt is missing or cannot
+    /// compute this product. Then nothing is enqueued, and [`Gpu::matmul`] computes the product. All calls with
+    /// the same sizes, and with addresses that are multiples of 16 bytes, give the same bits. The factors are
+    /// rounded to TF32 as in [`Gpu::matmul`].
     ///
     /// # Errors
     /// cuBLASLt's error, and too little memory on the device.
     ///
     /// # Panics
     /// If the sizes or the types do not fit together.
-    pub fn matmul_then(
+    pub fn affine(
         &self,
         mut out: CudaNumbersMut<'_>,
         a: Matrix<'_>,
         b: Matrix<'_>,
-        bias: Option<CudaNumbers<'_>>,
-        mut epilogue: Epilogue<'_>,
+        bias: CudaNumbers<'_>,
     ) -> Result<bool> {
         let ((rows, inner), (b_inner, columns)) = (a.factor(), b.factor());
         assert_eq!(inner, b_inner, "inner sizes of a matrix product");
         let lengths = (out.len(), a.values.len(), b.values.len());
         assert_eq!(lengths, (rows * columns, rows * inner, inner * columns));
-        assert_eq!(bias.map_or(columns, |bias| bias.len()), columns, "the length of a bias");
-        let mut types = [Some(a.values), Some(b.values), bias].into_iter().flatten();
+        assert_eq!(bias.len(), columns, "the length of a bias");
+        let mut types = [a.values, b.values, bias].into_iter();
         assert!(types.all(|numbers| numbers.element_type() == out.element_type()), "one type");
-        let (function, input) = match &mut epilogue {
-            Epilogue::Identity => (Function::Identity, None),
-            Epilogue::Relu => (Function::Relu, None),
-            Epilogue::GeluTanh(input) => (Function::GeluTanh, Some(input.region())),
-        };
         let element = out.element_type();
         let out = out.region();
-        let whole = input.is_none_or(|input| input.bytes() == out.bytes());
-        assert!(whole, "the length of the copy of an input");
         if out.bytes() == 0 {
             return Ok(true);
         }
-        if inner == 0 || (input.is_some() && !columns.is_multiple_of(COPY_STRIDE)) {
+        if inner == 0 {
             return Ok(false);
         }
-        if input.is_some_and(|input| !input.at().is_multiple_of(INPUT_ALIGNMENT)) {
-            return Ok(false);
-        }
-        let bias = bias.map(CudaNumbers::region);
-        let places = Places { a: a.values.region(), b: b.values.region(), bias, out, input };
+        let [a_region, b_region, bias] = [a.values, b.values, bias].map(CudaNumbers::region);
+        let places = Places { a: a_region, b: b_region, bias, out };
         let shape = Shape {
             element,
             a: (a.size, a.transposed),
             b: (b.size, b.transposed),
             out: (rows, columns),
-            bias: bias.map(alignment),
-            function,
+            bias: alignment(bias),
             tf32: element == ElementType::F32 && gemm_reduced_precision_f32(),
             alignment: [places.a, places.b, out].map(alignment),
         };
@@ -142,12 +118,8 @@ impl Gpu {
             Entry::Vacant(place) => place.insert(planned(handle, &shape)),
         };
         let Some(known) = plan else { return Ok(false) };
-        // Freed in the order of the stream, after the product.
-        let workspace = match known.workspace() {
-            0 => None,
-            bytes => Some(allocate_unset(&stream, bytes)?),
-        };
-        let workspace = workspace.as_ref().map(Region::of);
+        let workspace = workspace(&stream, known.workspace())?;
+        let workspace = workspace.as_ref().map(|memory| memory.region());
         let done = known.enqueue(handle, places, workspace, stream.cu_stream())?;
         if !done {
             *plan = None;

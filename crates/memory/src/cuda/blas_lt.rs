@@ -1,4 +1,4 @@
-//! cuBLASLt: a handle, and plans of matrix products that end with a bias and an activation.
+//! cuBLASLt: a handle, and plans of matrix products with a bias.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -8,17 +8,15 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 
-use super::descriptor;
 use super::region::Region;
+use super::workspace::PRODUCT_BYTES;
+use super::{descriptor, recent};
 use crate::{ElementType, Error, Result};
 
 /// The oldest cuBLASLt whose functions have the declarations of this build.
 const OLDEST: usize = 120_000;
 
-/// The most memory that a product may use beside the matrices.
-const MOST_WORKSPACE: u64 = 32 << 20;
-
-/// The type of the matrices, the biases and the copies.
+/// The type of the matrices and the biases.
 fn cuda_type(element: ElementType) -> sys::cudaDataType {
     match element {
         ElementType::F16 => sys::cudaDataType::CUDA_R_16F,
@@ -55,15 +53,6 @@ impl Handle {
 /// An object of cuBLASLt.
 type Descriptor<T> = descriptor::Descriptor<T, CublasError>;
 
-/// The function after a product and its bias.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Function {
-    Identity,
-    Relu,
-    /// It also writes a copy of its input.
-    GeluTanh,
-}
-
 /// A product as cuBLASLt sees it. Its columns lie one after the other, so to it each matrix is the
 /// transposed one, and it computes `out^T = b^T a^T`. A bias of the columns of `out` is one of the
 /// rows there, which is how cuBLASLt adds it.
@@ -75,28 +64,22 @@ pub(super) struct Shape {
     pub(super) a: ((usize, usize), bool),
     pub(super) b: ((usize, usize), bool),
     pub(super) out: (usize, usize),
-    /// The address of the bias is a multiple of this. `None` without a bias.
-    pub(super) bias: Option<u64>,
-    pub(super) function: Function,
+    /// The address of the bias is a multiple of this.
+    pub(super) bias: u64,
     /// Whether numbers may be rounded to TF32.
     pub(super) tf32: bool,
     /// The addresses of a, b and the result are multiples of these.
     pub(super) alignment: [u64; 3],
 }
 
-/// The address of the copy of an input is a multiple of it. cuBLASLt needs that.
-pub(super) const INPUT_ALIGNMENT: u64 = 16;
-
 /// The memory of a product.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
     pub(super) a: Region<'a>,
     pub(super) b: Region<'a>,
-    pub(super) bias: Option<Region<'a>>,
-    /// The caller has borrowed it mutably, and the next one too.
+    pub(super) bias: Region<'a>,
+    /// The caller has borrowed it mutably.
     pub(super) out: Region<'a>,
-    /// The copy of the function's input.
-    pub(super) input: Option<Region<'a>>,
 }
 
 /// A product, ready to be computed.
@@ -126,9 +109,8 @@ impl Plan {
         let layout = |size| layout(shape.element, size);
         let layouts = [layout(shape.b.0)?, layout(shape.a.0)?, layout(shape.out)?];
         let product = product(shape)?;
-        // The heuristic only asks how these addresses are aligned. It reads nothing there.
-        let input = (shape.function == Function::GeluTanh).then_some(INPUT_ALIGNMENT);
-        set_addresses(&product, shape.bias, input)?;
+        // The heuristic only asks how this address is aligned. It reads nothing there.
+        set_bias(&product, shape.bias)?;
         let preference = preference(shape.alignment)?;
         let [left, right, out] = layouts.each_ref().map(|layout| layout.0);
         // SAFETY: the handle and the descriptors are alive.
@@ -171,12 +153,13 @@ impl Plan {
         let bytes = workspace.map_or(0, Region::bytes);
         assert!(bytes >= self.workspace, "a workspace of {bytes} bytes");
         let workspace = workspace.map_or(ptr::null_mut(), |region| region.at() as *mut c_void);
-        set_addresses(&self.product, places.bias.map(Region::at), places.input.map(Region::at))?;
+        set_bias(&self.product, places.bias.at())?;
         let (one, zero) = (1.0_f32, 0.0_f32);
         let [left, right, out] = self.layouts.each_ref().map(|layout| layout.0);
         let result = places.out.at() as *mut c_void;
+        recent::note("cublasLtMatmul", None);
         // SAFETY: invariants (borrow) and (one stream) of `cuda`. The lengths of the regions were
-        // compared with the shape in `Gpu::matmul_then`. The handle and the descriptors are alive.
+        // compared with the shape in `Gpu::affine`. The handle and the descriptors are alive.
         let done = unsafe {
             result::matmul(
                 handle.0,
@@ -216,7 +199,6 @@ fn layout(
 }
 
 fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
-    use sys::cublasLtEpilogue_t as Epilogue;
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     let compute = match shape.tf32 {
         true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -230,36 +212,15 @@ fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
     };
     set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turn(shape.b.1))?;
     set(&made, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turn(shape.a.1))?;
-    let epilogue = match (shape.function, shape.bias.is_some()) {
-        (Function::Identity, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
-        (Function::Identity, true) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
-        (Function::Relu, false) => Epilogue::CUBLASLT_EPILOGUE_RELU,
-        (Function::Relu, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
-        (Function::GeluTanh, false) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX,
-        (Function::GeluTanh, true) => Epilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-    };
+    let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
     set(&made, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-    if shape.function == Function::GeluTanh {
-        let stride = shape.out.1 as i64;
-        set(&made, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride)?;
-    }
     Ok(made)
 }
 
-/// Sets the addresses of the bias and of the copy of the function's input.
-fn set_addresses(
-    product: &Descriptor<sys::cublasLtMatmulDesc_t>,
-    bias: Option<u64>,
-    input: Option<u64>,
-) -> Result<()> {
+/// Sets the address of the bias.
+fn set_bias(product: &Descriptor<sys::cublasLtMatmulDesc_t>, bias: u64) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
-    if let Some(bias) = bias {
-        set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
-    }
-    if let Some(input) = input {
-        set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &input)?;
-    }
-    Ok(())
+    set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)
 }
 
 /// Sets an attribute whose type in cuBLASLt is `T`, or an enumeration or pointer of its size.
@@ -275,7 +236,7 @@ fn set<T>(
     set.map_err(lt_error("cublasLtMatmulDescSetAttribute"))
 }
 
-/// Algorithms with at most [`MOST_WORKSPACE`] bytes, for addresses that are multiples of these.
+/// Algorithms with at most [`PRODUCT_BYTES`] of workspace, for addresses that are multiples of these.
 fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPreference_t>> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let made = result::create_matmul_pref();
@@ -288,7 +249,8 @@ fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPrefe
         let set = unsafe { result::set_matmul_pref_attribute(made.0, attribute, from, bytes) };
         set.map_err(lt_error("cublasLtMatmulPreferenceSetAttribute"))
     };
-    set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MOST_WORKSPACE, size_of::<u64>())?;
+    let most = PRODUCT_BYTES as u64;
+    set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most, size_of::<u64>())?;
     let [a, b, out] = alignment;
     for (attribute, alignment) in [
         (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),

@@ -3,11 +3,11 @@
 
 use cudarc::driver::CudaSlice;
 
-use super::CudaSpan;
 use super::compiler::Source;
 use super::launch::{Arg, Grid, SHARE, launch};
 use super::memory::allocate;
 use super::region::Region;
+use super::{CudaSpan, Scratch};
 use crate::{ElementType, Result};
 
 const KERNELS: Source = Source {
@@ -36,8 +36,8 @@ impl CudaNorm {
         let stream = values.region().stream();
         let grid = Grid::by_share(values.len(), SHARE);
         let blocks = grid.blocks();
-        let partials = allocate(stream, blocks * size_of::<f64>())?;
-        let partials = Arg::Memory(Region::of(&partials));
+        let partials = Scratch::new(stream, blocks * (size_of::<f64>() / size_of::<f32>()))?;
+        let partials = Arg::Memory(partials.span().region());
         launch(
             stream,
             KERNELS,

@@ -8,17 +8,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use candle_core::cuda::gemm_reduced_precision_f32;
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
 use super::cudnn::{Handle, Plan, Precision, Product};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
+use super::workspace::workspace;
 use super::{CudaNumbers, CudaNumbersMut, Gpu};
 use crate::{Convolution, ElementType, Error, Result};
 
 /// The most plans that a handle keeps. A plan is about 1 kB, and a model has three per layer and batch
 /// size.
 const MOST_PLANS: usize = 4096;
+
+/// The addresses that cuDNN gets are multiples of so many bytes. Its functions cannot be told that an address is less
+/// aligned, and may choose kernels that load 16 bytes at a time.
+const ALIGNMENT: u64 = 16;
 
 /// cuDNN on a stream.
 struct Session {
@@ -160,11 +165,30 @@ impl Gpu {
                 place.insert(Plan::new(handle, sizes, product, precision)?)
             }
         };
-        // Freed in the order of the stream, after the convolution.
-        let workspace = match plan.workspace() {
-            0 => None,
-            bytes => Some(allocate_unset(&stream, bytes)?),
+        let workspace = workspace(&stream, plan.workspace())?;
+        let workspace = workspace.as_ref().map(|memory| memory.region());
+        let regions = numbers.map(CudaNumbers::region);
+        let copies = [aligned(regions[0])?, aligned(regions[1])?, aligned(regions[2])?];
+        let places: [Region<'_>; 3] = std::array::from_fn(|number| {
+            copies[number].as_ref().map_or(regions[number], |copy| Region::of(copy))
+        });
+        let result = match product {
+            Product::Forward => 2,
+            Product::ToInput => 0,
+            Product::ToWeight => 1,
         };
-        plan.enqueue(handle, numbers.map(CudaNumbers::region), workspace.as_ref().map(Region::of))
+        for number in (0..3).filter(|&number| number != result && copies[number].is_some()) {
+            places[number].copy_from(regions[number])?;
+        }
+        plan.enqueue(handle, places, workspace)?;
+        if copies[result].is_some() { regions[result].copy_from(places[result]) } else { Ok(()) }
     }
+}
+
+/// Memory in place of a region that begins between two multiples of [`ALIGNMENT`].
+fn aligned(region: Region<'_>) -> Result<Option<CudaSlice<u8>>> {
+    if region.at().is_multiple_of(ALIGNMENT) {
+        return Ok(None);
+    }
+    allocate_unset(region.stream(), region.bytes()).map(Some)
 }

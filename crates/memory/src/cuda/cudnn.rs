@@ -9,8 +9,8 @@ use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaStream;
 
-use super::descriptor;
 use super::region::Region;
+use super::{descriptor, recent};
 use crate::{Convolution, Error, Result};
 
 /// The oldest cuDNN whose functions have the declarations of this build.
@@ -142,19 +142,23 @@ impl Plan {
         );
         let mut plan = Self { xs, weight, ys, convolution, algorithm, workspace: 0 };
         let candidates = match product {
-            Product::Forward => plan.forward_algorithms(handle)?,
-            Product::ToInput => plan.to_input_algorithms(handle)?,
-            Product::ToWeight => plan.to_weight_algorithms(handle)?,
+            Product::Forward => plan.forward_algorithms(handle, precision)?,
+            Product::ToInput => plan.to_input_algorithms(handle, precision)?,
+            Product::ToWeight => plan.to_weight_algorithms(handle, precision)?,
         };
         // cuDNN's advice and its answer to what an algorithm needs may differ.
         let mut refused = None;
-        for algorithm in candidates {
+        for (algorithm, math_type) in candidates {
             plan.algorithm = algorithm;
+            // What is advised for numbers in f32 may not round them.
+            if precision != Precision::F32 {
+                set_math_type(&plan.convolution, math_type)?;
+            }
             match plan.find_workspace(handle) {
                 Ok(workspace) => {
                     tracing::debug!(
-                        "cuDNN computes {product:?} of {sizes:?} in {precision:?} by {algorithm:?} \
-                         with {workspace} bytes"
+                        "cuDNN computes {product:?} of {sizes:?} in {precision:?} by {algorithm:?}, \
+                         {math_type:?}, with {workspace} bytes"
                     );
                     return Ok(Self { workspace, ..plan });
                 }
@@ -226,6 +230,12 @@ impl Plan {
         let [x, w, y] = [xs, weight, ys].map(|region| region.at() as *mut c_void);
         let (handle, xs, ys) = (handle.0, self.xs.0, self.ys.0);
         let (weight, convolution) = (self.weight.0, self.convolution.0);
+        let call = match self.algorithm {
+            Algorithm::Forward(_) => "cudnnConvolutionForward",
+            Algorithm::ToInput(_) => "cudnnConvolutionBackwardData",
+            Algorithm::ToWeight(_) => "cudnnConvolutionBackwardFilter",
+        };
+        recent::note(call, None);
         let done = match self.algorithm {
             // SAFETY: invariants (borrow) and (one stream) of `cuda`, and the assertions on the
             // lengths in `Gpu::product`. The handle works on the stream of the memory.
@@ -283,13 +293,12 @@ impl Plan {
                 )
             },
         };
-        done.map_err(dnn_error(match self.algorithm {
-            Algorithm::Forward(_) => "cudnnConvolutionForward",
-            Algorithm::ToInput(_) => "cudnnConvolutionBackwardData",
-            Algorithm::ToWeight(_) => "cudnnConvolutionBackwardFilter",
-        }))
+        done.map_err(dnn_error(call))
     }
 }
+
+/// An algorithm, and the arithmetic that it is advised with.
+type Candidate = (Algorithm, sys::cudnnMathType_t);
 
 /// Defines a function that asks cuDNN for algorithms: those that give the same bits in every run and need little
 /// memory, the fastest first, and the general one behind them.
@@ -297,7 +306,7 @@ macro_rules! algorithms {
     ($name:ident, $variant:ident, $get:path, $call:literal, ($a:ident, $b:ident, $c:ident), $perf:ty,
      $general:path) => {
         impl Plan {
-            fn $name(&self, handle: &mut Handle) -> Result<Vec<Algorithm>> {
+            fn $name(&self, handle: &mut Handle, precision: Precision) -> Result<Vec<Candidate>> {
                 let mut found = [const { MaybeUninit::<$perf>::uninit() }; MOST_ALGORITHMS];
                 let mut count = 0;
                 // SAFETY: the handle and the descriptors are alive, and `found` has the length that
@@ -323,8 +332,9 @@ macro_rules! algorithms {
                         && perf.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
                         && perf.memory <= MOST_WORKSPACE
                 };
-                let found = found.filter(fits).map(|perf| perf.algo);
-                Ok(found.chain([$general]).map(Algorithm::$variant).collect())
+                let found = found.filter(fits).map(|perf| (perf.algo, perf.mathType));
+                let all = found.chain([($general, precision.math_type())]);
+                Ok(all.map(|(algorithm, math)| (Algorithm::$variant(algorithm), math)).collect())
             }
         }
     };
@@ -429,8 +439,15 @@ fn convolution(
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_group_count(made.0, groups) };
     set.map_err(dnn_error("cudnnSetConvolutionGroupCount"))?;
-    // SAFETY: the descriptor is alive.
-    let set = unsafe { result::set_convolution_math_type(made.0, math) };
-    set.map_err(dnn_error("cudnnSetConvolutionMathType"))?;
+    set_math_type(&made, math)?;
     Ok(made)
+}
+
+fn set_math_type(
+    convolution: &Descriptor<sys::cudnnConvolutionDescriptor_t>,
+    math: sys::cudnnMathType_t,
+) -> Result<()> {
+    // SAFETY: the descriptor is alive.
+    let set = unsafe { result::set_convolution_math_type(convolution.0, math) };
+    set.map_err(dnn_error("cudnnSetConvolutionMathType"))
 }

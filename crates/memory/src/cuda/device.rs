@@ -4,6 +4,8 @@ use candle_core::Device;
 use cudarc::driver::{CudaContext, result, sys};
 
 use super::cuda_error;
+use super::region::wait;
+use super::workspace::give_to_cublas;
 use crate::Result;
 
 /// The number of GPUs that this process can use.
@@ -23,6 +25,7 @@ pub fn device_count() -> Result<usize> {
 ///   workspace that uses another one orders the two by events of its own.
 /// - Freed memory stays in the driver's pool. By default the driver returns it to the system at
 ///   every synchronisation, and the next step would ask for it again.
+/// - candle's products have a workspace of 32 MiB, which they share with ours.
 ///
 /// # Errors
 /// The driver's error.
@@ -33,13 +36,33 @@ pub fn open(ordinal: usize) -> Result<Device> {
     // without an event between them.
     unsafe { cuda.disable_event_tracking() };
     keep_freed_memory(cuda.cuda_stream().context())?;
+    give_to_cublas(cuda)?;
     Ok(device)
 }
 
-fn keep_freed_memory(context: &CudaContext) -> Result<()> {
+/// Returns the memory that was freed on `device`, which is a GPU, to the driver. The memory of graphs is not in the
+/// pool of other memory, so before a step is recorded the program gives up what the computed steps have used.
+/// Waits for the device.
+///
+/// # Errors
+/// The driver's error.
+pub fn trim(device: &Device) -> Result<()> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    wait(&stream)?;
+    let pool = default_pool(stream.context())?;
+    // SAFETY: the pool is the device's, which the context keeps.
+    let trimmed = unsafe { sys::cuMemPoolTrimTo(pool, 0) };
+    trimmed.result().map_err(|error| cuda_error("cuMemPoolTrimTo", error))
+}
+
+fn default_pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
     // SAFETY: the context keeps its device.
     let pool = unsafe { result::device::get_default_mem_pool(context.cu_device()) };
-    let pool = pool.map_err(|error| cuda_error("cuDeviceGetDefaultMemPool", error))?;
+    pool.map_err(|error| cuda_error("cuDeviceGetDefaultMemPool", error))
+}
+
+fn keep_freed_memory(context: &CudaContext) -> Result<()> {
+    let pool = default_pool(context)?;
     let mut threshold = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     // SAFETY: this attribute is a `u64`, which the call reads before it returns.

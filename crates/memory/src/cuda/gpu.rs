@@ -12,7 +12,7 @@ use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
-use super::{CudaNumbers, CudaNumbersMut, Kernels};
+use super::{CudaNumbers, CudaNumbersMut, Kernels, recent};
 use crate::{ElementType, Error, Flat, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
@@ -188,6 +188,7 @@ impl Gpu {
             false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
         let float = cuda_type(element);
+        recent::note("cublasGemmEx", None);
         // SAFETY: invariants (borrow) and (one stream) of `cuda`: the handle works on the stream of
         // the device. The lengths of the matrices were compared with their sizes above.
         let done = unsafe {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 
 use super::compiler::{Source, function};
-use super::cuda_error;
 use super::region::{Region, bind};
-use crate::Result;
+use super::{cuda_error, recent};
 use crate::kernels::{BLOCK, SCALARS};
+use crate::{Error, Result};
 
 /// Numbers that one block adds: `SHARE` in sums.cu.
 pub(super) const SHARE: usize = 8192;
@@ -46,6 +46,11 @@ impl Grid {
     /// threads.
     pub fn for_each(count: usize) -> Self {
         Self { blocks: count.div_ceil(BLOCK).min(MOST_BLOCKS), count }
+    }
+
+    /// Threads for packs of `width` of the `count` numbers. Each thread takes every n-th pack.
+    pub fn for_packs(count: usize, width: usize) -> Self {
+        Self { count, ..Self::for_each(count.div_ceil(width)) }
     }
 
     /// The number of blocks.
@@ -157,9 +162,18 @@ pub(super) fn launch(
         block_dim: (BLOCK as u32, 1, 1),
         shared_mem_bytes: 0,
     };
+    recent::note(name, Some(grid.blocks));
     // SAFETY: invariants (borrow) and (one stream) of `cuda`. The kernel keeps to its arguments, as
     // the comment above says.
     let launched = unsafe { builder.launch(config) };
-    launched.map_err(|error| cuda_error("cuLaunchKernel", error))?;
-    Ok(())
+    launched.map(drop).map_err(|error| {
+        let (file, blocks) = (source.name, grid.blocks);
+        let at = format!("{name} of {file}.cu for {}, {blocks} blocks of {BLOCK}", source.number);
+        match cuda_error("cuLaunchKernel", error) {
+            Error::Cuda { call, message } => {
+                Error::Cuda { call, message: format!("{at}: {message}") }
+            }
+            other => other,
+        }
+    })
 }

@@ -13,6 +13,7 @@
 //! | the optimizer's formula as a kernel, many parameters in one launch | [`Formula`], [`JointUpdate`] |
 //! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
+//! | memory for intermediate results | [`Scratch`], `workspace.rs` |
 //! | the compilation of kernels, and the compiled kernels on disk | `compiler.rs`, `kernel_cache.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
@@ -24,6 +25,7 @@
 //! lives. A span is only made by borrowing its owner. Memory that is freed afterwards is freed in
 //! the order of its stream, so work that is still enqueued is safe.
 
+mod affine;
 mod blas_lt;
 mod checks;
 mod compiler;
@@ -31,7 +33,6 @@ mod convolution;
 mod cudnn;
 mod descriptor;
 mod device;
-mod epilogue;
 mod formula;
 mod gpu;
 mod graph;
@@ -40,16 +41,17 @@ mod kernel_cache;
 mod launch;
 mod memory;
 mod numbers;
+mod recent;
 mod region;
 mod rounding;
 mod span;
 mod tensor;
+mod workspace;
 
 use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
-pub use self::device::{device_count, open};
-pub use self::epilogue::Epilogue;
+pub use self::device::{device_count, open, trim};
 pub use self::formula::{JointUpdate, UpdateTable};
 pub use self::gpu::{Gpu, Matrix};
 pub use self::graph::{Capture, Graph};
@@ -60,14 +62,16 @@ pub use self::memory::{CudaMemory, allocate, download, upload};
 pub use self::numbers::{CudaNumbers, CudaNumbersMut, numbers};
 pub use self::rounding::round_all;
 pub use self::span::{CudaSpan, CudaSpanMut, span, span_mut};
+pub use self::workspace::Scratch;
 use crate::Error;
 pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
 
-/// An error of the driver.
+/// An error of the driver. An error that a kernel has caused names the last launches of the process.
 pub fn cuda_error(call: &'static str, error: DriverError) -> Error {
     // A driver that is missing cannot explain its errors either.
     let text = error.error_string().ok().and_then(|text| text.to_str().ok());
     let name = format!("{:?}", error.0);
-    let message = text.map_or(name.clone(), |text| format!("{name}: {text}"));
+    let mut message = text.map_or(name.clone(), |text| format!("{name}: {text}"));
+    message.push_str(&recent::suspects(error));
     Error::Cuda { call, message }
 }

@@ -119,6 +119,11 @@ impl<'a> CudaNumbers<'a> {
         self.len() == 0
     }
 
+    /// The address of the first number on the device.
+    pub fn address(self) -> u64 {
+        self.region.at()
+    }
+
     /// The type of the numbers.
     pub fn element_type(&self) -> ElementType {
         self.element

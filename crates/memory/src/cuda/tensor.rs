@@ -7,10 +7,13 @@ use candle_core::{CpuStorage, CudaStorage, InplaceOp1, Layout, Storage, Tensor};
 use super::region::Region;
 use crate::{ElementType, Error, Result};
 
-/// The type of a storage of 16-bit floats.
-pub(super) fn half_type(storage: &CudaStorage) -> ElementType {
-    let is_f16 = matches!(storage.slice, CudaStorageSlice::F16(_));
-    if is_f16 { ElementType::F16 } else { ElementType::Bf16 }
+/// The type of a storage of f32 numbers or of 16-bit floats.
+pub(super) fn number_type(storage: &CudaStorage) -> ElementType {
+    match storage.slice {
+        CudaStorageSlice::F16(_) => ElementType::F16,
+        CudaStorageSlice::BF16(_) => ElementType::Bf16,
+        _ => ElementType::F32,
+    }
 }
 
 /// Calls `f` with the elements of a contiguous tensor of this type and length.

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use candle_core::{CudaStorage, Device};
 
 use super::launch::{Arg, Grid};
-use super::memory::{CudaNumbers, CudaNumbersMut};
+use super::memory::{CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut};
 use crate::kernels::Kernels;
 use crate::{Convolution, ElementType, Flat, Result};
 
@@ -24,18 +24,29 @@ pub struct Matrix<'a> {
     pub transposed: bool,
 }
 
-/// As with `cuda`.
+/// Memory for intermediate results.
 #[derive(Debug)]
-pub enum Epilogue<'a> {
-    /// As with `cuda`.
-    Identity,
-    /// As with `cuda`.
-    Relu,
-    /// As with `cuda`.
-    GeluTanh(CudaNumbersMut<'a>),
+pub struct Scratch(Infallible);
+
+impl Scratch {
+    /// The numbers.
+    pub fn span(&self) -> CudaSpan<'_> {
+        match self.0 {}
+    }
+
+    /// The numbers, mutable.
+    pub fn span_mut(&mut self) -> CudaSpanMut<'_> {
+        match self.0 {}
+    }
 }
 
 impl Gpu {
+    /// # Errors
+    /// None, because no value of this type exists.
+    pub fn scratch(&self, _len: usize) -> Result<Scratch> {
+        match self.0 {}
+    }
+
     /// Always `None`.
     pub fn of(_device: &Device) -> Option<Self> {
         None
@@ -114,13 +125,12 @@ impl Gpu {
 
     /// # Errors
     /// None, because no value of this type exists.
-    pub fn matmul_then(
+    pub fn affine(
         &self,
         _out: CudaNumbersMut<'_>,
         _a: Matrix<'_>,
         _b: Matrix<'_>,
-        _bias: Option<CudaNumbers<'_>>,
-        _epilogue: Epilogue<'_>,
+        _bias: CudaNumbers<'_>,
     ) -> Result<bool> {
         match self.0 {}
     }

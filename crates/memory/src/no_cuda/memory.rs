@@ -283,6 +283,11 @@ impl<'a> CudaNumbers<'a> {
         match self.0 {}
     }
 
+    /// The address of the first number on the device.
+    pub fn address(self) -> u64 {
+        match self.0 {}
+    }
+
     /// Whether there are no numbers.
     pub fn is_empty(&self) -> bool {
         match self.0 {}

@@ -10,7 +10,7 @@ mod memory;
 
 pub use self::checks::{CudaNorm, CudaSearch};
 pub use self::formula::{JointUpdate, UpdateTable};
-pub use self::gpu::{Epilogue, Gpu, Matrix};
+pub use self::gpu::{Gpu, Matrix, Scratch};
 pub use self::graph::{Capture, Graph};
 pub use self::launch::{Arg, Grid};
 pub(crate) use self::memory::zeros;
@@ -29,6 +29,14 @@ use crate::{Error, Result};
 /// [`Error::NotCompiled`].
 pub fn open(ordinal: usize) -> Result<Device> {
     Err(Error::NotCompiled { what: format!("GPU {ordinal}"), feature: "cuda" })
+}
+
+/// Frees no memory.
+///
+/// # Errors
+/// [`Error::NotCompiled`].
+pub fn trim(_device: &Device) -> Result<()> {
+    Err(not_compiled())
 }
 
 fn not_compiled() -> Error {

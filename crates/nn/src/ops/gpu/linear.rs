@@ -1,12 +1,12 @@
-//! The fully connected layer on a GPU. In the forward, cuBLASLt computes the product, the bias and the
-//! activation in one call where it can. Otherwise cuBLAS computes the product, and a kernel the rest.
+//! The fully connected layer on a GPU. In the forward, cuBLASLt computes the product and the bias in one call
+//! where it can. Otherwise, and where an activation follows, cuBLAS computes the product, and a kernel the rest.
 //!
 //! In the backward the bias's gradient has kernels of its own. cuBLASLt has an epilogue for it
 //! (`CUBLASLT_EPILOGUE_BGRADB`), but NVIDIA does not document the order of its additions. The gradient
 //! must have the same bits in every run and on every rank, whichever algorithm cuBLASLt chooses.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Epilogue, Gpu, Matrix};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
 use candle_core::{Result, bail};
 
 use super::activations::{activate, differentiate};
@@ -31,14 +31,8 @@ impl OnGpu for Linear {
             return Ok(None);
         };
         let mut saved = gpu.numbers_of(ys.element_type(), ys.len())?;
-        if activation == Activation::GeluTanh {
-            let epilogue = Epilogue::GeluTanh(saved.cuda_numbers_mut()?);
-            if gpu.matmul_then(ys.reborrow(), xs, weight, bias, epilogue)? {
-                return Ok(Some(saved));
-            }
-        }
         affine(gpu, saved.cuda_numbers_mut()?, xs, weight, bias, None)?;
-        activate(gpu, &mut ys, Some(saved.cuda_numbers()?), None, self.activation)?;
+        activate(gpu, &mut ys, Some(saved.cuda_numbers()?), None, Some(activation))?;
         Ok(Some(saved))
     }
 
@@ -79,17 +73,14 @@ fn affine(
     bias: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
-    let epilogue = match activation {
-        None if bias.is_none() => return Ok(gpu.matmul(ys, false, xs, weight)?),
-        None => Some(Epilogue::Identity),
-        Some(Activation::Relu) => Some(Epilogue::Relu),
-        Some(_) => None,
-    };
-    if let Some(epilogue) = epilogue
-        && gpu.matmul_then(ys.reborrow(), xs, weight, bias, epilogue)?
+    if let (Some(bias), None) = (bias, activation)
+        && gpu.affine(ys.reborrow(), xs, weight, bias)?
     {
         return Ok(());
     }
     gpu.matmul(ys.reborrow(), false, xs, weight)?;
+    if bias.is_none() && activation.is_none() {
+        return Ok(());
+    }
     activate(gpu, &mut ys, None, bias, activation)
 }
