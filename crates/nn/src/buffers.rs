@@ -8,11 +8,11 @@
 //! writes, too, as `candle_nn`'s `BatchNorm` does in its forward pass. Nobody announces such a change, so
 //! the value that a failed step restores is copied beforehand, after every step.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candelabrum_memory::SpanMut;
-use candelabrum_memory::cuda::CudaSpanMut;
-use candle_core::{Tensor, Var, bail};
+use candelabrum_memory::cuda::{self, CudaSpanMut};
+use candle_core::{DType, Layout, Storage, Tensor, Var, bail};
 
 use crate::tensors::{Values, with_variable};
 use crate::{Error, Result};
@@ -34,11 +34,38 @@ use crate::{Error, Result};
 pub struct Buffer {
     name: Arc<str>,
     var: Var,
-    /// The value after the last training step, if the value has changed since. That of a shared buffer is
-    /// always there.
-    before: Arc<Mutex<Option<Tensor>>>,
+    before: Arc<Mutex<Before>>,
     /// Whether other code writes the variable, too.
     is_shared: bool,
+}
+
+/// The value after the last training step.
+#[derive(Debug, Default)]
+struct Before {
+    /// Memory for the value. On a GPU the memory is kept, so that not every step allocates it.
+    memory: Option<Tensor>,
+    /// Whether the value is in the memory, because it has changed since. That of a shared buffer always is.
+    holds: bool,
+}
+
+impl Before {
+    /// Copies the value of `var`.
+    fn write(&mut self, var: &Var) -> candle_core::Result<()> {
+        let value = var.as_tensor().detach();
+        match &self.memory {
+            Some(memory) if memory.rank() > 0 => memory.slice_set(&value.contiguous()?, 0, 0)?,
+            _ => self.memory = Some(value.copy()?),
+        }
+        self.holds = true;
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.holds = false;
+        if self.memory.as_ref().is_some_and(|memory| memory.device().is_cpu()) {
+            self.memory = None;
+        }
+    }
 }
 
 impl Buffer {
@@ -112,19 +139,6 @@ impl Buffer {
         })?)
     }
 
-    /// Changes the value in place on its GPU. [`Self::restore`] undoes this change like every change in
-    /// place.
-    pub(crate) fn update_on_gpu(
-        &self,
-        change: impl FnOnce(CudaSpanMut<'_>) -> candle_core::Result<()>,
-    ) -> Result<()> {
-        self.remember()?;
-        Ok(with_variable(&self.var, |values| match values {
-            Values::F32(SpanMut::Cuda(values)) => change(values),
-            _ => bail!("the buffer `{}` is not on a GPU, this is a bug", self.name),
-        })?)
-    }
-
     /// Changes the value to `value`, of the same shape and type. [`Self::restore`] undoes this
     /// change like a change [in place](Self::update_in_place).
     pub(crate) fn replace(&self, value: &Tensor) -> Result<()> {
@@ -132,30 +146,107 @@ impl Buffer {
         Ok(self.var.set(value)?)
     }
 
+    fn before(&self) -> MutexGuard<'_, Before> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Copies the value for [`Self::restore`], unless there is a copy already.
-    pub(crate) fn remember(&self) -> Result<()> {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        if before.is_none() {
-            *before = Some(self.var.as_tensor().detach().copy()?);
-        }
-        Ok(())
+    fn remember(&self) -> Result<()> {
+        let mut before = self.before();
+        Ok(if before.holds { Ok(()) } else { before.write(&self.var) }?)
     }
 
     /// Makes the changes since the last call permanent.
     pub(crate) fn keep(&self) {
+        let mut before = self.before();
         // A copy that cannot be made for want of memory leaves the buffer without one: a failed step then
         // does not restore it, as no step restores what it has not copied.
-        let copy = || self.var.as_tensor().detach().copy().ok();
-        let copy = if self.is_shared { copy() } else { None };
-        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = copy;
+        if !self.is_shared || before.write(&self.var).is_err() {
+            before.clear();
+        }
     }
 
     /// Undoes the changes since the last [`Self::keep`].
     pub(crate) fn restore(&self) -> Result<()> {
-        let mut place = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = if self.is_shared { place.clone() } else { place.take() };
-        Ok(before.map_or(Ok(()), |before| self.var.set(&before))?)
+        let mut before = self.before();
+        if before.holds
+            && let Some(value) = &before.memory
+        {
+            self.var.set(value)?;
+        }
+        if !self.is_shared {
+            before.clear();
+        }
+        Ok(())
     }
+}
+
+/// Changes the values of two buffers in f32 on a GPU in place. `change` gets the values, and for each the place where
+/// the value before goes, unless that value is kept already. [`Buffer::restore`] undoes this change like every
+/// change in place.
+pub(crate) fn update_on_gpu(
+    buffers: [&Buffer; 2],
+    change: impl FnOnce([CudaSpanMut<'_>; 2], [Option<CudaSpanMut<'_>>; 2]) -> candle_core::Result<()>,
+) -> candle_core::Result<()> {
+    if Arc::ptr_eq(&buffers[0].before, &buffers[1].before) {
+        bail!("`{}` is used as two buffers", buffers[0].name)
+    }
+    let mut before = buffers.map(Buffer::before);
+    for (before, buffer) in before.iter_mut().zip(buffers) {
+        if before.memory.is_none() {
+            before.write(&buffer.var)?;
+        }
+    }
+    let places = before.each_ref().map(|before| before.memory.as_ref().filter(|_| !before.holds));
+    let [first, second] = places.map(|place| place.map(Tensor::storage_and_layout));
+    let values = buffers.map(|buffer| buffer.var.storage_and_layout());
+    let spans = [span(&values[0])?, span(&values[1])?];
+    change(spans, [first.as_ref().map(span).transpose()?, second.as_ref().map(span).transpose()?])?;
+    drop((first, second));
+    before.iter_mut().for_each(|before| before.holds = true);
+    Ok(())
+}
+
+/// The numbers of a tensor on a GPU.
+fn span<'a>(
+    (storage, layout): &'a (impl Deref<Target = Storage>, &Layout),
+) -> candle_core::Result<CudaSpanMut<'a>> {
+    match &**storage {
+        Storage::Cuda(storage) => Ok(cuda::span_mut(storage, layout)?),
+        _ => bail!("a buffer is not on a GPU, this is a bug"),
+    }
+}
+
+/// Copies the values of buffers for [`Buffer::restore`], where there are no copies already. Those on a GPU are copied by
+/// one kernel.
+pub(crate) fn remember(buffers: &[Buffer]) -> candle_core::Result<()> {
+    let mut together = Vec::new();
+    for buffer in buffers {
+        let value = buffer.var.as_tensor();
+        let is_known = buffer.before().memory.is_some();
+        if is_known && value.device().is_cuda() && value.dtype() == DType::F32 {
+            together.push((buffer, buffer.before()));
+        } else {
+            buffer.remember()?;
+        }
+    }
+    together.retain(|(_, before)| !before.holds);
+    let places = together.iter().filter_map(|(buffer, before)| {
+        let memory = before.memory.as_ref()?;
+        Some((buffer.var.storage_and_layout(), memory.storage_and_layout()))
+    });
+    let places: Vec<_> = places.collect();
+    let mut copies = Vec::new();
+    for ((value, layout), (memory, place)) in &places {
+        if let (Storage::Cuda(value), Storage::Cuda(memory)) = (&**value, &**memory) {
+            copies.push((cuda::span(value, layout)?, memory, *place));
+        }
+    }
+    cuda::round_all(&copies)?;
+    drop(copies);
+    drop(places);
+    together.iter_mut().for_each(|(_, before)| before.holds = true);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 use crate::missing::{self, MissingGradients};
-use crate::ops::profile;
+use crate::ops::{self, profile};
 use crate::pass::{self, Kind, Place, Sink};
 use crate::tensors::with_span;
 use crate::{Error, Param, UnitPlan, wrong_gradients};
@@ -275,7 +275,7 @@ impl FlatGradients {
         }
         self.begin_pass()?;
         let lent = Lent::new(self, observed.then_some(observer));
-        let (store, varying) = pass::run(lent.pass.clone(), || profile::backward(loss));
+        let (store, varying) = pass::run(lent.pass.clone(), || differentiate(loss));
         drop(lent);
         self.varying_loss = varying;
         let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
@@ -340,6 +340,14 @@ impl FlatGradients {
             },
         )?;
         Ok(())
+    }
+}
+
+/// The backward pass through the fused operations alone, or candle's where the graph has other operations.
+fn differentiate(loss: &Tensor) -> Result<GradStore> {
+    match ops::backward(loss)? {
+        Some(store) => Ok(store),
+        None => profile::backward(loss),
     }
 }
 

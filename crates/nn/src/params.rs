@@ -13,6 +13,7 @@ use candle_core::{DType, Device, Shape, Tensor, TensorId, Var, bail};
 use candle_nn::VarMap;
 
 use crate::arrival::Arrival;
+use crate::buffers;
 use crate::freeze::Freeze;
 use crate::hooks::{self, Watch};
 use crate::master::{self, Master};
@@ -410,7 +411,7 @@ impl Params {
     /// # Errors
     /// Only candle's own.
     pub fn remember_buffers(&self) -> Result<()> {
-        self.buffers().iter().try_for_each(Buffer::remember)
+        Ok(buffers::remember(&self.buffers())?)
     }
 
     /// Undoes the changes of buffers since the last [`Self::keep_buffers`], after a failed training

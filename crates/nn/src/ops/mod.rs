@@ -138,6 +138,7 @@ pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use feed_forward::{HiddenUnits, feed_forward};
+pub(crate) use fused::backward;
 pub(crate) use fused::widen;
 pub use fused::with_composites;
 pub use gru::gru;

@@ -8,7 +8,8 @@ use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail}
 use super::composite;
 use super::elements::with_numbers;
 use super::inbox::Inbox;
-use super::node::{self, Node, Target};
+use super::link::Target;
+use super::node::{self, Node};
 use super::on_gpu::GpuBackward;
 use super::operation::Fused;
 use crate::ops::pool::{Pooled, Values};

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use candle_core::{Result, Storage, Tensor};
+use candle_core::{Result, Storage, Tensor, TensorId};
 
 use super::elements::with_inputs;
 use super::inbox::Inbox;
@@ -23,9 +23,11 @@ use crate::ops::view::View;
 
 /// A result as an input of another operation: the token that replaces the tensor in candle's graph,
 /// and the inbox of the result's gradient.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Link {
     pub(super) token: Tensor,
+    /// The operation that computed the result.
+    pub(super) node: Arc<dyn Differentiable>,
     pub(super) inbox: Arc<Inbox>,
     /// The number of the result's elements.
     pub(super) elements: usize,
@@ -48,9 +50,50 @@ impl Link {
     }
 }
 
+/// A call of an operation, kept for the backward pass.
+pub(super) trait Differentiable: Send + Sync {
+    /// By input. `None` for an input that needs no gradient.
+    fn targets(&self) -> &[Option<Target>];
+    fn keep_output(&self, output: Tensor);
+    /// Runs the backward. Gradients are written to their places, and those for candle are stored.
+    fn differentiate(&self) -> Result<()>;
+    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
+    /// token is its own gradient.
+    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor>;
+}
+
+/// An input that needs a gradient.
+pub(super) enum Target {
+    /// The result of another fused operation.
+    Link(Link),
+    /// Any other tensor of candle's graph.
+    Tensor(Tensor),
+}
+
+impl Target {
+    pub(super) fn new(input: Option<&Tensor>) -> Option<Self> {
+        let input = input.filter(|input| input.track_op())?;
+        Some(find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
+    }
+
+    /// The tensor that represents this input in candle's graph.
+    pub(super) fn graph_tensor(&self) -> &Tensor {
+        match self {
+            Self::Link(link) => &link.token,
+            Self::Tensor(tensor) => tensor,
+        }
+    }
+
+    pub(super) fn variable(&self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
+            _ => None,
+        }
+    }
+}
+
 /// A link that only the operation of the result in candle's graph owns. So it frees the result's storage
 /// when the result is dropped.
-#[derive(Debug)]
 pub(super) struct Mark {
     link: Link,
     /// The numbers of the result, once it has been registered.

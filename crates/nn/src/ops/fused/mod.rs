@@ -18,6 +18,8 @@
 //! Any other tensor gets its gradient from candle, as from every custom operation. So a network may
 //! mix these operations with candle's in any way.
 //!
+//! Where candle has no operation in the graph at all, the pass does without candle's ([`walk`]).
+//!
 //! candle's views of a result (`narrow`, `transpose`, `permute`, `reshape`) share its memory, and the
 //! layout of a view says which elements it has ([`super::view`]). An operation on a view therefore
 //! joins the result's token too, and writes the gradient to the view's places in the result's inbox.
@@ -32,6 +34,7 @@ mod link;
 mod node;
 mod on_gpu;
 mod operation;
+mod walk;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 
@@ -39,9 +42,10 @@ pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 use self::elements::with_inputs;
 pub(super) use self::inbox::Inbox;
-use self::node::Target;
+use self::link::Target;
 pub(super) use self::on_gpu::{GpuBackward, OnGpu};
 pub(super) use self::operation::{Backward, Fused, Grads, Reads};
+pub(crate) use self::walk::backward;
 use super::float::for_float;
 use super::pool::Poolable;
 use super::profile::{self, Phase};

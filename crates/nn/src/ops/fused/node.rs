@@ -11,7 +11,7 @@ use candle_core::{
 
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
-use super::link::{self, Link, Mark};
+use super::link::{self, Differentiable, Link, Mark, Target};
 use super::operation::{Backward, Fused, Grads};
 use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_all;
@@ -67,7 +67,7 @@ pub(super) fn attach<F: Fused>(
     });
     let token = Join::all(&node, F::NAME, parents)?;
     let elements = shape.elem_count();
-    let link = Link { token: token.clone(), inbox, elements, view: None };
+    let link = Link { token: token.clone(), node: Arc::clone(&node), inbox, elements, view: None };
     let mark = Arc::new(Mark::new(link));
     let ys = Ys { name: F::NAME, shape, storage: Mutex::new(Some(ys)) };
     let emit = Emit { ys, mark: Arc::clone(&mark) };
@@ -78,37 +78,6 @@ pub(super) fn attach<F: Fused>(
         node.keep_output(numbers);
     }
     Ok(result)
-}
-
-/// An input that needs a gradient.
-#[derive(Debug)]
-pub(super) enum Target {
-    /// The result of another fused operation.
-    Link(Link),
-    /// Any other tensor of candle's graph.
-    Tensor(Tensor),
-}
-
-impl Target {
-    pub(super) fn new(input: Option<&Tensor>) -> Option<Self> {
-        let input = input.filter(|input| input.track_op())?;
-        Some(link::find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
-    }
-
-    /// The tensor that represents this input in candle's graph.
-    pub(super) fn graph_tensor(&self) -> &Tensor {
-        match self {
-            Self::Link(link) => &link.token,
-            Self::Tensor(tensor) => tensor,
-        }
-    }
-
-    pub(super) fn variable(&self) -> Option<TensorId> {
-        match self {
-            Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
-            _ => None,
-        }
-    }
 }
 
 /// One call of an operation, kept for the backward pass.
@@ -160,17 +129,11 @@ impl<F> Drop for Node<F> {
     }
 }
 
-/// A node of any operation.
-trait Differentiable: Send + Sync {
-    fn keep_output(&self, output: Tensor);
-    /// Runs the backward. Gradients are written to their places, and those for candle are stored.
-    fn differentiate(&self) -> Result<()>;
-    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
-    /// token is its own gradient.
-    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor>;
-}
-
 impl<F: Fused> Differentiable for Node<F> {
+    fn targets(&self) -> &[Option<Target>] {
+        &self.targets
+    }
+
     fn keep_output(&self, output: Tensor) {
         drop(self.output.set(output));
     }
@@ -528,18 +491,15 @@ struct Emit {
     mark: Arc<Mark>,
 }
 
-impl Emit {
-    /// Puts a gradient that candle has computed into the result's inbox.
-    fn receive(&self, dys: &Tensor) -> Result<()> {
-        let inbox = self.mark.inbox();
-        if dys.device().is_cuda() {
-            return inbox.deliver_on_gpu(to_flat(dys)?);
-        }
-        for_float!(dys.dtype(), self.ys.name, T => {
-            inbox.deliver(link::values_of::<T>(dys)?);
-            Ok(())
-        })
+/// Puts a gradient that candle has computed into the inbox of a result of operation `name`.
+pub(super) fn receive(name: &'static str, inbox: &Inbox, dys: &Tensor) -> Result<()> {
+    if dys.device().is_cuda() {
+        return inbox.deliver_on_gpu(to_flat(dys)?);
     }
+    for_float!(dys.dtype(), name, T => {
+        inbox.deliver(link::values_of::<T>(dys)?);
+        Ok(())
+    })
 }
 
 impl CustomOp1 for Emit {
@@ -556,7 +516,7 @@ impl CustomOp1 for Emit {
     }
 
     fn bwd(&self, token: &Tensor, ys: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        profile::called(ys, || self.receive(dys))?;
+        profile::called(ys, || receive(self.ys.name, self.mark.inbox(), dys))?;
         Ok(Some(token.detach()))
     }
 }

@@ -1,7 +1,5 @@
-// Activations and their derivatives. The text of sigmoid.cu comes before. The number of an activation is
-// that of `code` in activations.rs.
-
-typedef unsigned long long count_t;
+// Activations and their derivatives. The texts of packs.cu and sigmoid.cu come before. The number of an
+// activation is that of `code` in activations.rs. n is the number of numbers, a multiple of a pack.
 
 #define FOR_EACH(i, n)                                                                             \
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
@@ -53,27 +51,55 @@ __device__ float times_derivative(float d, float r, count_t activation) {
   }
 }
 
+template <unsigned V>
+__device__ void activate_all(number_t *ys, const number_t *xs, const number_t *bias, count_t plane,
+                             count_t channels, count_t activation, count_t n) {
+  FOR_EACH(j, n / V) {
+    Pack<V> pack = load<V>(xs ? xs : ys, j * V);
+    count_t channel = bias ? j * V / plane % channels : 0;
+    FOR_VALUES(k) {
+      float x = pack.values[k];
+      pack.values[k] = apply(bias ? x + bias[plane == 1 ? channel + k : channel] : x, activation);
+    }
+    store<V>(ys, j * V, pack);
+  }
+}
+
 // ys = activation(xs + bias). Number i gets bias i / plane % channels. Without xs, ys changes in
-// place.
+// place. A pack is in one plane, or in one row of planes of one number.
 extern "C" __global__ void activate(number_t *ys, const number_t *xs, const number_t *bias, count_t plane,
-                                    count_t channels, count_t activation, count_t n) {
-  FOR_EACH(i, n) {
-    float x = xs ? xs[i] : ys[i];
-    ys[i] = apply(bias ? x + bias[i / plane % channels] : x, activation);
+                                    count_t channels, count_t activation, count_t packs, count_t n) {
+  BY_PACKS(activate_all<V>(ys, xs, bias, plane, channels, activation, n))
+}
+
+template <unsigned V>
+__device__ void differentiate_all(number_t *dxs, const number_t *dys, const number_t *reference,
+                                  count_t activation, count_t n) {
+  FOR_EACH(j, n / V) {
+    Pack<V> d = load<V>(dys ? dys : dxs, j * V), r = load<V>(reference, j * V);
+    FOR_VALUES(k) d.values[k] = times_derivative(d.values[k], r.values[k], activation);
+    store<V>(dxs, j * V, d);
   }
 }
 
 // dxs = dys * activation'(reference). Without dys, dxs changes in place.
 extern "C" __global__ void differentiate(number_t *dxs, const number_t *dys, const number_t *reference,
-                                         count_t activation, count_t n) {
-  FOR_EACH(i, n) {
-    float d = dys ? dys[i] : dxs[i];
-    dxs[i] = times_derivative(d, reference[i], activation);
+                                         count_t activation, count_t packs, count_t n) {
+  BY_PACKS(differentiate_all<V>(dxs, dys, reference, activation, n))
+}
+
+template <unsigned V>
+__device__ void add_all(number_t *sums, const number_t *xs, const number_t *ys, count_t activation,
+                        count_t n) {
+  FOR_EACH(j, n / V) {
+    Pack<V> x = load<V>(xs, j * V), y = load<V>(ys, j * V);
+    FOR_VALUES(k) x.values[k] = apply(x.values[k] + y.values[k], activation);
+    store<V>(sums, j * V, x);
   }
 }
 
 // sums = activation(xs + ys)
 extern "C" __global__ void add(number_t *sums, const number_t *xs, const number_t *ys, count_t activation,
-                               count_t n) {
-  FOR_EACH(i, n) sums[i] = apply(xs[i] + ys[i], activation);
+                               count_t packs, count_t n) {
+  BY_PACKS(add_all<V>(sums, xs, ys, activation, n))
 }

@@ -1,27 +1,34 @@
-//! Batch normalisation on a GPU, without an exchange of statistics.
+//! Batch normalisation on a GPU, without an exchange of statistics: two kernels forward and two backward.
 //!
-//! The sums over a channel are those of `moments.rs`: two passes over the values, a few numbers at a
-//! time in f32, and their sums in f64. The running statistics move on the GPU, so the host does not
-//! wait.
+//! The sums over a channel are computed in f32, a few numbers at a time, and their sums in f64. The running
+//! statistics move on the GPU, so the host does not wait.
 
-use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{
-    Arg, CudaNumbers, CudaNumbersMut, CudaSpan, CudaSpanMut, Gpu, Grid, Kernels,
+    Arg, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Kernels, Scratch,
 };
+use candelabrum_memory::{ElementType, Flat};
 use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
+use crate::buffers::update_on_gpu;
 use crate::ops::batch_norm2d::BatchNorm2d;
 use crate::ops::channel_line::Rectifier;
 use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {
     name: "batch_norm2d",
-    text: concat!(include_str!("channels.cu"), include_str!("batch_norm2d.cu")),
+    text: concat!(
+        include_str!("packs.cu"),
+        include_str!("channels.cu"),
+        include_str!("batch_norm2d.cu")
+    ),
 };
 
 /// `LINE` in batch_norm2d.cu.
 const LINE: usize = 6;
+
+/// The kernels count the values of a channel in 32 bits.
+const MOST_VALUES: usize = i32::MAX as usize;
 
 impl BatchNorm2d {
     /// Whether the kernels can compute it: without replicas, and with running statistics in f32 on a
@@ -32,7 +39,8 @@ impl BatchNorm2d {
             value.dtype() == DType::F32 && value.device().is_cuda()
         };
         let running = self.running.as_ref();
-        self.exchange.is_none() && running.is_none_or(|r| fits(&r.mean) && fits(&r.variance))
+        let running_fit = running.is_none_or(|r| fits(&r.mean) && fits(&r.variance));
+        self.exchange.is_none() && running_fit && self.geometry.count() <= MOST_VALUES
     }
 
     fn sizes(&self) -> Channels {
@@ -40,66 +48,38 @@ impl BatchNorm2d {
         Channels { batch: geometry.batch, channels: geometry.channels, plane: geometry.plane }
     }
 
-    /// The lines by the statistics of the batch.
-    fn lines_of_batch(
+    /// The sums over the slices of the batch: two numbers each.
+    fn statistics(&self, gpu: &Gpu, xs: CudaNumbers<'_>) -> Result<Scratch> {
+        let sizes = self.sizes();
+        let mut partials = sizes.partials(gpu, 2)?;
+        {
+            let mut partials = partials.span_mut();
+            let args = sizes.with_sizes(&[(&mut partials).into(), xs.into()], &[xs]);
+            gpu.launch_for(xs.element_type(), KERNELS, "statistics", sizes.grid(), &args)?;
+        }
+        Ok(partials)
+    }
+
+    /// Normalises by these statistics, and writes the line of each channel.
+    fn launch_normalise(
         &self,
         gpu: &Gpu,
-        xs: CudaNumbers<'_>,
+        (xs, ys): (CudaNumbers<'_>, &mut CudaNumbersMut<'_>),
         mut lines: CudaSpanMut<'_>,
-        [weight, bias]: [Option<CudaNumbers<'_>>; 2],
+        statistics: [Arg<'_>; 5],
+        running: [Arg<'_>; 4],
     ) -> Result<()> {
         let (number, sizes) = (xs.element_type(), self.sizes());
-        let mut sums = sizes.partials(gpu, 1)?;
-        {
-            let mut sums = sums.span_mut()?.cuda()?;
-            let args = sizes.with_sizes(&[(&mut sums).into(), xs.into()]);
-            gpu.launch_for(number, KERNELS, "sum_slices", sizes.grid(), &args)?;
-        }
-        let sums = sums.span()?.cuda()?;
-        let mut deviations = sizes.partials(gpu, 2)?;
-        {
-            let mut deviations = deviations.span_mut()?.cuda()?;
-            let args = sizes.with_sizes(&[(&mut deviations).into(), xs.into(), sums.into()]);
-            gpu.launch_for(number, KERNELS, "deviations", sizes.grid(), &args)?;
-        }
-        let args = [
-            (&mut lines).into(),
-            sums.into(),
-            deviations.span()?.cuda()?.into(),
-            weight.into(),
-            bias.into(),
-            self.config.eps.into(),
-            sizes.count().into(),
-            sizes.slices().into(),
-        ];
-        Ok(gpu.launch_for(
-            number,
-            KERNELS,
-            "lines_of_batch",
-            Grid::for_each(sizes.channels),
-            &args,
-        )?)
-    }
-
-    /// Moves the running statistics towards those of the batch.
-    fn move_running(&self, gpu: &Gpu, lines: CudaSpan<'_>) -> Result<()> {
-        let Some(running) = &self.running else { return Ok(()) };
-        let count = self.geometry.count() as f64;
-        for (buffer, unbiased) in [(&running.mean, 0.0), (&running.variance, count / (count - 1.0))]
-        {
-            buffer.update_on_gpu(|mut values| {
-                let grid = Grid::for_each(values.len());
-                let momentum = Arg::from(self.config.momentum);
-                let args = [(&mut values).into(), lines.into(), momentum, unbiased.into()];
-                Ok(gpu.launch(KERNELS, "move_running", grid, &args)?)
-            })?;
-        }
-        Ok(())
+        let values = [xs, ys.as_numbers()];
+        let mut args = sizes.with_sizes(&[], &values);
+        let rectifier = Arg::from(rectifier_number(self.rectifier));
+        let numbers = [self.config.eps.into(), self.config.momentum.into(), rectifier];
+        let first = [ys.into(), xs.into(), (&mut lines).into()];
+        let first = [&first[..], &statistics, &running, &numbers].concat();
+        args.splice(..0, first);
+        Ok(gpu.launch_for(number, KERNELS, "normalise", sizes.grid(), &args)?)
     }
 }
-
-/// A gradient, if it is wanted.
-type Wanted<'a> = Option<CudaNumbersMut<'a>>;
 
 impl OnGpu for BatchNorm2d {
     fn forward(
@@ -111,28 +91,29 @@ impl OnGpu for BatchNorm2d {
         let &[Some(xs), weight, bias, mean, variance, None] = inputs else {
             bail!("batch_norm2d: an input is missing, this is a bug")
         };
-        let (number, sizes) = (xs.element_type(), self.sizes());
-        let mut saved = gpu.numbers(sizes.channels * LINE)?;
-        let mut lines = saved.span_mut()?.cuda()?;
-        if self.config.training {
-            self.lines_of_batch(gpu, xs, lines.reborrow(), [weight, bias])?;
-            self.move_running(gpu, lines.as_span())?;
-        } else {
-            let statistics = [mean, variance, weight, bias].map(Arg::from);
-            let mut args = vec![(&mut lines).into()];
-            args.extend(statistics);
-            args.push(self.config.eps.into());
-            gpu.launch_for(
-                number,
-                KERNELS,
-                "lines_of_running",
-                Grid::for_each(sizes.channels),
-                &args,
-            )?;
+        let mut saved = gpu.numbers(self.sizes().channels * LINE)?;
+        let lines = saved.span_mut()?.cuda()?;
+        let (weight, bias, numbers) = (Arg::from(weight), Arg::from(bias), (xs, &mut ys));
+        if !self.config.training {
+            let statistics = [Arg::Nothing, mean.into(), variance.into(), weight, bias];
+            self.launch_normalise(gpu, numbers, lines, statistics, [Arg::Nothing; 4])?;
+            return Ok(Some(saved));
         }
-        let rectifier = rectifier_number(self.rectifier);
-        let args = [(&mut ys).into(), xs.into(), lines.as_span().into(), rectifier.into()];
-        gpu.launch_for(number, KERNELS, "normalise", sizes.grid(), &sizes.with_sizes(&args))?;
+        let partials = self.statistics(gpu, xs)?;
+        let sums = partials.span().into();
+        let statistics = [sums, Arg::Nothing, Arg::Nothing, weight, bias];
+        match &self.running {
+            Some(running) => {
+                update_on_gpu([&running.mean, &running.variance], |mut values, mut before| {
+                    let [mean, variance] = values.each_mut().map(Arg::from);
+                    let [mean_before, variance_before] =
+                        before.each_mut().map(|place| place.as_mut().into());
+                    let running = [mean, variance, mean_before, variance_before];
+                    self.launch_normalise(gpu, numbers, lines, statistics, running)
+                })?
+            }
+            None => self.launch_normalise(gpu, numbers, lines, statistics, [Arg::Nothing; 4])?,
+        }
         Ok(Some(saved))
     }
 
@@ -144,55 +125,44 @@ impl OnGpu for BatchNorm2d {
         let (sizes, dys) = (self.sizes(), dys.as_numbers());
         let number = dys.element_type();
         let rectifier = Arg::from(rectifier_number(self.rectifier));
-        let (dxs, dw, db) = (grads[0].take(), grads[1].take(), grads[2].take());
-
-        let mut factors = None;
+        let (mut dxs, mut dw, mut db) = (grads[0].take(), grads[1].take(), grads[2].take());
+        let mut partials = None;
         if self.config.training || dw.is_some() || db.is_some() {
-            let mut partials = sizes.partials(gpu, 2)?;
-            {
-                let mut partials = partials.span_mut()?.cuda()?;
-                let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectifier];
-                let args = sizes.with_sizes(&args);
-                gpu.launch_for(number, KERNELS, "gradient_sums", sizes.grid(), &args)?;
-            }
-            if self.config.training {
-                factors = Some(gpu.numbers(2 * sizes.channels)?);
-            }
-            let partials = partials.span()?.cuda()?;
-            let launch = |dw: Wanted<'_>, db: Wanted<'_>, factors: Option<&mut CudaSpanMut<'_>>| {
-                let first = dw.as_ref().or(db.as_ref());
-                let number = first.map_or(number, CudaNumbersMut::element_type);
-                let (mut dw, mut db) = (dw, db);
-                let places = [dw.as_mut().into(), db.as_mut().into(), factors.into()];
-                let sums = [partials.into(), lines.into()];
-                let counts = [sizes.count().into(), sizes.slices().into()];
-                let args = [&places[..], &sums, &counts].concat();
-                gpu.launch_for(number, KERNELS, "totals", Grid::for_each(sizes.channels), &args)
-            };
-            let mut places = factors.as_mut().map(|flat| flat.span_mut()?.cuda()).transpose()?;
-            let type_of = |wanted: &Wanted<'_>| wanted.as_ref().map(CudaNumbersMut::element_type);
-            if type_of(&dw).zip(type_of(&db)).is_none_or(|(dw, db)| dw == db) {
-                launch(dw, db, places.as_mut())?;
-            } else {
-                launch(dw, None, places.as_mut())?;
-                launch(None, db, None)?;
-            }
+            let partials = partials.insert(sizes.partials(gpu, 2)?);
+            let mut partials = partials.span_mut();
+            let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectifier];
+            let args = sizes.with_sizes(&args, &[xs, dys]);
+            gpu.launch_for(number, KERNELS, "gradient_sums", sizes.grid(), &args)?;
         }
-        let Some(mut dxs) = dxs else { return Ok(()) };
-        let factors = factors.as_ref().map(|flat| flat.span()?.cuda()).transpose()?;
-        let first =
-            [(&mut dxs).into(), xs.into(), dys.into(), lines.into(), factors.into(), rectifier];
-        Ok(gpu.launch_for(
-            number,
-            KERNELS,
-            "differentiate",
-            sizes.grid(),
-            &sizes.with_sizes(&first),
-        )?)
+        let values: Vec<_> = [Some(xs), Some(dys), dxs.as_ref().map(CudaNumbersMut::as_numbers)]
+            .into_iter()
+            .flatten()
+            .collect();
+        let mut args = sizes.with_sizes(&[], &values);
+        let [dw_wide, dw] = in_its_type(number, dw.as_mut());
+        let [db_wide, db] = in_its_type(number, db.as_mut());
+        let first = [dxs.as_mut().into(), dw_wide, dw, db_wide, db];
+        let partials = partials.as_ref().map(Scratch::span).into();
+        let inputs = [xs.into(), dys.into(), lines.into(), partials];
+        let settings = [usize::from(self.config.training).into(), rectifier];
+        args.splice(..0, [&first[..], &inputs, &settings].concat());
+        Ok(gpu.launch_for(number, KERNELS, "differentiate", sizes.grid(), &args)?)
     }
 
     fn has_wide_gradient(&self, input: usize) -> bool {
         input > 0
+    }
+}
+
+/// The place of a gradient as an f32 pointer and as a pointer to `number`s. One of the two is [`Arg::Nothing`].
+fn in_its_type<'a>(
+    number: ElementType,
+    gradient: Option<&'a mut CudaNumbersMut<'_>>,
+) -> [Arg<'a>; 2] {
+    match gradient {
+        None => [Arg::Nothing; 2],
+        Some(gradient) if gradient.element_type() == number => [Arg::Nothing, gradient.into()],
+        Some(gradient) => [gradient.into(), Arg::Nothing],
     }
 }
 

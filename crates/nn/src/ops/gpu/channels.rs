@@ -1,10 +1,16 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{
+    Arg, BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch,
+};
 use candle_core::Result;
 
-const KERNELS: Kernels = Kernels { name: "channels", text: include_str!("channels.cu") };
+use super::packs::Packs;
+
+const KERNELS: Kernels = Kernels {
+    name: "channels",
+    text: concat!(include_str!("packs.cu"), include_str!("channels.cu")),
+};
 
 /// `CARRY` in channels.cu: how many values a thread adds in f32. A slice has about as many for each of
 /// its threads.
@@ -13,8 +19,11 @@ const CARRY: usize = 32;
 /// The fewest threads of a slice.
 const FEWEST_LANES: usize = 32;
 
-/// The most slices of a channel. One thread adds their sums.
+/// `MOST_SLICES` in channels.cu: the most slices of a channel. One thread adds their sums.
 const MOST_SLICES: usize = 64;
+
+/// A slice has a multiple of so many values, so a pack is in one slice.
+const STEP: usize = 8;
 
 /// Values of the shape (N, C, P) one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +40,7 @@ impl Channels {
     }
 
     fn share(self) -> usize {
-        self.count().div_ceil(MOST_SLICES).max(BLOCK * CARRY)
+        self.count().div_ceil(MOST_SLICES).max(BLOCK * CARRY).next_multiple_of(STEP)
     }
 
     /// The number of slices of a channel. 0 for a channel without values.
@@ -49,17 +58,23 @@ impl Channels {
         Grid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
     }
 
-    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu).
-    pub(super) fn with_sizes<'a>(self, first: &[Arg<'a>]) -> Vec<Arg<'a>> {
+    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu). The threads load packs of the `values` if
+    /// all of these are aligned.
+    pub(super) fn with_sizes<'a>(
+        self,
+        first: &[Arg<'a>],
+        values: &[CudaNumbers<'_>],
+    ) -> Vec<Arg<'a>> {
         let Self { batch, channels, plane } = self;
         let sizes = [batch, channels, plane, self.slices(), self.share(), self.lanes()];
-        first.iter().copied().chain(sizes.map(Arg::from)).collect()
+        let sizes = sizes.map(Arg::from).into_iter().chain([Packs::of(values, &[plane]).into()]);
+        first.iter().copied().chain(sizes).collect()
     }
 
     /// Memory for `width` doubles for each slice.
-    pub(super) fn partials(self, gpu: &Gpu, width: usize) -> Result<Flat> {
+    pub(super) fn partials(self, gpu: &Gpu, width: usize) -> Result<Scratch> {
         const FLOATS: usize = size_of::<f64>() / size_of::<f32>();
-        Ok(gpu.numbers(self.channels * self.slices() * width * FLOATS)?)
+        Ok(gpu.scratch(self.channels * self.slices() * width * FLOATS)?)
     }
 
     /// `sums[c]` = the sum of the values of channel `c`.
@@ -72,12 +87,12 @@ impl Channels {
         let number = values.element_type();
         let mut partials = self.partials(gpu, 1)?;
         {
-            let mut partials = partials.span_mut()?.cuda()?;
-            let args = self.with_sizes(&[(&mut partials).into(), values.into()]);
+            let mut partials = partials.span_mut();
+            let args = self.with_sizes(&[(&mut partials).into(), values.into()], &[values]);
             gpu.launch_for(number, KERNELS, "sum_slices", self.grid(), &args)?;
         }
         let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));
-        let args = [(&mut sums).into(), partials.span()?.cuda()?.into(), self.slices().into()];
+        let args = [(&mut sums).into(), partials.span().into(), self.slices().into()];
         Ok(gpu.launch_for(number, KERNELS, "add_slices", grid, &args)?)
     }
 }

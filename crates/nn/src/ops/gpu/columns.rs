@@ -1,13 +1,16 @@
 //! Sums over the rows of a matrix on a GPU, in a fixed order.
 
-use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::ElementType;
+use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
 use candle_core::Result;
 
 const KERNELS: Kernels = Kernels { name: "columns", text: include_str!("columns.cu") };
 
 /// `ROWS` in columns.cu.
 const ROWS: usize = 256;
+
+/// `COLUMNS` in columns.cu.
+const COLUMNS: usize = 32;
 
 /// `sums[c] = sum_r values[r, c]`. Sums are added in f32 and rounded to the type of `sums`.
 pub(super) fn sum_rows(
@@ -24,28 +27,28 @@ pub(super) fn sum_rows(
         return Ok(sums.clear()?);
     }
     // Each round replaces up to ROWS rows by their sum.
-    let mut partial: Option<Flat> = None;
+    let mut partial: Option<Scratch> = None;
     loop {
         let groups = rows.div_ceil(ROWS);
         let source = match &partial {
             None => values,
-            Some(flat) => flat.cuda_numbers()?,
+            Some(sums) => sums.span().into(),
         };
         let number = source.element_type();
-        let grid = Grid::for_each(groups * columns);
+        let grid = Grid::by_share(groups * columns.div_ceil(COLUMNS), 1);
         let sizes: [Arg<'_>; 2] = [rows.into(), columns.into()];
         if groups == 1 && sums.element_type() == ElementType::F32 {
             let args = [(&mut sums).into(), source.into(), sizes[0], sizes[1]];
             return Ok(gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?);
         }
-        let mut next = gpu.numbers(groups * columns)?;
+        let mut next = gpu.scratch(groups * columns)?;
         {
-            let mut target = next.cuda_numbers_mut()?;
+            let mut target = next.span_mut();
             let args = [(&mut target).into(), source.into(), sizes[0], sizes[1]];
             gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?;
         }
         if groups == 1 {
-            return Ok(sums.round_from(next.span()?.cuda()?)?);
+            return Ok(sums.round_from(next.span())?);
         }
         (partial, rows) = (Some(next), groups);
     }

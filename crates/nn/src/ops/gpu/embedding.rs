@@ -1,6 +1,8 @@
 //! Rows of a table by index on a GPU.
 
-use candelabrum_memory::cuda::{Arg, CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{
+    Arg, CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch,
+};
 use candelabrum_memory::{ElementType, Flat};
 use candle_core::{Result, Tensor, bail};
 
@@ -44,7 +46,7 @@ impl OnGpu for Embedding {
         let is_wide = dw.element_type() == ElementType::F32;
         let (dw, nothing) = (Arg::from(&mut dw), Arg::from(None::<CudaNumbers<'_>>));
         let places = if is_wide { [dw, nothing] } else { [nothing, dw] };
-        let numbers = [pass.dys.as_numbers().into(), keys.span()?.cuda()?.into()];
+        let numbers = [pass.dys.as_numbers().into(), keys.span().into()];
         let args = [&places[..], &numbers, &[positions.into(), self.dim.into()]].concat();
         let grid = Grid::for_each(pass.dys.len());
         Ok(pass.gpu.launch_for(number, KERNELS, "sum_positions", grid, &args)?)
@@ -65,14 +67,14 @@ impl Embedding {
 
     /// The positions in the order of their indices, as keys of 64 bits, in a memory of f32 numbers
     /// twice as many. A sorting network: the keys do not change the kernels that run.
-    fn sort(&self, gpu: &Gpu, indices: CudaIndices<'_>) -> Result<Flat> {
+    fn sort(&self, gpu: &Gpu, indices: CudaIndices<'_>) -> Result<Scratch> {
         let positions = indices.len();
         if positions.max(self.vocabulary) > u32::MAX as usize {
             bail!("embedding: more than 2^32 - 1 indices or rows, too many for a GPU");
         }
         let len = positions.next_power_of_two().max(2);
-        let mut memory = gpu.numbers(2 * len)?;
-        let mut keys = memory.span_mut()?.cuda()?;
+        let mut memory = gpu.scratch(2 * len)?;
+        let mut keys = memory.span_mut();
         let tile = len.min(TILE);
         let padding = self.padding_index.unwrap_or(usize::MAX);
         let sizes = [indices.element_size(), self.vocabulary, padding, positions, tile];

@@ -1,7 +1,7 @@
 //! The kernels of the operations on a GPU, one file of Rust and one of CUDA C++ for each family. An
 //! operation without kernels runs there as its composite.
 //!
-//! rows.cu, indices.cu and sigmoid.cu are the common beginning of several families' texts, because the compiler
+//! packs.cu, rows.cu, indices.cu and sigmoid.cu are the common beginning of several families' texts, because the compiler
 //! on a GPU's host finds no files to include.
 
 pub(super) mod activations;
@@ -14,6 +14,7 @@ mod embedding;
 mod indices;
 mod last_step;
 pub(super) mod linear;
+mod packs;
 pub(super) mod pools;
 mod recurrent;
 mod row_norm;

@@ -1,47 +1,52 @@
 // Poolings. A thread computes one number, so no two threads write to the same place: in a backward
 // it gathers the gradients of all windows that hold its pixel, in the order of the windows.
 
+// There are less than 2^31 numbers, so places are computed in 32 bits, whose divisions are fast.
+
 typedef unsigned long long count_t;
 
 #define FOR_EACH(i, n)                                                                             \
-  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
-       i += (count_t)gridDim.x * blockDim.x)
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (unsigned)(n);                      \
+       i += gridDim.x * blockDim.x)
 
 // The sizes of a pooling along one axis.
 struct Axis {
-  count_t in, out, kernel, stride, padding;
+  unsigned in, out, kernel, stride, padding;
 };
 
 #define AXIS(name)                                                                                 \
   count_t name##_in, count_t name##_out, count_t name##_kernel, count_t name##_stride,             \
       count_t name##_padding
 #define AXIS_OF(name)                                                                              \
-  Axis { name##_in, name##_out, name##_kernel, name##_stride, name##_padding }
+  Axis {                                                                                           \
+    (unsigned)name##_in, (unsigned)name##_out, (unsigned)name##_kernel, (unsigned)name##_stride,   \
+        (unsigned)name##_padding                                                                   \
+  }
 
 struct Range {
-  count_t start, end;
+  unsigned start, end;
 };
 
 // The pixels of window o inside the image. There is at least one.
-__device__ Range window(Axis axis, count_t o) {
-  count_t start = o * axis.stride, end = start + axis.kernel - axis.padding;
+__device__ Range window(Axis axis, unsigned o) {
+  unsigned start = o * axis.stride, end = start + axis.kernel - axis.padding;
   return Range{start > axis.padding ? start - axis.padding : 0, end < axis.in ? end : axis.in};
 }
 
 // The windows that hold pixel i.
-__device__ Range windows(Axis axis, count_t i) {
-  count_t place = i + axis.padding;
-  count_t start = place < axis.kernel ? 0 : (place - axis.kernel) / axis.stride + 1;
-  count_t end = place / axis.stride + 1;
+__device__ Range windows(Axis axis, unsigned i) {
+  unsigned place = i + axis.padding;
+  unsigned start = place < axis.kernel ? 0 : (place - axis.kernel) / axis.stride + 1;
+  unsigned end = place / axis.stride + 1;
   return Range{start, end < axis.out ? end : axis.out};
 }
 
 // The place of a window's maximum in its plane: the first maximum, or the last NaN.
-__device__ count_t winner(const number_t *plane, Range rows, Range columns, count_t width) {
-  count_t place = rows.start * width + columns.start;
+__device__ unsigned winner(const number_t *plane, Range rows, Range columns, unsigned width) {
+  unsigned place = rows.start * width + columns.start;
   float best = plane[place];
-  for (count_t y = rows.start; y < rows.end; y++)
-    for (count_t x = columns.start; x < columns.end; x++) {
+  for (unsigned y = rows.start; y < rows.end; y++)
+    for (unsigned x = columns.start; x < columns.end; x++) {
       float value = plane[y * width + x];
       if (value > best || isnan(value)) {
         best = value;
@@ -57,9 +62,9 @@ extern "C" __global__ void max_pool(number_t *ys, float *winners, const number_t
                                     count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
-    count_t oy = i / columns.out % rows.out, ox = i % columns.out;
+    unsigned oy = i / columns.out % rows.out, ox = i % columns.out;
     const number_t *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
-    count_t place = winner(plane, window(rows, oy), window(columns, ox), columns.in);
+    unsigned place = winner(plane, window(rows, oy), window(columns, ox), columns.in);
     ys[i] = plane[place];
     if (winners) winners[i] = (float)place;
   }
@@ -70,14 +75,14 @@ extern "C" __global__ void max_pool_back(number_t *dxs, const number_t *dys, con
                                          const number_t *xs, AXIS(y), AXIS(x), count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
-    count_t in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
-    count_t plane = i / in_plane, own = i % in_plane;
+    unsigned in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
+    unsigned plane = i / in_plane, own = i % in_plane;
     Range down = windows(rows, own / columns.in), right = windows(columns, own % columns.in);
     float sum = 0.0f;
-    for (count_t oy = down.start; oy < down.end; oy++)
-      for (count_t ox = right.start; ox < right.end; ox++) {
-        count_t result = plane * out_plane + oy * columns.out + ox;
-        count_t place = winners ? (count_t)winners[result]
+    for (unsigned oy = down.start; oy < down.end; oy++)
+      for (unsigned ox = right.start; ox < right.end; ox++) {
+        unsigned result = plane * out_plane + oy * columns.out + ox;
+        unsigned place = winners ? (unsigned)winners[result]
                                 : winner(xs + plane * in_plane, window(rows, oy),
                                          window(columns, ox), columns.in);
         if (place == own) sum += dys[result];
@@ -100,8 +105,8 @@ extern "C" __global__ void avg_pool(number_t *ys, const number_t *xs, count_t wh
     Range down = window(rows, i / columns.out % rows.out), right = window(columns, i % columns.out);
     const number_t *plane = xs + i / (rows.out * columns.out) * (rows.in * columns.in);
     float sum = 0.0f;
-    for (count_t y = down.start; y < down.end; y++)
-      for (count_t x = right.start; x < right.end; x++) sum += plane[y * columns.in + x];
+    for (unsigned y = down.start; y < down.end; y++)
+      for (unsigned x = right.start; x < right.end; x++) sum += plane[y * columns.in + x];
     ys[i] = sum / divisor(rows, columns, down, right, whole);
   }
 }
@@ -111,12 +116,12 @@ extern "C" __global__ void avg_pool_back(number_t *dxs, const number_t *dys, cou
                                          AXIS(x), count_t n) {
   Axis rows = AXIS_OF(y), columns = AXIS_OF(x);
   FOR_EACH(i, n) {
-    count_t in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
-    count_t plane = i / in_plane, own = i % in_plane;
+    unsigned in_plane = rows.in * columns.in, out_plane = rows.out * columns.out;
+    unsigned plane = i / in_plane, own = i % in_plane;
     Range down = windows(rows, own / columns.in), right = windows(columns, own % columns.in);
     float sum = 0.0f;
-    for (count_t oy = down.start; oy < down.end; oy++)
-      for (count_t ox = right.start; ox < right.end; ox++)
+    for (unsigned oy = down.start; oy < down.end; oy++)
+      for (unsigned ox = right.start; ox < right.end; ox++)
         sum += dys[plane * out_plane + oy * columns.out + ox] /
                divisor(rows, columns, window(rows, oy), window(columns, ox), whole);
     dxs[i] = sum;
@@ -130,10 +135,10 @@ extern "C" __global__ void avg_pool_back(number_t *dxs, const number_t *dys, cou
 extern "C" __global__ void means(number_t *ys, const number_t *xs, count_t plane, count_t n) {
   __shared__ float sums[PLANES * LANES];
   unsigned lane = threadIdx.x % LANES;
-  count_t number = (count_t)blockIdx.x * PLANES + threadIdx.x / LANES;
+  unsigned number = blockIdx.x * PLANES + threadIdx.x / LANES, size = (unsigned)plane;
   float sum = 0.0f;
   if (number < n)
-    for (count_t i = lane; i < plane; i += LANES) sum += xs[number * plane + i];
+    for (unsigned i = lane; i < size; i += LANES) sum += xs[number * size + i];
   sums[threadIdx.x] = sum;
   __syncthreads();
   if (lane == 0 && number < n) {
@@ -145,5 +150,5 @@ extern "C" __global__ void means(number_t *ys, const number_t *xs, count_t plane
 
 // dxs = the share of each pixel in the mean of its plane. n is the number of pixels.
 extern "C" __global__ void means_back(number_t *dxs, const number_t *dys, count_t plane, count_t n) {
-  FOR_EACH(i, n) dxs[i] = dys[i / plane] / (float)plane;
+  FOR_EACH(i, n) dxs[i] = dys[i / (unsigned)plane] / (float)plane;
 }

@@ -2,7 +2,7 @@
 
 use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
-use candle_core::Result;
+use candle_core::{Result, bail};
 
 use crate::ops::avg_pool2d::{AvgPool2d, GlobalAvgPool2d};
 use crate::ops::fused::{GpuBackward, OnGpu};
@@ -13,6 +13,15 @@ const KERNELS: Kernels = Kernels { name: "pools", text: include_str!("pools.cu")
 
 /// `PLANES` in pools.cu.
 const PLANES: usize = 8;
+
+/// Refuses more numbers than the kernels can count.
+fn check_count(xs: Option<CudaNumbers<'_>>, ys: &CudaNumbersMut<'_>) -> Result<()> {
+    let count = xs.map_or(0, |xs| xs.len()).max(ys.len());
+    if count > i32::MAX as usize {
+        bail!("pooling: {count} numbers, more than a kernel counts: pool a smaller batch")
+    }
+    Ok(())
+}
 
 /// The arguments `first`, and then the sizes of the windows along the height and the width.
 fn with_sizes<'a>(first: &[Arg<'a>], windows: &Windows) -> Vec<Arg<'a>> {
@@ -31,6 +40,7 @@ impl OnGpu for MaxPool2d {
         inputs: &[Option<CudaNumbers<'_>>],
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
+        check_count(inputs[0], &ys)?;
         let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
         if self.is_two_by_two() {
             let args = [(&mut ys).into(), Arg::from(None::<CudaNumbers<'_>>), inputs[0].into()];
@@ -68,6 +78,7 @@ impl OnGpu for AvgPool2d {
         inputs: &[Option<CudaNumbers<'_>>],
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
+        check_count(inputs[0], &ys)?;
         let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
         let whole = usize::from(self.count_include_pad);
         let args = [(&mut ys).into(), inputs[0].into(), whole.into()];
@@ -92,6 +103,7 @@ impl OnGpu for GlobalAvgPool2d {
         inputs: &[Option<CudaNumbers<'_>>],
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
+        check_count(inputs[0], &ys)?;
         let (number, grid) = (ys.element_type(), Grid::by_share(ys.len(), PLANES));
         let args = [(&mut ys).into(), inputs[0].into(), self.plane.into()];
         gpu.launch_for(number, KERNELS, "means", grid, &args)?;

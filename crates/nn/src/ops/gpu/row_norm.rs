@@ -91,18 +91,16 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
             return Ok(launch(dw.as_mut(), db.as_mut())?);
         }
         // The sums of the groups first, in f32, and then the sums of these.
-        let sums = |gradient: &Option<CudaNumbersMut<'_>>| {
-            gradient.as_ref().map(|_| gpu.numbers(groups * self.len)).transpose()
-        };
-        let (mut dws, mut dbs) = (sums(&dw)?, sums(&db)?);
+        let len = groups * self.len;
+        let mut memory = gpu.scratch(2 * len)?;
         {
-            let mut dws = dws.as_mut().map(Flat::cuda_numbers_mut).transpose()?;
-            let mut dbs = dbs.as_mut().map(Flat::cuda_numbers_mut).transpose()?;
-            launch(dws.as_mut(), dbs.as_mut())?;
+            let (dws, dbs) = memory.span_mut().split_at(len);
+            let (mut dws, mut dbs) = (dws.into(), dbs.into());
+            launch(dw.is_some().then_some(&mut dws), db.is_some().then_some(&mut dbs))?;
         }
-        for (gradient, sums) in [(dw, dws), (db, dbs)] {
-            if let Some((gradient, sums)) = gradient.zip(sums) {
-                sum_rows(gpu, gradient, sums.cuda_numbers()?)?;
+        for (gradient, range) in [(dw, 0..len), (db, len..2 * len)] {
+            if let Some(gradient) = gradient {
+                sum_rows(gpu, gradient, memory.span().range(range).into())?;
             }
         }
         Ok(())

@@ -1,0 +1,39 @@
+//! Packs of numbers that a thread of a kernel loads and stores at once.
+
+use candelabrum_memory::cuda::{Arg, CudaNumbers, Grid};
+
+/// The bytes of a load.
+const BYTES: usize = 16;
+
+/// How a kernel takes its numbers (`packs` in packs.cu).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packs {
+    /// The numbers of a pack.
+    width: usize,
+}
+
+impl Packs {
+    /// Wide packs, if each run of numbers is aligned and each of these lengths is a multiple of a pack.
+    pub(super) fn of(numbers: &[CudaNumbers<'_>], lengths: &[usize]) -> Self {
+        let sizes = || numbers.iter().map(|numbers| numbers.element_type().size());
+        let width = sizes().min().map_or(1, |size| BYTES / size);
+        let is_aligned = |numbers: &CudaNumbers<'_>| {
+            numbers.address().is_multiple_of(BYTES as u64)
+                && numbers.element_type().size() * width == BYTES
+        };
+        let fits = |length: &usize| length.is_multiple_of(width);
+        let is_wide = numbers.iter().all(is_aligned) && lengths.iter().all(fits);
+        Self { width: if is_wide { width } else { 1 } }
+    }
+
+    /// A thread for each pack of `count` numbers. The count is the kernel's last argument.
+    pub(super) fn grid(self, count: usize) -> Grid {
+        Grid::for_packs(count, self.width)
+    }
+}
+
+impl From<Packs> for Arg<'_> {
+    fn from(packs: Packs) -> Self {
+        usize::from(packs.width > 1).into()
+    }
+}
