@@ -260,10 +260,13 @@ impl Strategy for HostOnly {
         Some(&mut self.memory)
     }
 
-    /// Sends the larger half of the first element's bits.
-    fn compress(&mut self, _: &Unit<'_>, values: &mut [f32]) -> Result<Message, Error> {
-        let sent = f32::from_bits(values[0].to_bits() & 0xffff_0000);
-        values[0] -= sent;
+    /// Sends the larger half of the bits of an element: the first one of the parameter whose name comes first, since a
+    /// unit on a GPU has its parameters in another order.
+    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message, Error> {
+        let first = unit.parameters().min_by(|(a, _), (b, _)| a.name().cmp(b.name()));
+        let first = &mut values[first.unwrap().1.start];
+        let sent = f32::from_bits(first.to_bits() & 0xffff_0000);
+        *first -= sent;
         Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Payload::from_slice(&[sent])))
     }
 

@@ -14,6 +14,11 @@ impl Grid {
         Self(())
     }
 
+    /// Threads for packs of `width` of the `count` numbers.
+    pub fn for_packs(_count: usize, _width: usize) -> Self {
+        Self(())
+    }
+
     /// One block for every `share` numbers of `count`.
     pub fn by_share(_count: usize, _share: usize) -> Self {
         Self(())
@@ -27,7 +32,12 @@ impl Grid {
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Arg<'a>(PhantomData<&'a [f32]>);
+pub enum Arg<'a> {
+    /// The address 0, for memory that the kernel does not use.
+    Nothing,
+    /// Any other argument.
+    Some(PhantomData<&'a [f32]>),
+}
 
 impl<'a> From<CudaSpan<'a>> for Arg<'a> {
     fn from(numbers: CudaSpan<'a>) -> Self {
@@ -55,7 +65,7 @@ impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
 
 impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
     fn from(_memory: Option<T>) -> Self {
-        Self(PhantomData)
+        Self::Some(PhantomData)
     }
 }
 
@@ -79,24 +89,24 @@ impl<'a> From<CudaIndices<'a>> for Arg<'a> {
 
 impl From<usize> for Arg<'_> {
     fn from(_number: usize) -> Self {
-        Self(PhantomData)
+        Self::Some(PhantomData)
     }
 }
 
 impl From<u64> for Arg<'_> {
     fn from(_number: u64) -> Self {
-        Self(PhantomData)
+        Self::Some(PhantomData)
     }
 }
 
 impl From<f32> for Arg<'_> {
     fn from(_number: f32) -> Self {
-        Self(PhantomData)
+        Self::Some(PhantomData)
     }
 }
 
 impl From<f64> for Arg<'_> {
     fn from(_number: f64) -> Self {
-        Self(PhantomData)
+        Self::Some(PhantomData)
     }
 }
