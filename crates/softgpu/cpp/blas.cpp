@@ -1,9 +1,10 @@
 // libcublas: matrix products, column by column; sums of f16, bf16 and f32 in f32.
+#include "alignment.h"
 #include "gemm.h"
 #include "memory.h"
 #include "streams.h"
 
-enum { BLAS_OK = 0, BLAS_NOT_INIT = 1, BLAS_INVALID = 7, BLAS_NOT_SUPPORTED = 15 };
+enum { BLAS_OK = 0, BLAS_NOT_INIT = 1, BLAS_INVALID = 7, BLAS_FAILED = 13, BLAS_NOT_SUPPORTED = 15 };
 struct Blas {
     void *stream = nullptr;
     int pointer_mode = 0, math_mode = 0;
@@ -62,6 +63,7 @@ static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, 
     if (!g.m || !g.n || !count) return BLAS_OK;
     Stream *s = stream_of(blas->stream);
     if (!s) return BLAS_NOT_INIT;
+    if (s->ctx->error) return BLAS_FAILED;
     TRACE("gemm %d x %d x %d", g.m, g.n, g.k);
     size_t spread = count > 1 ? (size_t)(count - 1) : 0;
     auto reach = [&](int rows, int cols, int ld, long long stride, int type) {
@@ -77,6 +79,10 @@ static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, 
         say("gemm writes outside of an allocation");
         return BLAS_INVALID;
     }
+    if (misaligned(s, "gemm", "A", a, size_of(g.at)) ||
+        misaligned(s, "gemm", "B", b, size_of(g.bt)) ||
+        misaligned(s, "gemm", "C", c, size_of(g.ct)))
+        return BLAS_FAILED;
     double alpha = 0, beta = 0;
     bool on_device = blas->pointer_mode == 1;
     if (!on_device) {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 namespace {
-enum { LT_OK = 0, LT_NOT_INIT = 1, LT_INVALID = 7, LT_NOT_SUPPORTED = 15 };
+enum { LT_OK = 0, LT_NOT_INIT = 1, LT_INVALID = 7, LT_FAILED = 13, LT_NOT_SUPPORTED = 15 };
 // Parts of an epilogue.
 enum { DEFAULT = 1, RELU = 2, BIAS = 4, GELU = 32, AUX = 128 };
 enum { COMPUTE_32F = 68, COMPUTE_32F_TF32 = 77 };
@@ -183,6 +183,7 @@ API int cublasLtMatmul(void *h, void *ov, const float *alpha, const void *a, voi
     if (int code = check(o, la, lb, lc, ld)) return code;
     Stream *s = stream_of(stream);
     if (!s) return LT_NOT_INIT;
+    if (s->ctx->error) return LT_FAILED;
     if (algorithm) {
         auto &promised = algorithm->alignment;
         bool aligned = alignment_of(a) >= promised[0] && alignment_of(b) >= promised[1] &&

@@ -1,6 +1,7 @@
 // How the threads of a block take turns: in their order up to the first barrier, then in the order
 // in which barriers and exchanges let them go on.
 #include "block.h"
+#include "status.h"
 #include <algorithm>
 
 extern "C" {
@@ -103,7 +104,7 @@ const std::string &Block::run() {
     alive = n;
     waiting = exchanging = 0;
     failure.clear();
-    asserted = false;
+    error = LAUNCH_FAILED;
     ready.clear();
     threads.assign(n, Thread{});
     results.resize((n + 31) / 32 * 32);
@@ -159,8 +160,9 @@ const uint64_t *Block::exchange(unsigned mask, uint64_t value, unsigned *arrived
     return &results[at / 32 * 32];
 }
 
-void Block::fail(const std::string &why) {
+void Block::fail(const std::string &why, int code) {
     failure = why;
+    error = code;
     running->leave();
     abort(); // the fiber of a block that failed is never entered again
 }
@@ -176,6 +178,5 @@ API void softgpu_assert(const char *what, const char *file, int line) {
     // CUDA's own words.
     fprintf(stderr, "%s:%d: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n", file,
             line, s.bid.x, s.bid.y, s.bid.z, s.tid.x, s.tid.y, s.tid.z, what);
-    block_of_thread->asserted = true;
-    block_of_thread->fail("assertion");
+    block_of_thread->fail("assertion", ASSERT);
 }

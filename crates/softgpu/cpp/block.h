@@ -11,7 +11,7 @@ public:
     void (*call)(void *) = nullptr;
     void *args = nullptr;
     std::vector<uint64_t> dynamic; // shared memory
-    bool asserted = false;
+    int error = 0; // of the context, after a failure
 
     // Runs all threads to their ends. Returns what went wrong, or an empty text.
     const std::string &run();
@@ -19,7 +19,7 @@ public:
     // Called by threads.
     unsigned barrier(int what, int predicate, const char *file, int line);
     const uint64_t *exchange(unsigned mask, uint64_t value, unsigned *arrived);
-    void fail(const std::string &why);
+    void fail(const std::string &why, int error);
 
     // The block of this thread of the host.
     static Block &mine();

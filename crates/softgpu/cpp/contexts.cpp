@@ -7,6 +7,7 @@ const int MOST_DEVICES = 64;
 static thread_local Context *current_ctx = nullptr;
 
 Context *current() { return current_ctx; }
+int error_so_far() { return current_ctx ? current_ctx->error.load() : 0; }
 void set_current(Context *c) { current_ctx = c; }
 
 int device_count() {

@@ -18,6 +18,8 @@ struct Context {
 
 // The context of this thread; null before one is set.
 Context *current();
+// The error of this thread's context that stays, or 0.
+int error_so_far();
 void set_current(Context *c);
 Context *context_of(int device);
 int device_count();

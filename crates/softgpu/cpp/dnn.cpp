@@ -1,10 +1,11 @@
 // libcudnn's convolutions, forward and both backward, in two dimensions (one is two with a 1): one
 // matrix product for each image and group.
+#include "alignment.h"
 #include "memory.h"
 #include "product.h"
 #include "streams.h"
 
-enum { DNN_OK = 0, BAD_PARAM = 2000, DNN_UNSUPPORTED = 3000 };
+enum { DNN_OK = 0, BAD_PARAM = 2000, DNN_UNSUPPORTED = 3000, DNN_FAILED = 5000 };
 enum { F32 = 0, F64 = 1, F16 = 2, BF16 = 9 };
 struct Dnn {
     void *stream = nullptr;
@@ -312,6 +313,14 @@ static int start(void *h, int what, const void *alpha, const void *beta, const D
     }
     Stream *s = stream_of(((Dnn *)h)->stream);
     if (!s) return 1001;
+    if (s->ctx->error) return DNN_FAILED;
+    // These calls cannot be told an alignment, so the algorithm that is advised may need any.
+    static const char *const CALLS[] = {"cudnnConvolutionForward", "cudnnConvolutionBackwardData",
+                                        "cudnnConvolutionBackwardFilter"};
+    const std::pair<const char *, const void *> operands[] = {
+        {"x", x}, {"w", w}, {"y", y}, {"the result", out}, {"the workspace", space}};
+    for (auto [operand, address] : operands)
+        if (misaligned(s, CALLS[what], operand, address, 16)) return DNN_FAILED;
     bool wide = X->type == F64;
     double a = wide ? *(double *)alpha : *(float *)alpha,
            b = wide ? *(double *)beta : *(float *)beta;

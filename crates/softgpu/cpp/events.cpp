@@ -21,15 +21,16 @@ MarkP mark_of(void *handle) {
 }
 } // namespace
 
-API int cuEventCreate(void **e, unsigned flags) {
+API int cuEventCreate(void **out, unsigned flags) {
+    if (int e = error_so_far()) return e;
     auto *event = new Event;
     event->flags = flags;
-    *e = event;
+    *out = event;
     return OK;
 }
 API int cuEventDestroy_v2(void *e) {
     delete (Event *)e;
-    return OK;
+    return error_so_far();
 }
 API int cuEventRecord(void *e, void *h) {
     STREAM(h);
@@ -53,14 +54,15 @@ API int cuEventRecord(void *e, void *h) {
 API int cuEventRecordWithFlags(void *e, void *h, unsigned) { return cuEventRecord(e, h); }
 API int cuEventQuery(void *e) {
     auto mark = mark_of(e);
-    if (current() && current()->error) return current()->error;
+    if (int error = error_so_far()) return error;
     return !mark || mark->is_set() ? OK : NOT_READY;
 }
 API int cuEventSynchronize(void *e) {
     if (auto mark = mark_of(e)) mark->wait();
-    return current() ? current()->error.load() : OK;
+    return error_so_far();
 }
 API int cuEventElapsedTime_v2(float *ms, void *a, void *b) {
+    if (int e = error_so_far()) return e;
     auto from = mark_of(a), to = mark_of(b);
     if (!from || !to || ((((Event *)a)->flags | ((Event *)b)->flags) & NO_TIMING))
         return BAD_HANDLE;

@@ -1,10 +1,13 @@
-// SIGSEGV in a kernel: says which kernel, block, thread and address, then ends the process by that
-// signal.
+// SIGSEGV in a kernel: says which kernel, block, thread and address. Then it ends the process by that
+// signal, or with SOFTGPU_STICKY it ends the kernel, and the context has an error from then on.
 #include "fault.h"
+#include "block.h"
 #include "fibers.h"
 #include "memory.h"
+#include "status.h"
 #include <csignal>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 __thread const char *running_kernel __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -40,12 +43,29 @@ static void report(uintptr_t address) {
     if (write(2, text, n) < 0) return;
 }
 
+// Where the thread of a kernel goes on after its wild access.
+static void leave_kernel() {
+    Block::mine().fail("a wild memory access", ILLEGAL_ADDRESS);
+}
+
+// Lets the thread go on in `leave_kernel`, on its own stack, whose frames are not used any more.
+static bool ends_only_kernel(void *context) {
+    static const bool sticky = env("SOFTGPU_STICKY", 0);
+    uintptr_t top = top_of_running_stack();
+    if (!sticky || !running_kernel || !top) return false;
+    auto &registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    registers[REG_RIP] = (greg_t)leave_kernel;
+    registers[REG_RSP] = (greg_t)(top - 8); // as after a call
+    return true;
+}
+
 static void on_fault(int signal, siginfo_t *info, void *context) {
     auto address = (uintptr_t)info->si_addr;
     char what[200] = "";
     if (guarding()) describe_address(address, what, sizeof what);
     if (running_kernel || what[0]) {
         report(address);
+        if (ends_only_kernel(context)) return;
         ::signal(signal, SIG_DFL); // the access happens again, and ends the process
         return;
     }

@@ -55,6 +55,10 @@ void Fiber::enter() {
 }
 void Fiber::leave() { softgpu_switch(&own, outside); }
 
+uintptr_t top_of_running_stack() {
+    return running_stack ? (uintptr_t)running_stack + STACK : 0;
+}
+
 bool in_guard_of_stack(uintptr_t address) {
     auto stack = (uintptr_t)running_stack;
     return stack && address >= stack && address < stack + GUARD;

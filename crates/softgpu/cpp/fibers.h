@@ -20,5 +20,7 @@ private:
     void *own, *outside = nullptr; // stack pointers
 };
 
+// The end of the running fiber's stack, or 0 outside of fibers.
+uintptr_t top_of_running_stack();
 // Whether the address is in the page below a fiber's stack.
 bool in_guard_of_stack(uintptr_t address);

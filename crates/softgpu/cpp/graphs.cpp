@@ -24,6 +24,7 @@ API int cuStreamEndCapture(void *h, void **g) {
     if (graph->origin != s) return INVALID;
     s->capture = nullptr;
     *g = nullptr;
+    if (s->ctx->error) return s->ctx->error;
     bool joined = graph->forked.empty();
     for (auto &[other, last] : graph->forked) other->capture = nullptr;
     graph->forked.clear();
@@ -38,6 +39,7 @@ API int cuStreamEndCapture(void *h, void **g) {
 }
 API int cuGraphInstantiateWithFlags(void **exec, void *g, unsigned long long flags) {
     const unsigned AUTO_FREE_ON_LAUNCH = 1;
+    if (int e = error_so_far()) return e;
     auto graph = *(GraphP *)g;
     graph->frees_itself = flags & AUTO_FREE_ON_LAUNCH;
     *exec = new GraphP(graph);

@@ -82,7 +82,7 @@ void Launch::run() const {
                 const std::string &failure = b.run();
                 if (failure.empty()) continue;
                 say("kernel %s: block (%u,%u,%u): %s", name.c_str(), x, y, z, failure.c_str());
-                context->error = b.asserted ? ASSERT : LAUNCH_FAILED;
+                context->error = b.error;
                 running_kernel = nullptr;
                 return;
             }

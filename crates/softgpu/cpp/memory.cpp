@@ -165,12 +165,14 @@ API int cuMemFreeAsync(devptr p, void *h) {
     return OK;
 }
 API int cuMemGetInfo_v2(size_t *free, size_t *total) {
+    if (int e = error_so_far()) return e;
     std::lock_guard<std::mutex> l(table);
     *total = device_memory();
     *free = *total - used;
     return OK;
 }
 API int cuMemHostAlloc(void **p, size_t n, unsigned) {
+    if (int e = error_so_far()) return e;
     if (posix_memalign(p, 4096, n ? n : 1)) return OOM;
     std::lock_guard<std::mutex> l(table);
     pinned[(devptr)*p] = n;
@@ -181,7 +183,7 @@ API int cuMemFreeHost(void *p) {
     std::lock_guard<std::mutex> l(table);
     if (!pinned.erase((devptr)p)) return INVALID;
     free(p);
-    return OK;
+    return error_so_far();
 }
 API int cuMemHostRegister_v2(void *p, size_t n, unsigned) {
     std::lock_guard<std::mutex> l(table);
@@ -220,7 +222,7 @@ API int cuMemPoolGetAttribute(void *, int, void *v) {
 }
 API int cuMemPoolTrimTo(void *, size_t) {
     if (trace()) say("cuMemPoolTrimTo");
-    return OK;
+    return error_so_far();
 }
 
 API int cuPointerGetAttribute(void *out, int what, devptr p) {

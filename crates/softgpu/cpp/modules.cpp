@@ -1,5 +1,6 @@
 // Modules and functions. A "PTX" of bin/nvcc is a text that names a shared object.
 #include "modules.h"
+#include "contexts.h"
 #include "memory.h"
 #include "status.h"
 #include <dlfcn.h>
@@ -11,6 +12,7 @@ struct Module {
 };
 
 API int cuModuleLoadData(void **m, const void *image) {
+    if (int e = error_so_far()) return e;
     const char *text = (const char *)image, *mark = "// softgpu kernels: ";
     if (strncmp(text, mark, strlen(mark))) {
         say("a module that was not compiled by the stand-in for nvcc");
@@ -53,7 +55,7 @@ API int cuModuleLoad(void **m, const char *path) {
 // The shared object stays open, because its kernels may still be under way.
 API int cuModuleUnload(void *m) {
     delete (Module *)m;
-    return OK;
+    return error_so_far();
 }
 API int cuModuleGetFunction(void **f, void *m, const char *name) {
     void *lib = ((Module *)m)->lib;

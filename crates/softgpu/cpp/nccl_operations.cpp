@@ -126,7 +126,8 @@ static thread_local int group_error;
 
 // What a stream does for the operations, when the ticket's turn comes.
 static void carry_out(Comm &c, const std::vector<Op> &ops, uint64_t ticket) {
-    bool good = c.turn(ticket) && perform(c, ops);
+    // The kernel of a device that has failed does not run.
+    bool good = c.turn(ticket) && (c.ctx->error || perform(c, ops));
     // As a kernel that waits for other ranks: only an abort ends it.
     while (!good && !c.aborted) usleep(1000);
     c.next();
@@ -178,6 +179,7 @@ static int queue(ncclComm_t h, void *stream, Op o, size_t from_bytes, size_t to_
     }
     Stream *s = e ? nullptr : stream_of(stream);
     if (!e && !s) e = refuse(UNHANDLED_CUDA, "no context");
+    if (!e && s->ctx->error) e = refuse(UNHANDLED_CUDA, "the device has failed");
     if (e) {
         if (depth && !group_error) group_error = e;
         return e;

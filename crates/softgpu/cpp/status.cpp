@@ -18,7 +18,9 @@ static const char *error_name(int code) {
     case BAD_STATE: return "CUDA_ERROR_ILLEGAL_STATE";
     case NOT_FOUND: return "CUDA_ERROR_NOT_FOUND";
     case NOT_READY: return "CUDA_ERROR_NOT_READY";
+    case ILLEGAL_ADDRESS: return "CUDA_ERROR_ILLEGAL_ADDRESS";
     case ASSERT: return "CUDA_ERROR_ASSERT";
+    case MISALIGNED: return "CUDA_ERROR_MISALIGNED_ADDRESS";
     case LAUNCH_FAILED: return "CUDA_ERROR_LAUNCH_FAILED";
     case NOT_SUPPORTED: return "CUDA_ERROR_NOT_SUPPORTED";
     case CAPTURING: return "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";

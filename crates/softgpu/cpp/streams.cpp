@@ -173,6 +173,7 @@ Stream *stream_of(void *handle) {
 
 API int cuStreamCreate(void **h, unsigned flags) {
     if (!current()) return BAD_CONTEXT;
+    if (int e = error_so_far()) return e;
     *h = new_stream(current(), !(flags & 1));
     return OK;
 }
@@ -182,7 +183,7 @@ API int cuStreamCreateWithPriority(void **h, unsigned flags, int) {
 API int cuStreamDestroy_v2(void *h) {
     if ((uintptr_t)h <= 2) return BAD_HANDLE;
     end_stream((Stream *)h);
-    return OK;
+    return error_so_far();
 }
 API int cuStreamSynchronize(void *h) {
     STREAM(h);
