@@ -1,5 +1,6 @@
 // libcublas: matrix products, column by column; sums of f16, bf16 and f32 in f32.
 #include "alignment.h"
+#include "counts.h"
 #include "gemm.h"
 #include "memory.h"
 #include "streams.h"
@@ -64,6 +65,7 @@ static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, 
     Stream *s = stream_of(blas->stream);
     if (!s) return BLAS_NOT_INIT;
     if (s->ctx->error) return BLAS_FAILED;
+    count_call(Call::BLAS);
     TRACE("gemm %d x %d x %d", g.m, g.n, g.k);
     size_t spread = count > 1 ? (size_t)(count - 1) : 0;
     auto reach = [&](int rows, int cols, int ld, long long stride, int type) {

@@ -1,5 +1,6 @@
 // libcublasLt: matrix products that end with a bias and an activation. Matrices are column by
 // column.
+#include "counts.h"
 #include "gemm.h"
 #include "memory.h"
 #include "streams.h"
@@ -184,6 +185,7 @@ API int cublasLtMatmul(void *h, void *ov, const float *alpha, const void *a, voi
     Stream *s = stream_of(stream);
     if (!s) return LT_NOT_INIT;
     if (s->ctx->error) return LT_FAILED;
+    count_call(Call::BLAS);
     if (algorithm) {
         auto &promised = algorithm->alignment;
         bool aligned = alignment_of(a) >= promised[0] && alignment_of(b) >= promised[1] &&

@@ -1,4 +1,5 @@
 // Copies and fills. Each checks that its device memory lies within one live allocation.
+#include "counts.h"
 #include "memory.h"
 #include "streams.h"
 #include <algorithm>
@@ -12,6 +13,7 @@ static bool on_device(const char *call, devptr p, size_t n) {
 
 API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::TO_DEVICE);
     if (!n) return nothing(s, "a copy to the device");
     if (!on_device("a copy to the device", d, n)) return INVALID;
     if (is_pinned(h, n)) {
@@ -27,16 +29,21 @@ API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
 }
 API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::FROM_DEVICE);
     if (!n) return nothing(s, "a copy from the device");
     if (!on_device("a copy from the device", d, n)) return INVALID;
     bool waits = !is_pinned(h, n);
     if (s->capture && waits) return spoil(s, CAPTURING);
     enqueue(s, [=] { memcpy(h, (void *)d, n); });
-    if (waits) synchronize(s);
+    if (waits) {
+        count_call(Call::WAIT);
+        synchronize(s);
+    }
     return s->ctx->error;
 }
 API int cuMemcpyDtoDAsync_v2(devptr d, devptr a, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::ON_DEVICE);
     if (!n) return nothing(s, "a copy on the device");
     const char *call = "a copy on the device";
     if (!on_device(call, d, n) || !on_device(call, a, n)) return INVALID;
@@ -56,6 +63,7 @@ API int cuMemcpyPeerAsync(devptr d, void *, devptr a, void *, size_t n, void *sh
 }
 API int cuMemsetD8Async(devptr d, unsigned char v, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::FILL);
     if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, n)) return INVALID;
     enqueue(s, [=] { memset((void *)d, v, n); });
@@ -63,6 +71,7 @@ API int cuMemsetD8Async(devptr d, unsigned char v, size_t n, void *sh) {
 }
 API int cuMemsetD16Async(devptr d, unsigned short v, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::FILL);
     if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, 2 * n)) return INVALID;
     enqueue(s, [=] { std::fill_n((unsigned short *)d, n, v); });
@@ -70,6 +79,7 @@ API int cuMemsetD16Async(devptr d, unsigned short v, size_t n, void *sh) {
 }
 API int cuMemsetD32Async(devptr d, unsigned v, size_t n, void *sh) {
     STREAM(sh);
+    count_call(Call::FILL);
     if (!n) return nothing(s, "a fill");
     if (!on_device("a fill", d, 4 * n)) return INVALID;
     enqueue(s, [=] { std::fill_n((unsigned *)d, n, v); });
@@ -79,6 +89,7 @@ API int cuMemsetD32Async(devptr d, unsigned v, size_t n, void *sh) {
 // The calls without a stream: on the legacy default stream, and complete when they return.
 static int complete(int code) {
     if (code) return code;
+    count_call(Call::WAIT);
     synchronize(stream_of(nullptr));
     return current()->error;
 }
@@ -86,7 +97,8 @@ API int cuMemcpyHtoD_v2(devptr d, const void *h, size_t n) {
     return complete(cuMemcpyHtoDAsync_v2(d, h, n, nullptr));
 }
 API int cuMemcpyDtoH_v2(void *h, devptr d, size_t n) {
-    return complete(cuMemcpyDtoHAsync_v2(h, d, n, nullptr));
+    int code = cuMemcpyDtoHAsync_v2(h, d, n, nullptr);
+    return is_pinned(h, n) ? complete(code) : code; // the other one has waited already
 }
 API int cuMemcpyDtoD_v2(devptr d, devptr a, size_t n) {
     return complete(cuMemcpyDtoDAsync_v2(d, a, n, nullptr));

@@ -1,4 +1,5 @@
 // The calls about devices and their contexts.
+#include "counts.h"
 #include "fault.h"
 #include "memory.h"
 #include "streams.h"
@@ -126,6 +127,7 @@ API int cuCtxGetCacheConfig(int *v) {
 API int cuCtxSynchronize() {
     Context *c = current();
     if (!c) return BAD_CONTEXT;
+    count_call(Call::WAIT);
     std::vector<MarkP> marks;
     for (auto *s : streams_of(c)) marks.push_back(s->mark());
     for (auto &mark : marks) mark->wait();

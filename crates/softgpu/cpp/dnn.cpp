@@ -1,6 +1,8 @@
 // libcudnn's convolutions, forward and both backward, in two dimensions (one is two with a 1): one
 // matrix product for each image and group.
 #include "alignment.h"
+#include "counts.h"
+#include "gemm.h"
 #include "memory.h"
 #include "product.h"
 #include "streams.h"
@@ -314,6 +316,7 @@ static int start(void *h, int what, const void *alpha, const void *beta, const D
     Stream *s = stream_of(((Dnn *)h)->stream);
     if (!s) return 1001;
     if (s->ctx->error) return DNN_FAILED;
+    count_call(Call::DNN);
     // These calls cannot be told an alignment, so the algorithm that is advised may need any.
     static const char *const CALLS[] = {"cudnnConvolutionForward", "cudnnConvolutionBackwardData",
                                         "cudnnConvolutionBackwardFilter"};

@@ -1,5 +1,6 @@
 // Events: marks in streams. An event that a capturing stream records belongs to the capture, and a
 // stream that waits for it takes part in the capture.
+#include "counts.h"
 #include "streams.h"
 
 namespace {
@@ -58,6 +59,7 @@ API int cuEventQuery(void *e) {
     return !mark || mark->is_set() ? OK : NOT_READY;
 }
 API int cuEventSynchronize(void *e) {
+    count_call(Call::WAIT);
     if (auto mark = mark_of(e)) mark->wait();
     return error_so_far();
 }

@@ -1,4 +1,5 @@
 // Graphs: a capture records operations, a launch runs them one after the other.
+#include "counts.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -58,6 +59,7 @@ API int cuGraphLaunch(void *exec, void *h) {
     STREAM(h);
     auto graph = *(GraphP *)exec;
     if (s->capture || !launch_memory(*graph)) return spoil(s, INVALID);
+    count_call(Call::GRAPH);
     bool pageable = false;
     for (auto &node : graph->nodes) pageable |= node.pageable != nullptr;
     if (pageable)

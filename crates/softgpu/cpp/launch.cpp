@@ -1,5 +1,6 @@
 // Launches: the limits of a GPU, and the blocks of a grid one after the other.
 #include "block.h"
+#include "counts.h"
 #include "fault.h"
 #include "memory.h"
 #include "modules.h"
@@ -101,6 +102,7 @@ static int launch(void *function, uint3 grid, uint3 block, unsigned shared, void
             f.name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, why);
         return INVALID;
     }
+    count_call(f.is_own ? Call::KERNEL : Call::OTHER_KERNEL);
     std::shared_ptr<void> args(f.kernel->pack(params), f.kernel->drop);
     Launch launch{f.name, f.kernel, args, f.base, grid, block, shared, s->ctx};
     enqueue(s, [launch] { launch.run(); });

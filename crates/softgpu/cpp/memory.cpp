@@ -1,5 +1,6 @@
 // Allocations of device memory and of pinned host memory.
 #include "memory.h"
+#include "counts.h"
 #include "streams.h"
 #include <utility>
 
@@ -108,6 +109,8 @@ void delete_graph(Graph *g) {
 
 API int cuMemAlloc_v2(devptr *p, size_t n) {
     if (!n) return INVALID;
+    if (int e = error_so_far()) return e;
+    count_call(Call::ALLOCATION);
     *p = take(n);
     if (!*p) return OOM;
     memset((void *)*p, FRESH, n);
@@ -116,6 +119,7 @@ API int cuMemAlloc_v2(devptr *p, size_t n) {
 API int cuMemAllocManaged(devptr *p, size_t n, unsigned) { return cuMemAlloc_v2(p, n); }
 API int cuMemAllocAsync(devptr *p, size_t n, void *h) {
     STREAM(h);
+    count_call(Call::ALLOCATION);
     // candle's own tests need a success.
     if (!n && nothing(s, "an allocation") != OK) return INVALID;
     if (!n) n = 1;
@@ -137,6 +141,8 @@ API int cuMemFree_v2(devptr p) {
     if (!p) return OK;
     Context *c = current();
     if (!c) return BAD_CONTEXT;
+    if (c->error) return c->error;
+    count_call(Call::FREE);
     // Waits for the device, as the real one does.
     for (auto *s : streams_of(c)) s->mark()->wait();
     size_t n = forget(p);
@@ -147,6 +153,7 @@ API int cuMemFree_v2(devptr p) {
 API int cuMemFreeAsync(devptr p, void *h) {
     STREAM(h);
     if (!p) return INVALID;
+    count_call(Call::FREE);
     if (size_t n = graph_memory(p)) {
         if (s->capture)
             s->capture->frees.push_back(p);

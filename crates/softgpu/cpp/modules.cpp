@@ -9,6 +9,7 @@
 
 struct Module {
     void *lib;
+    bool is_own; // whether NVRTC compiled it
 };
 
 API int cuModuleLoadData(void **m, const void *image) {
@@ -37,7 +38,7 @@ API int cuModuleLoadData(void **m, const void *image) {
         say("%s", dlerror());
         return BAD_IMAGE;
     }
-    *m = new Module{lib};
+    *m = new Module{lib, path.find("/nvrtc.") != path.npos};
     return OK;
 }
 API int cuModuleLoadDataEx(void **m, const void *image, unsigned, void *, void *) {
@@ -58,7 +59,8 @@ API int cuModuleUnload(void *m) {
     return error_so_far();
 }
 API int cuModuleGetFunction(void **f, void *m, const char *name) {
-    void *lib = ((Module *)m)->lib;
+    if (int e = error_so_far()) return e;
+    auto [lib, is_own] = *(Module *)m;
     auto symbol = std::string("softgpu_kernel_") + name;
     auto *kernel = (const softgpu_kernel_t *)dlsym(lib, symbol.c_str());
     if (!kernel) {
@@ -67,7 +69,7 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
     }
     struct link_map *map = nullptr;
     dlinfo(lib, RTLD_DI_LINKMAP, &map);
-    *f = new Function{kernel, name, map->l_addr};
+    *f = new Function{kernel, name, map->l_addr, is_own};
     return OK;
 }
 API int cuModuleGetGlobal_v2(devptr *p, size_t *n, void *m, const char *name) {

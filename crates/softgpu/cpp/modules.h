@@ -10,5 +10,6 @@ struct Function {
     const softgpu_kernel_t *kernel;
     std::string name;
     uintptr_t base; // the address of its module
+    bool is_own;    // whether NVRTC compiled it
     size_t most_shared = SHARED;
 };

@@ -1,5 +1,6 @@
 // Streams. Operations of one stream run in order on its thread; two streams run at the same time.
 #include "streams.h"
+#include "counts.h"
 #include "fault.h"
 #include <algorithm>
 #include <chrono>
@@ -188,6 +189,7 @@ API int cuStreamDestroy_v2(void *h) {
 API int cuStreamSynchronize(void *h) {
     STREAM(h);
     if (s->capture) return spoil(s, CAPTURING);
+    count_call(Call::WAIT);
     synchronize(s);
     return s->ctx->error;
 }
