@@ -3,7 +3,7 @@
 #include "counts.h"
 #include "gemm.h"
 #include "memory.h"
-#include "streams.h"
+#include "turns.h"
 
 enum { BLAS_OK = 0, BLAS_NOT_INIT = 1, BLAS_INVALID = 7, BLAS_FAILED = 13, BLAS_NOT_SUPPORTED = 15 };
 struct Blas {
@@ -92,6 +92,7 @@ static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, 
         beta = get<double>(g.beta, g.scalar, 0);
     }
     enqueue(s, [=] {
+        Turn turn(s->ctx->device);
         double x = on_device ? get<double>(g.alpha, g.scalar, 0) : alpha,
                y = on_device ? get<double>(g.beta, g.scalar, 0) : beta;
         for (int i = 0; i < count; i++) {

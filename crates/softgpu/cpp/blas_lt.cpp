@@ -4,6 +4,7 @@
 #include "gemm.h"
 #include "memory.h"
 #include "streams.h"
+#include "turns.h"
 #include <cmath>
 
 namespace {
@@ -230,6 +231,7 @@ API int cublasLtMatmul(void *h, void *ov, const float *alpha, const void *a, voi
     TRACE("cublasLtMatmul %d x %d x %d, epilogue %u", g.m, g.n, g.k, o.epilogue);
     float x = *alpha, y = *beta;
     enqueue(s, [=] {
+        Turn turn(s->ctx->device);
         gemm<float>(g, x, y, a, b, d, [=](float v, size_t i, size_t j) {
             if (o.has(BIAS)) v += get<float>(o.bias, o.bias_type_for(ld), i);
             if (o.has(AUX)) put<float>(o.aux, ld.type, i + j * o.aux_ld, v);

@@ -4,8 +4,7 @@
 #include "counts.h"
 #include "gemm.h"
 #include "memory.h"
-#include "product.h"
-#include "streams.h"
+#include "turns.h"
 
 enum { DNN_OK = 0, BAD_PARAM = 2000, DNN_UNSUPPORTED = 3000, DNN_FAILED = 5000 };
 enum { F32 = 0, F64 = 1, F16 = 2, BF16 = 9 };
@@ -328,6 +327,7 @@ static int start(void *h, int what, const void *alpha, const void *beta, const D
     double a = wide ? *(double *)alpha : *(float *)alpha,
            b = wide ? *(double *)beta : *(float *)beta;
     enqueue(s, [=, X = *X, W = *W, Y = *Y, c = *c] {
+        Turn turn(s->ctx->device);
         if (wide)
             convolve<double>(what, a, b, X, W, Y, c, x, w, y, out, (double *)space);
         else

@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "modules.h"
 #include "streams.h"
+#include "turns.h"
 #include <link.h>
 
 // What a launch is wrong about, or null.
@@ -59,6 +60,7 @@ struct Launch {
 
 void Launch::run() const {
     if (context->error) return;
+    Turn turn(context->device);
     Block &b = Block::mine();
     b.dim = block;
     b.call = kernel->call;

@@ -19,6 +19,7 @@ enum {
     IN_PROGRESS
 };
 
+class Turn;
 struct Comm {
     std::string id;
     int rank, n;
@@ -70,9 +71,9 @@ struct Transfer {
     size_t done = 0; // bytes of the head and the data
     Head got{};
 };
-// Moves everything; false where it cannot, with the reason in the communicator's state. Sends to
-// oneself are matched here.
-bool exchange(Comm &c, std::vector<Transfer> &all);
+// Moves everything, on the device if there is a turn; false where it cannot, with the reason in the
+// communicator's state. Sends to oneself are matched here.
+bool exchange(Comm &c, std::vector<Transfer> &all, Turn *turn = nullptr);
 // `mine` of every rank, for every rank.
 std::vector<Transfer> everybody(Comm &c, uint32_t what, char *mine, size_t bytes, char *all);
 // Connects the communicator's ranks; gives the result.

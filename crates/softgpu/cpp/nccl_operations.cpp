@@ -1,5 +1,6 @@
 // The collective operations and the messages, and groups of them.
 #include "nccl.h"
+#include "turns.h"
 #include <unistd.h>
 
 static const size_t SIZES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -111,7 +112,8 @@ static bool perform(Comm &c, const std::vector<Op> &ops) {
                 add(o.peer, false, o.to, bytes);
         }
     }
-    if (!exchange(c, t)) return false;
+    Turn turn(c.ctx->device);
+    if (!exchange(c, t, &turn)) return false;
     for (auto &f : after) f();
     return true;
 }

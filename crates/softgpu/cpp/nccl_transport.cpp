@@ -1,5 +1,6 @@
 // How the ranks of a communicator find each other and move bytes.
 #include "nccl.h"
+#include "turns.h"
 #include <cstddef>
 #include <fcntl.h>
 #include <poll.h>
@@ -30,7 +31,7 @@ Comm::~Comm() {
         if (fd >= 0) close(fd);
 }
 
-bool exchange(Comm &c, std::vector<Transfer> &all) {
+bool exchange(Comm &c, std::vector<Transfer> &all, Turn *turn) {
     std::vector<std::deque<Transfer *>> out(c.n), in(c.n);
     size_t left = 0;
     for (auto &t : all) {
@@ -70,7 +71,11 @@ bool exchange(Comm &c, std::vector<Transfer> &all) {
             usleep(1000);
             continue;
         } // a send to oneself without its receive: for ever
-        if (poll(polls.data(), polls.size(), 20) <= 0) continue;
+        // Without a turn on a device it is the host that waits.
+        if (poll(polls.data(), polls.size(), turn ? 1 : 20) <= 0) {
+            if (turn) turn->give_way();
+            continue;
+        }
         for (size_t i = 0; i < polls.size(); i++) {
             int p = who[i];
             if (polls[i].revents & POLLIN ||
