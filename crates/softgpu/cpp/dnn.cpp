@@ -258,6 +258,9 @@ template <class A> static void convolve(int what, A alpha, A beta, const Desc &X
     if (what != 1) xs = packed<A>(x, X);
     if (what != 2) ws = packed<A>(w, W);
     if (what != 0) ys = packed<A>(y, Y);
+    if (every_product_in_tf32() && X.type == F32)
+        for (auto *factors : {&xs, &ws, &ys})
+            for (A &factor : *factors) factor = to_tf32((float)factor);
     for (size_t g = 0; g < groups; g++) {
         if (what == 1) transpose(&ws[g * outputs * size], turned.data(), outputs, size);
         for (long n = 0; n < Y.d[0]; n++) {

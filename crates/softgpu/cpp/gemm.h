@@ -31,7 +31,7 @@ void gemm(const Gemm &g, A alpha, A beta, const void *a, const void *b, void *c,
     for (size_t l = 0; l < k; l++)
         for (size_t i = 0; i < m; i++)
             right[l * m + i] = get<A>(a, g.at, g.ta ? l + i * g.lda : i + l * g.lda);
-    if (g.tf32) {
+    if (g.tf32 || (every_product_in_tf32() && g.at == R_32F)) {
         for (A &x : left) x = to_tf32((float)x);
         for (A &x : right) x = to_tf32((float)x);
     }

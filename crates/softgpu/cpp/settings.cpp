@@ -1,5 +1,6 @@
 // Settings from the environment, messages, and random numbers that a seed repeats.
 #include "common.h"
+#include "noise.h"
 #include <cstdarg>
 #include <dlfcn.h>
 #include <random>
@@ -16,6 +17,16 @@ bool trace() {
 
 bool strict() {
     static bool on = env("SOFTGPU_STRICT", 0);
+    return on;
+}
+
+bool noise() {
+    static bool on = env("SOFTGPU_NOISE", 0);
+    return on;
+}
+
+bool every_product_in_tf32() {
+    static bool on = env("SOFTGPU_TF32", 0);
     return on;
 }
 
