@@ -183,7 +183,7 @@ template <class A> static void set(void *p, int type, size_t i, A v) {
     case F64: ((double *)p)[i] = v; break;
     case F16: ((__half *)p)[i] = __half(v); break;
     case BF16: ((__nv_bfloat16 *)p)[i] = __nv_bfloat16(v); break;
-    default: ((float *)p)[i] = (float)v;
+    default: ((float *)p)[i] = softgpu_one_nan((float)v);
     }
 }
 static size_t span(const Desc &d) {

@@ -24,7 +24,8 @@ template <class T> static void reduce_as(int op, char *const *from, int n, char 
         for (int p = 1; p < n; p++) a = combine<T>(op, a, value(p));
         if constexpr (std::is_integral_v<T>)
             if (op == 4) a = T(a / T(n));
-        ((T *)to)[i] = a;
+        // One rank's numbers are copied.
+        ((T *)to)[i] = n > 1 ? softgpu_one_nan(a) : a;
     }
 }
 static void reduce(int type, int op, char *const *from, int n, char *to, size_t count) {

@@ -28,7 +28,7 @@ template <class A> A get(const void *p, int type, size_t i) {
 }
 template <class A> void put(void *p, int type, size_t i, A v) {
     switch (type) {
-    case R_32F: ((float *)p)[i] = (float)v; break;
+    case R_32F: ((float *)p)[i] = softgpu_one_nan((float)v); break;
     case R_64F: ((double *)p)[i] = (double)v; break;
     case R_16F: ((__half *)p)[i] = __half(v); break;
     case R_16BF: ((__nv_bfloat16 *)p)[i] = __nv_bfloat16((float)v); break;

@@ -1,12 +1,18 @@
 // CUDA's arithmetic functions. The host's functions carry them out, so their last bits may differ
 // from a GPU's.
 #pragma once
+// What a GPU's arithmetic makes of every NaN.
+template <class T> constexpr T softgpu_one_nan(T x) {
+    if constexpr (std::is_same_v<T, float>)
+        if (x != x) return __builtin_bit_cast(float, 0x7fffffff);
+    return x;
+}
 template <class A, class B,
           std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>, int> = 0>
 constexpr std::common_type_t<A, B> min(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>)
-        return C(b) != C(b) ? C(a) : (C(a) < C(b) ? C(a) : C(b));
+        return C(b) != C(b) ? softgpu_one_nan(C(a)) : (C(a) < C(b) ? C(a) : C(b));
     else
         return C(b) < C(a) ? C(b) : C(a);
 }
@@ -15,7 +21,7 @@ template <class A, class B,
 constexpr std::common_type_t<A, B> max(A a, B b) {
     using C = std::common_type_t<A, B>;
     if constexpr (std::is_floating_point_v<C>)
-        return C(b) != C(b) ? C(a) : (C(a) > C(b) ? C(a) : C(b));
+        return C(b) != C(b) ? softgpu_one_nan(C(a)) : (C(a) > C(b) ? C(a) : C(b));
     else
         return C(a) < C(b) ? C(b) : C(a);
 }
@@ -31,7 +37,8 @@ static inline float __uint_as_float(unsigned u) { return softgpu_bits<float>(u);
 static inline float __int_as_float(int u) { return softgpu_bits<float>(u); }
 static inline long long __double_as_longlong(double d) { return softgpu_bits<long long>(d); }
 static inline double __longlong_as_double(long long u) { return softgpu_bits<double>(u); }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+extern "C" float softgpu_rsqrtf(float x);
+static inline float rsqrtf(float x) { return softgpu_rsqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752440f); }
 static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }

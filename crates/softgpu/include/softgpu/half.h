@@ -7,7 +7,7 @@ template <int E, int M> inline uint16_t narrow(double d) {
     uint16_t sign = (uint16_t)(b >> 63 << (E + M));
     const int bias = (1 << (E - 1)) - 1;
     const uint16_t inf = (uint16_t)(((1 << E) - 1) << M);
-    if (std::isnan(d)) return sign | inf | (uint16_t)((1 << M) - 1 ? 1 << (M - 1) : 1);
+    if (std::isnan(d)) return 0x7fff; // a GPU's NaN in both types
     double a = std::fabs(d);
     if (a == 0) return sign;
     if (std::isinf(d)) return sign | inf;
@@ -90,10 +90,18 @@ struct __nv_bfloat16_raw {
     inline bool __heq(H a, H b) { return a == b; }                                                 \
     inline bool __hlt(H a, H b) { return a < b; }                                                  \
     inline bool __hgt(H a, H b) { return a > b; }                                                  \
-    inline H __hmax(H a, H b) { return __hisnan(a) ? b : __hisnan(b) ? a : a > b ? a : b; }        \
-    inline H __hmin(H a, H b) { return __hisnan(a) ? b : __hisnan(b) ? a : a < b ? a : b; }        \
-    inline H __hmax_nan(H a, H b) { return __hisnan(a) ? a : __hisnan(b) ? b : a > b ? a : b; }    \
-    inline H __hmin_nan(H a, H b) { return __hisnan(a) ? a : __hisnan(b) ? b : a < b ? a : b; }    \
+    inline H __hmax_nan(H a, H b) {                                                                \
+        return __hisnan(a) || __hisnan(b) ? H(NAN) : a > b ? a : b;                                \
+    }                                                                                              \
+    inline H __hmin_nan(H a, H b) {                                                                \
+        return __hisnan(a) || __hisnan(b) ? H(NAN) : a < b ? a : b;                                \
+    }                                                                                              \
+    inline H __hmax(H a, H b) {                                                                    \
+        return !__hisnan(a) && __hisnan(b) ? a : __hisnan(a) && !__hisnan(b) ? b : __hmax_nan(a, b); \
+    }                                                                                              \
+    inline H __hmin(H a, H b) {                                                                    \
+        return !__hisnan(a) && __hisnan(b) ? a : __hisnan(a) && !__hisnan(b) ? b : __hmin_nan(a, b); \
+    }                                                                                              \
     inline H hsqrt(H a) { return sqrtf(a); }                                                       \
     inline H hrsqrt(H a) { return rsqrtf(a); }                                                     \
     inline H hrcp(H a) { return 1.0f / (float)a; }                                                 \

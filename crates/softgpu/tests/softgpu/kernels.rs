@@ -4,7 +4,11 @@ use candle_core::cuda_backend::cudarc::driver::{
     CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::cudarc::nvrtc::compile_ptx;
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
 use std::sync::Arc;
+
+use crate::compare::gpu;
 
 /// The first kernel of this name in the source, and a stream of a context of its own.
 pub(crate) fn kernel(source: &str, name: &str) -> (CudaFunction, Arc<CudaStream>) {
@@ -110,5 +114,76 @@ extern "C" __global__ void __launch_bounds__(128) sum(const float *x, float *out
     for (threads, bytes) in [(256, 16), (2048, 16), (128, 60 << 10)] {
         let config = LaunchConfig { shared_mem_bytes: bytes, ..one_block(threads) };
         assert!(launch(config, &mut out).is_err(), "{threads} threads, {bytes} bytes");
+    }
+}
+
+#[test]
+fn arithmetic_gives_one_nan_and_moves_keep_its_bits() {
+    let (nans, stream) = kernel(
+        r#"
+extern "C" __global__ void nans(unsigned *out, const float *in, const float *numbers, float *sum) {
+    float x = in[0], y = in[1], one = numbers[0], infinity = numbers[1];
+    unsigned n = 0;
+    auto give = [&](float v) { out[n++] = __float_as_uint(v); };
+    // Moves.
+    give(x);
+    give(one > infinity ? one : x);
+    give(__shfl_sync(1, y, 0));
+    // Arithmetic.
+    give(x + one);
+    give(one - x);
+    give(y * one);
+    give(one / y);
+    give(x + y);
+    give(fmaf(x, one, one));
+    give(sqrtf(y));
+    give(sqrtf(-one));
+    give(infinity - infinity);
+    give(expf(x));
+    give(fmaxf(x, y));
+    give(max(y, x));
+    atomicAdd(sum, x);
+    give(*sum);
+    float many = one;
+    for (int i = 0; i < 4; i++) many += in[i];
+    give(many);
+    // Both narrow types, by their operators and from f32.
+    __half h = __ushort_as_half(0xfe01);
+    give(__uint_as_float(__half_as_ushort(h)));
+    give(__uint_as_float(__half_as_ushort(h + __half(one))));
+    give(__uint_as_float(__half_as_ushort(__float2half(y))));
+    give(__uint_as_float(__bfloat16_as_ushort(__float2bfloat16(y))));
+}"#,
+        "nans",
+    );
+    let (x, y) = (0x7fc1_2345_u32, 0xffc5_4321);
+    let nans_in = [x, y, x, y].map(f32::from_bits);
+    let input = stream.clone_htod(&nans_in).unwrap();
+    let numbers = stream.clone_htod(&[1f32, f32::INFINITY]).unwrap();
+    let mut out = stream.alloc_zeros::<u32>(21).unwrap();
+    let mut sum = stream.alloc_zeros::<f32>(1).unwrap();
+    let mut builder = stream.launch_builder(&nans);
+    builder.arg(&mut out).arg(&input).arg(&numbers).arg(&mut sum);
+    // SAFETY: the arguments are those of the kernel, which writes 21 numbers.
+    unsafe { builder.launch(one_block(1)) }.unwrap();
+    let out = stream.clone_dtoh(&out).unwrap();
+    assert_eq!(out[..3], [x, x, y], "moves");
+    assert_eq!(out[3..17], [0x7fff_ffff; 14], "arithmetic in f32");
+    assert_eq!(out[17..], [0xfe01, 0x7fff, 0x7fff, 0x7fff], "f16 and bf16");
+}
+
+#[test]
+fn products_give_one_nan() {
+    let gpu = gpu();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let nan = Tensor::new(&[[f32::from_bits(0xffc5_4321)]], &Device::Cpu).unwrap();
+        let xs = nan.to_dtype(dtype).unwrap().to_device(&gpu).unwrap();
+        let product = xs.matmul(&xs).unwrap().to_device(&Device::Cpu).unwrap();
+        let bits = match dtype {
+            DType::F32 => product.to_vec2::<f32>().unwrap()[0][0].to_bits(),
+            DType::F16 => product.to_vec2::<f16>().unwrap()[0][0].to_bits().into(),
+            _ => product.to_vec2::<bf16>().unwrap()[0][0].to_bits().into(),
+        };
+        assert_eq!(bits, if dtype == DType::F32 { 0x7fff_ffff } else { 0x7fff }, "{dtype:?}");
     }
 }

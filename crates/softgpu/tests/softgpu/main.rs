@@ -12,5 +12,6 @@ mod compare;
 mod graph;
 mod kernels;
 mod mistakes;
+mod modes;
 mod operations;
 mod products;
