@@ -8,8 +8,10 @@
 
 mod absent;
 mod announced;
+mod calls;
 mod device;
 mod events;
+mod failed_device;
 mod graphs;
 mod kernel_cache;
 mod launches;
@@ -20,4 +22,5 @@ mod optimizers;
 mod precision;
 mod ranks;
 mod sparse;
+mod strict;
 mod tf32;

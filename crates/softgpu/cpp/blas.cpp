@@ -5,7 +5,13 @@
 #include "memory.h"
 #include "turns.h"
 
-enum { BLAS_OK = 0, BLAS_NOT_INIT = 1, BLAS_INVALID = 7, BLAS_FAILED = 13, BLAS_NOT_SUPPORTED = 15 };
+enum {
+    BLAS_OK = 0,
+    BLAS_NOT_INIT = 1,
+    BLAS_INVALID = 7,
+    BLAS_FAILED = 13,
+    BLAS_NOT_SUPPORTED = 15
+};
 struct Blas {
     void *stream = nullptr;
     int pointer_mode = 0, math_mode = 0;

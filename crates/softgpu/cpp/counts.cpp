@@ -1,5 +1,5 @@
-// Counts of calls, in a file with one line for each kind. The file is up to date after each call, so
-// that a program can read its own counts before and after a step.
+// Counts of calls, in a file with one line for each kind. The file is up to date after each call,
+// so that a program can read its own counts before and after a step.
 #include "counts.h"
 #include "common.h"
 #include <fcntl.h>

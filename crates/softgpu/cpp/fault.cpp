@@ -1,5 +1,6 @@
-// SIGSEGV in a kernel: says which kernel, block, thread and address. Then it ends the process by that
-// signal, or with SOFTGPU_STICKY it ends the kernel, and the context has an error from then on.
+// SIGSEGV in a kernel: says which kernel, block, thread and address. Then it ends the process by
+// that signal, or with SOFTGPU_STICKY it ends the kernel, and the context has an error from then
+// on.
 #include "fault.h"
 #include "block.h"
 #include "fibers.h"

@@ -3,8 +3,8 @@
 #pragma once
 #include "common.h"
 
-// While it exists, the device runs work of this process. Threads of one process do not wait for each
-// other.
+// While it exists, the device runs work of this process. Threads of one process do not wait for
+// each other.
 class Turn {
     int device;
 

@@ -97,10 +97,12 @@ struct __nv_bfloat16_raw {
         return __hisnan(a) || __hisnan(b) ? H(NAN) : a < b ? a : b;                                \
     }                                                                                              \
     inline H __hmax(H a, H b) {                                                                    \
-        return !__hisnan(a) && __hisnan(b) ? a : __hisnan(a) && !__hisnan(b) ? b : __hmax_nan(a, b); \
+        if (__hisnan(a) != __hisnan(b)) return __hisnan(a) ? b : a;                                \
+        return __hmax_nan(a, b);                                                                   \
     }                                                                                              \
     inline H __hmin(H a, H b) {                                                                    \
-        return !__hisnan(a) && __hisnan(b) ? a : __hisnan(a) && !__hisnan(b) ? b : __hmin_nan(a, b); \
+        if (__hisnan(a) != __hisnan(b)) return __hisnan(a) ? b : a;                                \
+        return __hmin_nan(a, b);                                                                   \
     }                                                                                              \
     inline H hsqrt(H a) { return sqrtf(a); }                                                       \
     inline H hrsqrt(H a) { return rsqrtf(a); }                                                     \
