@@ -1,7 +1,10 @@
 //! Modes in which the software GPU is as strict as hardware, or another device.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, Gemm, GemmConfig, sys};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, PushKernelArg};
@@ -157,11 +160,11 @@ fn products_can_be_rounded_as_for_tf32() {
     assert_eq!(after(&rounded, "product: "), "Ok([4.0, 4.0, 4.0, 4.0])");
 }
 
-/// Two processes, whose kernels hold a file that no other kernel may hold.
+/// Two processes, whose kernels hold a file that no other kernel may hold. They start together.
 #[test]
 fn kernels_of_two_processes_take_turns() {
-    let path = std::env::temp_dir().join(format!("softgpu-turns-{}", std::process::id()));
-    let path = std::env::var("SOFTGPU_TEST_PATH").unwrap_or(path.display().to_string());
+    let folder = std::env::temp_dir().join(format!("softgpu-turns-{}", std::process::id()));
+    let folder = std::env::var_os("SOFTGPU_TEST_FOLDER").map_or(folder, PathBuf::from);
     let work = || {
         let source = r#"
 extern "C" __global__ void hold(unsigned *overlaps) {
@@ -174,8 +177,15 @@ extern "C" __global__ void hold(unsigned *overlaps) {
     fclose(file);
     remove("PATH");
 }"#;
+        let path = folder.join("held").display().to_string();
         let (hold, stream) = kernel(&source.replace("PATH", &path), "hold");
         let mut overlaps = stream.alloc_zeros::<u32>(1).unwrap();
+        fs::write(folder.join(std::process::id().to_string()), "").unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while fs::read_dir(&folder).unwrap().count() < 2 {
+            assert!(Instant::now() < end, "the other process did not start");
+            thread::sleep(Duration::from_millis(1));
+        }
         for _ in 0..100 {
             let mut builder = stream.launch_builder(&hold);
             builder.arg(&mut overlaps);
@@ -185,25 +195,28 @@ extern "C" __global__ void hold(unsigned *overlaps) {
         }
         println!("overlaps: {:?}", stream.clone_dtoh(&overlaps).unwrap());
     };
-    let name = "kernels_of_two_processes_take_turns";
     if child::is_child() {
         return work();
     }
+    fs::create_dir(&folder).unwrap();
+    let name = "kernels_of_two_processes_take_turns";
     let variables = [
         ("SOFTGPU_SHARED", "1"),
         ("SOFTGPU_SLICE_US", "500"),
         ("SOFTGPU_TRACE", "1"),
-        ("SOFTGPU_TEST_PATH", &path),
+        ("SOFTGPU_TEST_FOLDER", folder.to_str().unwrap()),
     ];
-    thread::scope(|scope| {
+    let turns: usize = thread::scope(|scope| {
         let one = || in_child(name, &variables, work).expect("the parent");
-        for ended in [scope.spawn(one), scope.spawn(one)] {
-            let ended = ended.join().unwrap();
-            assert_eq!(after(&ended, "overlaps: "), "[0]");
-            let turns = ended.output.matches("softgpu: the device changes to this process").count();
-            assert!(turns >= 2, "{}", ended.output);
-        }
+        let children = [scope.spawn(one), scope.spawn(one)].map(|child| child.join().unwrap());
+        let turns = children.each_ref().map(|ended| {
+            assert_eq!(after(ended, "overlaps: "), "[0]");
+            ended.output.matches("softgpu: the device changes to this process").count()
+        });
+        turns.iter().sum()
     });
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(turns > 2, "{turns} turns");
 }
 
 #[test]
@@ -226,8 +239,8 @@ fn calls_are_counted_by_kind() {
     if in_child("calls_are_counted_by_kind", &variables, work).is_none() {
         return;
     }
-    let counts = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
+    let counts = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
     let counts: Vec<Vec<&str>> = counts.lines().map(|l| l.split_whitespace().collect()).collect();
     for (kind, expected) in [
         ("kernels", "3"),
