@@ -35,11 +35,15 @@ fn switch_main() {
             ys.iter().zip(&exact).map(|(y, exact)| (y - exact).abs()).fold(0.0, f32::max)
         })
     };
+    // Sums of 512 products in f32, below 16: each rounding is up to 2^-21, and 512 random ones are about
+    // sqrt(512) 2^-21 = 1e-5 together, by another order of the terms, too. TF32 rounds each factor by up
+    // to 2^-11 of it, which makes about 1e-3.
+    const LIMIT: f32 = 1e-4;
     let exact = errors();
-    assert!(exact.iter().all(|&error| error < 1e-5), "{exact:?}");
+    assert!(exact.iter().all(|&error| error < LIMIT), "{exact:?}");
     set_gemm_reduced_precision_f32(true);
     let rounded = errors();
-    assert!(rounded.iter().all(|error| (1e-5..2e-2).contains(error)), "{rounded:?}");
+    assert!(rounded.iter().all(|error| (LIMIT..2e-2).contains(error)), "{rounded:?}");
 }
 
 #[test]
