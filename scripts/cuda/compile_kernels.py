@@ -2,10 +2,12 @@
 """Compiles the project's own kernels by NVRTC, which needs no GPU, and names those that fail.
 
 With --cache it writes them to a folder, where programs whose CANDELABRUM_KERNEL_CACHE is this folder
-find them, so that they compile nothing.
+find them, so that they compile nothing. With --ptxas it writes to a file what NVIDIA's assembler, which is a part
+of NVRTC, says of each kernel: its registers and its memory. `cargo xtask kernels` reads that.
 """
 
 import argparse
+import concurrent.futures
 import ctypes
 import hashlib
 import os
@@ -49,42 +51,44 @@ def texts(root):
 
 
 class Nvrtc:
-    def __init__(self, library, architecture):
+    def __init__(self, library):
         self.library = ctypes.CDLL(library)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         self.version = f"{major.value}.{minor.value}"
-        self.options = ["--fmad=false", f"--gpu-architecture=compute_{architecture}"]
 
-    def compile(self, text):
-        """The PTX, or what NVRTC says if it refuses the text."""
+    def compile(self, text, options):
+        """The PTX, or None if NVRTC refuses the text, and what the compilers say."""
         program = ctypes.c_void_p()
         code = self.library.nvrtcCreateProgram(
             ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
         )
         if code != 0:
             return None, f"nvrtcCreateProgram gives {code}"
-        options = [option.encode() for option in self.options]
+        options = [option.encode() for option in options]
         options = (ctypes.c_char_p * len(options))(*options)
         code = self.library.nvrtcCompileProgram(program, len(options), options)
-        what = "PTX" if code == 0 else "ProgramLog"
+        said = self.get(program, "ProgramLog").decode(errors="replace").strip()
+        image = self.get(program, "PTX") if code == 0 else None
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        return image, said
+
+    def get(self, program, what):
+        """A text of the program, without the zero at its end."""
         size = ctypes.c_size_t()
         getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
         result = ctypes.create_string_buffer(size.value)
         getattr(self.library, f"nvrtcGet{what}")(program, result)
-        self.library.nvrtcDestroyProgram(ctypes.byref(program))
-        if code == 0:
-            return result.value, None
-        return None, result.value.decode(errors="replace").strip()
+        return result.value
 
-    def keep(self, folder, text, ptx):
+    def keep(self, folder, text, options, image):
         """Writes a file as crates/memory/src/cuda/kernel_cache.rs does."""
         key = hashlib.sha256()
-        for part in (self.version, " ".join(self.options), text):
+        for part in (self.version, " ".join(options), text):
             part = part.encode()
             key.update(len(part).to_bytes(8, "little") + part)
         key = key.digest()
-        content = b"candelabrum kernels 1\n" + hashlib.sha256(key + ptx).digest() + ptx
+        content = b"candelabrum kernels 1\n" + hashlib.sha256(key + image).digest() + image
         (folder / key.hex()).write_bytes(content)
 
 
@@ -93,24 +97,47 @@ def main():
     parser.add_argument("library", help="libnvrtc.so")
     parser.add_argument("repository", type=pathlib.Path)
     parser.add_argument("--cache", type=pathlib.Path, help="a folder for the compiled kernels")
-    parser.add_argument("--architecture", default="90", help="the GPU's, for instance 90 for H200")
+    parser.add_argument("--ptxas", type=pathlib.Path, help="a file for what ptxas says")
+    parser.add_argument(
+        "--architecture", nargs="*", default=["90"], help="those of GPUs, for instance 90 for H200"
+    )
     parser.add_argument("--only", nargs="*", help="the files' names without their endings")
     args = parser.parse_args()
     if args.cache:
         os.umask(0o077)
         args.cache.mkdir(parents=True, exist_ok=True)
-    nvrtc = Nvrtc(args.library, args.architecture)
-    count, failed = 0, 0
-    for path, text in texts(args.repository):
-        if args.only and path.stem not in args.only:
-            continue
-        count += 1
-        ptx, message = nvrtc.compile(text)
-        if message:
+    nvrtc = Nvrtc(args.library)
+    sources = [
+        (architecture, path, text)
+        for architecture in args.architecture
+        for path, text in texts(args.repository)
+        if not args.only or path.stem in args.only
+    ]
+
+    def compile(source):
+        architecture, path, text = source
+        kind = "sm" if args.ptxas else "compute"
+        options = ["--fmad=false", f"--gpu-architecture={kind}_{architecture}"]
+        verbose = ["--ptxas-options=--verbose"] if args.ptxas else []
+        image, said = nvrtc.compile(text, options + verbose)
+        if image and args.cache:
+            nvrtc.keep(args.cache, text, options, image)
+        return image is not None, said
+
+    # NVRTC compiles on several threads at once.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(compile, sources))
+    failed, described = 0, ""
+    for (architecture, path, text), (is_compiled, said) in zip(sources, results):
+        name = path.relative_to(args.repository)
+        number = re.search(r"typedef (\w+) number_t;", text).group(1)
+        described += f"== {name} {number} sm_{architecture}\n{said}\n"
+        if not is_compiled:
             failed += 1
-            print(f"{path.relative_to(args.repository)}: {message}", file=sys.stderr)
-        elif args.cache:
-            nvrtc.keep(args.cache, text, ptx)
+            print(f"{name} for {architecture}: {said}", file=sys.stderr)
+    if args.ptxas:
+        args.ptxas.write_text(described)
+    count = len(sources)
     print(f"NVRTC {nvrtc.version} compiled {count - failed} of {count} sources of kernels")
     sys.exit(min(failed, 1))
 

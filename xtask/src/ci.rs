@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::checkout::repo_root;
 use crate::shell::{cargo, find_program, run as run_command};
 use crate::test::{self, Report};
-use crate::{machine, softgpu, tidy};
+use crate::{kernels, machine, softgpu, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let (mut steps, mut report) = (Steps::default(), Report::default());
@@ -38,6 +38,10 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
+    match kernels::nvrtc() {
+        Ok(nvrtc) => steps.run("ptxas", || kernels::check(&nvrtc))?,
+        Err(error) => steps.add("ptxas", &format!("not run: {error}")),
+    }
     steps.run("test --all", || {
         *report = test::run_tests(true)?;
         print!("{}", report.table());

@@ -11,15 +11,13 @@ use cargo_metadata::Message;
 use fs_err as fs;
 
 use crate::checkout::{repo_root, target_folder};
+use crate::kernels::NVRTC;
 use crate::machine;
 use crate::shell::{cargo, find_program, output, read_lines, run as run_command};
 use crate::tidy::files_below;
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
 const MOST_BYTES: u64 = 40 << 20;
-
-/// NVIDIA's compiler of kernels at run time. It needs no GPU.
-const NVRTC: &str = "libnvrtc.so.13";
 
 /// The programs of the bundle, as arguments of cargo.
 const PROGRAMS: [[&str; 2]; 5] = [

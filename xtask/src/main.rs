@@ -17,6 +17,7 @@ mod checkout;
 mod ci;
 mod gpu_bundle;
 mod interrupt;
+mod kernels;
 mod launch;
 mod machine;
 mod rebuild;
@@ -40,12 +41,14 @@ enum Command {
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
     Setup(setup::Args),
-    /// Run what continuous integration runs: fmt, tidy, clippy, doc, test --all, gpu-test, deny
+    /// Run what continuous integration runs: fmt, tidy, clippy, doc, ptxas, test --all, gpu-test, deny
     Ci,
     /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
     GpuCheck,
     /// Build a folder that checks and measures everything on another machine with a GPU
     GpuBundle,
+    /// Compile our kernels for several GPUs, and refuse those that need too much of one
+    Kernels,
     /// Run the GPU tests on the software GPU (docs/gpu.md)
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
@@ -100,6 +103,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Ci => ci::run(),
         Command::GpuCheck => gpu_bundle::check(),
         Command::GpuBundle => gpu_bundle::build().map(drop),
+        Command::Kernels => kernels::check(&kernels::nvrtc()?),
         Command::GpuTest => softgpu::run_tests()?.finish(true),
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Launch(args) => launch::run(&args),
