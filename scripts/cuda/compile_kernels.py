@@ -58,7 +58,7 @@ class Nvrtc:
         self.version = f"{major.value}.{minor.value}"
 
     def compile(self, text, options):
-        """The PTX, or None if NVRTC refuses the text, and what the compilers say."""
+        """The cubin, or None if NVRTC refuses the text, and what the compilers say."""
         program = ctypes.c_void_p()
         code = self.library.nvrtcCreateProgram(
             ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
@@ -68,18 +68,18 @@ class Nvrtc:
         options = [option.encode() for option in options]
         options = (ctypes.c_char_p * len(options))(*options)
         code = self.library.nvrtcCompileProgram(program, len(options), options)
-        said = self.get(program, "ProgramLog").decode(errors="replace").strip()
-        image = self.get(program, "PTX") if code == 0 else None
+        said = self.get(program, "ProgramLog").decode(errors="replace").strip("\0\n ")
+        image = self.get(program, "CUBIN") if code == 0 else None
         self.library.nvrtcDestroyProgram(ctypes.byref(program))
         return image, said
 
     def get(self, program, what):
-        """A text of the program, without the zero at its end."""
+        """A result of the program, all its bytes."""
         size = ctypes.c_size_t()
         getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
         result = ctypes.create_string_buffer(size.value)
         getattr(self.library, f"nvrtcGet{what}")(program, result)
-        return result.value
+        return result.raw
 
     def keep(self, folder, text, options, image):
         """Writes a file as crates/memory/src/cuda/kernel_cache.rs does."""
@@ -88,7 +88,7 @@ class Nvrtc:
             part = part.encode()
             key.update(len(part).to_bytes(8, "little") + part)
         key = key.digest()
-        content = b"candelabrum kernels 1\n" + hashlib.sha256(key + image).digest() + image
+        content = b"candelabrum kernels 2\n" + hashlib.sha256(key + image).digest() + image
         (folder / key.hex()).write_bytes(content)
 
 
@@ -116,8 +116,7 @@ def main():
 
     def compile(source):
         architecture, path, text = source
-        kind = "sm" if args.ptxas else "compute"
-        options = ["--fmad=false", f"--gpu-architecture={kind}_{architecture}"]
+        options = ["--fmad=false", f"--gpu-architecture=sm_{architecture}"]
         verbose = ["--ptxas-options=--verbose"] if args.ptxas else []
         image, said = nvrtc.compile(text, options + verbose)
         if image and args.cache:

@@ -116,6 +116,38 @@ fn a_broken_file_is_replaced() {
     }
 }
 
+/// Whether each file has a cubin, behind the format's name and a digest. PTX is a text.
+fn are_cubins(cache: &Path) -> Vec<bool> {
+    const BEFORE: usize = b"candelabrum kernels 2\n".len() + 32;
+    let image = |file| fs::read(file).unwrap().split_off(BEFORE);
+    files(cache).into_iter().map(|file| image(file).starts_with(b"\x7fELF")).collect()
+}
+
+#[test]
+fn a_driver_gets_the_code_of_its_gpu() {
+    let Some((_folder, cache)) = new_cache() else { return };
+    compiled(command(&cache).spawn().unwrap());
+    assert_eq!(are_cubins(&cache), [true; SOURCES]);
+}
+
+/// The software GPU has compute capability 9.0.
+#[test]
+fn a_gpu_that_is_newer_than_nvrtc_gets_ptx() {
+    let Some((_folder, cache)) = new_cache().filter(|_| is_software_gpu()) else { return };
+    let old = || {
+        let mut command = command(&cache);
+        command.env("SOFTGPU_NVRTC_NEWEST", "89");
+        command
+    };
+    assert_compiles(old(), SOURCES);
+    assert_eq!(are_cubins(&cache), [false; SOURCES]);
+    assert_compiles(old(), 0);
+    // A newer NVRTC does not use it.
+    assert_compiles(command(&cache), SOURCES);
+    assert_eq!(are_cubins(&cache).iter().filter(|&&is_cubin| is_cubin).count(), SOURCES);
+    assert_compiles(old(), 0);
+}
+
 #[test]
 fn kernels_can_be_compiled_before_a_program_runs() {
     let Some((_folder, cache)) = new_cache().filter(|_| is_software_gpu()) else { return };

@@ -15,6 +15,7 @@ struct Module {
 API int cuModuleLoadData(void **m, const void *image) {
     if (int e = error_so_far()) return e;
     const char *text = (const char *)image, *mark = "// softgpu kernels: ";
+    if (!strncmp(text, CUBIN, strlen(CUBIN))) text += strlen(CUBIN);
     if (strncmp(text, mark, strlen(mark))) {
         say("a module that was not compiled by the stand-in for nvcc");
         return strncmp(text,

@@ -6,6 +6,10 @@ const unsigned MOST_THREADS = 1024;     // of a block
 const unsigned SHARED = 48 << 10;       // of a block, in bytes
 const unsigned MOST_SHARED = 227 << 10; // of a block that asked for more
 
+// The beginning of a "cubin". The "PTX" follows.
+const char CUBIN[] = "\x7f"
+                     "ELF of softgpu\n";
+
 struct Function {
     const softgpu_kernel_t *kernel;
     std::string name;

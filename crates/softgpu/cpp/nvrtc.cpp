@@ -1,14 +1,14 @@
 // libnvrtc: writes the source to a folder and calls bin/nvcc.
-#include "common.h"
+#include "modules.h"
 #include <algorithm>
 #include <filesystem>
 #include <regex>
 #include <unistd.h>
 #include <vector>
 
-enum { SUCCEEDED = 0, FAILED = 6 };
+enum { SUCCEEDED = 0, INVALID_OPTION = 5, FAILED = 6 };
 struct Program {
-    std::string source, name, ptx, log;
+    std::string source, name, ptx, cubin, log;
     std::vector<std::string> headers, names;
 };
 API int nvrtcVersion(int *a, int *b) {
@@ -53,6 +53,22 @@ static std::string read_file(const std::string &path) {
     }
     return text;
 }
+// The architectures that it knows, oldest first: those of NVRTC 13.0, up to SOFTGPU_NVRTC_NEWEST.
+static std::vector<int> architectures() {
+    std::vector<int> known;
+    for (int one : {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121})
+        if (one <= env("SOFTGPU_NVRTC_NEWEST", 121)) known.push_back(one);
+    return known;
+}
+API int nvrtcGetNumSupportedArchs(int *n) {
+    *n = (int)architectures().size();
+    return 0;
+}
+API int nvrtcGetSupportedArchs(int *out) {
+    auto known = architectures();
+    std::copy(known.begin(), known.end(), out);
+    return 0;
+}
 // Writes the source and its headers to a new folder and compiles them there.
 static bool compile(Program &p, const std::vector<std::string> &flags) {
     char folder[] = "/tmp/softgpu-nvrtc-XXXXXX";
@@ -75,9 +91,19 @@ API int nvrtcCompileProgram(void *pv, int n, const char *const *options) {
     auto *p = (Program *)pv;
     TRACE("nvrtc compiles %s", p->name.c_str());
     std::vector<std::string> flags;
-    bool has_path = false;
+    bool has_path = false, for_one = false;
     for (int i = 0; i < n; i++) {
         std::string o = options[i];
+        static const std::regex architecture("--gpu-architecture=(sm|compute)_([0-9]+)");
+        std::smatch match;
+        if (std::regex_match(o, match, architecture)) {
+            auto known = architectures();
+            if (std::find(known.begin(), known.end(), stoi(match[2])) == known.end()) {
+                p->log = "nvrtc: error: invalid value for --gpu-architecture (-arch)";
+                return INVALID_OPTION;
+            }
+            for_one = match[1] == "sm";
+        }
         if (o.rfind("--include-path=", 0) == 0) o = "-I" + o.substr(15);
         if (o.rfind("--define-macro=", 0) == 0) o = "-D" + o.substr(15);
         if (o.rfind("-I", 0) == 0) has_path = true;
@@ -92,7 +118,9 @@ API int nvrtcCompileProgram(void *pv, int n, const char *const *options) {
                      "\" (NVRTC has no include path)";
             return FAILED;
         }
-    return compile(*p, flags) ? SUCCEEDED : FAILED;
+    if (!compile(*p, flags)) return FAILED;
+    if (for_one) p->cubin = CUBIN + p->ptx;
+    return SUCCEEDED;
 }
 API int nvrtcGetPTXSize(void *p, size_t *n) {
     *n = ((Program *)p)->ptx.size() + 1;
@@ -101,6 +129,15 @@ API int nvrtcGetPTXSize(void *p, size_t *n) {
 API int nvrtcGetPTX(void *p, char *out) {
     auto &t = ((Program *)p)->ptx;
     memcpy(out, t.c_str(), t.size() + 1);
+    return 0;
+}
+API int nvrtcGetCUBINSize(void *p, size_t *n) {
+    *n = ((Program *)p)->cubin.size();
+    return 0;
+}
+API int nvrtcGetCUBIN(void *p, char *out) {
+    auto &bytes = ((Program *)p)->cubin;
+    memcpy(out, bytes.data(), bytes.size());
     return 0;
 }
 API int nvrtcGetProgramLogSize(void *p, size_t *n) {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
-use cudarc::nvrtc::sys::nvrtcVersion;
-use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
+use cudarc::nvrtc::Ptx;
 
 use super::cuda_error;
 use super::kernel_cache::{self, KernelCache};
+use super::nvrtc::{self, Target};
 use super::region::bind;
 use crate::{ElementType, Error, Result};
 
@@ -125,45 +125,30 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
     };
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let options = CompileOptions {
-        // A multiplication and an addition are rounded separately, as on the CPU, so an update has
-        // the same bits on both.
-        fmad: Some(false),
-        options: vec![format!("--gpu-architecture=compute_{major}{minor}")],
-        name: Some(format!("{}.cu", source.name)),
-        ..CompileOptions::default()
-    };
+    let target = Target::of(10 * major + minor);
+    // A multiplication and an addition are rounded separately, as on the CPU, so an update has the
+    // same bits on both.
+    let options = ["--fmad=false".to_owned(), target.option()];
     let text = [&[source.definition()], &source.text[..]].concat().concat();
     let kept = KernelCache::open().and_then(|cache| {
         // scripts/cuda/compile_kernels.py makes the same keys.
-        let options = format!("--fmad=false --gpu-architecture=compute_{major}{minor}");
-        Some((cache, kernel_cache::Key::of(&[&version()?, &options, &text])))
+        let key = kernel_cache::Key::of(&[&nvrtc::version()?, &options.join(" "), &text]);
+        Some((cache, key))
     });
     if let Some((cache, key)) = kept
         && let Some(image) = cache.read(key)
     {
         // A driver that refuses the image may accept a new one.
-        match context.load_module(Ptx::from_src(image)) {
+        match context.load_module(Ptx::from_binary(image)) {
             Ok(module) => return Ok(module),
             Err(error) => tracing::debug!("the kept kernels of {}.cu: {error}", source.name),
         }
     }
-    let image = compile_ptx_with_opts(text, options).map_err(|error| {
-        let message = format!("the kernels of {}.cu: {error}", source.name);
-        Error::Cuda { call: "nvrtcCompileProgram", message }
-    })?;
-    let module = context.load_module(image.clone());
+    let image = nvrtc::compile(&format!("{}.cu", source.name), &text, &options, target)?;
+    let module = context.load_module(Ptx::from_binary(image.clone()));
     let module = module.map_err(|error| cuda_error("cuModuleLoadData", error))?;
     if let Some((cache, key)) = kept {
-        cache.write(key, &image.to_src());
+        cache.write(key, &image);
     }
     Ok(module)
-}
-
-/// The version of NVRTC, if it is there.
-fn version() -> Option<String> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: NVRTC writes to both numbers.
-    let asked = unsafe { nvrtcVersion(&raw mut major, &raw mut minor) };
-    asked.result().ok().map(|()| format!("{major}.{minor}"))
 }

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sha2::{Digest, Sha256};
 
-/// The beginning of a file. The digest of the key and the text follows, then the text.
-const MAGIC: &[u8] = b"candelabrum kernels 1\n";
+/// The beginning of a file. The digest of the key and the image follows, then the image.
+const MAGIC: &[u8] = b"candelabrum kernels 2\n";
 
 /// The bytes of a digest.
 const DIGEST: usize = 32;
@@ -74,39 +74,38 @@ impl KernelCache {
         self.folder.join(name)
     }
 
-    /// The text that was written for the key, if its file is there and whole.
-    pub(super) fn read(&self, key: Key) -> Option<String> {
+    /// The image that was written for the key, if its file is there and whole.
+    pub(super) fn read(&self, key: Key) -> Option<Vec<u8>> {
         let bytes = fs::read(self.file(key)).ok()?;
-        let (digest, text) = bytes.strip_prefix(MAGIC)?.split_at_checked(DIGEST)?;
-        let text = str::from_utf8(text).ok()?;
-        (digest == digest_of(key, text)).then(|| text.to_owned())
+        let (digest, image) = bytes.strip_prefix(MAGIC)?.split_at_checked(DIGEST)?;
+        (digest == digest_of(key, image)).then(|| image.to_owned())
     }
 
-    /// Writes the text for the key. Other processes see the whole file or none. If that fails, nothing
+    /// Writes the image for the key. Other processes see the whole file or none. If that fails, nothing
     /// is written from then on.
-    pub(super) fn write(&self, key: Key, text: &str) {
+    pub(super) fn write(&self, key: Key, image: &[u8]) {
         if self.is_full.load(Ordering::Relaxed) {
             return;
         }
-        if let Err(error) = self.try_write(key, text) {
+        if let Err(error) = self.try_write(key, image) {
             let folder = self.folder.display();
             tracing::debug!("compiled kernels are not written to {folder}: {error}");
             self.is_full.store(true, Ordering::Relaxed);
         }
     }
 
-    fn try_write(&self, key: Key, text: &str) -> io::Result<()> {
+    fn try_write(&self, key: Key, image: &[u8]) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         file.write_all(MAGIC)?;
-        file.write_all(&digest_of(key, text))?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(&digest_of(key, image))?;
+        file.write_all(image)?;
         file.persist(self.file(key))?;
         Ok(())
     }
 }
 
-fn digest_of(key: Key, text: &str) -> [u8; DIGEST] {
-    Sha256::new().chain_update(key.0).chain_update(text).finalize().into()
+fn digest_of(key: Key, image: &[u8]) -> [u8; DIGEST] {
+    Sha256::new().chain_update(key.0).chain_update(image).finalize().into()
 }
 
 /// The folder, by the values of the variables.

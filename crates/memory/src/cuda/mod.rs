@@ -14,7 +14,7 @@
 //! | work that the GPU repeats | [`Capture`], [`Graph`] |
 //! | kernels, matrix products and convolutions of operations | [`Gpu`] |
 //! | memory for intermediate results | [`Scratch`], `workspace.rs` |
-//! | the compilation of kernels, and the compiled kernels on disk | `compiler.rs`, `kernel_cache.rs` |
+//! | the compilation of kernels, and the compiled kernels on disk | `compiler.rs`, `nvrtc.rs`, `kernel_cache.rs` |
 //!
 //! **Invariant (one stream)** All work of this module on some memory is enqueued on the stream of that
 //! memory, which is the stream of candle's device. So it runs after candle's earlier work on the
@@ -41,6 +41,7 @@ mod kernel_cache;
 mod launch;
 mod memory;
 mod numbers;
+mod nvrtc;
 mod recent;
 mod region;
 mod rounding;
