@@ -55,7 +55,7 @@ fn options_out_of_range_are_refused() {
         (&["--lr", "-1"], &["lr", "-1", "at least 0"]),
         (&["--threshold", "0"], &["--threshold", "0", "at least 1"]),
         (&["--on-overflow", "ignore"], &["on-overflow", "ignore", "error or skip"]),
-        (&["--precision", "f8"], &["--precision", "f8", "f32, bf16, f16"]),
+        (&["--precision", "f8"], &["--precision", "f8", "f32, bf16, f16, tf32"]),
         (&["--corr", "perhaps"], &["--corr", "perhaps", "true", "false"]),
         (&["--report", "/nonexistent/report.json"], &["/nonexistent/report.json"]),
     ];
@@ -63,6 +63,15 @@ fn options_out_of_range_are_refused() {
         refuse(&[&synthetic[..], options].concat(), parts);
     }
     refuse(&["--dataset", "imagenet"], &["imagenet", "synthetic"]);
+}
+
+#[test]
+fn tf32_is_refused_on_the_cpu() {
+    let options = ["--dataset", "synthetic", "--device", "cpu", "--precision", "tf32"];
+    for workers in ["1", "2"] {
+        let options = [&options[..], &["--workers", workers]].concat();
+        refuse(&options, &["--precision is tf32", "TF32 needs a GPU"]);
+    }
 }
 
 #[test]

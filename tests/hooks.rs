@@ -638,6 +638,7 @@ fn options_that_a_program_does_not_read_are_refused_before_the_first_step() {
         (&["--data-dir", "/nowhere"], "load_data"),
         (&["--dataset", "mnist"], "load_data"),
         (&["--precision", "f16"], "args.precision.params"),
+        (&["--precision", "bf16"], "args.precision.params"),
     ] {
         let args = Args::parse_from(["test", "--epochs", "1"].iter().chain(options)).train;
         let fit = || args.fit_on(&World::single(), "points", SAMPLES).unwrap();

@@ -1,52 +1,124 @@
-//! TF32 is used where a program asks for it, by candle's own switch.
+//! TF32 is used where a program asks for it, by `--precision tf32` or by candle's own switch.
 
-use candelabrum::candle::cuda::set_gemm_reduced_precision_f32;
-use candelabrum::nn::ops;
+use candelabrum::candle::Var;
+use candelabrum::candle::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
+use candelabrum::nn::ops::{self, Conv2dConfig, ProductPrecision, product_precision};
 use candelabrum::prelude::*;
+use candelabrum::train::cli::Precision;
 use candelabrum_testkit::ranks::is_rank;
 use candelabrum_testkit::uniform;
 
 use crate::ranks::{ranks, world};
 
+/// The numbers in a sum. cuBLAS may compute a small product without its units for TF32 although they are
+/// permitted.
+const SUM: usize = 512;
+
+/// The results of an operation on two factors, and of its backward pass, on this device.
+fn values(
+    device: &Device,
+    factors: [&Tensor; 2],
+    f: impl Fn(&Tensor, &Tensor) -> Tensor,
+) -> [Vec<f32>; 3] {
+    let [xs, weight] =
+        factors.map(|factor| Var::from_tensor(&factor.to_device(device).unwrap()).unwrap());
+    let ys = f(&xs, &weight);
+    let gradients = ys.sum_all().unwrap().backward().unwrap();
+    [&ys, gradients.get(&xs).unwrap(), gradients.get(&weight).unwrap()]
+        .map(|tensor| tensor.flatten_all().unwrap().to_vec1().unwrap())
+}
+
+/// The largest differences between the device's numbers and the CPU's.
+fn differences(
+    device: &Device,
+    factors: [&Tensor; 2],
+    f: impl Fn(&Tensor, &Tensor) -> Tensor,
+) -> [f32; 3] {
+    let (here, exact) = (values(device, factors, &f), values(&Device::Cpu, factors, &f));
+    [0, 1, 2].map(|i| {
+        let pairs = here[i].iter().zip(&exact[i]);
+        pairs.map(|(y, exact)| (y - exact).abs()).fold(0.0, f32::max)
+    })
+}
+
+/// The largest errors on the device: of a product by cuBLAS, of one with a bias by cuBLASLt, of a convolution by
+/// cuDNN, and of their gradients.
+fn errors(device: &Device) -> Vec<f32> {
+    let noise = |shape: &[usize], seed| uniform(shape, seed, -1.0, 1.0, DType::F32).unwrap();
+    // The results are as large as those of sums of 64 numbers, and so are the errors.
+    let small = |tensor: Tensor| (tensor * (64.0 / SUM as f64).sqrt()).unwrap();
+    let (xs, weight) = (noise(&[SUM, SUM], 1), small(noise(&[SUM, SUM], 2)));
+    let bias = noise(&[SUM], 3);
+    let product = |bias: Option<&Tensor>| {
+        differences(device, [&xs, &weight], |xs, weight| {
+            let bias = bias.map(|bias| bias.to_device(xs.device()).unwrap());
+            ops::linear(xs, weight, bias.as_ref(), None).unwrap()
+        })
+    };
+    let images = noise(&[2, SUM / 8, 16, 16], 4);
+    let filters = small(noise(&[SUM / 8, SUM / 8, 3, 3], 5));
+    let convolution = differences(device, [&images, &filters], |images, filters| {
+        let config = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+        ops::conv2d(images, filters, None, config, None).unwrap()
+    });
+    [product(None), product(Some(&bias)), convolution].concat()
+}
+
+/// Sums of 512 products in f32, below 16: each rounding is up to 2^-21, and 512 random ones are about
+/// sqrt(512) 2^-21 = 1e-5 together, by another order of the terms, too. TF32 rounds each factor by up
+/// to 2^-11 of it, which makes about 1e-3.
+const LIMIT: f32 = 1e-4;
+
+#[track_caller]
+fn assert_exact(device: &Device) {
+    let errors = errors(device);
+    assert!(errors.iter().all(|&error| error < LIMIT), "{errors:?}");
+}
+
+#[track_caller]
+fn assert_rounded(device: &Device) {
+    let errors = errors(device);
+    assert!(errors.iter().all(|error| (LIMIT..5e-2).contains(error)), "{errors:?}");
+}
+
 /// In a process of its own, because the switch is the process's.
 #[test]
 fn switch_main() {
-    if !is_rank() {
-        return;
+    if is_rank() {
+        let world = world();
+        assert_exact(world.device());
+        set_gemm_reduced_precision_f32(true);
+        assert_rounded(world.device());
+        // A program that does not ask for a precision keeps what it has set itself.
+        drop(Precision::F32.params(0, world.device()));
+        assert!(gemm_reduced_precision_f32());
     }
-    let world = world();
-    // cuBLAS may compute a small product without its units for TF32 although they are permitted.
-    const SIZE: usize = 512;
-    let noise = |seed| uniform((SIZE, SIZE), seed, -1.0, 1.0, DType::F32).unwrap();
-    // The results are as large as those of 64 x 64, and so are the errors.
-    let (xs, weight) = (noise(1), (noise(2) * (64.0 / SIZE as f64).sqrt()).unwrap());
-    let bias = uniform(SIZE, 3, -1.0, 1.0, DType::F32).unwrap();
-    // By cuBLAS without a bias, by cuBLASLt with it.
-    let product = |device: &Device, with_bias: bool| {
-        let [xs, weight, bias] =
-            [&xs, &weight, &bias].map(|tensor| tensor.to_device(device).unwrap());
-        let ys = ops::linear(&xs, &weight, with_bias.then_some(&bias), None).unwrap();
-        ys.flatten_all().unwrap().to_vec1::<f32>().unwrap()
-    };
-    let errors = || {
-        [false, true].map(|with_bias| {
-            let exact = product(&Device::Cpu, with_bias);
-            let ys = product(world.device(), with_bias);
-            ys.iter().zip(&exact).map(|(y, exact)| (y - exact).abs()).fold(0.0, f32::max)
-        })
-    };
-    // Sums of 512 products in f32, below 16: each rounding is up to 2^-21, and 512 random ones are about
-    // sqrt(512) 2^-21 = 1e-5 together, by another order of the terms, too. TF32 rounds each factor by up
-    // to 2^-11 of it, which makes about 1e-3.
-    const LIMIT: f32 = 1e-4;
-    let exact = errors();
-    assert!(exact.iter().all(|&error| error < LIMIT), "{exact:?}");
-    set_gemm_reduced_precision_f32(true);
-    let rounded = errors();
-    assert!(rounded.iter().all(|error| (LIMIT..2e-2).contains(error)), "{rounded:?}");
 }
 
 #[test]
 fn products_are_rounded_where_candles_switch_says_so() {
     ranks("tf32::switch_main", 1);
+}
+
+/// As above.
+#[test]
+fn option_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = world();
+    let device = world.device();
+    let params = Precision::Tf32.params(0, device);
+    assert_eq!((params.dtype(), product_precision()), (DType::F32, ProductPrecision::Tf32));
+    assert_eq!(Precision::Tf32.describe(device), "f32 with products in tf32");
+    Precision::Tf32.check(device).unwrap();
+    assert_rounded(device);
+    drop(Precision::F32.params(0, device));
+    assert_exact(device);
+    assert!(!gemm_reduced_precision_f32());
+}
+
+#[test]
+fn products_and_convolutions_are_rounded_where_the_option_says_so() {
+    ranks("tf32::option_main", 1);
 }

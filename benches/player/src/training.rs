@@ -30,6 +30,7 @@ impl Training {
     /// The contender of `settings` on this rank of `world`, after its warm-up.
     pub(crate) fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
         let device = world.device();
+        settings.precision.check(device)?;
         let there = |(xs, ys): (Tensor, Tensor)| {
             let dtype =
                 if xs.dtype().is_float() { settings.precision.dtype(device) } else { xs.dtype() };

@@ -8,6 +8,7 @@
 
 enum { DNN_OK = 0, BAD_PARAM = 2000, DNN_UNSUPPORTED = 3000, DNN_FAILED = 5000 };
 enum { F32 = 0, F64 = 1, F16 = 2, BF16 = 9 };
+const int FMA_MATH = 3; // the only math that does not permit TF32
 struct Dnn {
     void *stream = nullptr;
 };
@@ -258,7 +259,7 @@ template <class A> static void convolve(int what, A alpha, A beta, const Desc &X
     if (what != 1) xs = packed<A>(x, X);
     if (what != 2) ws = packed<A>(w, W);
     if (what != 0) ys = packed<A>(y, Y);
-    if (every_product_in_tf32() && X.type == F32)
+    if (X.type == F32 && (c.math != FMA_MATH || every_product_in_tf32()))
         for (auto *factors : {&xs, &ws, &ys})
             for (A &factor : *factors) factor = to_tf32((float)factor);
     for (size_t g = 0; g < groups; g++) {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use candelabrum_nn::ops::product_precision;
+use candle_core::DType;
+
 use crate::cli::Precision;
 use crate::{Error, RanksOpt, Result};
 
@@ -51,14 +54,18 @@ impl Given {
             return Ok(());
         }
         let (wanted, found) = (self.precision.dtype(params.device()), params.dtype());
-        if wanted != found {
-            let (option, value) = ("--precision", wanted.as_str().to_owned());
-            let range = format!(
-                "left out, because this program's parameters are {}: `args.precision.params(seed, device)` makes them in this precision",
-                found.as_str()
-            );
-            return Err(Error::Option { option, value, range });
-        }
-        Ok(())
+        let products = product_precision();
+        let which = if wanted != found {
+            format!("parameters are {}", found.as_str())
+        } else if wanted == DType::F32 && self.precision.products() != products {
+            format!("products are {products:?}")
+        } else {
+            return Ok(());
+        };
+        let range = format!(
+            "left out, because this program's {which}: `args.precision.params(seed, device)` makes a store for this precision"
+        );
+        let value = format!("{:?}", self.precision).to_lowercase();
+        Err(Error::Option { option: "--precision", value, range })
     }
 }

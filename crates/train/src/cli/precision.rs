@@ -6,7 +6,9 @@ use candelabrum_nn::ops::{ProductPrecision, bf16_instructions, set_product_preci
 use candle_core::{DType, Device};
 use clap::ValueEnum;
 
-/// The type of parameters and activations, or on the CPU that of the factors of products. Updates,
+use crate::{Error, Result};
+
+/// The type of parameters and activations, or that of the factors of products alone. Updates,
 /// gradients between ranks and the loss are f32 in every precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Precision {
@@ -18,25 +20,40 @@ pub enum Precision {
     Bf16,
     /// 16 bits with short exponents, and a dynamic loss scale
     F16,
+    /// 32 bits, and on a GPU products whose factors are rounded to TF32 (19 bits)
+    Tf32,
 }
 
 impl Precision {
     /// The type of parameters and activations on a device.
     pub fn dtype(self, device: &Device) -> DType {
         match self {
-            Self::F32 => DType::F32,
+            Self::F32 | Self::Tf32 => DType::F32,
             Self::Bf16 if device.is_cpu() => DType::F32,
             Self::Bf16 => DType::BF16,
             Self::F16 => DType::F16,
         }
     }
 
-    /// How the CPU multiplies f32 numbers.
+    /// How f32 numbers are multiplied.
     pub fn products(self) -> ProductPrecision {
         match self {
             Self::F32 | Self::F16 => ProductPrecision::F32,
             Self::Bf16 => ProductPrecision::Bf16,
+            Self::Tf32 => ProductPrecision::Tf32,
         }
+    }
+
+    /// Refuses a precision that the device does not have. [`run`](super::run) does so before the program.
+    ///
+    /// # Errors
+    /// TF32 on the CPU.
+    pub fn check(self, device: &Device) -> Result<()> {
+        if self == Self::Tf32 && device.is_cpu() {
+            let range = "f32 or bf16 on the CPU: TF32 needs a GPU (--device cuda)".to_owned();
+            return Err(Error::Option { option: "--precision", value: "tf32".to_owned(), range });
+        }
+        Ok(())
     }
 
     /// An empty store for a training in this precision. Sets the precision of products, too, which counts
@@ -56,6 +73,9 @@ impl Precision {
             (ProductPrecision::Bf16, None) if device.is_cpu() => {
                 format!("{dtype}, as this processor has no instructions for products in bf16")
             }
+            (ProductPrecision::Tf32, _) if device.is_cuda() => {
+                format!("{dtype} with products in tf32")
+            }
             _ => dtype.to_owned(),
         }
     }
@@ -65,7 +85,7 @@ impl Precision {
     pub fn loss_scale(self) -> LossScale {
         match self {
             Self::F16 => LossScale::DYNAMIC,
-            Self::F32 | Self::Bf16 => LossScale::Off,
+            Self::F32 | Self::Bf16 | Self::Tf32 => LossScale::Off,
         }
     }
 }

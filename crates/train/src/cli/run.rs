@@ -53,7 +53,10 @@ pub fn run<E: Into<Failure>>(
                 grace: args.grace,
             };
             run_wanted(&wanted, |world| {
-                program_or_server(world, |world| recorded(path, world, program))?;
+                program_or_server(world, |world| {
+                    args.precision.check(world.device())?;
+                    recorded(path, world, program)
+                })?;
                 // A training has refused them before its first step.
                 for option in args.given().unread().filter(|_| world.is_root()) {
                     let GivenOption { name, value, how, .. } = option;
