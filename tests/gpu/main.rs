@@ -8,6 +8,7 @@
 
 mod absent;
 mod announced;
+mod attention;
 mod calls;
 mod device;
 mod events;

@@ -381,6 +381,35 @@ fn of_attention_within_a_sequence() -> Result<()> {
 }
 
 #[test]
+fn of_attention_with_heads_of_many_sizes() -> Result<()> {
+    let mut cases = Cases::default();
+    // A block of a GPU has 64 queries, 64 keys, and 64 or 128 columns of a head. Four columns are read at once
+    // where they divide the head.
+    for (t, heads, kv_heads, dim) in [
+        (5, 1, 1, 1),
+        (66, 2, 1, 8),
+        (65, 2, 2, 62),
+        (130, 2, 1, 64),
+        (9, 3, 1, 80),
+        (67, 1, 1, 128),
+        (3, 2, 1, 130),
+        (33, 1, 1, 200),
+    ] {
+        let qkv = [random((2, t, (heads + 2 * kv_heads) * dim), 1)?];
+        for rotary in [None, Some(Rotary { base: 100.0, offset: 7 })] {
+            if rotary.is_some() && dim % 2 == 1 {
+                continue;
+            }
+            let config =
+                AttentionConfig { kv_heads, causal: true, rotary, ..AttentionConfig::new(heads) };
+            let name = format!("attention of {t} × {dim}, {config:?}");
+            cases.push(name, &qkv, move |t| attention(&t[0], None, config));
+        }
+    }
+    check(&cases)
+}
+
+#[test]
 fn of_attention_with_a_mask() -> Result<()> {
     let mut cases = Cases::default();
     let config = AttentionConfig { kv_heads: 2, ..AttentionConfig::new(4) };

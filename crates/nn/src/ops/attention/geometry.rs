@@ -4,39 +4,39 @@ use super::super::gemm::Rows;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
+pub(in crate::ops) struct Geometry {
     /// The number of sequences.
-    pub(super) batch: usize,
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
+    pub(in crate::ops) batch: usize,
+    pub(in crate::ops) queries: usize,
+    pub(in crate::ops) keys: usize,
+    pub(in crate::ops) heads: usize,
+    pub(in crate::ops) kv_heads: usize,
     /// The size of a head.
-    pub(super) dim: usize,
-    pub(super) causal: bool,
+    pub(in crate::ops) dim: usize,
+    pub(in crate::ops) causal: bool,
     /// The factor of the scores.
-    pub(super) scale: f64,
+    pub(in crate::ops) scale: f64,
 }
 
 impl Geometry {
     /// The heads of queries that share a head of keys and values.
-    pub(super) fn group(&self) -> usize {
+    pub(in crate::ops) fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
     /// The number of keys that query `query` sees: the last query sees all.
     #[inline(always)]
-    pub(super) fn visible(&self, query: usize) -> usize {
+    pub(in crate::ops) fn visible(&self, query: usize) -> usize {
         if self.causal { query + 1 + self.keys - self.queries } else { self.keys }
     }
 
     /// The columns of the queries, or of the result, of one row.
-    pub(super) fn query_columns(&self) -> usize {
+    pub(in crate::ops) fn query_columns(&self) -> usize {
         self.heads * self.dim
     }
 
     /// The columns of the keys, or of the values, of one row.
-    pub(super) fn key_columns(&self) -> usize {
+    pub(in crate::ops) fn key_columns(&self) -> usize {
         self.kv_heads * self.dim
     }
 }

@@ -10,7 +10,7 @@ use super::geometry::Geometry;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MaskLayout {
+pub(in crate::ops) struct MaskLayout {
     sequence: usize,
     head: usize,
     query: usize,
@@ -44,6 +44,11 @@ impl MaskLayout {
         }
         let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride };
         Ok(Self { sequence: stride(n, h * q * k), head: stride(h, q * k), query: stride(q, k) })
+    }
+
+    /// The distances between the masks of two sequences, of two heads and of two queries.
+    pub(in crate::ops) fn steps(&self) -> [usize; 3] {
+        [self.sequence, self.head, self.query]
     }
 
     /// A row for each query from this one on, with the numbers for the keys from this one on.

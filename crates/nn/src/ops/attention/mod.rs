@@ -24,6 +24,8 @@
 //! written to the same places, so there is no transposed copy of anything. One thread computes all
 //! heads of queries that share a head of keys and values in one sequence, in a fixed order. So the
 //! bits do not depend on the number of threads.
+//!
+//! A GPU has kernels of its own (`ops/gpu/attention.rs`).
 
 mod backward;
 mod block;
@@ -48,7 +50,7 @@ pub use self::rotary::Rotary;
 use self::rotary::Table;
 use self::scores::Masking;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::mat_mut::MatMut;
 use super::parallel::{for_each, worth_threads};
 use super::pool::Pooled;
@@ -170,10 +172,10 @@ fn head_size(columns: usize, heads: usize, what: &str, xs: &Tensor) -> Result<us
 
 /// `PACKED`: the inputs are queries, keys and values in one tensor, and the mask. Otherwise they are
 /// three tensors, and the mask.
-struct Attention<const PACKED: bool> {
-    geometry: Geometry,
-    rotary: Option<Table>,
-    mask: Option<MaskLayout>,
+pub(super) struct Attention<const PACKED: bool> {
+    pub(super) geometry: Geometry,
+    pub(super) rotary: Option<Table>,
+    pub(super) mask: Option<MaskLayout>,
 }
 
 impl<const PACKED: bool> Attention<PACKED> {
@@ -307,6 +309,10 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
             backward::backward(&operands, results, place, lse, gradients);
         });
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

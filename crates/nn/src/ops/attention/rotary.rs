@@ -2,6 +2,8 @@
 //! of the first half of a head and element `i` of the second half are the two coordinates that turn by
 //! `position * base^(-2i / D)`.
 
+use std::sync::OnceLock;
+
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::super::float::Float;
@@ -26,41 +28,59 @@ impl Default for Rotary {
 
 /// The cosine and the sine of each position's angles.
 #[derive(Debug)]
-pub(super) struct Table {
-    /// For each position the cosines, and then the sines.
-    values: Vec<f64>,
+pub(in crate::ops) struct Table {
+    rotary: Rotary,
+    positions: usize,
     half: usize,
     /// How far the first query is behind the first key.
     shift: usize,
+    /// For each position the cosines, and then the sines. The kernels of a GPU do not use them.
+    values: OnceLock<Vec<f64>>,
 }
 
 impl Table {
     pub(super) fn new(rotary: Rotary, geometry: &Geometry, name: &str) -> Result<Self> {
-        let Rotary { base, offset } = rotary;
-        let dim = geometry.dim;
+        let (base, dim) = (rotary.base, geometry.dim);
         if !dim.is_multiple_of(2) {
             bail!("{name}: heads of odd size {dim} have no halves to rotate");
         }
         if !(base.is_finite() && base > 0.0) {
             bail!("{name}: base {base} of the rotary embedding is not a positive number");
         }
-        let half = dim / 2;
         let shift = if geometry.causal { geometry.keys - geometry.queries } else { 0 };
         let positions = geometry.keys.max(geometry.queries);
-        let speeds: Vec<f64> = (0..half).map(|i| base.powf(-2.0 * i as f64 / dim as f64)).collect();
-        let mut values = Vec::with_capacity(2 * half * positions);
-        for position in 0..positions {
-            let angles = speeds.iter().map(|speed| (offset + position) as f64 * speed);
-            values.extend(angles.clone().map(f64::cos));
-            values.extend(angles.map(f64::sin));
-        }
-        Ok(Self { values, half, shift })
+        Ok(Self { rotary, positions, half: dim / 2, shift, values: OnceLock::new() })
+    }
+
+    fn values(&self) -> &[f64] {
+        self.values.get_or_init(|| {
+            let Rotary { base, offset } = self.rotary;
+            let dim = 2 * self.half;
+            let speeds = (0..self.half).map(|i| base.powf(-2.0 * i as f64 / dim as f64));
+            let speeds: Vec<f64> = speeds.collect();
+            let mut values = Vec::with_capacity(dim * self.positions);
+            for position in 0..self.positions {
+                let angles = speeds.iter().map(|speed| (offset + position) as f64 * speed);
+                values.extend(angles.clone().map(f64::cos));
+                values.extend(angles.map(f64::sin));
+            }
+            values
+        })
+    }
+
+    pub(in crate::ops) fn rotary(&self) -> Rotary {
+        self.rotary
+    }
+
+    /// The number of positions.
+    pub(in crate::ops) fn positions(&self) -> usize {
+        self.positions
     }
 
     /// The cosines and sines of a key, or of a query with [`Self::shift`] added to its number.
     #[inline(always)]
     fn at(&self, position: usize) -> (&[f64], &[f64]) {
-        self.values[2 * self.half * position..][..2 * self.half].split_at(self.half)
+        self.values()[2 * self.half * position..][..2 * self.half].split_at(self.half)
     }
 
     /// The position of the first query among those of the keys.
@@ -99,7 +119,7 @@ impl Table {
     /// position `first`.
     pub(super) fn composite(&self, xs: &Tensor, first: usize) -> Result<Tensor> {
         let rows = xs.dim(2)?;
-        let angles = &self.values[2 * self.half * first..][..2 * self.half * rows];
+        let angles = &self.values()[2 * self.half * first..][..2 * self.half * rows];
         let angles = Tensor::from_slice(angles, (rows, 2, self.half), &Device::Cpu)?;
         let angles = angles.to_dtype(xs.dtype())?.to_device(xs.device())?;
         let (c, s) = (angles.narrow(1, 0, 1)?.squeeze(1)?, angles.narrow(1, 1, 1)?.squeeze(1)?);

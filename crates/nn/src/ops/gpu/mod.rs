@@ -5,6 +5,7 @@
 //! on a GPU's host finds no files to include.
 
 pub(super) mod activations;
+mod attention;
 pub(super) mod batch_norm2d;
 pub(super) mod channels;
 pub(super) mod columns;
