@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use super::elementwise::add_assign;
 use super::embedding::Embedding;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::pool::Pooled;
 use super::sizes::sizes;
 
@@ -47,9 +47,9 @@ pub fn embedding_with_positions(
     fused::run(op, (batch, length, dim), &[Some(weight), Some(positions)])
 }
 
-struct PositionEmbedding {
-    embedding: Embedding,
-    length: usize,
+pub(super) struct PositionEmbedding {
+    pub(super) embedding: Embedding,
+    pub(super) length: usize,
 }
 
 impl Fused for PositionEmbedding {
@@ -81,6 +81,10 @@ impl Fused for PositionEmbedding {
             Some(dw) => self.embedding.add_rows(pass.dys, dw),
             None => Ok(()),
         }
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

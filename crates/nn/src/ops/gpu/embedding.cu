@@ -10,14 +10,32 @@ typedef unsigned long long count_t;
   for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
        i += (count_t)gridDim.x * blockDim.x)
 
-// ys (positions, dim). An index that is no row of the table gives a row of NaN. n is the number of
-// elements.
-extern "C" __global__ void select_rows(number_t *ys, const number_t *weight, const void *indices,
-                                       count_t size, count_t vocabulary, count_t dim, count_t n) {
+// ys (positions, dim). An index that is no row of the table gives a row of NaN. To the rows of each
+// sequence of `length` positions those of `others` are added, if there are any. n is the number of elements.
+extern "C" __global__ void select_rows(number_t *ys, const number_t *weight, const number_t *others,
+                                       const void *indices, count_t size, count_t vocabulary, count_t dim,
+                                       count_t length, count_t n) {
   FOR_EACH(i, n) {
     long long index = index_at(indices, size, i / dim);
     bool is_row = index >= 0 && (count_t)index < vocabulary;
-    ys[i] = is_row ? weight[index * dim + i % dim] : NOT_A_NUMBER;
+    float y = is_row ? (float)weight[index * dim + i % dim] : NOT_A_NUMBER;
+    ys[i] = others ? y + others[i % (length * dim)] : y;
+  }
+}
+
+// dp (rows, dim), of which the first `length` are the sums of dys (sequences, length, dim) over the sequences,
+// in their order. The other rows are 0. wide is the same place for numbers in f32, and a null pointer
+// otherwise. n is the number of elements of dp.
+extern "C" __global__ void sum_sequences(float *wide, number_t *dp, const number_t *dys, count_t sequences,
+                                         count_t length, count_t dim, count_t n) {
+  FOR_EACH(i, n) {
+    count_t sequence = length * dim;
+    float sum = 0.0f;
+    for (count_t s = 0; s < sequences && i < sequence; s++) sum += dys[s * sequence + i];
+    if (wide)
+      wide[i] = sum;
+    else
+      dp[i] = sum;
   }
 }
 

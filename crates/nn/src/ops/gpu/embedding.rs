@@ -9,6 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use super::indices::with_indices;
 use crate::ops::embedding::{Embedding, Indices};
 use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::ops::position_embedding::PositionEmbedding;
 
 const KERNELS: Kernels = Kernels {
     name: "embedding",
@@ -23,33 +24,14 @@ impl OnGpu for Embedding {
         &self,
         gpu: &Gpu,
         inputs: &[Option<CudaNumbers<'_>>],
-        mut ys: CudaNumbersMut<'_>,
+        ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
-        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
-        with_indices(self.on_device()?, |indices| {
-            let numbers = [(&mut ys).into(), inputs[0].into(), indices.into()];
-            let sizes = [indices.element_size(), self.vocabulary, self.dim].map(Arg::from);
-            let args = [&numbers, &sizes[..]].concat();
-            Ok(gpu.launch_for(number, KERNELS, "select_rows", grid, &args)?)
-        })?;
-        Ok(None)
+        self.select_rows(gpu, inputs[0], (None, 1), ys)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
-        let Some(mut dw) = pass.grads[0].take() else { return Ok(()) };
-        dw.clear()?;
-        if pass.dys.is_empty() {
-            return Ok(());
-        }
-        let (number, positions) = (pass.dys.element_type(), pass.dys.len() / self.dim);
-        let keys = with_indices(self.on_device()?, |indices| self.sort(pass.gpu, indices))?;
-        let is_wide = dw.element_type() == ElementType::F32;
-        let (dw, nothing) = (Arg::from(&mut dw), Arg::from(None::<CudaNumbers<'_>>));
-        let places = if is_wide { [dw, nothing] } else { [nothing, dw] };
-        let numbers = [pass.dys.as_numbers().into(), keys.span().into()];
-        let args = [&places[..], &numbers, &[positions.into(), self.dim.into()]].concat();
-        let grid = Grid::for_each(pass.dys.len());
-        Ok(pass.gpu.launch_for(number, KERNELS, "sum_positions", grid, &args)?)
+        let Some(dw) = pass.grads[0].take() else { return Ok(()) };
+        self.add_rows_on_gpu(pass.gpu, pass.dys.as_numbers(), dw)
     }
 
     fn has_wide_gradient(&self, input: usize) -> bool {
@@ -57,7 +39,82 @@ impl OnGpu for Embedding {
     }
 }
 
+impl OnGpu for PositionEmbedding {
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaNumbers<'_>>],
+        ys: CudaNumbersMut<'_>,
+    ) -> Result<Option<Flat>> {
+        self.embedding.select_rows(gpu, inputs[0], (inputs[1], self.length), ys)
+    }
+
+    fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
+        let (gpu, dys, dim) = (pass.gpu, pass.dys.as_numbers(), self.embedding.dim);
+        if let Some(mut dp) = pass.grads[1].take() {
+            let (grid, sequence) = (Grid::for_each(dp.len()), self.length * dim);
+            let sequences = dys.len().checked_div(sequence).unwrap_or_default();
+            let sizes = [sequences, self.length, dim].map(Arg::from);
+            let args = [&places(&mut dp)[..], &[dys.into()], &sizes].concat();
+            gpu.launch_for(dys.element_type(), KERNELS, "sum_sequences", grid, &args)?;
+        }
+        match pass.grads[0].take() {
+            Some(dw) => self.embedding.add_rows_on_gpu(gpu, dys, dw),
+            None => Ok(()),
+        }
+    }
+
+    fn has_wide_gradient(&self, _input: usize) -> bool {
+        true
+    }
+}
+
+/// The place of a gradient in f32, and the place of one in the type of the numbers. One of them is nothing.
+fn places<'a>(gradient: &'a mut CudaNumbersMut<'_>) -> [Arg<'a>; 2] {
+    let is_wide = gradient.element_type() == ElementType::F32;
+    let (place, nothing) = (Arg::from(gradient), Arg::Nothing);
+    if is_wide { [place, nothing] } else { [nothing, place] }
+}
+
 impl Embedding {
+    /// Writes the rows of `weight`, and adds to those of each sequence of a length the rows of `others`.
+    fn select_rows(
+        &self,
+        gpu: &Gpu,
+        weight: Option<CudaNumbers<'_>>,
+        (others, length): (Option<CudaNumbers<'_>>, usize),
+        mut ys: CudaNumbersMut<'_>,
+    ) -> Result<Option<Flat>> {
+        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
+        with_indices(self.on_device()?, |indices| {
+            let numbers = [(&mut ys).into(), weight.into(), others.into(), indices.into()];
+            let sizes = [indices.element_size(), self.vocabulary, self.dim, length].map(Arg::from);
+            let args = [&numbers, &sizes[..]].concat();
+            Ok(gpu.launch_for(number, KERNELS, "select_rows", grid, &args)?)
+        })?;
+        Ok(None)
+    }
+
+    /// The gradient of the table.
+    fn add_rows_on_gpu(
+        &self,
+        gpu: &Gpu,
+        dys: CudaNumbers<'_>,
+        mut dw: CudaNumbersMut<'_>,
+    ) -> Result<()> {
+        dw.clear()?;
+        if dys.is_empty() {
+            return Ok(());
+        }
+        let positions = dys.len() / self.dim;
+        let keys = with_indices(self.on_device()?, |indices| self.sort(gpu, indices))?;
+        let numbers = [dys.into(), keys.span().into()];
+        let sizes = [positions.into(), self.dim.into()];
+        let args = [&places(&mut dw)[..], &numbers, &sizes].concat();
+        let grid = Grid::for_each(dys.len());
+        Ok(gpu.launch_for(dys.element_type(), KERNELS, "sum_positions", grid, &args)?)
+    }
+
     fn on_device(&self) -> Result<&Tensor> {
         match &self.indices {
             Indices::OnDevice(indices) => Ok(indices),
