@@ -4,7 +4,8 @@ use candelabrum::dist::{
     BufferSync, Collective, Group, LossScale, parameters_sha256, synchronize_batch_norm,
 };
 use candelabrum::memory::{ElementType, Flat, Location};
-use candelabrum::models::{GruClassifier, GruClassifierConfig};
+use candelabrum::models::{Gpt, GptConfig, GruClassifier, GruClassifierConfig};
+use candelabrum::nn::ops::Rotary;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{integers, uniform};
@@ -278,6 +279,45 @@ fn steps_of_a_recurrent_network_are_recorded() {
     let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
     let new = |scope: &Scope| GruClassifier::new(scope, config);
     assert_eq!(compare((&World::single(), &gpu), new, tokens, PLAIN), (REPLAYED, None));
+}
+
+/// A language model that repeats its tokens. The labels are not used.
+struct Repeats(Gpt);
+
+impl Model for Repeats {
+    fn forward(&self, tokens: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.forward(tokens)
+    }
+
+    fn output_and_loss(
+        &self,
+        tokens: &Tensor,
+        _: &Tensor,
+    ) -> candelabrum::candle::Result<(Tensor, Tensor)> {
+        self.0.output_and_loss(tokens, tokens)
+    }
+}
+
+#[test]
+fn steps_of_a_transformer_are_recorded() {
+    let Some(gpu) = gpu() else { return };
+    let config = GptConfig {
+        vocabulary: 20,
+        context: 9,
+        layers: 2,
+        width: 24,
+        heads: 3,
+        ..GptConfig::default()
+    };
+    let rotates = GptConfig { rotary: Some(Rotary::default()), tied: false, ..config };
+    for config in [config, rotates] {
+        for dtype in [DType::F32, DType::BF16] {
+            let new = |scope: &Scope| Repeats(Gpt::new(scope, config));
+            let setting = Setting { dtype, ..PLAIN };
+            let result = compare((&World::single(), &gpu), new, tokens, setting);
+            assert_eq!(result, (REPLAYED, None), "{dtype:?} {config:?}");
+        }
+    }
 }
 
 #[test]
