@@ -47,15 +47,16 @@ fn a_pass_is_one_launch_forward_and_three_backward() {
     assert_eq!((count("attention_angles "), count("attention_")), (1, 9));
 }
 
-/// In MiB. All scores of a sequence of 2048 take 16.
-const MEMORY: usize = 8;
+/// In MiB. All scores of a sequence of this length take 4.
+const MEMORY: usize = 3;
+const LENGTH: usize = 1024;
 
 #[test]
 fn memory_main() {
     if is_rank() {
         let gpu = gpu().unwrap();
-        pass(&gpu, 2048, None).unwrap();
-        let error = with_composites(|| pass(&gpu, 2048, None)).unwrap_err().to_string();
+        pass(&gpu, LENGTH, None).unwrap();
+        let error = with_composites(|| pass(&gpu, LENGTH, None)).unwrap_err().to_string();
         assert!(error.contains("OUT_OF_MEMORY"), "{error}");
     }
 }

@@ -8,18 +8,19 @@
 //!
 //! ```text
 //! attention_deltas             delta = sum of dy y, for each query and head
-//! attention_key_gradients      dv = p^T dy     dk = scale ds^T q     64 keys, through all their queries
-//! attention_query_gradients    dq = scale ds k                       64 queries, through all their keys
+//! attention_key_gradients      dv = p^T dy, dk = scale ds^T q   64 values or keys, through all their queries
+//! attention_query_gradients    dq = scale ds k                  64 queries, through all their keys
 //! ```
 //!
-//! where `p = exp(s - lse)` and `ds = p (dy v^T - delta)`. The scores are computed twice, so that each gradient
-//! has one block that adds it up in a fixed order: no atomic additions, and the same bits in every run. Memory
-//! grows with the length of the sequences. The mask is read where it lies, and a causal one is not stored.
+//! where `p = exp(s - lse)` and `ds = p (dy v^T - delta)`. The scores are computed for each of the three, so
+//! that one block adds up a gradient in a fixed order: no atomic additions, and the same bits in every run.
+//! Memory grows with the length of the sequences, not with its square. The mask is read where it lies, and a
+//! causal one is not stored.
 //!
 //! Queries, keys and values of a packed projection are read in place, and their gradients are written there.
-//! The angles of rotary positions are computed on the device, once for each forward pass, as in
-//! [`rotary`](crate::ops::attention): in f64, rounded to f32. Heads may have any size. For more than 128
-//! columns the scores are computed again for each 128 columns of the result.
+//! The angles of rotary positions are computed on the device by a launch of each forward pass, in f64 and
+//! rounded to f32 as on the CPU. Heads may have any size. For more than 128 columns the scores are computed
+//! again for each 128 columns of the result.
 
 use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
