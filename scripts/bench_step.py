@@ -546,8 +546,12 @@ def main():
     parser.add_argument("--warm-up", type=int, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--tf32", action="store_true", help="round f32 to TF32 on a GPU")
     args = parser.parse_args()
 
+    # PyTorch's own default is TF32 for convolutions and f32 for products.
+    torch.backends.cuda.matmul.allow_tf32 = args.tf32
+    torch.backends.cudnn.allow_tf32 = args.tf32
     torch.set_num_threads(args.threads)
     if args.ddp:
         # It stands still while others are measured, which is not to count as a failure.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::checkout::repo_root;
 use crate::shell::{cargo, find_program, run as run_command};
 use crate::test::{self, Report};
-use crate::{kernels, machine, softgpu, tidy};
+use crate::{gpu_bundle, kernels, machine, softgpu, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let (mut steps, mut report) = (Steps::default(), Report::default());
@@ -51,6 +51,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         report.runs.extend(softgpu::run_tests()?.runs);
         report.verdict(true)
     })?;
+    steps.run("gpu-check", gpu_bundle::rehearse)?;
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))
     } else {

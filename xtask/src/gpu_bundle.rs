@@ -19,8 +19,12 @@ use crate::tidy::files_below;
 /// The largest bundle. Some machines with a GPU accept no larger file.
 const MOST_BYTES: u64 = 40 << 20;
 
+/// The test of `run.py`, beside it.
+const REHEARSAL: &str = "rehearsal.py";
+
 /// The programs of the bundle, as arguments of cargo.
-const PROGRAMS: [[&str; 2]; 5] = [
+const PROGRAMS: [[&str; 2]; 6] = [
+    ["--example", "gpu_probe"],
     ["--test", "gpu"],
     ["--test", "ops"],
     ["--test", "conformance"],
@@ -60,9 +64,9 @@ pub(crate) fn build() -> Result<PathBuf> {
         // Each program has candle's kernels in it, as text.
         run_command(Command::new("gzip").arg("-9").arg(&to))?;
     }
-    let root = repo_root();
-    fs::copy(root.join("scripts/cuda/bundle.py"), bundle.join("run.py"))?;
-    fs::copy(root.join("scripts/bench_step.py"), bundle.join("bench_step.py"))?;
+    for script in scripts()? {
+        fs::copy(&script, bundle.join(script.file_name().unwrap_or_default()))?;
+    }
     let commit = output(Command::new("git").args(["describe", "--always", "--dirty"]));
     let commit = commit.unwrap_or_else(|| "not in a repository".to_owned());
     fs::write(bundle.join("BUILT"), commit)?;
@@ -72,6 +76,26 @@ pub(crate) fn build() -> Result<PathBuf> {
     println!("{}: {:.1} MB", bundle.display(), bytes as f64 / 1e6);
     ensure!(bytes <= MOST_BYTES, "the bundle has {bytes} bytes, more than {MOST_BYTES}");
     Ok(bundle)
+}
+
+/// `run.py` and the files that it uses.
+fn scripts() -> Result<Vec<PathBuf>> {
+    let root = repo_root();
+    let mut scripts = files_below(&root.join("scripts/cuda/check"))?;
+    scripts.retain(|file| !file.ends_with(REHEARSAL));
+    scripts.push(root.join("scripts/bench_step.py"));
+    Ok(scripts)
+}
+
+/// Runs the folder's `run.py` with stand-ins for its programs, and some of them fail, hang or die on purpose.
+/// The probe is the real one, on the software GPU.
+pub(crate) fn rehearse() -> Result<()> {
+    let on_software_gpu = ["xtask", "softgpu", "--"];
+    let mut build = cargo(&on_software_gpu);
+    build.args(["cargo", "build", "--workspace", "--example", "gpu_probe"]);
+    run_command(build.args(["--features", "candelabrum/cuda,candelabrum-softgpu/cuda"]))?;
+    let script = repo_root().join("scripts/cuda/check").join(REHEARSAL);
+    run_command(cargo(&on_software_gpu).arg("python3").arg(script))
 }
 
 /// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a
@@ -109,13 +133,19 @@ fn compile_kernels(variables: &BTreeMap<String, String>, kernels: &Path) -> Resu
 pub(crate) fn check() -> Result<()> {
     let bundle = build()?;
     if machine::has_gpu() {
-        let mut command = Command::new("python3");
-        return run_command(command.arg(bundle.join("run.py")).args(["--out", "gpu-check.json"]));
+        let part = |part, out: &str| {
+            let mut command = Command::new("python3");
+            command.arg(bundle.join("run.py")).args(["--part", part, "--out", out]);
+            command
+        };
+        run_command(&mut part("a", "gpu-check-a"))?;
+        let log = ["--previous", "gpu-check-a/log.jsonl"];
+        return run_command(part("b", "gpu-check-b").args(log));
     }
     println!(
         "built, not run: no GPU here. On a machine that has one, with NCCL, cuDNN and CUDA's \
          libraries (those of a PyTorch for CUDA will do), copy the folder and run\n  python3 \
-         {}/run.py",
+         {}/run.py --part a --out RESULTS",
         bundle.display()
     );
     Ok(())

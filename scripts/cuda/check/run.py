@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Checks and measures everything on a machine with a GPU, by a bundle of `cargo xtask gpu-bundle`.
+
+    python3 run.py --part a --out FOLDER [--seconds 230]
+    python3 run.py --part b --out FOLDER [--seconds 380] [--previous FOLDER-OF-A/log.jsonl]
+
+It needs Python 3, a driver, and CUDA's libraries: those of a PyTorch for CUDA are found by
+themselves, others by LD_LIBRARY_PATH. Part a asks what is true of this machine and runs each test
+of one process. Part b repeats what failed, runs the tests of several ranks, and measures the speed
+beside PyTorch's. Each item is a line of FOLDER/log.jsonl as soon as it has ended. An item that fails,
+dies or hangs does not end the others. What has no time is left out, the least telling items first.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import signal
+import sys
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import machine
+import speed
+from journal import Journal, failed_items
+from runner import Child, Clock, last_json, run
+from tests import SECONDS_OF_RANKS, Tests, divided
+
+CONTRACT_SECONDS = 15
+CONTRACTS_AT_A_TIME = 6
+
+
+class Check:
+    """What all parts need."""
+
+    def __init__(self, args):
+        self.out, self.previous = args.out, args.previous
+        self.clock = Clock(args.seconds, args.scale)
+        self.journal = Journal(args.out, args.part, self.clock)
+        self.work = pathlib.Path(machine.work_folder())
+        self.kernels = machine.Kernels(machine.HERE / "kernels", self.work)
+        self.variables = machine.environment(self.kernels)
+        self.journal.variables = self.variables
+        self.programs = args.programs or machine.unpack(machine.HERE / "programs", self.work)
+        self.tests = Tests(self.programs, self.journal, self.clock, self.variables)
+        self.listed, self.tf32 = None, False
+
+    def facts(self):
+        built = machine.HERE / "BUILT"
+        commit = built.read_text().strip() if built.exists() else "not known"
+        self.journal.write("bundle", "ok", built=commit, libraries=machine.libraries())
+        machine.warm(self.clock, self.variables)
+        machine.facts(self.journal, self.clock, self.variables)
+
+    def probe(self, contracts=None):
+        """Asks what the libraries promise nowhere: each contract in a process of its own."""
+        program = self.programs / "gpu_probe"
+        variables = dict(self.variables, CUDA_LAUNCH_BLOCKING="1")
+        if contracts is None:
+            listed = run([program], 10, self.clock, variables)
+            if listed.status != "ok":
+                self.journal.result("probe", listed, variables)
+            contracts = listed.whole().split("\n") if listed.status == "ok" else []
+
+        def ask(contract):
+            command = [program, contract, self.kernels.folder]
+            result = run(command, CONTRACT_SECONDS, self.clock, variables)
+            self.contract(contract, result, variables)
+
+        with ThreadPoolExecutor(CONTRACTS_AT_A_TIME) as pool:
+            list(pool.map(ask, [name for name in contracts if name and name != "costs"]))
+
+    def costs(self):
+        """What the parts of a step cost, with nothing else on the GPU."""
+        command = [self.programs / "gpu_probe", "costs", self.kernels.folder]
+        result = run(command, 20, self.clock, self.variables)
+        self.contract("costs", result, self.variables)
+
+    def contract(self, name, result, variables):
+        text = result.whole()
+        found = last_json(text)
+        self.journal.result(f"probe {name}", result, variables, found=found, output=text)
+
+    def speed_of_ours(self):
+        ways = ["f32", "f32 graph", "bf16", "bf16 graph"]
+        if speed.knows_tf32(self.programs, self.clock, self.variables):
+            ways += ["tf32", "tf32 graph"]
+        found = []
+        for network, batch in [("cnn", 64), ("resnet18", 512), ("resnet18", 64), ("gpt", 8)]:
+            # A step of the GPT is not recorded, which is an error there.
+            can = [way for way in ways if network != "gpt" or "graph" not in way]
+            found += speed.group(self.programs, network, batch, can, [])
+        self.measure(found, rounds=2)
+
+    def speed_of_pytorch(self):
+        found = []
+        for network, batch in [("cnn", 64), ("resnet18", 512), ("resnet18", 64), ("gpt", 8)]:
+            found += speed.group(self.programs, network, batch, [], ["f32", "tf32"])
+        self.measure(found, rounds=2)
+
+    def measure(self, contenders, rounds):
+        speed.measure(contenders, rounds, self.journal, self.clock, self.variables)
+
+    def kernel_times(self):
+        if shutil.which("ncu", path=self.variables.get("PATH")) is None:
+            self.journal.write("kernel times", "left out: no ncu here")
+            return
+        for network, batch in [("resnet18", 512), ("gpt", 8)]:
+            speed.kernel_times(
+                self.programs, network, batch, self.out, self.journal, self.clock, self.variables
+            )
+
+    def single_tests(self):
+        self.listed = self.tests.listed()
+        self.tests.singles(divided(self.listed)[0])
+
+    def ranks(self, limit, and_times=True):
+        """The tests of several ranks, alone on the machine. NCCL's own log goes to a file."""
+        logs = self.work / "nccl"
+        logs.mkdir(exist_ok=True)
+        variables = dict(
+            self.variables, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,COLL",
+            NCCL_DEBUG_FILE=f"{logs}/nccl.%p.txt",
+        )  # fmt: skip
+        tests = divided(self.listed or self.tests.listed())[1]
+        self.tests.ranks(tests[:1], limit, variables=variables)
+        if and_times:
+            self.all_reduces(variables)
+        self.tests.ranks(tests[1:], limit)
+        self.keep(logs)
+
+    def all_reduces(self, variables):
+        """The seconds of all-reduces of two ranks on one GPU."""
+        program = self.programs / "conformance"
+        rank = (
+            f"NCCL_HOSTID=host-$rank CANDELABRUM_RANK=$rank '{program}' rank_main --exact"
+            " --nocapture --test-threads=1"
+        )
+        command = f"for rank in 1 0; do {rank} & done; wait"
+        variables = dict(
+            variables, CANDELABRUM_CONFORMANCE_CASE="bench", CANDELABRUM_DEVICE="cuda:0",
+            CANDELABRUM_WORLD_SIZE="2", CANDELABRUM_JOB="gpu-check", CANDELABRUM_TIMEOUT="40",
+        )  # fmt: skip
+        result = run(["sh", "-c", command], 40, self.clock, variables)
+        self.journal.result("seconds of all-reduces", result, variables)
+
+    def keep(self, logs):
+        """Puts the beginnings of NCCL's logs into the results."""
+        with tarfile.open(self.out / "nccl.tar.gz", "w:gz") as archive:
+            for file in sorted(logs.glob("*"))[:40]:
+                with open(file, "rb") as source:
+                    start = source.read(1 << 20)
+                short = logs / f"{file.name}.part"
+                short.write_bytes(start)
+                archive.add(short, file.name)
+
+    def failed_before(self):
+        """What failed in part a, again."""
+        if self.previous is None:
+            self.journal.write("what failed before", "left out: no --previous")
+            return
+        try:
+            names = failed_items(self.previous)
+        except OSError as error:
+            self.journal.write("what failed before", "failed", tail=str(error))
+            return
+        self.probe([name.removeprefix("probe ") for name in names if name.startswith("probe ")])
+        self.listed = self.tests.listed()
+        failed = [test for test in self.listed if f"test {' '.join(test)}" in names]
+        self.tests.singles(failed)
+
+    def accuracy(self):
+        """The accuracy on synthetic digits. With CUDA graphs the digest must be the same."""
+        digests = []
+        for options in ([], ["--graph"]):
+            report = self.work / f"accuracy{len(digests)}.json"
+            command = [self.programs / "mnist_dist", "--device", "cuda", "--dataset", "synthetic"]
+            command += ["--epochs", "3", "--report", report, *options]
+            result = run(command, 60, self.clock, self.variables)
+            fields = {}
+            if report.exists() and result.status == "ok":
+                found = json.loads(report.read_text())
+                keep = ["eval_accuracy", "train_loss", "images_per_second"]
+                fields["epochs"] = [
+                    {key: epoch.get(key) for key in keep} | {"strategy": epoch.get("strategy")}
+                    for epoch in found["epochs"]
+                ]
+                fields["digest"] = found["parameters_sha256"][0]
+            digests.append(fields.get("digest"))
+            name = " ".join(["accuracy", *options])
+            self.journal.result(name, result, self.variables, **fields)
+        if None not in digests:
+            same = digests[0] == digests[1]
+            self.journal.write("accuracy: one digest", "ok" if same else "failed")
+
+    def compile_ahead(self):
+        """Lets PyTorch compile its networks in the background: what it makes it keeps on the disk."""
+        jobs = speed_table(self.programs, self.tf32)
+        contenders = [contender for group in jobs for contender in group if "compile" in contender[0]]
+
+        def work():
+            for _, command, _, limit in contenders[:3]:
+                command = ["nice", *command]
+                command[command.index("20")] = "1"
+                run(command, limit, self.clock, self.variables)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def speed_table(self):
+        for group in speed_table(self.programs, self.tf32):
+            self.measure(group, rounds=5)
+
+    def end(self):
+        self.journal.write("kernels", "ok", **self.kernels.fields())
+        self.journal.close()
+        Child.kill_all()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def speed_table(programs, tf32):
+    """The groups of the table, the most telling ones first."""
+    f32 = ["f32", "f32 graph"] + (["tf32", "tf32 graph"] if tf32 else [])
+    torch = ["f32", "tf32", "tf32 compile", "tf32 graphs"]
+    bf16, torch_bf16 = ["bf16", "bf16 graph"], ["bf16", "bf16 compile", "bf16 graphs"]
+    networks = [
+        ("resnet18", 512, f32 + bf16, torch + torch_bf16),
+        ("gpt", 8, [way for way in f32 + bf16 if "graph" not in way], torch + torch_bf16),
+        ("cnn", 64, f32, torch),
+        ("resnet18", 64, f32, torch),
+        ("cnn", 1024, f32 + bf16, torch + torch_bf16),
+        ("mlp", 64, f32, torch),
+        ("gru", 64, f32, torch),
+    ]
+    return [speed.group(programs, *network) for network in networks]
+
+
+def part_a(check):
+    """Pairs of what is done and the seconds after the start at which it ends."""
+    return [
+        (check.facts, 15),
+        (check.probe, 38),
+        (check.costs, 46),
+        (check.speed_of_ours, 86),
+        (check.speed_of_pytorch, 106),
+        (check.kernel_times, 128),
+        (check.single_tests, 186),
+        (lambda: check.ranks(40), 226),
+    ]
+
+
+def part_b(check):
+    check.tf32 = speed.knows_tf32(check.programs, check.clock, check.variables)
+    return [
+        (check.failed_before, 50),
+        (lambda: check.ranks(SECONDS_OF_RANKS), 170),
+        (check.compile_ahead, 171),
+        (check.accuracy, 215),
+        (check.speed_table, 376),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=["a", "b"], required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder for the results")
+    parser.add_argument("--seconds", type=float, help="the time of the run (a: 230, b: 380)")
+    parser.add_argument("--previous", type=pathlib.Path, help="the log of part a, for part b")
+    parser.add_argument("--programs", type=pathlib.Path, help="a folder with unpacked programs")
+    parser.add_argument("--scale", type=float, default=1.0, help="a factor of all limits")
+    args = parser.parse_args()
+    args.seconds = args.seconds or {"a": 230, "b": 380}[args.part]
+    check = Check(args)
+
+    def stop(*_):
+        check.clock.stop()
+        Child.kill_all()
+
+    # It ends with what it has.
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for step, until in {"a": part_a, "b": part_b}[args.part](check):
+        check.clock.part(until)
+        try:
+            step()
+        except Exception as error:
+            # A mistake of this program ends one step only.
+            check.journal.write("step", "failed", tail=repr(error))
+    check.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
