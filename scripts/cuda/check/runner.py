@@ -8,17 +8,20 @@ import queue
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 # Of what a program prints, so many bytes of the beginning and of the end are kept.
 HEAD, TAIL = 20_000, 20_000
 LONGEST_LINE = 4_000
-LINES_OF_A_PANIC = 6
 CUDA_ERROR = re.compile(
     rb"CUDA_ERROR_\w+|CUBLAS_STATUS_(?!SUCCESS)\w+|CUDNN_STATUS_(?!SUCCESS)\w+|NVRTC_ERROR_\w+"
     rb"|cudaError\w+|CUDA error|nccl(System|Unhandled\w*|Internal|Remote|Invalid\w+)Error|NCCL error"
 )
+# The first lines of these kinds, each with so many lines in all, which a long backtrace would push
+# out of the end: the launches before an error, the two sides of an assertion.
+MARKS = {"cuda_error": (CUDA_ERROR, 20), "panic": (re.compile(rb"panicked at"), 6)}
 
 
 class Clock:
@@ -47,9 +50,8 @@ class Output:
 
     def __init__(self, pipe, lines=None):
         self.head, self.tail, self.size = b"", bytearray(), 0
-        self.cuda_error, self.lines, self.started = None, lines, b""
-        # The first panic with the lines behind it, which a long backtrace would push out of the end.
-        self.panic = []
+        self.lines, self.started = lines, b""
+        self.marked = {name: [] for name in MARKS}
         self.thread = threading.Thread(target=self.read, args=(pipe,), daemon=True)
         self.thread.start()
 
@@ -57,6 +59,8 @@ class Output:
         with contextlib.suppress(OSError, ValueError):
             while block := os.read(pipe.fileno(), 1 << 16):
                 self.add(block)
+        if self.started:
+            self.add(b"\n")
         if self.lines is not None:
             self.lines.put(None)
 
@@ -70,13 +74,23 @@ class Output:
         *whole, self.started = (self.started + block).split(b"\n")
         self.started = self.started[-LONGEST_LINE:]
         for line in whole:
-            if self.cuda_error is None and CUDA_ERROR.search(line):
-                self.cuda_error = line[:600].decode(errors="replace").strip()
-            if 0 < len(self.panic) < LINES_OF_A_PANIC or not self.panic and b"panicked at" in line:
-                self.panic.append(line[:600].decode(errors="replace"))
+            for name, (mark, most) in MARKS.items():
+                found = self.marked[name]
+                if (found and len(found) < most) or (not found and mark.search(line)):
+                    found.append(line[:600].decode(errors="replace").rstrip())
             # A reader of lines reads few of them.
             if self.lines is not None and self.lines.qsize() < 1000:
                 self.lines.put(line.decode(errors="replace"))
+
+    def marks(self):
+        """What the log has of the first error of CUDA and the first panic."""
+        fields = {}
+        if error := self.marked["cuda_error"]:
+            fields["cuda_error"] = error[0].strip()
+            fields["cuda_error_lines"] = "\n".join(error)
+        if panic := self.marked["panic"]:
+            fields["panic"] = "\n".join(panic)
+        return fields
 
     def text(self, most):
         """The end of what was printed."""
@@ -103,8 +117,10 @@ class Child:
         self.start = time.monotonic()
         self.lines = queue.Queue() if talks else None
         self.killed, self.threads = False, None
+        # No session of its own, where that can be had: whoever ends this program's session ends it too.
+        group = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
         self.process = subprocess.Popen(
-            [str(word) for word in command], env=variables, start_new_session=True,
+            [str(word) for word in command], env=variables, **group,
             stdin=subprocess.PIPE if talks else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if talks else subprocess.STDOUT,
         )  # fmt: skip
@@ -206,10 +222,8 @@ class Result:
     def fields(self, most=2_000):
         """What the log has of it."""
         fields = {"exit": self.code, "tail": self.tail(most)}
-        if self.output and self.output.cuda_error:
-            fields["cuda_error"] = self.output.cuda_error
-        if self.output and self.output.panic:
-            fields["panic"] = "\n".join(self.output.panic)
+        if self.output:
+            fields |= self.output.marks()
         if self.threads:
             fields["threads"] = self.threads
         return fields

@@ -11,7 +11,7 @@ import sys
 import time
 
 from machine import HERE, has_torch
-from runner import NO_TIME, Child, run
+from runner import NO_TIME, Child, last_json, run
 
 SECONDS = 0.4
 # For the start of a program, its libraries and its warm-up.
@@ -48,33 +48,41 @@ def common(network, batch):
 class Contender:
     def __init__(self, name, command, batch, variables, limit):
         self.name, self.batch, self.samples, self.limit = name, batch, [], limit
-        self.losses, self.why, self.broke = None, None, False
+        self.losses, self.why, self.noise, self.broke = None, None, None, False
         try:
             self.child = Child(command, variables, talks=True)
         except OSError as error:
             self.child, self.why = None, str(error)
 
     def answer(self, seconds):
-        """Its next line as a dictionary; None if there is none or it is no JSON."""
-        line = self.child.line(seconds)
-        try:
-            answer = json.loads(line) if line is not None else None
-        except ValueError:
-            answer, self.why = None, f"printed {line[:200]}"
-        if not isinstance(answer, dict):
-            self.broke = True
-            # A program that dies may close its output a moment before it is gone.
-            self.child.ends_within(2)
-            return None
-        return answer
+        """Its next answer; None if there is none in this time. What is no answer is passed over."""
+        end = time.monotonic() + seconds
+        while True:
+            line = self.child.line(end - time.monotonic())
+            if line is None:
+                self.broke = True
+                # A program that dies may close its output a moment before it is gone.
+                self.child.ends_within(2)
+                return None
+            if answer := last_json(line):
+                return answer
+            self.noise = line[:200]
 
     def gets_ready(self):
-        """Whether it has said that it is ready. None as long as it has said nothing."""
-        if self.child is None or self.child.lines.empty():
-            return None if self.child else False
-        answer = self.answer(0)
-        self.losses = answer and answer.get("warm_up_losses", [])[:5]
-        return answer is not None
+        """Whether it has said that it is ready. None as long as it has not."""
+        if self.child is None:
+            return False
+        while not self.child.lines.empty():
+            line = self.child.line(1)
+            if line is None:
+                self.broke = True
+                self.child.ends_within(2)
+                return False
+            if answer := last_json(line):
+                self.losses = answer.get("warm_up_losses", [])[:5]
+                return True
+            self.noise = line[:200]
+        return None
 
     def sample(self, seconds):
         self.child.say(json.dumps({"seconds": SECONDS}))
@@ -83,6 +91,7 @@ class Contender:
             self.samples.append(answer["steps"] / answer["seconds"])
             return True
         except (TypeError, KeyError, ZeroDivisionError):
+            self.broke = True
             return False
 
     def end(self):
@@ -95,13 +104,12 @@ class Contender:
         if not good and status == "ok":
             status = "failed"  # it ended without an error, but too early
         elif runs and not child.killed:
-            status = "ok" if good else "failed" if self.why else NO_TIME
+            status = "ok" if good else "failed" if self.broke else NO_TIME
         child.end()
-        fields = {"exit": 0 if runs and good else child.process.returncode, "why": self.why}
+        fields = {"exit": 0 if runs and good else child.process.returncode, "noise": self.noise}
         fields |= {"tail": child.output.text(400 if good else 2_000)}
         fields |= {"losses": self.losses, "steps_per_second": self.samples}
-        if child.output.cuda_error:
-            fields["cuda_error"] = child.output.cuda_error
+        fields |= child.output.marks()
         if child.threads:
             fields["threads"] = child.threads
         if self.samples:

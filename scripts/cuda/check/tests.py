@@ -63,7 +63,7 @@ class Tests:
             result.status = "failed"
         most = 400 if result.status == "ok" else 2_000
         self.journal.result(f"{kind} {program} {name}", result, variables, most)
-        if result.output and result.output.cuda_error and result.status != "ok":
+        if result.status != "ok" and "cuda_error" in result.fields():
             self.check(program, name, command, variables)
 
     def check(self, program, name, command, variables):

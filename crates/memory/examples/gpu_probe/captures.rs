@@ -1,9 +1,11 @@
 //! What a capture takes, and what its graph does.
 
+use anyhow::Result;
 use cudarc::driver::{CudaGraph, DriverError, sys};
 use serde_json::json;
 
-use super::{Probe, Result, driver, say};
+use crate::driver;
+use crate::probe::{Probe, say};
 
 const BYTES: usize = 1 << 20;
 
@@ -48,20 +50,20 @@ fn launch(probe: &Probe, name: &str, graph: &CudaGraph) -> bool {
 }
 
 /// Memory of 0 bytes, at once. candle asks for it.
-pub(super) fn nothing(probe: &Probe) -> Result<bool> {
+pub(crate) fn nothing(probe: &Probe) -> Result<bool> {
     let good = use_nothing(probe);
     Ok(went("cuStreamSynchronize", &probe.stream.synchronize()) && good)
 }
 
 /// Memory of 0 bytes in a capture.
-pub(super) fn nothing_captured(probe: &Probe) -> Result<bool> {
+pub(crate) fn nothing_captured(probe: &Probe) -> Result<bool> {
     let (good, graph) = captured(probe, AUTO_FREE, || use_nothing(probe))?;
     let Some(graph) = graph else { return Ok(false) };
     Ok((0..2).fold(good, |good, _| launch(probe, "the graph", &graph) && good))
 }
 
 /// One graph frees what another one has allocated, and was captured before the other one's first launch.
-pub(super) fn free_in_another_graph(probe: &Probe) -> Result<bool> {
+pub(crate) fn free_in_another_graph(probe: &Probe) -> Result<bool> {
     let allocate = || {
         let at = driver::allocate(&probe.stream, BYTES)?;
         driver::fill(&probe.stream, at, BYTES).map(|()| at)
@@ -83,7 +85,7 @@ pub(super) fn free_in_another_graph(probe: &Probe) -> Result<bool> {
 }
 
 /// A graph whose memory is still allocated is launched again.
-pub(super) fn relaunch(probe: &Probe) -> Result<bool> {
+pub(crate) fn relaunch(probe: &Probe) -> Result<bool> {
     let allocate = || driver::allocate(&probe.stream, BYTES);
     let (at, graph) = captured(probe, AUTO_FREE, allocate)?;
     let (at, Some(graph)) = (at?, graph) else { return Ok(false) };
@@ -98,7 +100,7 @@ pub(super) fn relaunch(probe: &Probe) -> Result<bool> {
 }
 
 /// What the nodes of recorded copies say of their memory: 1 is the host, 2 the device, 4 unified.
-pub(super) fn copy_nodes(probe: &Probe) -> Result<bool> {
+pub(crate) fn copy_nodes(probe: &Probe) -> Result<bool> {
     let places = [driver::allocate(&probe.stream, BYTES)?, driver::allocate(&probe.stream, BYTES)?];
     driver::fill(&probe.stream, places[1], BYTES)?;
     probe.stream.synchronize()?;

@@ -2,22 +2,23 @@
 //!
 //! The log says which algorithm cuDNN advised, and the memory that it needs.
 
+use anyhow::Result;
 use candelabrum_memory::{Convolution, ElementType};
 use candle_core::cuda_backend::set_gemm_reduced_precision_f32;
 use serde_json::json;
 
-use super::numbers::{Numbers, bound, distance, drawn};
-use super::{Probe, Result, say};
+use crate::numbers::{Numbers, bound, distance, drawn};
+use crate::probe::{Probe, say};
 
 /// What is computed of the other two of input, weight and result.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Product {
+pub(crate) enum Product {
     Forward,
     ToInput,
     ToWeight,
 }
 
-pub(super) const PRODUCTS: [Product; 3] = [Product::Forward, Product::ToInput, Product::ToWeight];
+pub(crate) const PRODUCTS: [Product; 3] = [Product::Forward, Product::ToInput, Product::ToWeight];
 
 /// A convolution without dilation.
 const fn sizes(
@@ -48,7 +49,7 @@ const SIZES: [Convolution; 4] = [
 ];
 
 /// The three products of all sizes, with results `offset` bytes after the beginning of their memory.
-pub(super) fn all(probe: &Probe, element: ElementType, tf32: bool, offset: usize) -> Result<bool> {
+pub(crate) fn all(probe: &Probe, element: ElementType, tf32: bool, offset: usize) -> Result<bool> {
     set_gemm_reduced_precision_f32(tf32);
     let mut good = true;
     for sizes in SIZES {
@@ -74,7 +75,7 @@ pub(super) fn all(probe: &Probe, element: ElementType, tf32: bool, offset: usize
 }
 
 /// One product of one size.
-pub(super) fn once(probe: &Probe, element: ElementType, product: Product) -> Result<Vec<f32>> {
+pub(crate) fn once(probe: &Probe, element: ElementType, product: Product) -> Result<Vec<f32>> {
     let sizes = &SIZES[2];
     let values = operands(element, sizes);
     let len = values[product as usize].len();
@@ -123,7 +124,8 @@ fn reference(sizes: &Convolution, product: Product, [ys, xs, weight]: &[Vec<f32>
         (at * sizes.stride.0 + k).checked_sub(sizes.padding.0).filter(|&position| position < side)
     };
     for image in 0..batch {
-        for (out, channel) in (0..out_channels).flat_map(|o| (0..in_channels).map(move |c| (o, c))) {
+        for (out, channel) in (0..out_channels).flat_map(|o| (0..in_channels).map(move |c| (o, c)))
+        {
             for (row, column) in (0..out_side).flat_map(|r| (0..out_side).map(move |c| (r, c))) {
                 let y = ((image * out_channels + out) * out_side + row) * out_side + column;
                 for (k, l) in (0..kernel.0).flat_map(|k| (0..kernel.1).map(move |l| (k, l))) {

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use anyhow::Result;
 use candelabrum_memory::cuda::{Capture, Graph, Grid, Kernels};
 use serde_json::json;
 
-use super::{Probe, Result, driver, say};
+use crate::driver;
+use crate::probe::{Probe, say};
 
 /// A kernel that does nothing.
 const NOTHING: Kernels = Kernels {
@@ -16,6 +18,8 @@ const NOTHING: Kernels = Kernels {
 const COUNT: usize = 1000;
 /// The kernels of a graph.
 const NODES: usize = 100;
+/// The bytes of an ordinary result.
+const MEDIUM: usize = 64 << 10;
 /// More than the cache of the largest GPUs.
 const LARGE: usize = 256 << 20;
 
@@ -52,7 +56,7 @@ fn recorded(probe: &Probe, work: impl Fn() -> Result<()>) -> Result<Graph> {
 }
 
 /// Prints all costs in microseconds. Each line has one, so those before an error are kept.
-pub(super) fn all(probe: &Probe) -> Result<bool> {
+pub(crate) fn all(probe: &Probe) -> Result<bool> {
     let stream = &probe.stream;
     let tell = |what: &str, cost: f64| say(&json!({"cost": what, "us": cost}));
     launch(probe)?;
@@ -62,7 +66,7 @@ pub(super) fn all(probe: &Probe) -> Result<bool> {
         Ok(stream.synchronize()?)
     })?;
     tell("launch and wait", waited);
-    for bytes in [512, 1 << 20] {
+    for bytes in [512, MEDIUM] {
         let cost = microseconds(probe, COUNT, || {
             let at = driver::allocate(stream, bytes)?;
             Ok(driver::free(stream, at)?)
@@ -84,16 +88,18 @@ pub(super) fn all(probe: &Probe) -> Result<bool> {
     tell("cuMemcpyDtoHAsync of 64 bytes", cost);
 
     driver::fill(stream, places[1], LARGE)?;
-    let cost = microseconds(probe, 10, || Ok(driver::copy(stream, places, LARGE)?))?;
+    let cost = microseconds(probe, 4, || Ok(driver::copy(stream, places, LARGE)?))?;
     tell("cuMemcpyDtoDAsync of 256 MiB", cost);
     let gigabytes = 2.0 * LARGE as f64 / 1e9 / (cost / 1e6);
-    say(&json!({"rate": "copy on the device, read and written", "gigabytes_per_second": gigabytes}));
+    say(
+        &json!({"rate": "copy on the device, read and written", "gigabytes_per_second": gigabytes}),
+    );
 
     let graph = recorded(probe, || launch(probe))?;
     let cost = microseconds(probe, 20, || Ok(graph.launch()?))?;
     tell("node of a graph: a kernel", cost / NODES as f64);
     let graph = recorded(probe, || {
-        let at = driver::allocate(stream, 1 << 20)?;
+        let at = driver::allocate(stream, MEDIUM)?;
         launch(probe)?;
         Ok(driver::free(stream, at)?)
     })?;

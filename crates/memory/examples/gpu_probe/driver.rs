@@ -1,11 +1,10 @@
 //! Calls of the driver that no safe function makes, each by itself.
 
+use anyhow::Result;
 use cudarc::driver::{CudaStream, DriverError, result, sys};
 
-use super::Result;
-
 /// Enqueues an allocation. A capture records it.
-pub(super) fn allocate(
+pub(crate) fn allocate(
     stream: &CudaStream,
     bytes: usize,
 ) -> std::result::Result<sys::CUdeviceptr, DriverError> {
@@ -14,7 +13,7 @@ pub(super) fn allocate(
 }
 
 /// Enqueues a fill with zeros of memory that the stream has allocated.
-pub(super) fn fill(
+pub(crate) fn fill(
     stream: &CudaStream,
     at: sys::CUdeviceptr,
     bytes: usize,
@@ -25,7 +24,7 @@ pub(super) fn fill(
 }
 
 /// Enqueues a copy on the device.
-pub(super) fn copy(
+pub(crate) fn copy(
     stream: &CudaStream,
     [to, from]: [sys::CUdeviceptr; 2],
     bytes: usize,
@@ -35,7 +34,7 @@ pub(super) fn copy(
 }
 
 /// Enqueues a copy whose two addresses do not say where they are.
-pub(super) fn copy_anywhere(
+pub(crate) fn copy_anywhere(
     stream: &CudaStream,
     [to, from]: [sys::CUdeviceptr; 2],
     bytes: usize,
@@ -45,7 +44,7 @@ pub(super) fn copy_anywhere(
 }
 
 /// Enqueues that memory is freed.
-pub(super) fn free(
+pub(crate) fn free(
     stream: &CudaStream,
     at: sys::CUdeviceptr,
 ) -> std::result::Result<(), DriverError> {
@@ -54,20 +53,20 @@ pub(super) fn free(
 }
 
 /// A module of a compiled image: machine code, or PTX, which ends with a 0.
-pub(super) fn load(image: &[u8]) -> std::result::Result<sys::CUmodule, DriverError> {
+pub(crate) fn load(image: &[u8]) -> std::result::Result<sys::CUmodule, DriverError> {
     // SAFETY: the image ends with a 0 or says its own length. Modules stay until the process ends.
     unsafe { result::module::load_data(image.as_ptr().cast()) }
 }
 
 /// A kernel of a module.
-pub(super) fn kernel(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
+pub(crate) fn kernel(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
     let name = std::ffi::CString::new(name)?;
     // SAFETY: the module is loaded.
     Ok(unsafe { result::module::get_function(module, name) }?)
 }
 
 /// What the driver says of a kernel.
-pub(super) fn attribute(
+pub(crate) fn attribute(
     kernel: sys::CUfunction,
     what: sys::CUfunction_attribute,
 ) -> std::result::Result<i32, DriverError> {

@@ -1,13 +1,14 @@
 //! Products by cuBLASLt that end with a bias and an activation: whether there is an algorithm, how exact
 //! it is, and what it does with NaN.
 
+use anyhow::Result;
 use candelabrum_memory::ElementType;
 use candelabrum_memory::cuda::Epilogue;
 use serde_json::json;
 
-use super::numbers::{Numbers, bound, distance, drawn};
-use super::products::{Factors, reference};
-use super::{Probe, Result, say};
+use crate::numbers::{Numbers, bound, distance, drawn};
+use crate::probe::{Probe, say};
+use crate::products::{Factors, reference};
 
 const SIZE: (usize, usize, usize) = (64, 100, 48);
 
@@ -32,7 +33,7 @@ impl Function {
 }
 
 /// Every epilogue in one type.
-pub(super) fn all(probe: &Probe, element: ElementType) -> Result<bool> {
+pub(crate) fn all(probe: &Probe, element: ElementType) -> Result<bool> {
     let (rows, inner, columns) = SIZE;
     let factors = Factors::new(probe, element, SIZE)?;
     let sums = reference(&factors.host[0], &factors.host[1], SIZE);
@@ -42,7 +43,9 @@ pub(super) fn all(probe: &Probe, element: ElementType) -> Result<bool> {
         for with_bias in [false, true] {
             let bias = with_bias.then_some(&*bias);
             let Some(got) = run(probe, element, &factors, SIZE, bias, function)? else {
-                say(&json!({"function": format!("{function:?}"), "bias": with_bias, "algorithm": false}));
+                say(
+                    &json!({"function": format!("{function:?}"), "bias": with_bias, "algorithm": false}),
+                );
                 continue;
             };
             let added = |at: usize| bias.map_or(0.0, |bias| f64::from(bias[at % columns]));
@@ -75,7 +78,7 @@ pub(super) fn all(probe: &Probe, element: ElementType) -> Result<bool> {
 }
 
 /// The product with a bias; nothing if there is no algorithm.
-pub(super) fn linear(
+pub(crate) fn linear(
     probe: &Probe,
     element: ElementType,
     factors: &Factors,

@@ -17,38 +17,27 @@ mod driver;
 mod epilogues;
 mod modules;
 mod numbers;
+mod probe;
 mod products;
+mod repeats;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use candelabrum_memory::ElementType;
 use candelabrum_memory::cuda::{self, Gpu};
-use candle_core::Device;
-use cudarc::driver::{CudaStream, sys};
-use serde_json::{Value, json};
+use cudarc::driver::sys;
+use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 
-/// What every contract is asked with.
-struct Probe {
-    device: Device,
-    gpu: Gpu,
-    stream: Arc<CudaStream>,
-    /// The folder of compiled kernels.
-    kernels: Option<PathBuf>,
-}
+use crate::probe::{Probe, TYPES, say};
 
 /// Asks something. Returns whether it is as this project needs it.
 type Contract = Box<dyn Fn(&Probe) -> Result<bool>>;
-
-/// The names of the types of numbers in contracts.
-const TYPES: [(&str, ElementType); 3] =
-    [("f32", ElementType::F32), ("f16", ElementType::F16), ("bf16", ElementType::Bf16)];
 
 /// All contracts, the most telling ones first.
 fn contracts() -> Vec<(String, Contract)> {
@@ -76,7 +65,7 @@ fn contracts() -> Vec<(String, Contract)> {
             add(&format!("convolution {name} +{offset}"), Box::new(ask));
         }
     }
-    add("same bits", Box::new(products::same_bits));
+    add("same bits", Box::new(repeats::same_bits));
     add("costs", Box::new(costs::all));
     all
 }
@@ -106,11 +95,6 @@ fn ask(contracts: &[(String, Contract)], wanted: &str, kernels: Option<PathBuf>)
     let gpu = Gpu::of(&device).context("the device is no GPU")?;
     let stream = device.as_cuda_device()?.cuda_stream();
     contract(&Probe { device, gpu, stream, kernels })
-}
-
-/// Prints a line.
-fn say(answer: &Value) {
-    println!("{answer}");
 }
 
 /// Prints what the library tells its log: the algorithms of cuDNN, for instance.

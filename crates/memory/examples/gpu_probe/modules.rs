@@ -4,13 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use candelabrum_memory::cuda::{Grid, Kernels};
 use candle_core::cuda_backend::kernels;
 use cudarc::driver::{DriverError, sys};
 use serde_json::{Value, json};
 
-use super::{Probe, Result, driver, say};
+use crate::driver;
+use crate::probe::{Probe, say};
 
 /// The beginning of a file of compiled kernels (`cuda/kernel_cache.rs`), up to its version.
 const MAGIC: &[u8] = b"candelabrum kernels ";
@@ -23,7 +24,7 @@ const NEW: Kernels = Kernels {
 };
 
 /// Whether the folder of compiled kernels is used: a new kernel must be found in it afterwards.
-pub(super) fn cache(probe: &Probe) -> Result<bool> {
+pub(crate) fn cache(probe: &Probe) -> Result<bool> {
     let folder = probe.kernels.as_deref().context("no folder of compiled kernels was named")?;
     let count = || fs::read_dir(folder).map(Iterator::count);
     let (before, start) = (count()?, Instant::now());
@@ -35,7 +36,7 @@ pub(super) fn cache(probe: &Probe) -> Result<bool> {
 }
 
 /// Loads every file of the folder and asks for each of its kernels.
-pub(super) fn own(probe: &Probe) -> Result<bool> {
+pub(crate) fn own(probe: &Probe) -> Result<bool> {
     let folder = probe.kernels.as_deref().context("no folder of compiled kernels was named")?;
     probe.stream.context().bind_to_thread()?;
     let (mut modules, mut kernels, mut others, mut bad) = (0, 0, 0, Vec::new());
@@ -73,7 +74,7 @@ pub(super) fn own(probe: &Probe) -> Result<bool> {
 }
 
 /// Loads candle's kernels, which are PTX: the driver compiles them.
-pub(super) fn candles(probe: &Probe) -> Result<bool> {
+pub(crate) fn candles(probe: &Probe) -> Result<bool> {
     probe.stream.context().bind_to_thread()?;
     let all = [
         ("affine", &kernels::AFFINE),
@@ -142,7 +143,7 @@ fn after(bytes: &[u8], mark: &[u8]) -> Vec<String> {
 fn module(image: &[u8], names: &[String]) -> Result<Vec<Value>> {
     use sys::CUfunction_attribute as Attribute;
     let module = driver::load(image)?;
-    let one = |name: &String| {
+    let one = |name: &String| -> Result<Value> {
         let kernel = driver::kernel(module, name)?;
         let number = |what| driver::attribute(kernel, what);
         Ok(json!({

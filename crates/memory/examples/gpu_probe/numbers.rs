@@ -2,12 +2,13 @@
 
 use std::mem::ManuallyDrop;
 
+use anyhow::Result;
 use candelabrum_memory::cuda::{CudaMemory, CudaNumbers, CudaNumbersMut};
 use candelabrum_memory::{ElementType, Flat};
 use cudarc::driver::{CudaSlice, DevicePtr};
 use half::{bf16, f16};
 
-use super::{Probe, Result};
+use crate::probe::Probe;
 
 /// The value of the numbers before and behind a result, which is exact in all types.
 const GUARD: f32 = -7.0;
@@ -15,7 +16,7 @@ const GUARD: f32 = -7.0;
 const BEHIND: usize = 8;
 
 /// Numbers that begin so many numbers after the beginning of their memory.
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     /// The numbers from there on. Their memory is that of `whole`, which frees it.
     part: ManuallyDrop<Flat>,
     whole: CudaSlice<u8>,
@@ -24,12 +25,12 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// These values, rounded to the type.
-    pub(super) fn new(probe: &Probe, element: ElementType, values: &[f32]) -> Result<Self> {
+    pub(crate) fn new(probe: &Probe, element: ElementType, values: &[f32]) -> Result<Self> {
         Self::at(probe, element, values, 0, values.len())
     }
 
     /// A result that nothing has written yet.
-    pub(super) fn unset(
+    pub(crate) fn unset(
         probe: &Probe,
         element: ElementType,
         len: usize,
@@ -58,16 +59,16 @@ impl Numbers {
         Ok(Self { part, whole, offset })
     }
 
-    pub(super) fn read(&self) -> Result<CudaNumbers<'_>> {
+    pub(crate) fn read(&self) -> Result<CudaNumbers<'_>> {
         Ok(self.part.cuda_numbers()?)
     }
 
-    pub(super) fn write(&mut self) -> Result<CudaNumbersMut<'_>> {
+    pub(crate) fn write(&mut self) -> Result<CudaNumbersMut<'_>> {
         Ok(self.part.cuda_numbers_mut()?)
     }
 
     /// The values, and whether the numbers around them are as before.
-    pub(super) fn values(&self) -> Result<(Vec<f32>, bool)> {
+    pub(crate) fn values(&self) -> Result<(Vec<f32>, bool)> {
         let (element, len) = (self.part.element_type(), self.part.len());
         let mut host = Flat::zeros(element, self.whole.len() / element.size());
         self.whole.stream().memcpy_dtoh(&self.whole, host.bytes_mut())?;
@@ -100,7 +101,7 @@ fn to_f32(host: &Flat) -> Result<Vec<f32>> {
 }
 
 /// `len` values in [-1, 1], rounded to the type, which differ for each seed.
-pub(super) fn drawn(element: ElementType, len: usize, seed: u32) -> Vec<f32> {
+pub(crate) fn drawn(element: ElementType, len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -118,7 +119,7 @@ fn rounded(element: ElementType, x: f32) -> f32 {
 }
 
 /// How far numbers may be from those of f64, as a part of their length as a vector.
-pub(super) fn bound(element: ElementType, tf32: bool) -> f64 {
+pub(crate) fn bound(element: ElementType, tf32: bool) -> f64 {
     match element {
         ElementType::F16 => 2e-3,
         ElementType::Bf16 => 1.5e-2,
@@ -129,7 +130,7 @@ pub(super) fn bound(element: ElementType, tf32: bool) -> f64 {
 
 /// The distance as a part of the length of `expected`, and the largest distance of one number. NaN if a number is
 /// missing.
-pub(super) fn distance(got: &[f32], expected: &[f64]) -> (f64, f64) {
+pub(crate) fn distance(got: &[f32], expected: &[f64]) -> (f64, f64) {
     let (mut squares, mut all, mut largest) = (0.0, 0.0, 0.0_f64);
     for (&got, &expected) in got.iter().zip(expected) {
         let apart = (f64::from(got) - expected).abs();

@@ -1,18 +1,19 @@
-//! Matrix products by cuBLAS: at every place of memory, in every type, and with the same bits each time.
+//! Matrix products by cuBLAS: at every place of memory, in every type, and in TF32.
 
+use anyhow::Result;
 use candelabrum_memory::ElementType;
 use candelabrum_memory::cuda::Matrix;
 use candle_core::cuda_backend::set_gemm_reduced_precision_f32;
 use serde_json::json;
 
-use super::numbers::{Numbers, bound, distance, drawn};
-use super::{Probe, Result, TYPES, convolutions, epilogues, say};
+use crate::numbers::{Numbers, bound, distance, drawn};
+use crate::probe::{Probe, say};
 
 /// Rows, inner size and columns.
 const SIZES: [(usize, usize, usize); 3] = [(64, 64, 64), (33, 100, 24), (64, 800, 10)];
 
 /// `a b` in f64.
-pub(super) fn reference(
+pub(crate) fn reference(
     a: &[f32],
     b: &[f32],
     (rows, inner, columns): (usize, usize, usize),
@@ -29,15 +30,15 @@ pub(super) fn reference(
 }
 
 /// The factors of a product on the GPU, and on the host.
-pub(super) struct Factors {
-    pub(super) a: Numbers,
-    pub(super) b: Numbers,
-    pub(super) host: [Vec<f32>; 2],
-    size: (usize, usize, usize),
+pub(crate) struct Factors {
+    pub(crate) a: Numbers,
+    pub(crate) b: Numbers,
+    pub(crate) host: [Vec<f32>; 2],
+    pub(crate) size: (usize, usize, usize),
 }
 
 impl Factors {
-    pub(super) fn new(
+    pub(crate) fn new(
         probe: &Probe,
         element: ElementType,
         size: (usize, usize, usize),
@@ -48,7 +49,7 @@ impl Factors {
         Ok(Self { a: a?, b: b?, host, size })
     }
 
-    pub(super) fn matrices(&self) -> Result<[Matrix<'_>; 2]> {
+    pub(crate) fn matrices(&self) -> Result<[Matrix<'_>; 2]> {
         let (rows, inner, columns) = self.size;
         let a = Matrix { values: self.a.read()?, size: (rows, inner), transposed: false };
         let b = Matrix { values: self.b.read()?, size: (inner, columns), transposed: false };
@@ -57,7 +58,7 @@ impl Factors {
 }
 
 /// Products whose results begin at different places.
-pub(super) fn places(probe: &Probe, element: ElementType) -> Result<bool> {
+pub(crate) fn places(probe: &Probe, element: ElementType) -> Result<bool> {
     let mut good = true;
     for size in SIZES {
         let factors = Factors::new(probe, element, size)?;
@@ -83,7 +84,7 @@ pub(super) fn places(probe: &Probe, element: ElementType) -> Result<bool> {
 }
 
 /// What candle's switch for TF32 changes.
-pub(super) fn tf32(probe: &Probe) -> Result<bool> {
+pub(crate) fn tf32(probe: &Probe) -> Result<bool> {
     let size = (512, 512, 512);
     let factors = Factors::new(probe, ElementType::F32, size)?;
     let expected = reference(&factors.host[0], &factors.host[1], size);
@@ -98,38 +99,4 @@ pub(super) fn tf32(probe: &Probe) -> Result<bool> {
         found[at] = apart;
     }
     Ok(found[0] <= bound(ElementType::F32, false) && found[1] <= bound(ElementType::F32, true))
-}
-
-/// Runs each kind of work 50 times, and compares the bits.
-pub(super) fn same_bits(probe: &Probe) -> Result<bool> {
-    let mut good = true;
-    for (name, element) in TYPES {
-        let size = (64, 2048, 96);
-        let factors = Factors::new(probe, element, size)?;
-        let product = |_| {
-            let mut out = Numbers::unset(probe, element, size.0 * size.2, 0)?;
-            let [a, b] = factors.matrices()?;
-            probe.gpu.matmul(out.write()?, false, a, b)?;
-            Ok(out.values()?.0)
-        };
-        good &= repeat(&format!("product {name}"), product)?;
-        let epilogue = |_| epilogues::linear(probe, element, &factors, size);
-        good &= repeat(&format!("product with bias {name}"), epilogue)?;
-        for product in convolutions::PRODUCTS {
-            let work = |_| convolutions::once(probe, element, product);
-            good &= repeat(&format!("convolution {name}, {product:?}"), work)?;
-        }
-    }
-    Ok(good)
-}
-
-fn repeat(name: &str, work: impl Fn(usize) -> Result<Vec<f32>>) -> Result<bool> {
-    let bits = |run| work(run).map(|values| values.into_iter().map(f32::to_bits).collect());
-    let first: Vec<u32> = bits(0)?;
-    let mut others = 0;
-    for run in 1..50 {
-        others += usize::from(bits(run)? != first);
-    }
-    say(&json!({"work": name, "runs": 50, "with_other_bits": others}));
-    Ok(others == 0)
 }
