@@ -141,8 +141,10 @@ class Bundle:
         kernels.mkdir(mode=0o755)
         (kernels / "carried").write_bytes(b"an image")
         kernels.chmod(0o777)
+        # PyTorch's contenders do as ours, and none of the mistakes.
         player = PLAYER.replace("value[\"--precision\"]", "'torch'")
-        (self.folder / "bench_step.py").write_text(player.replace("assert os", "os"))
+        player = player.replace("assert os.environ[\"CANDELABRUM_DEVICE\"] == \"cuda\"", "")
+        (self.folder / "bench_step.py").write_text(player)
         (self.modules / "torch/__init__.py").write_text("def zeros(n): pass\n")
         stand_ins = {
             "gpu": GPU, "ops": OPS, "conformance": CONFORMANCE, "bench-player": PLAYER,
@@ -293,6 +295,7 @@ class Rehearsal(unittest.TestCase):
             "test gpu memory::another": None,
             "ranks gpu ranks::every_strategy": "ok",
             "ranks gpu announced::hangs": "timeout",
+            "compile ahead resnet18 512 pytorch tf32 compile": "ok",
             "accuracy": "ok",
             "accuracy --graph": "ok",
             "accuracy: one digest": "failed",

@@ -11,7 +11,7 @@ PROGRAMS = {"gpu": [], "ops": ["composites", "on_a_gpu"], "conformance": ["nccl"
 AT_A_TIME = 8
 SECONDS = 25
 # Several ranks on one GPU take turns of milliseconds.
-SECONDS_OF_RANKS = 150
+SECONDS_OF_RANKS = 45
 # How often a failure is looked at with NVIDIA's checker, which is slow.
 MOST_CHECKS = 4
 LINES_OF_A_CHECK = 30
