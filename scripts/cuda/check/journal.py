@@ -22,7 +22,7 @@ class Journal:
         line = {"name": name, "part": self.part, "status": status, "seconds": round(seconds, 2)}
         line |= {"at": round(self.clock.passed(), 1), **fields}
         line |= {"environment": environment, "versions": self.versions}
-        short = fields.get("short") or fields.get("cuda_error", "")
+        short = fields.get("short") or (fields.get("cuda_error", "") if status != "ok" else "")
         with self.lock:
             self.file.write(json.dumps(line) + "\n")
             self.file.flush()

@@ -84,7 +84,8 @@ FACTS = {
     "system": "uname -a; cat /etc/os-release | head -4; nproc; free -m; ldd --version | head -1; id -u",
     "shared memory": "df -m /dev/shm /tmp; ulimit -a",
     "loopback": "cat /sys/class/net/lo/operstate /sys/class/net/lo/flags; ls /sys/class/net",
-    "home": 'echo "$HOME"; touch "$HOME/.written" && rm "$HOME/.written" && echo writable; ls -a "$HOME"',
+    "home": 'echo "$HOME"; touch "$HOME/.written" && rm "$HOME/.written" && echo writable; '
+    'ls -d "$HOME/.nv" "$HOME/.cache"',
     "tools": "for tool in ncu compute-sanitizer nvcc cuda-gdb nsys cuobjdump gcc cargo; do "
     'echo "$tool: $(command -v $tool)"; done',
     "devices": "ls -l /dev/nvidia*; cat /proc/driver/nvidia/version; cat /proc/cmdline",

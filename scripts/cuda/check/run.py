@@ -245,10 +245,10 @@ def part_a(check):
         (check.facts, 15),
         (check.probe, 38),
         (check.costs, 46),
-        (check.speed_of_ours, 86),
-        (check.speed_of_pytorch, 106),
-        (check.kernel_times, 128),
-        (check.single_tests, 186),
+        (check.speed_of_ours, 84),
+        (check.speed_of_pytorch, 110),
+        (check.kernel_times, 130),
+        (check.single_tests, 188),
         (lambda: check.ranks(40), 226),
     ]
 
