@@ -21,8 +21,8 @@ pub(crate) fn same_bits(probe: &Probe) -> Result<bool> {
             Ok(out.values()?.0)
         };
         good &= repeat(&format!("product {name}"), product)?;
-        let epilogue = |_| epilogues::linear(probe, element, &factors, size);
-        good &= repeat(&format!("product with bias {name}"), epilogue)?;
+        let linear = |_| epilogues::linear(probe, element);
+        good &= repeat(&format!("product with bias {name}"), linear)?;
         for product in convolutions::PRODUCTS {
             let work = |_| convolutions::once(probe, element, product);
             good &= repeat(&format!("convolution {name}, {product:?}"), work)?;
