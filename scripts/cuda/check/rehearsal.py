@@ -1,7 +1,7 @@
 """Rehearses run.py with stand-ins for its programs, some of which fail, hang, die or print without end.
 
-`cargo xtask ci` runs it on the software GPU, whose real probe takes part. Nothing here says how fast anything is,
-and the limits are wide: a test that hangs for an hour must only be told from one that is ended.
+`cargo xtask ci` runs it on the software GPU, where the real probe takes part. Nothing here says how fast
+anything is, and the limits are wide: what hangs would hang for an hour.
 """
 
 import json
