@@ -50,14 +50,13 @@ pub(crate) fn all(probe: &Probe, element: ElementType) -> Result<bool> {
 }
 
 /// The product with a bias; nothing if there is no algorithm.
-pub(crate) fn linear(probe: &Probe, element: ElementType) -> Result<Vec<f32>> {
-    let blas = CudaBlasLT::new(probe.stream.clone())?;
+pub(crate) fn linear(probe: &Probe, blas: &CudaBlasLT, element: ElementType) -> Result<Vec<f32>> {
     let [a, b, bias] = operands(element);
     let operands = (&*a, &*b, Some(&*bias));
     let got = match element {
-        ElementType::F16 => run::<f16>(probe, &blas, operands, None),
-        ElementType::Bf16 => run::<bf16>(probe, &blas, operands, None),
-        _ => run::<f32>(probe, &blas, operands, None),
+        ElementType::F16 => run::<f16>(probe, blas, operands, None),
+        ElementType::Bf16 => run::<bf16>(probe, blas, operands, None),
+        _ => run::<f32>(probe, blas, operands, None),
     };
     Ok(got?.unwrap_or_default())
 }

@@ -1,6 +1,7 @@
 //! The same work many times: whether the bits of its results are the same.
 
 use anyhow::Result;
+use cudarc::cublaslt::CudaBlasLT;
 use serde_json::json;
 
 use crate::numbers::Numbers;
@@ -10,7 +11,7 @@ use crate::{convolutions, epilogues};
 
 /// Runs each kind of work 50 times, and compares the bits.
 pub(crate) fn same_bits(probe: &Probe) -> Result<bool> {
-    let mut good = true;
+    let (blas, mut good) = (CudaBlasLT::new(probe.stream.clone())?, true);
     for (name, element) in TYPES {
         let size = (64, 2048, 96);
         let factors = Factors::new(probe, element, size)?;
@@ -21,7 +22,7 @@ pub(crate) fn same_bits(probe: &Probe) -> Result<bool> {
             Ok(out.values()?.0)
         };
         good &= repeat(&format!("product {name}"), product)?;
-        let linear = |_| epilogues::linear(probe, element);
+        let linear = |_| epilogues::linear(probe, &blas, element);
         good &= repeat(&format!("product with bias {name}"), linear)?;
         for product in convolutions::PRODUCTS {
             let work = |_| convolutions::once(probe, element, product);
