@@ -11,15 +11,17 @@ const double ONE = 1, UNLIMITED = HUGE_VAL;
 
 template <class T> static T changed(T x, T argument, double limit) {
     if (x != x) return softgpu_one_nan(x);
-    // A GPU's results at 0 and at infinity, its zeros and its infinities are exact, too.
+    // A GPU's results at 0 and at infinity, its zeros and its infinities are exact, too. So are the
+    // ends of a function's range, where it has come to rest: 1 + erf(-9) is 0.
     if (!noise() || argument == 0 || std::isinf(argument) || x == 0 || std::isinf(x)) return x;
+    if (std::abs(x) == limit) return x;
     uint64_t bits = 0;
     memcpy(&bits, &argument, sizeof argument);
     int ulp = (int)(noise_of(bits) % (2 * MOST_ULP + 1)) - MOST_ULP;
     T y = x;
     for (int i = 0; i < std::abs(ulp); i++) y = std::nextafter(y, ulp < 0 ? T(0) : x * INFINITY);
     if (y == 0 || std::isinf(y)) return x;
-    return (T)std::fmin(std::fmax(y, -limit), limit);
+    return std::abs(y) > limit ? x : y;
 }
 
 #define FUNCTION(name, limit)                                                                      \
