@@ -87,15 +87,15 @@ impl<const PACKED: bool> OnGpu for Attention<PACKED> {
         }
         let (dys, arguments) = (dys.as_numbers(), self.arguments(inputs, saved.into()));
         let rows = geometry.batch * geometry.queries * geometry.heads;
-        let mut deltas = gpu.numbers(rows)?;
+        let mut deltas = gpu.scratch(rows)?;
         {
-            let mut deltas = deltas.span_mut()?.cuda()?;
+            let mut deltas = deltas.span_mut();
             let sizes = [geometry.queries, geometry.heads, geometry.dim].map(Arg::from);
             let args = [&[(&mut deltas).into(), ys.into(), dys.into()], &sizes[..]].concat();
             let grid = Grid::by_share(rows, ROWS);
             gpu.launch_for(number, KERNELS, "attention_deltas", grid, &args)?;
         }
-        let reads = [dys.into(), deltas.span()?.cuda()?.into()];
+        let reads = [dys.into(), deltas.span().into()];
         if is_wanted(dk) || is_wanted(dv) {
             let args = [&[dk, dv], &reads[..], &arguments].concat();
             // Blocks for the keys and blocks for the values.
