@@ -11,6 +11,7 @@ use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{integers, uniform};
 
 use crate::device::gpu;
+use crate::linear::is_software_gpu;
 use crate::ranks::{OPTIONS, ranks, world};
 
 /// Three of them are computed before the fourth is recorded.
@@ -378,6 +379,25 @@ fn copies_that_are_described_by_addresses_alone_are_told_apart() {
             RanksOf::test(test).env("SOFTGPU_UNIFIED_COPIES", 1).run_all_good(1);
         }
     }
+}
+
+#[test]
+fn one_recording_main() {
+    if is_rank() {
+        compare((&World::single(), &gpu().unwrap()), Network::new, images, PLAIN);
+    }
+}
+
+/// The memory of graphs is not in the pool of computed steps, and cuBLAS would allocate in a capture.
+#[test]
+fn freed_memory_goes_back_before_a_recording_and_cublas_has_its_own() {
+    if gpu().filter(|_| is_software_gpu()).is_none() {
+        return;
+    }
+    let rank = RanksOf::test("graphs::one_recording_main").env("SOFTGPU_TRACE", 1);
+    let text = rank.run_all_good(1).remove(0).text;
+    let count = |call: &str| text.matches(&format!("softgpu: {call}\n")).count();
+    assert_eq!((count("cuMemPoolTrimTo"), count("cublasSetWorkspace 33554432")), (1, 1));
 }
 
 /// Adds numbers on the GPU over the ranks, and does not use the sum.
