@@ -43,12 +43,23 @@ fn losses<M: Model>(
     (0..STEPS).map(step).collect()
 }
 
-fn compare<M: Model>(rate: f64, new: impl Fn(&Scope) -> M, batch: impl Fn(u64) -> Tensor) {
+/// The largest differences of the losses in the first pass over the batches, and later.
+type Limits = [f32; 2];
+const LIMITS: Limits = [1e-4; 2];
+
+fn compare<M: Model>(
+    rate: f64,
+    limits: Limits,
+    new: impl Fn(&Scope) -> M,
+    batch: impl Fn(u64) -> Tensor,
+) {
     let Some(gpu) = gpu() else { return };
     let on_cpu = losses(&Device::Cpu, DType::F32, rate, &new, &batch);
     let on_gpu = losses(&gpu, DType::F32, rate, &new, &batch);
-    let mut pairs = on_cpu.iter().zip(&on_gpu);
-    assert!(pairs.all(|(cpu, gpu)| (cpu - gpu).abs() <= 1e-4), "{on_cpu:?}, {on_gpu:?}");
+    let limit = |step| limits[usize::from(step >= BATCHES as usize)];
+    let mut pairs = on_cpu.iter().zip(&on_gpu).enumerate();
+    let are_close = pairs.all(|(step, (cpu, gpu))| (cpu - gpu).abs() <= limit(step));
+    assert!(are_close, "{on_cpu:?}, {on_gpu:?}");
     assert_ne!(on_cpu[0], on_cpu[19]);
 }
 
@@ -59,7 +70,7 @@ fn images(shape: [usize; 4]) -> impl Fn(u64) -> Tensor {
 
 #[test]
 fn the_convolutional_network() {
-    compare(0.01, |scope| Cnn::new(scope, CLASSES), images([4, 1, 28, 28]));
+    compare(0.01, LIMITS, |scope| Cnn::new(scope, CLASSES), images([4, 1, 28, 28]));
 }
 
 #[test]
@@ -72,13 +83,16 @@ fn an_algorithm_that_cudnn_advises_and_refuses_is_not_taken() {
 
 #[test]
 fn the_multilayer_perceptron() {
-    compare(0.01, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
+    compare(0.01, LIMITS, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
 }
 
-/// The rate is small because this network amplifies rounding errors (see tests/composites.rs).
+/// The rate is small because this network amplifies rounding errors (see tests/composites.rs). So the first
+/// losses must agree to about 40 units in the last place, which is what the sums of up to 4608 products in 18
+/// layers leave of each other. After some updates the differences of roundings have grown a hundredfold: two
+/// orders of the sums (`SOFTGPU_NOISE`) differ by 3.5e-6 in the first four steps and by 5.5e-4 in twenty.
 #[test]
 fn the_residual_network() {
-    compare(4e-6, |scope| ResNet18::new(scope, CLASSES), images([4, 3, 40, 40]));
+    compare(4e-6, [1e-5, 2e-3], |scope| ResNet18::new(scope, CLASSES), images([4, 3, 40, 40]));
 }
 
 #[test]
@@ -86,7 +100,7 @@ fn the_classifier_of_sequences() {
     let config =
         GruClassifierConfig { vocabulary: TOKENS, embedding: 8, hidden: 16, classes: CLASSES };
     let tokens = |number| integers((6, 9), number, TOKENS as u32).unwrap();
-    compare(0.01, |scope| GruClassifier::new(scope, config), tokens);
+    compare(0.01, LIMITS, |scope| GruClassifier::new(scope, config), tokens);
 }
 
 /// Half-precision parameters with f32 masters. The tolerance is that of tests/half_precision.rs.
