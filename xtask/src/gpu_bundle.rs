@@ -62,7 +62,7 @@ pub(crate) fn build() -> Result<PathBuf> {
         let to = programs.join(name);
         fs::copy(built.get(name).with_context(|| format!("cargo built no {name}"))?, &to)?;
         // Each program has candle's kernels in it, as text.
-        run_command(Command::new("gzip").arg("-9").arg(&to))?;
+        run_command(Command::new("xz").arg(&to))?;
     }
     for script in scripts()? {
         fs::copy(&script, bundle.join(script.file_name().unwrap_or_default()))?;

@@ -1,8 +1,8 @@
 """The machine: its facts, the environment of programs on it, and what a first use of it reads."""
 
 import glob
-import gzip
 import importlib.util
+import lzma
 import os
 import pathlib
 import shutil
@@ -67,12 +67,12 @@ def unpack(packed, work):
 
     def one(file):
         program = folder / file.with_suffix("").name
-        with gzip.open(file) as source, open(program, "wb") as target:
+        with lzma.open(file) as source, open(program, "wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
         program.chmod(0o755)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, sorted(packed.glob("*.gz"))))
+        list(pool.map(one, sorted(packed.glob("*.xz"))))
     return folder
 
 
