@@ -12,7 +12,7 @@ use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
-use super::{CudaNumbers, CudaNumbersMut, Kernels, recent};
+use super::{CudaNumbers, CudaNumbersMut, Kernels, Scratch, recent};
 use crate::{ElementType, Error, Flat, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
@@ -70,6 +70,14 @@ impl Gpu {
         let bytes = len * element.size();
         let memory = CudaMemory(allocate_unset(&self.0.cuda_stream(), bytes)?);
         Ok(Flat::cuda(element, len, memory))
+    }
+
+    /// Scratch memory of `len` f32 numbers, or half as many f64, with unspecified contents.
+    ///
+    /// # Errors
+    /// Too little memory on the device.
+    pub fn scratch(&self, len: usize) -> Result<Scratch> {
+        Scratch::new(&self.stream(), len)
     }
 
     /// Makes a storage of candle of f32, f16 or bf16 numbers on this device.

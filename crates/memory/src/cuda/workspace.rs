@@ -19,7 +19,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::memory::allocate_unset;
 use super::region::Region;
-use super::{CudaSpan, CudaSpanMut, Gpu, cuda_error};
+use super::{CudaSpan, CudaSpanMut, cuda_error};
 use crate::{Error, Result};
 
 /// The bytes for cuBLAS and cuBLASLt: what NVIDIA recommends for Hopper, the most of all GPUs.
@@ -126,18 +126,8 @@ pub struct Scratch {
     len: usize,
 }
 
-impl Gpu {
-    /// Scratch memory of `len` f32 numbers, or half as many f64, with unspecified contents.
-    ///
-    /// # Errors
-    /// Too little memory on the device.
-    pub fn scratch(&self, len: usize) -> Result<Scratch> {
-        Scratch::new(&self.stream(), len)
-    }
-}
-
 impl Scratch {
-    /// As [`Gpu::scratch`], for kernels on this stream.
+    /// Memory of `len` f32 numbers, or half as many f64, with unspecified contents, for kernels on this stream.
     pub(super) fn new(stream: &Arc<CudaStream>, len: usize) -> Result<Self> {
         let bytes = len * size_of::<f32>();
         let shared = memory(User::Kernels, stream, bytes.max(SCRATCH_BYTES))?;
