@@ -45,9 +45,27 @@ impl Kit {
             steps::point(&folder.join(name), &target)?;
         }
         let bin = folder.join(format!("bin-{}", Kit::nvcc_digest(&package, &folder)?));
-        remove_others(&folder, &bin)?;
-        steps::point(&bin, Path::new("bin"))?;
-        Ok(Kit { folder, bin })
+        let kit = Kit { folder, bin };
+        if !kit.bin.exists() {
+            kit.forget_kernels()?;
+            remove_others(&kit.folder, &kit.bin)?;
+        }
+        steps::point(&kit.bin, Path::new("bin"))?;
+        Ok(kit)
+    }
+
+    /// Removes what candle-kernels' build script knows of the kernels that it has compiled. It runs again when
+    /// the path of nvcc changes, and would then compile only kernels whose own text has changed.
+    fn forget_kernels(&self) -> Result<()> {
+        for profile in entries(&self.build_folder()) {
+            for package in entries(&profile.join("build")) {
+                let cache = package.join("out/.cudaforge_cache.json");
+                if cache.exists() {
+                    fs::remove_file(&cache).map_err(Error::file("remove", &cache))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Depends on nvcc, on its headers and on the folder of compiled kernels.
@@ -96,6 +114,11 @@ impl Kit {
     pub fn build_folder(&self) -> PathBuf {
         self.folder.join("build")
     }
+}
+
+/// What is in the folder; nothing if there is no folder.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Removes the links of earlier versions of nvcc.

@@ -126,6 +126,10 @@ impl OnGpu for BatchNorm2d {
         let number = dys.element_type();
         let rectifier = Arg::from(rectifier_number(self.rectifier));
         let (mut dxs, mut dw, mut db) = (grads[0].take(), grads[1].take(), grads[2].take());
+        if dys.is_empty() {
+            // There is no slice, so no kernel would write.
+            return [dw, db].iter_mut().flatten().try_for_each(|sum| Ok(sum.clear()?));
+        }
         let mut partials = None;
         if self.config.training || dw.is_some() || db.is_some() {
             let partials = partials.insert(sizes.partials(gpu, 2)?);
