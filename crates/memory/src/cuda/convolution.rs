@@ -13,7 +13,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use super::cudnn::{Handle, Plan, Precision, Product};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
-use super::workspace::workspace;
+use super::workspace::{Memory, workspace};
 use super::{CudaNumbers, CudaNumbersMut, Gpu};
 use crate::{Convolution, ElementType, Error, Result};
 
@@ -166,11 +166,11 @@ impl Gpu {
             }
         };
         let workspace = workspace(&stream, plan.workspace())?;
-        let workspace = workspace.as_ref().map(|memory| memory.region());
+        let workspace = workspace.as_deref().map(Memory::region);
         let regions = numbers.map(CudaNumbers::region);
         let copies = [aligned(regions[0])?, aligned(regions[1])?, aligned(regions[2])?];
         let places: [Region<'_>; 3] = std::array::from_fn(|number| {
-            copies[number].as_ref().map_or(regions[number], |copy| Region::of(copy))
+            copies[number].as_ref().map_or(regions[number], Region::of)
         });
         let result = match product {
             Product::Forward => 2,

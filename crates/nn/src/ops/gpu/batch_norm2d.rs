@@ -110,7 +110,7 @@ impl OnGpu for BatchNorm2d {
                         before.each_mut().map(|place| place.as_mut().into());
                     let running = [mean, variance, mean_before, variance_before];
                     self.launch_normalise(gpu, numbers, lines, statistics, running)
-                })?
+                })?;
             }
             None => self.launch_normalise(gpu, numbers, lines, statistics, [Arg::Nothing; 4])?,
         }
