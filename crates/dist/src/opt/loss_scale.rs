@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 
+use candelabrum_nn::ops;
 use candle_core::{Device, Tensor};
 
 use super::step_end::StepEnd;
@@ -134,7 +135,8 @@ impl RecordedScale {
 
     /// The loss times the factor.
     pub(super) fn scaled(&self, loss: &Tensor) -> Result<Tensor> {
-        Ok((loss * self.memory.to_dtype(loss.dtype())?.reshape(loss.shape())?)?)
+        let factor = self.memory.to_dtype(loss.dtype())?.reshape(loss.shape())?;
+        Ok(ops::mul(loss, &factor)?)
     }
 
     /// Writes today's factor, for a loss with this share. Waits for the device if it has changed.

@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor};
 
 use super::broadcast::Broadcast;
 use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
+use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::pool::Pooled;
 
 const NAME: &str = "mul";
@@ -33,7 +33,7 @@ pub fn mul(xs: &Tensor, ys: &Tensor) -> Result<Tensor> {
     fused::run(Mul { broadcast, reads }, shape, &[Some(xs), Some(ys)])
 }
 
-struct Mul {
+pub(super) struct Mul {
     broadcast: Broadcast,
     reads: Reads,
 }
@@ -65,6 +65,11 @@ impl Fused for Mul {
             self.broadcast.sum_to(operand, &products, gradient);
         }
         Ok(())
+    }
+
+    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+        let repeats = self.broadcast.repeats(0) || self.broadcast.repeats(1);
+        (!repeats).then_some(self as &dyn OnGpu)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

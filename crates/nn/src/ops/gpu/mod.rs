@@ -15,6 +15,7 @@ mod embedding;
 mod indices;
 mod last_step;
 pub(super) mod linear;
+mod mul;
 mod packs;
 pub(super) mod pools;
 mod recurrent;
