@@ -26,7 +26,7 @@ impl Geometry {
 
     /// The number of keys that query `query` sees: the last query sees all.
     #[inline(always)]
-    pub(in crate::ops) fn visible(&self, query: usize) -> usize {
+    pub(super) fn visible(&self, query: usize) -> usize {
         if self.causal { query + 1 + self.keys - self.queries } else { self.keys }
     }
 

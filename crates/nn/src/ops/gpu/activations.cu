@@ -1,10 +1,6 @@
 // Activations and their derivatives. The texts of packs.cu and sigmoid.cu come before. The number of an
 // activation is that of `code` in activations.rs. n is the number of numbers, a multiple of a pack.
 
-#define FOR_EACH(i, n)                                                                             \
-  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
-       i += (count_t)gridDim.x * blockDim.x)
-
 #define SQRT_HALF 0.70710678118654752f    // 1 / sqrt(2)
 #define SQRT_2_PI 0.79788456080286536f    // sqrt(2 / pi)
 #define DENSITY_AT_0 0.39894228040143268f // 1 / sqrt(2 pi)

@@ -67,19 +67,13 @@ fn launch_activate(
     // A pack has one number of the bias, or as many as the pack.
     let group = if plane == 1 && bias.is_some() { channels } else { plane };
     let group = bias.map_or(ys.len(), |_| group);
-    let packs = packs_of([Some(ys.as_numbers()), xs], &[ys.len(), group]);
+    let packs = Packs::of(&[Some(ys.as_numbers()), xs], &[ys.len(), group]);
     let (bias, grid) = (bias.map(|(bias, _)| bias), packs.grid(ys.len()));
     let sizes: [Arg<'_>; 2] = [plane.into(), channels.into()];
     let activation = code(activation).into();
     let number = ys.element_type();
     let args = [ys.into(), xs.into(), bias.into(), sizes[0], sizes[1], activation, packs.into()];
     Ok(gpu.launch_for(number, KERNELS, "activate", grid, &args)?)
-}
-
-/// The packs of these runs of numbers, as far as they are given.
-fn packs_of<const N: usize>(numbers: [Option<CudaNumbers<'_>>; N], lengths: &[usize]) -> Packs {
-    let numbers: Vec<_> = numbers.into_iter().flatten().collect();
-    Packs::of(&numbers, lengths)
 }
 
 /// `dxs = dys * activation'`. `reference` is the activation's input if the activation needs it, and
@@ -91,7 +85,7 @@ pub(super) fn differentiate(
     reference: Option<CudaNumbers<'_>>,
     activation: Activation,
 ) -> Result<()> {
-    let packs = packs_of([Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
+    let packs = Packs::of(&[Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
     let (grid, number) = (packs.grid(dxs.len()), dxs.element_type());
     let activation = code(Some(activation)).into();
     let args: [Arg<'_>; 5] = [dxs.into(), dys.into(), reference.into(), activation, packs.into()];
@@ -106,7 +100,7 @@ pub(super) fn add(
     ys: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
-    let packs = packs_of([Some(sums.as_numbers()), xs, ys], &[sums.len()]);
+    let packs = Packs::of(&[Some(sums.as_numbers()), xs, ys], &[sums.len()]);
     let (grid, number) = (packs.grid(sums.len()), sums.element_type());
     let args = [(&mut sums).into(), xs.into(), ys.into(), code(activation).into(), packs.into()];
     Ok(gpu.launch_for(number, KERNELS, "add", grid, &args)?)

@@ -206,6 +206,17 @@ struct __align__(16) Shared {
 __device__ int own_x() { return threadIdx.x % LANES; }
 __device__ int own_y() { return threadIdx.x / LANES; }
 
+// Sets what the threads of a block for queries share. The block has this width of columns.
+__device__ void begin(const Attention &a, int width, const number_t *dys, const float *deltas,
+                      Shared &shared) {
+  if (threadIdx.x == 0) {
+    Place place = place_of(a, blockIdx.x, a.heads, width);
+    shared.place = place;
+    shared.of = operands_of(a, place.sequence, place.head, dys, deltas);
+  }
+  __syncthreads();
+}
+
 // The weight of query y + 16 i and key x + 16 j of a tile.
 __device__ float &own_weight(Shared &shared, int i, int j) {
   return shared.weights[(own_y() + LANES * i) * PITCH + own_x() + LANES * j];
@@ -349,12 +360,7 @@ __device__ float row_sum(float own) {
 // The results `ys` of 64 queries in CHUNKS * SIDE columns, and the logarithms of their sums.
 template <int CHUNKS> __device__ void attend(const Attention &a, number_t *ys) {
   __shared__ Shared shared;
-  if (threadIdx.x == 0) {
-    Place place = place_of(a, blockIdx.x, a.heads, CHUNKS * SIDE);
-    shared.place = place;
-    shared.of = operands_of(a, place.sequence, place.head, nullptr, nullptr);
-  }
-  __syncthreads();
+  begin(a, CHUNKS * SIDE, nullptr, nullptr, shared);
   const Place &place = shared.place;
   const Operands &of = shared.of;
   int query = (a.queries - 1) / SIDE * SIDE - place.tile;
@@ -499,12 +505,7 @@ template <int CHUNKS>
 __device__ void query_gradients(const Attention &a, number_t *dqs, const number_t *dys,
                                 const float *deltas) {
   __shared__ Shared shared;
-  if (threadIdx.x == 0) {
-    Place place = place_of(a, blockIdx.x, a.heads, CHUNKS * SIDE);
-    shared.place = place;
-    shared.of = operands_of(a, place.sequence, place.head, dys, deltas);
-  }
-  __syncthreads();
+  begin(a, CHUNKS * SIDE, dys, deltas, shared);
   const Place &place = shared.place;
   int query = (a.queries - 1) / SIDE * SIDE - place.tile;
   float4 dq[CHUNKS][4] = {};

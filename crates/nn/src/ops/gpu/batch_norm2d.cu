@@ -1,4 +1,4 @@
-// Batch normalisation. packs.cu and channels.cu come before this text.
+// Batch normalisation. packs.cu, gradient.cu and channels.cu come before this text.
 //
 // The statistics of a slice are its sum and the sum of the squares of its deviations from its mean (Chan, Golub
 // and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979). A thread adds
@@ -204,17 +204,6 @@ extern "C" __global__ void gradient_sums(double *partials, const number_t *xs, c
   BY_PACKS(gradient_sums_of_slice<V>(partials, xs, dys, lines, rectifier, SIZES_GIVEN))
 }
 
-// The place of a parameter's gradient, in f32 or as the values. Both are 0 if the gradient is not wanted.
-struct Gradient {
-  float *wide;
-  number_t *narrow;
-
-  __device__ void put(unsigned channel, double value) const {
-    if (wide) wide[channel] = (float)value;
-    if (narrow) narrow[channel] = (float)value;
-  }
-};
-
 // The numbers by which the gradient of the input is computed: dz - (x - shift) slope + constant.
 struct Factors {
   float slope, constant;
@@ -238,8 +227,8 @@ __device__ void differentiate_slice(number_t *dxs, const Gradient &dw, const Gra
     double weighted = inverse * (dot - rest * sum), slope = inverse * weighted / count;
     of_slice = {(float)slope, (float)(rest * slope - sum / count)};
     if (walk.is_first && walk.slice % (unsigned)slices == 0) {
-      dw.put(walk.channel, weighted);
-      db.put(walk.channel, sum);
+      dw.put(walk.channel, (float)weighted);
+      db.put(walk.channel, (float)sum);
     }
   }
   __syncthreads();

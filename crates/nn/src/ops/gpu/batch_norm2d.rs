@@ -3,13 +3,14 @@
 //! The sums over a channel are computed in f32, a few numbers at a time, and their sums in f64. The running
 //! statistics move on the GPU, so the host does not wait.
 
+use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{
     Arg, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Kernels, Scratch,
 };
-use candelabrum_memory::{ElementType, Flat};
 use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
+use super::gradient::places;
 use crate::buffers::update_on_gpu;
 use crate::ops::batch_norm2d::BatchNorm2d;
 use crate::ops::channel_line::Rectifier;
@@ -19,6 +20,7 @@ const KERNELS: Kernels = Kernels {
     name: "batch_norm2d",
     text: concat!(
         include_str!("packs.cu"),
+        include_str!("gradient.cu"),
         include_str!("channels.cu"),
         include_str!("batch_norm2d.cu")
     ),
@@ -54,7 +56,8 @@ impl BatchNorm2d {
         let mut partials = sizes.partials(gpu, 2)?;
         {
             let mut partials = partials.span_mut();
-            let args = sizes.with_sizes(&[(&mut partials).into(), xs.into()], &[xs]);
+            let packs = sizes.packs(&[Some(xs)]);
+            let args = sizes.with_sizes(&[(&mut partials).into(), xs.into()], packs);
             gpu.launch_for(xs.element_type(), KERNELS, "statistics", sizes.grid(), &args)?;
         }
         Ok(partials)
@@ -70,13 +73,12 @@ impl BatchNorm2d {
         running: [Arg<'_>; 4],
     ) -> Result<()> {
         let (number, sizes) = (xs.element_type(), self.sizes());
-        let values = [xs, ys.as_numbers()];
-        let mut args = sizes.with_sizes(&[], &values);
+        let packs = sizes.packs(&[Some(xs), Some(ys.as_numbers())]);
         let rectifier = Arg::from(rectifier_number(self.rectifier));
         let numbers = [self.config.eps.into(), self.config.momentum.into(), rectifier];
         let first = [ys.into(), xs.into(), (&mut lines).into()];
         let first = [&first[..], &statistics, &running, &numbers].concat();
-        args.splice(..0, first);
+        let args = sizes.with_sizes(&first, packs);
         Ok(gpu.launch_for(number, KERNELS, "normalise", sizes.grid(), &args)?)
     }
 }
@@ -135,38 +137,23 @@ impl OnGpu for BatchNorm2d {
             let partials = partials.insert(sizes.partials(gpu, 2)?);
             let mut partials = partials.span_mut();
             let args = [(&mut partials).into(), xs.into(), dys.into(), lines.into(), rectifier];
-            let args = sizes.with_sizes(&args, &[xs, dys]);
+            let args = sizes.with_sizes(&args, sizes.packs(&[Some(xs), Some(dys)]));
             gpu.launch_for(number, KERNELS, "gradient_sums", sizes.grid(), &args)?;
         }
-        let values: Vec<_> = [Some(xs), Some(dys), dxs.as_ref().map(CudaNumbersMut::as_numbers)]
-            .into_iter()
-            .flatten()
-            .collect();
-        let mut args = sizes.with_sizes(&[], &values);
-        let [dw_wide, dw] = in_its_type(number, dw.as_mut());
-        let [db_wide, db] = in_its_type(number, db.as_mut());
+        let written = dxs.as_ref().map(CudaNumbersMut::as_numbers);
+        let packs = sizes.packs(&[Some(xs), Some(dys), written]);
+        let [dw_wide, dw] = places(dw.as_mut());
+        let [db_wide, db] = places(db.as_mut());
         let first = [dxs.as_mut().into(), dw_wide, dw, db_wide, db];
         let partials = partials.as_ref().map(Scratch::span).into();
         let inputs = [xs.into(), dys.into(), lines.into(), partials];
         let settings = [usize::from(self.config.training).into(), rectifier];
-        args.splice(..0, [&first[..], &inputs, &settings].concat());
+        let args = sizes.with_sizes(&[&first[..], &inputs, &settings].concat(), packs);
         Ok(gpu.launch_for(number, KERNELS, "differentiate", sizes.grid(), &args)?)
     }
 
     fn has_wide_gradient(&self, input: usize) -> bool {
         input > 0
-    }
-}
-
-/// The place of a gradient as an f32 pointer and as a pointer to `number`s. One of the two is [`Arg::Nothing`].
-fn in_its_type<'a>(
-    number: ElementType,
-    gradient: Option<&'a mut CudaNumbersMut<'_>>,
-) -> [Arg<'a>; 2] {
-    match gradient {
-        None => [Arg::Nothing; 2],
-        Some(gradient) if gradient.element_type() == number => [Arg::Nothing, gradient.into()],
-        Some(gradient) => [gradient.into(), Arg::Nothing],
     }
 }
 

@@ -121,7 +121,6 @@ extern "C" __global__ void sum_slices(double *partials, const number_t *values, 
 // sums[c] = the sum of the slices of channel c. n is the number of channels.
 extern "C" __global__ void add_slices(number_t *sums, const double *partials, count_t slices,
                                       count_t n) {
-  for (count_t channel = blockIdx.x * (count_t)blockDim.x + threadIdx.x; channel < n;
-       channel += (count_t)gridDim.x * blockDim.x)
+  FOR_EACH(channel, n)
     sums[channel] = (float)of_channel(partials + channel * slices, (unsigned)slices, 1);
 }

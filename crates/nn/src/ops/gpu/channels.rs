@@ -58,17 +58,16 @@ impl Channels {
         Grid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
     }
 
-    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu). The threads load packs of the `values` if
-    /// all of these are aligned.
-    pub(super) fn with_sizes<'a>(
-        self,
-        first: &[Arg<'a>],
-        values: &[CudaNumbers<'_>],
-    ) -> Vec<Arg<'a>> {
+    /// How the threads take these values.
+    pub(super) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> Packs {
+        Packs::of(values, &[self.plane])
+    }
+
+    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu).
+    pub(super) fn with_sizes<'a>(self, first: &[Arg<'a>], packs: Packs) -> Vec<Arg<'a>> {
         let Self { batch, channels, plane } = self;
         let sizes = [batch, channels, plane, self.slices(), self.share(), self.lanes()];
-        let sizes = sizes.map(Arg::from).into_iter().chain([Packs::of(values, &[plane]).into()]);
-        first.iter().copied().chain(sizes).collect()
+        first.iter().copied().chain(sizes.map(Arg::from)).chain([packs.into()]).collect()
     }
 
     /// Memory for `width` doubles for each slice.
@@ -88,7 +87,8 @@ impl Channels {
         let mut partials = self.partials(gpu, 1)?;
         {
             let mut partials = partials.span_mut();
-            let args = self.with_sizes(&[(&mut partials).into(), values.into()], &[values]);
+            let packs = self.packs(&[Some(values)]);
+            let args = self.with_sizes(&[(&mut partials).into(), values.into()], packs);
             gpu.launch_for(number, KERNELS, "sum_slices", self.grid(), &args)?;
         }
         let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));

@@ -1,4 +1,4 @@
-// Rows of a table by index. The text of indices.cu comes before.
+// Rows of a table by index. The texts of indices.cu and gradient.cu come before.
 //
 // The gradient of the table needs no atomic additions. The positions are sorted by index first, and
 // positions with the same index stay in their order. Then one thread adds up one column of all rows
@@ -24,18 +24,14 @@ extern "C" __global__ void select_rows(number_t *ys, const number_t *weight, con
 }
 
 // dp (rows, dim), of which the first `length` are the sums of dys (sequences, length, dim) over the sequences,
-// in their order. The other rows are 0. wide is the same place for numbers in f32, and a null pointer
-// otherwise. n is the number of elements of dp.
+// in their order. The other rows are 0. n is the number of elements of dp.
 extern "C" __global__ void sum_sequences(float *wide, number_t *dp, const number_t *dys, count_t sequences,
                                          count_t length, count_t dim, count_t n) {
   FOR_EACH(i, n) {
     count_t sequence = length * dim;
     float sum = 0.0f;
     for (count_t s = 0; s < sequences && i < sequence; s++) sum += dys[s * sequence + i];
-    if (wide)
-      wide[i] = sum;
-    else
-      dp[i] = sum;
+    Gradient{wide, dp}.put(i, sum);
   }
 }
 
@@ -106,9 +102,8 @@ extern "C" __global__ void merge_tiles(count_t *keys, count_t run, count_t n) {
   for (count_t i = threadIdx.x; i < TILE; i += BLOCK) keys[start + i] = own[i];
 }
 
-// dw[index] = the sum of the rows of dys at the positions with this index. Other rows stay. wide is
-// the same place for numbers in f32, and a null pointer otherwise. The thread of the first such position
-// adds the others. n is the number of elements of dys.
+// dw[index] = the sum of the rows of dys at the positions with this index. Other rows stay. The thread of
+// the first such position adds the others. n is the number of elements of dys.
 extern "C" __global__ void sum_positions(float *wide, number_t *dw, const number_t *dys,
                                          const count_t *keys, count_t positions, count_t dim,
                                          count_t n) {
@@ -119,9 +114,6 @@ extern "C" __global__ void sum_positions(float *wide, number_t *dw, const number
     for (; at < positions && keys[at] >> 32 == index; at++) {
       sum += dys[(keys[at] & 0xffffffff) * dim + column];
     }
-    if (wide)
-      wide[index * dim + column] = sum;
-    else
-      dw[index * dim + column] = sum;
+    Gradient{wide, dw}.put(index * dim + column, sum);
   }
 }

@@ -1,11 +1,12 @@
 //! Rows of a table by index on a GPU.
 
+use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{
     Arg, CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch,
 };
-use candelabrum_memory::{ElementType, Flat};
 use candle_core::{Result, Tensor, bail};
 
+use super::gradient::places;
 use super::indices::with_indices;
 use crate::ops::embedding::{Embedding, Indices};
 use crate::ops::fused::{GpuBackward, OnGpu};
@@ -13,7 +14,11 @@ use crate::ops::position_embedding::PositionEmbedding;
 
 const KERNELS: Kernels = Kernels {
     name: "embedding",
-    text: concat!(include_str!("indices.cu"), include_str!("embedding.cu")),
+    text: concat!(
+        include_str!("indices.cu"),
+        include_str!("gradient.cu"),
+        include_str!("embedding.cu")
+    ),
 };
 
 /// `TILE` in embedding.cu.
@@ -55,7 +60,7 @@ impl OnGpu for PositionEmbedding {
             let (grid, sequence) = (Grid::for_each(dp.len()), self.length * dim);
             let sequences = dys.len().checked_div(sequence).unwrap_or_default();
             let sizes = [sequences, self.length, dim].map(Arg::from);
-            let args = [&places(&mut dp)[..], &[dys.into()], &sizes].concat();
+            let args = [&places(Some(&mut dp))[..], &[dys.into()], &sizes].concat();
             gpu.launch_for(dys.element_type(), KERNELS, "sum_sequences", grid, &args)?;
         }
         match pass.grads[0].take() {
@@ -67,13 +72,6 @@ impl OnGpu for PositionEmbedding {
     fn has_wide_gradient(&self, _input: usize) -> bool {
         true
     }
-}
-
-/// The place of a gradient in f32, and the place of one in the type of the numbers. One of them is nothing.
-fn places<'a>(gradient: &'a mut CudaNumbersMut<'_>) -> [Arg<'a>; 2] {
-    let is_wide = gradient.element_type() == ElementType::F32;
-    let (place, nothing) = (Arg::from(gradient), Arg::Nothing);
-    if is_wide { [place, nothing] } else { [nothing, place] }
 }
 
 impl Embedding {
@@ -110,7 +108,7 @@ impl Embedding {
         let keys = with_indices(self.on_device()?, |indices| self.sort(gpu, indices))?;
         let numbers = [dys.into(), keys.span().into()];
         let sizes = [positions.into(), self.dim.into()];
-        let args = [&places(&mut dw)[..], &numbers, &sizes].concat();
+        let args = [&places(Some(&mut dw))[..], &numbers, &sizes].concat();
         let grid = Grid::for_each(dys.len());
         Ok(gpu.launch_for(dys.element_type(), KERNELS, "sum_positions", grid, &args)?)
     }

@@ -2,8 +2,7 @@
 
 template <unsigned V>
 __device__ void multiply_all(number_t *zs, const number_t *xs, const number_t *ys, count_t n) {
-  for (count_t j = blockIdx.x * (count_t)blockDim.x + threadIdx.x; j < n / V;
-       j += (count_t)gridDim.x * blockDim.x) {
+  FOR_EACH(j, n / V) {
     Pack<V> x = load<V>(xs, j * V), y = load<V>(ys, j * V);
     FOR_VALUES(k) x.values[k] = (float)x.values[k] * (float)y.values[k];
     store<V>(zs, j * V, x);

@@ -20,7 +20,7 @@ fn multiply(
 ) -> Result<()> {
     let Some(ys) = ys else { bail!("mul: an input is missing, this is a bug") };
     let (number, len) = (zs.element_type(), zs.len());
-    let packs = Packs::of(&[zs.as_numbers(), xs, ys], &[len]);
+    let packs = Packs::of(&[zs.as_numbers(), xs, ys].map(Some), &[len]);
     let args = [(&mut zs).into(), xs.into(), ys.into(), packs.into()];
     Ok(gpu.launch_for(number, KERNELS, "multiply", packs.grid(len), &args)?)
 }

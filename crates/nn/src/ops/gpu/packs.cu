@@ -8,6 +8,9 @@ template <unsigned V> struct alignas(V * sizeof(number_t)) Pack {
   number_t values[V];
 };
 
+#define FOR_EACH(i, n)                                                                             \
+  for (count_t i = blockIdx.x * (count_t)blockDim.x + threadIdx.x; i < (n);                        \
+       i += (count_t)gridDim.x * blockDim.x)
 #define FOR_VALUES(k) for (unsigned k = 0; k < V; k++)
 
 template <unsigned V> __device__ Pack<V> load(const number_t *values, count_t i) {

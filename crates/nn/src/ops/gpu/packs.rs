@@ -13,16 +13,18 @@ pub(super) struct Packs {
 }
 
 impl Packs {
-    /// Wide packs, if each run of numbers is aligned and each of these lengths is a multiple of a pack.
-    pub(super) fn of(numbers: &[CudaNumbers<'_>], lengths: &[usize]) -> Self {
-        let sizes = || numbers.iter().map(|numbers| numbers.element_type().size());
-        let width = sizes().min().map_or(1, |size| BYTES / size);
+    /// Wide packs, if each run of numbers that is given is aligned and each of these lengths is a multiple of a
+    /// pack.
+    pub(super) fn of(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
+        let numbers = || numbers.iter().flatten();
+        let sizes = numbers().map(|numbers| numbers.element_type().size());
+        let width = sizes.min().map_or(1, |size| BYTES / size);
         let is_aligned = |numbers: &CudaNumbers<'_>| {
             numbers.address().is_multiple_of(BYTES as u64)
                 && numbers.element_type().size() * width == BYTES
         };
         let fits = |length: &usize| length.is_multiple_of(width);
-        let is_wide = numbers.iter().all(is_aligned) && lengths.iter().all(fits);
+        let is_wide = numbers().all(is_aligned) && lengths.iter().all(fits);
         Self { width: if is_wide { width } else { 1 } }
     }
 
