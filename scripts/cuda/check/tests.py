@@ -18,7 +18,7 @@ LINES_OF_A_CHECK = 30
 
 # The tests with several ranks, by the beginnings of their names. Those of `conformance` all have.
 RANKS = [
-    "ranks::", "announced::", "precision::", "sparse::two_ranks", "sparse::three_ranks",
+    "ranks::", "announced::", "precision::", "failed_device::", "sparse::two_ranks", "sparse::three_ranks",
     "graphs::replayed_steps", "graphs::a_batch_that_is_not_finite", "graphs::a_recorded_step_weighs",
     "graphs::a_step_with_an_exchange",
 ]  # fmt: skip
