@@ -153,7 +153,10 @@ impl Buffer {
     /// Copies the value for [`Self::restore`], unless there is a copy already.
     fn remember(&self) -> Result<()> {
         let mut before = self.before();
-        Ok(if before.holds { Ok(()) } else { before.write(&self.var) }?)
+        if !before.holds {
+            before.write(&self.var)?;
+        }
+        Ok(())
     }
 
     /// Makes the changes since the last call permanent.

@@ -1,7 +1,6 @@
 //! A borrowed run of f32, f16 or bf16 numbers on a GPU, for operations that compute in any of these
 //! types.
 
-use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CudaStorage, Layout};
 
 use super::compiler::Source;
@@ -9,7 +8,7 @@ use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::Region;
 use super::span::{CudaSpan, CudaSpanMut};
-use super::tensor::elements;
+use super::tensor::{elements, number_type};
 use crate::error::check_len;
 use crate::{ElementType, Error, Result};
 
@@ -39,11 +38,7 @@ pub(super) fn is_number(element: ElementType) -> bool {
 /// # Errors
 /// A tensor of another type, or that is not contiguous.
 pub fn numbers<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaNumbers<'a>> {
-    let element = match &storage.slice {
-        CudaStorageSlice::F16(_) => ElementType::F16,
-        CudaStorageSlice::BF16(_) => ElementType::Bf16,
-        _ => ElementType::F32,
-    };
+    let element = number_type(storage);
     let len = layout.shape().elem_count();
     CudaNumbers::new(elements(storage, layout, element, len)?, element)
 }

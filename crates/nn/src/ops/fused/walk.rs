@@ -26,8 +26,9 @@ enum Visit {
 /// Differentiates `loss`, as [`Tensor::backward`] does. `None`, and nothing is done, if an operation of candle or a
 /// variable that is not a watched parameter is between the loss and the parameters.
 pub(crate) fn backward(loss: &Tensor) -> Result<Option<GradStore>> {
-    let Some(visits) = visits(loss) else { return Ok(None) };
-    let Some(link) = link::find(loss) else { return Ok(None) };
+    let whole = |link: &Link| link.view.is_none() && link.elements == loss.elem_count();
+    let Some(link) = link::find(loss).filter(whole) else { return Ok(None) };
+    let Some(visits) = visits(&link) else { return Ok(None) };
     begin(loss, &link)?;
     let mut store = GradStore::default();
     for token in loss.sorted_nodes() {
@@ -72,11 +73,10 @@ fn add(store: &mut GradStore, tensor: &Tensor, gradient: &Tensor) -> Result<()> 
     Ok(())
 }
 
-/// What is done at each token of the graph of `loss`, if the graph has fused operations and watched parameters only.
-fn visits(loss: &Tensor) -> Option<HashMap<TensorId, Visit>> {
-    let whole = |link: &Link| link.view.is_none() && link.elements == loss.elem_count();
+/// What is done at each token of the graph of a loss, if the graph has fused operations and watched parameters only.
+fn visits(loss: &Link) -> Option<HashMap<TensorId, Visit>> {
     let mut visits = HashMap::new();
-    let mut open = vec![link::find(loss).filter(whole)?];
+    let mut open = vec![loss.clone()];
     while let Some(link) = open.pop() {
         let token = link.token.id();
         if visits.contains_key(&token) {
