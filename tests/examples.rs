@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use candelabrum::nn::ops::bf16_instructions;
 use candelabrum::prelude::Device;
-use common::{Running, assert_one_line_error, example, few_digits};
+use common::{Running, assert_one_line_error, example, few_digits, wait_for_ranks};
 use png::{ColorType, Decoder, Encoder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -235,8 +235,8 @@ fn no_rank_of_mpi_sgd_waits_for_a_dead_one() {
         let options = ["--program", program, "--workers", "3", "--steps", "60000"];
         command.args(options).args(["--slow-rank", "1"]).stdin(Stdio::null());
         let running = Running::start(command);
-        let (_, process) = running.wait_for_ranks(3)[rank];
-        thread::sleep(Duration::from_secs(1)); // until it is in the middle of the training
+        let (_, process) = wait_for_ranks(&running, 3)[rank];
+        running.wait_for("worker(s)", Duration::from_secs(20));
         kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
         let (output, _) = running.finish(Duration::from_secs(20));
         assert_one_line_error(&output, &[&format!("rank {rank} was killed by SIGKILL")]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use candelabrum::dist::launch::limit_threads;
 use candelabrum_testkit::ranks::mpiexec;
-use common::{Running, assert_one_line_error, example, mnist_dist};
+use common::{Running, assert_one_line_error, example, mnist_dist, wait_for_ranks};
 
 const SMALL: [&str; 6] = ["--dataset", "synthetic", "--epochs", "1", "--batch-size", "1000"];
 
@@ -40,7 +40,7 @@ fn every_rank_gets_what_its_libraries_read() {
     command.args(["--workers", "2", "--interface", "lo"]).env("NCCL_SOCKET_IFNAME", "mine");
     command.env_remove("OMPI_MCA_btl_tcp_if_include");
     let running = Running::start(command);
-    for (rank, pid) in running.wait_for_ranks(2) {
+    for (rank, pid) in wait_for_ranks(&running, 2) {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("its environment");
         let variables: Vec<_> = environment.split(|&byte| byte == 0).collect();
         for expected in [

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use candelabrum::prelude::*;
 use candle_core::safetensors;
-use common::{Running, assert_one_line_error, example};
+use common::{Running, assert_one_line_error, example, wait_for_ranks};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -195,7 +195,7 @@ fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
         let mut command = Command::new(example(name));
         command.args(&options).stdin(Stdio::null());
         let running = Running::start(command);
-        let (_, process) = running.wait_for_ranks(2)[1];
+        let (_, process) = wait_for_ranks(&running, 2)[1];
         let end = Instant::now() + Duration::from_secs(60);
         let is_whole = |path: &Path| path.join("checkpoint.json").is_file();
         while !fs::read_dir(dir.path()).unwrap().any(|entry| is_whole(&entry.unwrap().path())) {

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Running, command, example};
+use common::{Running, command, example, ranks_of, wait_for_ranks};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -70,11 +70,11 @@ fn a_job_whose_ranks_die_starts_again_and_ends_as_if_nothing_had_happened() {
             assert!(Instant::now() < end, "no new checkpoint after {victims:?}");
             thread::sleep(Duration::from_millis(5));
         }
-        let (_, process) = running.wait_for_ranks(2)[victim];
+        let (_, process) = wait_for_ranks(&running, 2)[victim];
         assert!(!victims.contains(&process));
         kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
         victims.push(process);
-        while running.ranks().iter().any(|(_, pid)| *pid == process) {
+        while ranks_of(&running).iter().any(|(_, pid)| *pid == process) {
             assert!(Instant::now() < end, "rank {victim} is still there");
             thread::sleep(Duration::from_millis(5));
         }

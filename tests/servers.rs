@@ -12,7 +12,7 @@ use std::time::Duration;
 use candelabrum::kvstore::{Error, KvStore};
 use candelabrum::train::cli::run_with_servers;
 use candelabrum_testkit::ranks::mpiexec;
-use common::{Running, assert_one_line_error, example, mnist_dist};
+use common::{Running, assert_one_line_error, example, mnist_dist, wait_for_ranks};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -179,8 +179,8 @@ fn a_dead_server_and_a_dead_worker_end_the_job_and_are_named() {
         command.args(["--workers", "2", "--servers", "1", "--kvstore", kind]);
         command.args(["--dataset", "synthetic", "--epochs", "1000", "--threads", "1"]);
         let running = Running::start(command);
-        let (_, process) = running.wait_for_ranks(3)[rank];
-        thread::sleep(Duration::from_secs(2)); // until it is in the middle of the training
+        let (_, process) = wait_for_ranks(&running, 3)[rank];
+        running.wait_for("Starting Epoch 0:", LIMIT);
         let process = Pid::from_raw(process).expect("a process");
         kill_process(process, Signal::KILL).expect("it runs");
         let (output, took) = running.finish(Duration::from_secs(15));

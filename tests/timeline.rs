@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Running, assert_one_line_error, mnist_dist};
+use common::{Running, assert_one_line_error, mnist_dist, wait_for_ranks};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -162,8 +162,8 @@ fn an_interrupted_run_leaves_each_ranks_part() {
     let mut command = mnist_dist(&["--dataset", "synthetic", "--workers", "2"]);
     command.args(options).current_dir(dir.path());
     let running = Running::start(command);
-    running.wait_for_ranks(2);
-    std::thread::sleep(Duration::from_secs(3));
+    wait_for_ranks(&running, 2);
+    running.wait_for("Starting Epoch 0:", LIMIT);
     let launcher = Pid::from_raw(running.child.id() as i32).unwrap();
     kill_process(launcher, Signal::INT).unwrap();
     let (output, _) = running.finish(LIMIT);

@@ -3,14 +3,16 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::allow_attributes, reason = "`expect` would fail where all of it is used")]
 
-use std::io::Read;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum::datasets::Mnist;
+pub(crate) use candelabrum_testkit::Running;
+use candelabrum_testkit::leftovers::processes_with;
 use tempfile::TempDir;
 
 /// The executable of an example. It is built first if it is missing or out of date.
@@ -26,10 +28,19 @@ pub(crate) fn command() -> PathBuf {
 /// The directory of the executables, which are built at the first call.
 fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(build)
+    BUILT.get_or_init(|| {
+        // `cargo xtask test` has built them.
+        if std::env::var_os("CANDELABRUM_PROGRAMS_ARE_BUILT").is_none() {
+            build();
+        }
+        let mut dir = std::env::current_exe().expect("a test knows its own program");
+        dir.pop(); // deps
+        dir.pop();
+        dir
+    })
 }
 
-fn build() -> PathBuf {
+fn build() {
     let mut build = Command::new(env!("CARGO"));
     // For the whole workspace and with examples, like `cargo test --workspace`: for this package alone,
     // or for the command alone, which needs no dev-dependencies, cargo would choose other features of the
@@ -53,10 +64,6 @@ fn build() -> PathBuf {
         build.arg("--release");
     }
     assert!(build.status().expect("cargo runs").success(), "the programs do not build");
-    let mut dir = std::env::current_exe().expect("a test knows its own program");
-    dir.pop(); // deps
-    dir.pop();
-    dir
 }
 
 /// `mnist_dist` with these options.
@@ -87,85 +94,29 @@ pub(crate) fn few_digits(train: usize, test: usize) -> TempDir {
     dir
 }
 
-/// A running program. Dropping this value kills the program.
-pub(crate) struct Running {
-    pub(crate) child: Child,
-    start: Instant,
+/// The processes that a launcher has started, as pairs of rank and process number.
+pub(crate) fn ranks_of(launcher: &Running) -> Vec<(usize, i32)> {
+    let launcher = launcher.child.id().to_string();
+    let rank = |environment: &[String]| {
+        environment.iter().find_map(|line| line.strip_prefix("CANDELABRUM_RANK="))?.parse().ok()
+    };
+    let ranks = processes_with("CANDELABRUM_PARENT", &launcher).into_iter();
+    let ranks = ranks.filter_map(|(process, environment)| {
+        Some((rank(&environment)?, process.as_raw_nonzero().get()))
+    });
+    BTreeMap::from_iter(ranks).into_iter().collect()
 }
 
-impl Running {
-    pub(crate) fn start(mut command: Command) -> Self {
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        Self { child: child.expect("the program starts"), start: Instant::now() }
-    }
-
-    /// Waits at most `limit` for the end. Returns the output and the time since the start.
-    pub(crate) fn finish(mut self, limit: Duration) -> (Output, Duration) {
-        let mut stdout = self.child.stdout.take().expect("piped");
-        let mut stderr = self.child.stderr.take().expect("piped");
-        let read = |stream: &mut dyn Read| {
-            let mut bytes = Vec::new();
-            drop(stream.read_to_end(&mut bytes));
-            bytes
-        };
-        let out = thread::spawn(move || read(&mut stdout));
-        let err = thread::spawn(move || read(&mut stderr));
-        let end = Instant::now() + limit;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                break status;
-            }
-            if Instant::now() > end {
-                drop(self.child.kill());
-                panic!("still running after {limit:?}");
-            }
-            thread::sleep(Duration::from_millis(5));
-        };
-        let took = self.start.elapsed();
-        let (stdout, stderr) = (out.join().expect("reader"), err.join().expect("reader"));
-        (Output { status, stdout, stderr }, took)
-    }
-
-    /// The processes that the program has started, as pairs of rank and process number.
-    pub(crate) fn ranks(&self) -> Vec<(usize, i32)> {
-        let launcher = self.child.id().to_string();
-        let mut ranks = Vec::new();
-        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-            let value = |name: &str| {
-                environment.split(|&byte| byte == 0).find_map(|variable| {
-                    let text = String::from_utf8_lossy(variable).into_owned();
-                    text.strip_prefix(&format!("{name}=")).map(str::to_owned)
-                })
-            };
-            if value("CANDELABRUM_PARENT").as_deref() == Some(&launcher) {
-                let rank = value("CANDELABRUM_RANK").and_then(|text| text.parse().ok());
-                ranks.extend(rank.map(|rank| (rank, pid)));
-            }
+/// Waits until the launcher has started `count` ranks.
+pub(crate) fn wait_for_ranks(launcher: &Running, count: usize) -> Vec<(usize, i32)> {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let ranks = ranks_of(launcher);
+        if ranks.len() == count {
+            return ranks;
         }
-        ranks.sort_unstable();
-        ranks
-    }
-
-    /// Waits until the program has started `count` ranks and printed the first epoch's line.
-    pub(crate) fn wait_for_ranks(&self, count: usize) -> Vec<(usize, i32)> {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let ranks = self.ranks();
-            if ranks.len() == count {
-                return ranks;
-            }
-            assert!(Instant::now() < end, "only {ranks:?} of {count} ranks started");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        assert!(Instant::now() < end, "only {ranks:?} of {count} ranks started");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -181,15 +132,4 @@ pub(crate) fn assert_one_line_error(output: &Output, parts: &[&str]) {
         assert!(lines[0].contains(part), "`{part}` is missing: {stderr}");
     }
     assert!(!stderr.contains("panicked"), "{stderr}");
-}
-
-/// The names in /dev/shm, to check that nothing is left there. Open MPI's names are left out,
-/// because its jobs may run beside the tests.
-pub(crate) fn shared_memory_names() -> Vec<String> {
-    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.retain(|name| !name.contains("vader_segment") && !name.contains("sm_segment"));
-    names.sort();
-    names
 }

@@ -5,12 +5,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
+use candelabrum_testkit::leftovers::assert_nothing_is_left;
 use candelabrum_testkit::ranks::mpiexec;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::common::{Running, assert_one_line_error};
+use crate::common::{Running, assert_one_line_error, ranks_of};
 use crate::program::{Case, now};
 
 /// The deadline of a job. It is generous, because it measures nothing.
@@ -119,7 +119,7 @@ impl Job {
 
     /// The processes of our launcher's ranks.
     pub(crate) fn ranks(&self) -> Vec<Pid> {
-        self.running.ranks().into_iter().filter_map(|(_, pid)| Pid::from_raw(pid)).collect()
+        ranks_of(&self.running).into_iter().filter_map(|(_, pid)| Pid::from_raw(pid)).collect()
     }
 
     pub(crate) fn finish(self) -> Ended {
@@ -186,26 +186,6 @@ impl Ended {
     /// No process, no socket and no name in /dev/shm is left.
     #[track_caller]
     pub(crate) fn assert_nothing_is_left(&self) {
-        let end = Instant::now() + Duration::from_secs(5);
-        let mark = format!("FAULT_DIR={}", self.case.dir.display()).into_bytes();
-        while let Some(pid) = process_with(&mark) {
-            assert!(Instant::now() < end, "process {pid} still lives");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_no_socket_without_a_process();
-        for name in crate::common::shared_memory_names() {
-            assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");
-        }
+        assert_nothing_is_left("FAULT_DIR", &self.case.dir.display().to_string());
     }
-}
-
-fn process_with(variable: &[u8]) -> Option<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
-    let has = |pid: &i32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|&byte| byte == 0).any(|entry| entry == variable)
-    };
-    pids.filter(has)
-        .find(|&pid| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid).is_ok()))
 }

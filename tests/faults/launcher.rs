@@ -4,19 +4,29 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Running, assert_one_line_error, example, mnist_dist, shared_memory_names};
+use candelabrum_testkit::leftovers::assert_no_shared_memory_of_ours;
+
+use crate::common::{Running, assert_one_line_error, example, mnist_dist, wait_for_ranks};
 use crate::job;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Two ranks in mid-epoch, and their process numbers.
+/// What a training program prints before its first step.
+const TRAINS: &str = "Starting Epoch 0:";
+
+/// Two ranks that train, and their process numbers.
 fn two_ranks() -> (Running, Vec<(usize, i32)>) {
-    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "1000"];
-    let running = Running::start(mnist_dist(&options));
-    let ranks = running.wait_for_ranks(2);
-    // The start-up takes well under a second, so the ranks are inside an epoch then.
-    std::thread::sleep(Duration::from_secs(3));
+    let running = Running::start(mnist_dist(&[
+        "--dataset",
+        "synthetic",
+        "--workers",
+        "2",
+        "--epochs",
+        "1000",
+    ]));
+    let ranks = wait_for_ranks(&running, 2);
+    running.wait_for(TRAINS, LIMIT);
     (running, ranks)
 }
 
@@ -37,7 +47,6 @@ fn assert_all_gone(ranks: &[(usize, i32)]) {
 
 #[test]
 fn the_death_of_any_rank_ends_the_job_and_is_named() {
-    let before = shared_memory_names();
     for victim in [1, 0] {
         let (running, ranks) = two_ranks();
         let killed = Instant::now();
@@ -48,26 +57,25 @@ fn the_death_of_any_rank_ends_the_job_and_is_named() {
         assert_eq!(output.status.code(), Some(1));
         assert_all_gone(&ranks);
     }
-    assert_eq!(shared_memory_names(), before);
+    assert_no_shared_memory_of_ours();
 }
 
 #[test]
 fn an_interrupt_ends_the_job_in_order() {
-    let before = shared_memory_names();
     let (running, ranks) = two_ranks();
     signal(running.child.id() as i32, Signal::INT);
     let (output, _) = running.finish(LIMIT);
     assert_one_line_error(&output, &["interrupted by SIGINT"]);
     assert_eq!(output.status.code(), Some(130));
     assert_all_gone(&ranks);
-    assert_eq!(shared_memory_names(), before);
+    assert_no_shared_memory_of_ours();
 }
 
 #[test]
 fn an_interrupt_of_a_single_process_is_said_too() {
     let options = ["--dataset", "synthetic", "--epochs", "1000"];
     let running = Running::start(mnist_dist(&options));
-    std::thread::sleep(Duration::from_secs(2));
+    running.wait_for(TRAINS, LIMIT);
     signal(running.child.id() as i32, Signal::INT);
     let (output, _) = running.finish(LIMIT);
     assert_one_line_error(&output, &["interrupted by SIGINT"]);
@@ -96,8 +104,8 @@ fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
     assert!(output.status.success(), "{stderr}");
 
     let running = start("1000");
-    let ranks = running.wait_for_ranks(2);
-    std::thread::sleep(Duration::from_secs(1));
+    let ranks = wait_for_ranks(&running, 2);
+    running.wait_for(TRAINS, LIMIT);
     signal(ranks[1].1, Signal::KILL);
     let (output, _) = running.finish(LIMIT);
     assert_one_line_error(&output, &["rank 1 was killed by SIGKILL"]);

@@ -1,15 +1,15 @@
 //! `cargo xtask ci`: the steps of continuous integration, cheapest first, up to the first failure.
 
-use std::env;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::checkout::repo_root;
 use crate::shell::{cargo, find_program, run as run_command};
-use crate::test::{self, Report};
-use crate::{gpu_bundle, kernels, machine, softgpu, tidy};
+use crate::test::build::Build;
+use crate::test::report::Report;
+use crate::test::{self, Part};
+use crate::{gpu_bundle, kernels, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let (mut steps, mut report) = (Steps::default(), Report::default());
@@ -22,20 +22,16 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
-    let mpi = machine::lacks_for_mpi().is_empty().then_some("candelabrum/mpi");
-    let clippy = |options: &[&str], prepare: fn(&mut Command) -> &mut Command| {
-        [Some(""), mpi].into_iter().flatten().try_for_each(|mpi| {
-            let mut command = cargo(&["clippy", "--workspace", "--features", mpi]);
-            run_command(prepare(command.args(options).args(["--", "--deny", "warnings"])))
-        })
+    let build = Build::of_this_machine()?;
+    let clippy = |mut command: Command| {
+        run_command(command.args(["--all-targets", "--", "--deny", "warnings"]))
     };
     steps.run("fmt", || run_command(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.run("tidy", tidy::run)?;
-    steps.run("clippy", || clippy(&["--all-targets"], |command| command))?;
-    // It needs no CUDA: only programs link the libraries, and a check builds no programs.
-    steps.run("cuda", || clippy(&["--features", "candelabrum/cuda"], with_stand_in))?;
+    steps.run("clippy", || clippy(build.cargo(&["clippy"])))?;
+    steps.run("defaults", || clippy(cargo(&["clippy", "--workspace"])))?;
     steps.run("doc", || {
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+        let mut doc = build.cargo(&["doc", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
     match kernels::nvrtc() {
@@ -43,35 +39,17 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         Err(error) => steps.add("ptxas", &format!("not run: {error}")),
     }
     steps.run("test --all", || {
-        *report = test::run_tests(true)?;
+        *report = test::run_part(&build, Part::All, true)?;
         print!("{}", report.table());
         report.verdict(true)
     })?;
-    steps.run("gpu-test", || {
-        report.runs.extend(softgpu::run_tests()?.runs);
-        report.verdict(true)
-    })?;
-    steps.run("gpu-check", gpu_bundle::rehearse)?;
+    steps.run("gpu-check", || gpu_bundle::rehearse(&build))?;
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))
     } else {
         steps.add("deny", "not run: cargo-deny is not installed");
         Ok(())
     }
-}
-
-/// The environment in which build scripts find a replacement for nvcc that compiles no kernel.
-fn with_stand_in(command: &mut Command) -> &mut Command {
-    let folder = repo_root().join("scripts/cuda/stand-in");
-    let bin = folder.join("bin");
-    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
-    command
-        .env("CUDA_HOME", &folder)
-        .env("CUDA_PATH", &folder)
-        .env("NVCC", bin.join("nvcc"))
-        .env("PATH", path)
-        .env("CUDA_COMPUTE_CAP", "90")
-        .env("CUDARC_CUDA_VERSION", "13000")
 }
 
 /// The summary of the steps so far, a line for each.
@@ -97,7 +75,6 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
-    use crate::shell::output;
 
     #[test]
     fn the_summary_tells_passed_and_failed_apart() {
@@ -107,14 +84,5 @@ mod tests {
         assert_eq!(error.to_string(), "ci failed at doc");
         assert!(steps.0.contains("fmt          passed"), "{}", steps.0);
         assert!(steps.0.contains("doc          FAILED"), "{}", steps.0);
-    }
-
-    #[test]
-    fn the_stand_in_answers_what_build_scripts_ask() {
-        let nvcc = repo_root().join("scripts/cuda/stand-in/bin/nvcc");
-        let version = output(Command::new(&nvcc).arg("--version")).expect("a version");
-        // cudarc's build script reads the fourth line.
-        assert!(version.lines().nth(3).is_some_and(|line| line.contains("release 13.0")));
-        assert!(output(Command::new(&nvcc).arg("--list-gpu-code")).is_some());
     }
 }

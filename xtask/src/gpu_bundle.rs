@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::Message;
+use cargo_metadata::Artifact;
 use fs_err as fs;
 
 use crate::checkout::{repo_root, target_folder};
 use crate::kernels::NVRTC;
 use crate::machine;
-use crate::shell::{cargo, find_program, output, read_lines, run as run_command};
+use crate::shell::{cargo, find_program, output, run as run_command};
+use crate::test::build::{Build, artifacts};
 use crate::tidy::files_below;
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
@@ -44,18 +45,12 @@ pub(crate) fn build() -> Result<PathBuf> {
     let mut command = cargo(&["build", "--release", "--workspace"]);
     command.args(["--features", "candelabrum/cuda"]).args(PROGRAMS.as_flattened());
     command
-        .args(["--message-format", "json-render-diagnostics"])
         .envs(variables)
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("CARGO_TARGET_DIR", target_folder().join("gpu"));
-    let mut built = BTreeMap::new();
-    let status = read_lines(&mut command, |line| {
-        if let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) {
-            built.extend(artifact.executable.map(|program| (artifact.target.name, program)));
-        }
-    })?;
-    ensure!(status.success(), "the build of the bundle failed ({status})");
+    let program = |artifact: Artifact| Some((artifact.target.name, artifact.executable?));
+    let built: BTreeMap<_, _> = artifacts(&mut command)?.into_iter().filter_map(program).collect();
     let programs = bundle.join("programs");
     fs::create_dir_all(&programs)?;
     for [_, name] in PROGRAMS {
@@ -89,13 +84,10 @@ fn scripts() -> Result<Vec<PathBuf>> {
 
 /// Runs the folder's `run.py` with stand-ins for its programs, and some of them fail, hang or die on purpose.
 /// The probe is the real one, on the software GPU.
-pub(crate) fn rehearse() -> Result<()> {
-    let on_software_gpu = ["xtask", "softgpu", "--"];
-    let mut build = cargo(&on_software_gpu);
-    build.args(["cargo", "build", "--workspace", "--example", "gpu_probe"]);
-    run_command(build.args(["--features", "candelabrum/cuda,candelabrum-softgpu/cuda"]))?;
+pub(crate) fn rehearse(build: &Build) -> Result<()> {
+    run_command(&mut build.cargo(&["build", "--example", "gpu_probe"]))?;
     let script = repo_root().join("scripts/cuda/check").join(REHEARSAL);
-    run_command(cargo(&on_software_gpu).arg("python3").arg(script))
+    run_command(cargo(&["xtask", "softgpu", "--", "python3"]).arg(script))
 }
 
 /// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a

@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand};
 use self::bench::run::Cli;
 use self::benches::{allreduce, checkpoint, ddp, kvstore, overlap, scaling, step};
 use self::interrupt::Interrupted;
+use self::test::Part;
+use self::test::build::Build;
 
 mod bench;
 mod benches;
@@ -98,13 +100,15 @@ fn enter(command: &Command) -> anyhow::Result<()> {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Test(args) => test::run_tests(args.all)?.finish(args.all),
+        Command::Test(args) => test::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::Ci => ci::run(),
         Command::GpuCheck => gpu_bundle::check(),
         Command::GpuBundle => gpu_bundle::build().map(drop),
         Command::Kernels => kernels::check(&kernels::nvrtc()?),
-        Command::GpuTest => softgpu::run_tests()?.finish(true),
+        Command::GpuTest => {
+            test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
+        }
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Launch(args) => launch::run(&args),
         Command::Follow(args) => launch::follow(&args),

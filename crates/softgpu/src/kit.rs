@@ -10,6 +10,22 @@ use crate::digest::Digest;
 use crate::steps;
 use crate::{Error, Result};
 
+/// The names of [`Kit::environment`].
+pub const VARIABLES: [&str; 12] = [
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_TOOLKIT_ROOT_DIR",
+    "NVCC",
+    "PATH",
+    "CUDA_COMPUTE_CAP",
+    "CUDARC_CUDA_VERSION",
+    "CANDELABRUM_KERNEL_CACHE",
+    "SOFTGPU_HOME",
+    "SOFTGPU_CACHE",
+    "LD_LIBRARY_PATH",
+    "CARGO_TARGET_DIR",
+];
+
 /// The stand-ins, compiled.
 #[derive(Debug)]
 pub struct Kit {
@@ -106,12 +122,13 @@ impl Kit {
             ("SOFTGPU_HOME", folder()),
             ("SOFTGPU_CACHE", self.folder.join("kernels").into_os_string()),
             ("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &self.folder.join("run"))),
+            ("CARGO_TARGET_DIR", self.build_folder().into_os_string()),
         ]
     }
 
     /// Where cargo builds programs with this kit. Builds with the stand-in nvcc and with the real
     /// one must not be mixed.
-    pub fn build_folder(&self) -> PathBuf {
+    fn build_folder(&self) -> PathBuf {
         self.folder.join("build")
     }
 }
@@ -145,6 +162,13 @@ fn before(variable: &str, folder: &Path) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_variables_are_those_of_the_environment() {
+        let kit = Kit { folder: "kit".into(), bin: "kit/bin".into() };
+        let names: Vec<_> = kit.environment().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, VARIABLES);
+    }
 
     #[test]
     fn the_folders_of_a_variable_stay_behind_the_new_one() {

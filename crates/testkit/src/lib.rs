@@ -15,6 +15,7 @@ pub mod memory;
 pub mod mnist_cnn_recipe;
 mod random;
 pub mod ranks;
+mod running;
 mod spans;
 
 pub use allocations::{Large, LargeAllocations};
@@ -22,4 +23,5 @@ pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
 pub use random::{integers, split_mix, uniform};
+pub use running::Running;
 pub use spans::SpanCount;

@@ -3,10 +3,10 @@
 //! A test starts its ranks with [`RanksOf::test`]`("rank_main")`. The test `rank_main` does a
 //! rank's work if [`is_rank`] is true, and returns at once otherwise.
 
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::thread;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use crate::Running;
 
 /// The variable that is set for ranks of a test.
 const MARK: &str = "CANDELABRUM_TEST_RANK";
@@ -33,6 +33,13 @@ pub struct RankOutput {
     pub code: Option<i32>,
     /// Standard output and standard error.
     pub text: String,
+}
+
+impl From<Output> for RankOutput {
+    fn from(output: Output) -> Self {
+        let text = [output.stdout, output.stderr].concat();
+        Self { code: output.status.code(), text: String::from_utf8_lossy(&text).into_owned() }
+    }
 }
 
 impl RanksOf {
@@ -76,29 +83,23 @@ impl RanksOf {
     pub fn run(self, world_size: usize) -> Vec<RankOutput> {
         let program = std::env::current_exe().expect("a test knows its own program");
         let job = format!("test-{}-{:?}", std::process::id(), Instant::now());
-        let mut ranks: Vec<Running> = (0..world_size)
-            .map(|rank| {
-                let mut command = Command::new(&program);
-                command
-                    .args([self.test.as_str(), "--exact", "--nocapture"])
-                    .env(MARK, "1")
-                    .env("CANDELABRUM_RANK", rank.to_string())
-                    .env("CANDELABRUM_WORLD_SIZE", world_size.to_string())
-                    .env("CANDELABRUM_JOB", &job)
-                    .envs(self.variables.iter().map(|(name, value)| (name, value)));
-                let own = self.own_variables.iter().filter(|(of, ..)| *of == rank);
-                command.envs(own.map(|(_, name, value)| (name, value)));
-                Running::start(command)
-            })
-            .collect();
-        let end = Instant::now() + self.limit;
-        while Instant::now() < end && ranks.iter_mut().any(|rank| !rank.has_ended()) {
-            thread::sleep(Duration::from_millis(5));
-        }
-        let late = ranks.iter_mut().any(|rank| !rank.has_ended());
-        let outputs: Vec<RankOutput> = ranks.into_iter().map(Running::finish).collect();
-        assert!(!late, "the ranks did not end within {:?}: {outputs:#?}", self.limit);
-        outputs
+        let start = |rank: usize| {
+            let mut command = Command::new(&program);
+            command
+                .args([self.test.as_str(), "--exact", "--nocapture"])
+                .env(MARK, "1")
+                .env("CANDELABRUM_RANK", rank.to_string())
+                .env("CANDELABRUM_WORLD_SIZE", world_size.to_string())
+                .env("CANDELABRUM_JOB", &job)
+                .envs(self.variables.iter().map(|(name, value)| (name, value)));
+            let own = self.own_variables.iter().filter(|(of, ..)| *of == rank);
+            command.envs(own.map(|(_, name, value)| (name, value)));
+            Running::start(command)
+        };
+        finish_all((0..world_size).map(start).collect(), self.limit)
+            .into_iter()
+            .map(RankOutput::from)
+            .collect()
     }
 
     /// Starts the ranks by mpiexec, over MPI if the test was built with it. Prints a line and
@@ -115,13 +116,7 @@ impl RanksOf {
         command.arg(std::env::current_exe().expect("a test knows its own program"));
         command.args([self.test.as_str(), "--exact", "--nocapture"]).env(MARK, "1");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        let mut running = Running::start(command);
-        let end = Instant::now() + self.limit;
-        while Instant::now() < end && !running.has_ended() {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert!(running.has_ended(), "mpiexec did not end within {:?}", self.limit);
-        Some(running.finish())
+        Some(Running::start(command).finish(self.limit).0.into())
     }
 
     /// [`Self::run`] for ranks that must all succeed.
@@ -137,6 +132,23 @@ impl RanksOf {
     }
 }
 
+/// Waits for the end of all programs.
+///
+/// # Panics
+/// If the limit passes. Then all programs are killed.
+#[track_caller]
+pub fn finish_all(mut programs: Vec<Running>, limit: Duration) -> Vec<Output> {
+    let end = Instant::now() + limit;
+    while programs.iter_mut().any(|program| program.status().is_none()) {
+        if Instant::now() > end {
+            let texts: Vec<String> = programs.iter().map(Running::text).collect();
+            panic!("not all ranks ended within {limit:?}: {texts:#?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    programs.into_iter().map(|program| program.finish(limit).0).collect()
+}
+
 /// mpiexec with the options that it needs on this machine; `None` if it is not installed.
 pub fn mpiexec(world_size: usize) -> Option<Command> {
     let found = Command::new("mpiexec").arg("--version").stdout(Stdio::piped()).output().ok()?;
@@ -150,40 +162,4 @@ pub fn mpiexec(world_size: usize) -> Option<Command> {
             .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
     }
     Some(command)
-}
-
-/// A process whose output is read while it runs, so that it never waits for a reader.
-struct Running {
-    child: Child,
-    readers: Vec<thread::JoinHandle<String>>,
-}
-
-impl Running {
-    fn start(mut command: Command) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("a rank can be started");
-        let mut readers = Vec::new();
-        readers.extend(child.stdout.take().map(read_all));
-        readers.extend(child.stderr.take().map(read_all));
-        Self { child, readers }
-    }
-
-    fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
-    }
-
-    fn finish(mut self) -> RankOutput {
-        drop(self.child.kill());
-        let code = self.child.wait().ok().and_then(|status| status.code());
-        let texts = self.readers.into_iter().map(|reader| reader.join().unwrap_or_default());
-        RankOutput { code, text: texts.collect() }
-    }
-}
-
-fn read_all(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        drop(stream.read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
 }

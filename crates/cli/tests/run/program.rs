@@ -3,11 +3,10 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::{self, JoinHandle};
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,12 +21,7 @@ pub(crate) const WAIT: &str = "while :; do sleep 0.05; done";
 pub(crate) struct Run(Command);
 
 /// A command that runs. Dropping this value kills it, and the kernel ends its ranks.
-pub(crate) struct Running {
-    child: Child,
-    start: Instant,
-    out: Option<JoinHandle<String>>,
-    err: Option<JoinHandle<String>>,
-}
+pub(crate) struct Running(candelabrum_testkit::Running);
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -46,7 +40,7 @@ pub(crate) fn run<'a>(options: impl IntoIterator<Item = &'a str>) -> Run {
     // The tests may run under nohup, which ignores SIGHUP, or in the background of a shell, which ignores SIGINT.
     let mut command = Command::new("/usr/bin/env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_candelabrum"));
-    command.arg("run").args(options).stdin(Stdio::null());
+    command.arg("run").args(options);
     // The tests may themselves be started in a Slurm allocation, or with settings of a user.
     let ours = ["CANDELABRUM_", "SLURM_", "MASTER_", "RUST_"];
     for (name, _) in env::vars_os() {
@@ -86,12 +80,8 @@ impl Run {
         self
     }
 
-    pub(crate) fn start(mut self) -> Running {
-        let command = self.0.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the command starts");
-        let out = child.stdout.take().map(reader);
-        let err = child.stderr.take().map(reader);
-        Running { child, start: Instant::now(), out, err }
+    pub(crate) fn start(self) -> Running {
+        Running(candelabrum_testkit::Running::start(self.0))
     }
 
     /// Starts the command and waits for its end.
@@ -103,33 +93,21 @@ impl Run {
 impl Running {
     /// Sends a signal to the command alone, as `kill` does.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(self.child.id(), signal);
+        self.0.signal(signal);
     }
 
     /// Whether the command has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be waited for").is_some()
+        self.0.status().is_some()
     }
 
     /// Waits for the end.
-    pub(crate) fn finish(mut self) -> Ended {
-        let status = until("the end of the command", || {
-            self.child.try_wait().expect("a child can be waited for")
-        });
-        let took = self.start.elapsed();
-        let text = |reader: Option<JoinHandle<String>>| {
-            reader.and_then(|reader| reader.join().ok()).expect("a reader")
-        };
-        let (out, err) = (text(self.out.take()), text(self.err.take()));
-        Ended { code: status.code(), signal: status.signal(), out, err, took }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        drop(self.child.kill());
-        drop(self.child.wait());
+    #[track_caller]
+    pub(crate) fn finish(self) -> Ended {
+        let (output, took) = self.0.finish(LIMIT);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        Ended { code: output.status.code(), signal: output.status.signal(), out, err, took }
     }
 }
 
@@ -190,12 +168,4 @@ pub(crate) fn kill(process: u32, signal: Signal) {
 pub(crate) fn lives(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
-}
-
-fn reader(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        drop(stream.read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
 }

@@ -1,15 +1,16 @@
 //! Groups of ranks: real processes with a time limit. No process survives its test.
 
-use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Error, World};
-use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
+use candelabrum_testkit::Running;
+use candelabrum_testkit::leftovers::assert_nothing_is_left;
+use candelabrum_testkit::ranks::{RankOutput, finish_all};
 use tempfile::TempDir;
 
 /// The variable that names the case of a process.
@@ -102,7 +103,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(backend: Backend, size: usize, case: &str) -> Self {
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_secs(240);
         let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
         let scratch = tempfile::tempdir().expect("a directory for mpiexec");
         let (case, hosts) = (case.to_owned(), Vec::new());
@@ -157,23 +158,15 @@ impl Group {
             Backend::Alone => vec![self.start(this_program(), &job)],
         };
         let start = Instant::now();
-        let mut running = Running(processes);
-        while !running.have_ended() {
-            if start.elapsed() > self.limit {
-                running.kill();
-                let (case, size, backend) = (&self.case, self.size, self.backend);
-                let output = running.output().join("");
-                panic!("{case} with {size} ranks ({backend:?}) hangs. It printed:\n{output}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let outputs = finish_all(processes, self.limit);
         let elapsed = start.elapsed();
-        let outputs = running.output();
-        let statuses = running.0.iter().filter_map(|process| process.status).collect();
+        println!("{} with {} ranks ({:?}): {elapsed:?}", self.case, self.size, self.backend);
+        let statuses = outputs.iter().map(|output| output.status).collect();
+        let outputs = outputs.into_iter().map(|output| RankOutput::from(output).text).collect();
         Ended { job, statuses, outputs, elapsed }
     }
 
-    fn local_rank(&self, rank: usize, job: &str, variables: &[(&str, String)]) -> Process {
+    fn local_rank(&self, rank: usize, job: &str, variables: &[(&str, String)]) -> Running {
         let mut command = this_program();
         command
             .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -196,7 +189,7 @@ impl Group {
         command
     }
 
-    fn mpiexec(&self, job: &str) -> Process {
+    fn mpiexec(&self, job: &str) -> Running {
         let mut command = Command::new("mpiexec");
         command
             .args(["--bind-to", "none", "--oversubscribe"])
@@ -221,21 +214,15 @@ impl Group {
         self.start(command, job)
     }
 
-    fn start(&self, mut command: Command, job: &str) -> Process {
-        let output = tempfile::tempfile().expect("a file for the output");
-        let copy = || output.try_clone().expect("the output file twice");
+    fn start(&self, mut command: Command, job: &str) -> Running {
         command
             .args(RANK_MAIN)
             .env(CASE, &self.case)
             .env(MARK, job)
             // A visible GPU must not change the backend that a test is about.
             .env("CANDELABRUM_DEVICE", if self.backend == Backend::Nccl { "cuda:0" } else { "cpu" })
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(copy())
-            .stderr(copy());
-        let child = command.spawn().expect("start a rank");
-        Process { child, output, status: None }
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        Running::start(command)
     }
 }
 
@@ -287,58 +274,6 @@ fn behind_a_shell() -> Command {
     command
 }
 
-struct Process {
-    child: Child,
-    output: File,
-    status: Option<ExitStatus>,
-}
-
-struct Running(Vec<Process>);
-
-impl Running {
-    fn have_ended(&mut self) -> bool {
-        for process in self.0.iter_mut().filter(|process| process.status.is_none()) {
-            process.status = process.child.try_wait().expect("ask after a child");
-        }
-        self.0.iter().all(|process| process.status.is_some())
-    }
-
-    /// The output of each process, both streams together.
-    fn output(&mut self) -> Vec<String> {
-        let read = |process: &mut Process| {
-            let mut bytes = Vec::new();
-            process.output.rewind().expect("rewind the output");
-            process.output.read_to_end(&mut bytes).expect("read the output");
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        self.0.iter_mut().map(read).collect()
-    }
-
-    /// Ends all processes, first by SIGTERM, because a killed mpiexec may leave its ranks behind.
-    fn kill(&mut self) {
-        for process in &mut self.0 {
-            let pid = rustix::process::Pid::from_child(&process.child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        let asked = Instant::now();
-        while !self.have_ended() && asked.elapsed() < Duration::from_secs(3) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        for process in &mut self.0 {
-            let _ = process.child.kill();
-            let _ = process.child.wait();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if !self.have_ended() {
-            self.kill();
-        }
-    }
-}
-
 /// A group whose processes have all ended.
 pub(crate) struct Ended {
     pub(crate) job: String,
@@ -379,28 +314,8 @@ impl Ended {
     }
 
     /// Asserts that no process, socket or shared memory of the group is left on this machine.
+    #[track_caller]
     pub(crate) fn assert_nothing_is_left(&self) {
-        let variable = format!("{MARK}={}", self.job).into_bytes();
-        // Ranks notice the end of their mpiexec a little later.
-        let deadline = Instant::now() + Duration::from_secs(3);
-        while let Some(pid) = process_with(&variable) {
-            assert!(Instant::now() < deadline, "process {pid} of {} still lives", self.job);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert_no_socket_without_a_process();
-        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            assert!(!name.contains("candelabrum"), "/dev/shm/{name} is left");
-        }
+        assert_nothing_is_left(MARK, &self.job);
     }
-}
-
-fn process_with(variable: &[u8]) -> Option<String> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let has = |name: &String| {
-        // Only the environment of our own processes can be read. Other processes are not ours.
-        std::fs::read(format!("/proc/{name}/environ"))
-            .is_ok_and(|bytes| bytes.split(|&byte| byte == 0).any(|entry| entry == variable))
-    };
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).find(has)
 }

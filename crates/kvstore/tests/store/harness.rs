@@ -53,7 +53,7 @@ impl Job {
             ("CANDELABRUM_DEVICE", "cpu".to_owned()),
             (CASE, case.to_owned()),
         ];
-        let (limit, backend) = (Duration::from_secs(60), Backend::Local);
+        let (limit, backend) = (Duration::from_secs(240), Backend::Local);
         let scratch = tempfile::tempdir().expect("a directory");
         Self { case: case.to_owned(), workers, servers, backend, variables, limit, scratch }
     }

@@ -1,61 +1,9 @@
-//! `cargo xtask test`: all tests that this machine can run, and a table of the tests left out.
-//!
-//! Without `--all`, a machine with only Rust passes. With `--all`, everything that
-//! `cargo xtask setup` can install must be there. It cannot install a GPU, PyTorch or the MNIST
-//! files, so missing ones are only reported.
-
-use std::process::Command;
+//! What the tests found: passed, failed, left out.
 
 use anyhow::{Result, ensure};
-use fs_err as fs;
 
-use crate::checkout::workspace;
+use super::jobs::Outcome;
 use crate::machine;
-use crate::shell::{cargo, read_lines};
-use crate::tidy::files_below;
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Fail if something was left out that `cargo xtask setup` installs
-    #[arg(long)]
-    pub(crate) all: bool,
-}
-
-/// Runs the tests.
-pub(crate) fn run_tests(all: bool) -> Result<Report> {
-    let mut report = Report::before_runs();
-    if all && !report.missing.is_empty() {
-        let missing = report.names_of_missing();
-        println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
-    }
-    // For the whole workspace, as in every build here: for a single package cargo would choose
-    // other features of its dependencies, and build candle again.
-    const TEST: [&str; 3] = ["test", "--no-fail-fast", "--workspace"];
-    report.runs.push(Run::start("workspace", &mut cargo(&TEST))?);
-    if machine::lacks_for_mpi().is_empty() {
-        let mut command = cargo(&TEST);
-        command.arg("--lib").args(under_mpiexec()?.iter().flat_map(|name| ["--test", name]));
-        command.args(["--features", "candelabrum/mpi"]);
-        report.runs.push(Run::start("with MPI", &mut command)?);
-    }
-    Ok(report)
-}
-
-/// The test programs in which mpiexec starts ranks. They run twice, over MPI and over the local
-/// backend, and so do the unit tests. No other tests need the feature `mpi`: they start all their
-/// ranks themselves.
-fn under_mpiexec() -> Result<Vec<&'static str>> {
-    let mut programs = Vec::new();
-    for target in workspace().packages.iter().flat_map(|package| &package.targets) {
-        let path = target.src_path.as_std_path();
-        let source = path.parent().filter(|_| path.ends_with("main.rs")).unwrap_or(path);
-        let calls = |file| fs::read_to_string(file).is_ok_and(|text| text.contains("mpiexec("));
-        if target.is_test() && files_below(source)?.into_iter().any(calls) {
-            programs.push(&*target.name);
-        }
-    }
-    Ok(programs)
-}
 
 /// The results of all runs, and the parts that were not run, each with the reason.
 #[derive(Debug, Default)]
@@ -66,31 +14,40 @@ pub(crate) struct Report {
     left_out: Vec<(&'static str, &'static str)>,
 }
 
-/// One `cargo test`: the sums of its `test result:` lines.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The programs that the summary names as the slowest.
+const SLOWEST: usize = 8;
+
+/// One program: the sums of its `test result:` lines.
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Run {
-    name: &'static str,
+    name: String,
     passed: usize,
     failed: usize,
     ignored: usize,
     succeeded: bool,
+    seconds: f64,
+    /// What a program printed that did not succeed.
+    output: String,
 }
 
 impl Run {
-    /// Runs the tests, passes their output on immediately and reads the results from it.
-    pub(crate) fn start(name: &'static str, command: &mut Command) -> Result<Run> {
-        let mut run = Run { name, ..Run::default() };
-        let status = read_lines(command, |line| {
-            println!("{line}");
-            run.add_line(line);
-        })?;
-        run.succeeded = status.success();
-        Ok(run)
+    pub(super) fn of(outcome: Outcome) -> Self {
+        let Outcome { name, output, status, seconds } = outcome;
+        let succeeded = status.is_some_and(|status| status.success());
+        let mut run = Self { name, succeeded, seconds, ..Self::default() };
+        output.lines().for_each(|line| run.add_line(line));
+        if !succeeded {
+            run.output = match status {
+                Some(status) => format!("{output}{status}\n"),
+                None => format!("{output}killed: it did not end\n"),
+            };
+        }
+        run
     }
 
     /// Adds the counts of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add_line(&mut self, line: &str) {
-        let Some((_, counts)) = line.split_once("test result: ") else { return };
+        let Some(counts) = line.strip_prefix("test result: ") else { return };
         let words: Vec<&str> = counts.split([' ', ';']).collect();
         let count = |what: &str| -> usize {
             let pair = words.windows(2).find(|pair| pair[1] == what);
@@ -101,15 +58,32 @@ impl Run {
         self.ignored += count("ignored");
     }
 
-    /// Failed without a failed test: the build failed, or a test program crashed.
+    /// Failed without a failed test: the program crashed or did not end.
     fn broke_off(&self) -> bool {
         !self.succeeded && self.failed == 0
+    }
+
+    /// The line of the program, after its output if it failed.
+    pub(super) fn line(&self) -> String {
+        let Self { name, passed, failed, ignored, succeeded, seconds, output } = self;
+        let word = if *succeeded { "ok    " } else { "FAILED" };
+        let mut line = String::new();
+        if !succeeded {
+            line += &format!("{name} failed:\n{output}");
+        }
+        line += &format!("{word} {seconds:>6.1} s  {name}: {passed} passed");
+        for (count, word) in [(failed, "failed"), (ignored, "ignored")] {
+            if *count > 0 {
+                line += &format!(", {count} {word}");
+            }
+        }
+        line
     }
 }
 
 impl Report {
     /// No runs, and what this machine lacks.
-    fn before_runs() -> Self {
+    pub(super) fn before_runs() -> Self {
         let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
         let pytorch = "not installed: tests compare with the golden files it made";
         let tensorboard = "not installed: its own reader did not read our event files";
@@ -131,13 +105,29 @@ impl Report {
         }
     }
 
+    /// Says before the tests that `--all` will fail.
+    pub(super) fn warn(&self, all: bool) {
+        if all && !self.missing.is_empty() {
+            let missing = self.names_of_missing();
+            println!("--all will fail: no {missing} here. `cargo xtask setup` installs it.");
+        }
+    }
+
+    /// The slowest programs, what failed, and what was left out.
     pub(crate) fn table(&self) -> String {
-        let mut table = String::from("\nran\n");
-        for run in &self.runs {
-            let Run { name, passed, failed, ignored, .. } = run;
-            let end = if run.broke_off() { "; broke off: see above" } else { "" };
-            table +=
-                &format!("  {name:<12} {passed} passed, {failed} failed, {ignored} ignored{end}\n");
+        let mut table = String::from("\nslowest\n");
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        for run in runs.iter().take(SLOWEST) {
+            table += &format!("  {:>6.1} s  {}\n", run.seconds, run.name);
+        }
+        for (at, run) in self.runs.iter().filter(|run| !run.succeeded).enumerate() {
+            table += if at == 0 { "failed\n" } else { "" };
+            let tests = run.output.lines().filter(|line| line.ends_with(" ... FAILED"));
+            let tests: Vec<&str> = tests.filter_map(|line| line.split(' ').nth(1)).collect();
+            let what =
+                if run.broke_off() { "broke off: see above".to_owned() } else { tests.join(", ") };
+            table += &format!("  {}: {what}\n", run.name);
         }
         let missing = self.missing.iter().map(|(what, why)| (*what, &**why));
         for (at, (what, why)) in missing.chain(self.left_out.iter().copied()).enumerate() {
@@ -154,6 +144,10 @@ impl Report {
         format!("{passed} passed, {} failed", failed.sum::<usize>())
     }
 
+    pub(super) fn has_tests(&self) -> bool {
+        self.runs.iter().any(|run| run.passed + run.failed > 0 || run.broke_off())
+    }
+
     fn names_of_missing(&self) -> String {
         self.missing.iter().map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
     }
@@ -166,7 +160,7 @@ impl Report {
 
     /// Success, or the command's final error.
     pub(crate) fn verdict(&self, all: bool) -> Result<()> {
-        let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| run.name);
+        let failed = self.runs.iter().filter(|run| !run.succeeded).map(|run| &*run.name);
         let (failed, missing) = (failed.collect::<Vec<_>>().join(", "), self.names_of_missing());
         ensure!(failed.is_empty(), "tests failed: {failed}");
         ensure!(!all || missing.is_empty(), "left out: {missing}; run `cargo xtask setup`");
@@ -176,31 +170,12 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn report(succeeded: bool, is_missing: bool) -> Report {
         let missing = is_missing.then(|| ("thing", "absent".to_owned())).into_iter().collect();
-        let runs = vec![Run { name: "workspace", passed: 5, succeeded, ..Run::default() }];
+        let runs = vec![Run { name: "nn".into(), passed: 5, succeeded, ..Run::default() }];
         Report { runs, missing, left_out: vec![("GPU", "none")] }
-    }
-
-    #[test]
-    fn every_test_program_that_calls_mpiexec_runs_with_mpi_too() {
-        let found = BTreeSet::from_iter(under_mpiexec().unwrap());
-        let known = [
-            "checkpoints",
-            "conformance",
-            "failed_step",
-            "faults",
-            "interface",
-            "mpiexec",
-            "servers",
-            "store",
-            "strategies",
-        ];
-        assert_eq!(Vec::from_iter(found), known);
     }
 
     #[test]
@@ -226,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_broke_off_counts_as_a_failure() {
+    fn a_program_that_broke_off_counts_as_a_failure() {
         let broken = report(false, false);
         assert_eq!(broken.closing_line(), "5 passed, 1 failed");
-        assert!(broken.table().contains("broke off"));
+        assert!(broken.table().contains("nn: broke off"));
         assert!(broken.verdict(false).is_err());
     }
 }

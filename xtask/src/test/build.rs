@@ -1,0 +1,114 @@
+//! The build that the checks and the tests share.
+//!
+//! The tests are built once, with everything that this machine has: MPI, and GPUs as the software GPU stands in for
+//! them. Tests that are not about GPUs run in this build as on a machine without a GPU.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use candelabrum_softgpu::Kit;
+use cargo_metadata::{Artifact, Message, Package};
+
+use crate::checkout::{repo_root, target_folder, workspace};
+use crate::machine;
+use crate::shell::{cargo, read_lines};
+
+/// How everything is built on this machine.
+#[derive(Debug)]
+pub(crate) struct Build {
+    features: Vec<&'static str>,
+    variables: Vec<(&'static str, OsString)>,
+    pub(crate) has_software_gpu: bool,
+}
+
+/// A built program with tests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Program {
+    /// The package, without the name that all of them begin with.
+    pub(crate) package: String,
+    pub(crate) target: String,
+    /// A library or a program of ours, with the tests in its sources.
+    pub(crate) has_unit_tests: bool,
+    pub(crate) path: PathBuf,
+    /// The folder of the package, in which cargo would run it.
+    pub(crate) folder: PathBuf,
+}
+
+impl Build {
+    pub(crate) fn of_this_machine() -> Result<Self> {
+        let has_software_gpu = machine::lacks_for_softgpu().is_empty();
+        let mut build = Self { features: Vec::new(), variables: Vec::new(), has_software_gpu };
+        if machine::lacks_for_mpi().is_empty() {
+            build.features.push("candelabrum/mpi");
+        }
+        if has_software_gpu {
+            let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
+            build.features.extend(["candelabrum/cuda", "candelabrum-softgpu/cuda"]);
+            build.variables = kit.environment();
+        }
+        Ok(build)
+    }
+
+    /// `cargo <args> --workspace`. For single packages cargo would choose other features of their dependencies, and
+    /// build candle again.
+    pub(crate) fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = cargo(args);
+        command.arg("--workspace");
+        if !self.features.is_empty() {
+            command.args(["--features", &self.features.join(",")]);
+        }
+        self.prepare(&mut command);
+        command
+    }
+
+    /// Sets the variables with which programs of this build are built and run.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+    }
+
+    /// Builds the programs that have tests, or of all of them those with these names.
+    pub(crate) fn programs(&self, names: Option<&BTreeSet<String>>) -> Result<Vec<Program>> {
+        let mut command = self.cargo(&["test", "--no-run"]);
+        for name in names.into_iter().flatten() {
+            command.args(["--test", name]);
+        }
+        let artifacts = artifacts(&mut command)?;
+        let mut programs: Vec<_> = artifacts.into_iter().filter_map(program).collect();
+        programs.sort();
+        Ok(programs)
+    }
+}
+
+/// Runs a build, and returns what it made.
+pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
+    let mut artifacts = Vec::new();
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let status = read_lines(command, |line| {
+        if let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) {
+            artifacts.push(artifact);
+        }
+    })?;
+    ensure!(status.success(), "the build failed ({status})");
+    Ok(artifacts)
+}
+
+fn program(artifact: Artifact) -> Option<Program> {
+    let path = artifact.executable.filter(|_| artifact.profile.test)?.into();
+    let mut packages = workspace().packages.iter();
+    let package = packages.find(|package| package.id == artifact.package_id)?;
+    Some(Program {
+        package: short(package).to_owned(),
+        has_unit_tests: !artifact.target.is_test(),
+        target: artifact.target.name,
+        path,
+        folder: package.manifest_path.parent()?.into(),
+    })
+}
+
+/// The name of a package without the one that all of them begin with.
+pub(crate) fn short(package: &Package) -> &str {
+    package.name.strip_prefix("candelabrum-").unwrap_or(&package.name)
+}
