@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 
-use super::operation::Fused;
+use super::operation::Operation;
 use crate::hooks;
 use crate::master::is_half;
 use crate::ops::profile::{self, Phase};
@@ -62,14 +62,14 @@ pub(super) fn are_forced() -> bool {
 }
 
 /// Computes `op` of contiguous inputs by its composite.
-pub(super) fn run<F: Fused>(
-    op: &F,
+pub(super) fn run(
+    op: &dyn Operation,
     shape: &Shape,
     dtype: DType,
     inputs: Vec<Option<Tensor>>,
 ) -> Result<Tensor> {
     if !dtype.is_float() {
-        return Err(Error::UnsupportedDTypeForOp(dtype, F::NAME).bt());
+        return Err(Error::UnsupportedDTypeForOp(dtype, op.name()).bt());
     }
     // Through the identity, the gradient of a watched parameter is reported in the middle of the
     // pass.
@@ -77,12 +77,12 @@ pub(super) fn run<F: Fused>(
         .into_iter()
         .map(|input| input.map(hooks::identity_if_watched).transpose())
         .collect::<Result<_>>()?;
-    let ys = profile::timed(Phase::Forward, F::NAME, shape.dims(), || op.composite(&inputs))?;
+    let ys = profile::timed(Phase::Forward, op.name(), shape.dims(), || op.composite(&inputs))?;
     if ys.elem_count() == 0 {
         return empty(shape, inputs.iter().flatten().chain([&ys]));
     }
     if ys.dtype() != dtype {
-        bail!("{}: a composite in {:?} instead of {dtype:?}, this is a bug", F::NAME, ys.dtype());
+        bail!("{}: a composite in {:?} instead of {dtype:?}, this is a bug", op.name(), ys.dtype());
     }
     if ys.shape() == shape { Ok(ys) } else { ys.reshape(shape) }
 }

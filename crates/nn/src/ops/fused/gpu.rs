@@ -11,29 +11,29 @@ use super::inbox::Inbox;
 use super::link::Target;
 use super::node::{self, Node};
 use super::on_gpu::GpuBackward;
-use super::operation::Fused;
+use super::operation::Operation;
 use crate::ops::pool::{Pooled, Values};
 use crate::ops::profile::{self, Phase};
 use crate::pass::{self, Place};
 
 /// The GPU, if kernels of the operation compute it there.
-pub(super) fn wanted<F: Fused>(op: &F, dtype: DType, device: &Device) -> Option<Gpu> {
+pub(super) fn wanted(op: &dyn Operation, dtype: DType, device: &Device) -> Option<Gpu> {
     let has_type = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     let has_kernels = has_type && !device.is_cpu() && op.on_gpu().is_some();
     if has_kernels && !composite::are_forced() { Gpu::of(device) } else { None }
 }
 
 /// Computes `op` of contiguous inputs on a GPU.
-pub(super) fn run<F: Fused>(
-    op: F,
+pub(super) fn run(
+    op: Box<dyn Operation>,
     shape: Shape,
     dtype: DType,
     inputs: Vec<Option<Tensor>>,
     gpu: &Gpu,
 ) -> Result<Tensor> {
-    let Some(kernels) = op.on_gpu() else { bail!("{}: no kernels, this is a bug", F::NAME) };
+    let Some(kernels) = op.on_gpu() else { bail!("{}: no kernels, this is a bug", op.name()) };
     let mut ys = gpu.numbers_of(element_of(dtype), shape.elem_count())?;
-    let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
+    let saved = profile::timed(Phase::Forward, op.name(), shape.dims(), || {
         let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
         with_numbers(&tensors, |numbers| kernels.forward(gpu, numbers, ys.cuda_numbers_mut()?))
     })?;
@@ -43,11 +43,11 @@ pub(super) fn run<F: Fused>(
     node::attach(op, targets, inputs, shape, ys, saved)
 }
 
-impl<F: Fused> Node<F> {
+impl Node {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
     pub(super) fn backward_on_gpu(&self, mut dys: Flat) -> Result<Vec<Option<Tensor>>> {
         let (Some(kernels), Some(gpu)) = (self.op.on_gpu(), self.gpu()) else {
-            bail!("{}: a gradient on another device than the result", F::NAME)
+            bail!("{}: a gradient on another device than the result", self.op.name())
         };
         let saved = match &self.saved {
             Values::Gpu(saved) => Some(saved.cuda_numbers()?),
@@ -70,7 +70,7 @@ impl<F: Fused> Node<F> {
                 let grads = gradients.iter_mut().map(Gradient::numbers).collect::<Result<_>>()?;
                 let dys = dys.cuda_numbers_mut()?;
                 let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
-                profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
+                profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
                     kernels.backward(pass)
                 })
             })?;

@@ -45,6 +45,7 @@ pub(super) use self::inbox::Inbox;
 use self::link::Target;
 pub(super) use self::on_gpu::{GpuBackward, OnGpu};
 pub(super) use self::operation::{Backward, Fused, Grads, Reads};
+use self::operation::{Kernels, Operation};
 pub(crate) use self::walk::backward;
 use super::float::for_float;
 use super::pool::Poolable;
@@ -60,34 +61,40 @@ pub(super) fn run<F: Fused>(
     shape: impl Into<Shape>,
     inputs: &[Option<&Tensor>],
 ) -> Result<Tensor> {
-    let shape = shape.into();
-    let Some(first) = inputs.iter().copied().flatten().next() else {
-        bail!("{}: no input", F::NAME)
-    };
+    run_operation(Box::new(op), shape.into(), inputs)
+}
+
+fn run_operation(
+    op: Box<dyn Operation>,
+    shape: Shape,
+    inputs: &[Option<&Tensor>],
+) -> Result<Tensor> {
+    let name = op.name();
+    let Some(first) = inputs.iter().copied().flatten().next() else { bail!("{name}: no input") };
     let (dtype, device) = (first.dtype(), first.device());
     if let Some(other) = inputs.iter().flatten().find(|other| other.dtype() != dtype) {
-        bail!("{}: inputs of dtype {dtype:?} and {:?}", F::NAME, other.dtype());
+        bail!("{name}: inputs of dtype {dtype:?} and {:?}", other.dtype());
     }
     let connected = || -> Result<Vec<Option<Tensor>>> {
         inputs.iter().map(|tensor| tensor.map(Tensor::contiguous).transpose()).collect()
     };
-    if let Some(gpu) = gpu::wanted(&op, dtype, device) {
+    if let Some(gpu) = gpu::wanted(&*op, dtype, device) {
         return gpu::run(op, shape, dtype, connected()?, &gpu);
     }
     if composite::is_wanted(device) {
-        return composite::run(&op, &shape, dtype, connected()?);
+        return composite::run(&*op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {
         return run_wide(op, shape, dtype, &connected()?);
     }
-    for_float!(dtype, F::NAME, T => {
+    for_float!(dtype, name, T => {
         let targets = inputs.iter().map(|input| Target::new(*input)).collect();
         let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
         let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
         let mut ys = zeros(shape.elem_count());
-        let saved = profile::timed(Phase::Forward, F::NAME, shape.dims(), || {
+        let saved = profile::timed(Phase::Forward, name, shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-            with_inputs(&tensors, F::NAME, |slices: &[&[T]]| op.forward(slices, &mut ys))
+            with_inputs(&tensors, name, |slices: &[&[T]]| T::forward(&*op, slices, &mut ys))
         })?;
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
         node::attach(op, targets, inputs, shape, ys, saved)
@@ -95,8 +102,8 @@ pub(super) fn run<F: Fused>(
 }
 
 /// Computes `op` of inputs in f16 or bf16 by its kernel in f32, and rounds the result.
-fn run_wide<F: Fused>(
-    op: F,
+fn run_wide(
+    op: Box<dyn Operation>,
     shape: Shape,
     dtype: DType,
     inputs: &[Option<Tensor>],
@@ -104,5 +111,5 @@ fn run_wide<F: Fused>(
     let wide = |input: &Option<Tensor>| input.as_ref().map(widen).transpose();
     let inputs: Vec<Option<Tensor>> = inputs.iter().map(wide).collect::<Result<_>>()?;
     let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-    run(op, shape, &inputs)?.to_dtype(dtype)
+    run_operation(op, shape, &inputs)?.to_dtype(dtype)
 }

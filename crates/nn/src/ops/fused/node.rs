@@ -12,7 +12,7 @@ use candle_core::{
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
 use super::link::{self, Differentiable, Link, Mark, Target};
-use super::operation::{Backward, Fused, Grads};
+use super::operation::{Backward, Grads, Kernels, Operation};
 use crate::hooks::{self, Watched};
 use crate::ops::elementwise::add_all;
 use crate::ops::float::{Float, for_float};
@@ -22,15 +22,15 @@ use crate::pass::Place;
 
 /// Makes a tensor of `ys`. If an input is in the graph, the tensor is too. The `targets` of the
 /// gradients are the inputs before they were made contiguous.
-pub(super) fn attach<F: Fused>(
-    op: F,
+pub(super) fn attach(
+    op: Box<dyn Operation>,
     targets: Vec<Option<Target>>,
     inputs: Vec<Option<Tensor>>,
     shape: Shape,
     ys: Storage,
     saved: Values,
 ) -> Result<Tensor> {
-    let reads = op.reads();
+    let (name, reads) = (op.name(), op.reads());
     let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
     let mut versions = Vec::new();
     for (number, target) in targets.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn attach<F: Fused>(
     }
     if parents.is_empty() {
         let any = inputs.iter().flatten().next();
-        return any.map_or_else(|| bail!("{}: no input", F::NAME), |any| result(any, ys, shape));
+        return any.map_or_else(|| bail!("{name}: no input"), |any| result(any, ys, shape));
     }
     // Detached: only the numbers are kept, not the graph below them.
     let kept = inputs
@@ -65,11 +65,11 @@ pub(super) fn attach<F: Fused>(
         inbox: Arc::clone(&inbox),
         ready: Mutex::default(),
     });
-    let token = Join::all(&node, F::NAME, parents)?;
+    let token = Join::all(&node, name, parents)?;
     let elements = shape.elem_count();
     let link = Link { token: token.clone(), node: Arc::clone(&node), inbox, elements, view: None };
     let mark = Arc::new(Mark::new(link));
-    let ys = Ys { name: F::NAME, shape, storage: Mutex::new(Some(ys)) };
+    let ys = Ys { name, shape, storage: Mutex::new(Some(ys)) };
     let emit = Emit { ys, mark: Arc::clone(&mark) };
     let result = token.apply_op1(emit)?;
     let numbers = result.detach();
@@ -81,8 +81,8 @@ pub(super) fn attach<F: Fused>(
 }
 
 /// One call of an operation, kept for the backward pass.
-pub(super) struct Node<F> {
-    pub(super) op: F,
+pub(super) struct Node {
+    pub(super) op: Box<dyn Operation>,
     /// By input. `None` for an input that needs no gradient.
     pub(super) targets: Vec<Option<Target>>,
     /// By input. `None` for an input that the backward does not read.
@@ -104,7 +104,7 @@ thread_local! {
 
 /// Drops the nodes of a chain one after the other. Recursion over a long chain of operations would
 /// need a deep stack.
-impl<F> Drop for Node<F> {
+impl Drop for Node {
     fn drop(&mut self) {
         let mut targets = mem::take(&mut self.targets);
         let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
@@ -129,7 +129,7 @@ impl<F> Drop for Node<F> {
     }
 }
 
-impl<F: Fused> Differentiable for Node<F> {
+impl Differentiable for Node {
     fn targets(&self) -> &[Option<Target>] {
         &self.targets
     }
@@ -144,7 +144,7 @@ impl<F: Fused> Differentiable for Node<F> {
             bail!(
                 "{}: `{}` was changed after the forward pass: run every backward pass that needs \
                  the old values before the parameter is updated, or run the forward pass again",
-                F::NAME,
+                self.op.name(),
                 watched.name()
             )
         }
@@ -152,7 +152,7 @@ impl<F: Fused> Differentiable for Node<F> {
             Some(Values::F32(dys)) => self.backward(dys)?,
             Some(Values::F64(dys)) => self.backward(dys)?,
             Some(Values::Gpu(dys)) => self.backward_on_gpu(dys)?,
-            None => bail!("{}: the result has no gradient, this is a bug", F::NAME),
+            None => bail!("{}: the result has no gradient, this is a bug", self.op.name()),
         };
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
         Ok(())
@@ -167,19 +167,19 @@ impl<F: Fused> Differentiable for Node<F> {
     }
 }
 
-impl<F: Fused> Node<F> {
+impl Node {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
-    fn backward<T: Float>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
+    fn backward<T: Kernels>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
         if let (Some(view), Some(Some(Target::Link(link)))) = (self.op.view(), self.targets.first())
             && link.view.is_none()
         {
-            profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
+            profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
                 link.inbox.deliver_view(view, &dys, link.elements);
             });
             return Ok(vec![None]);
         }
         let Some(saved) = T::values(&self.saved) else {
-            bail!("{}: a gradient of another dtype than the result", F::NAME)
+            bail!("{}: a gradient of another dtype than the result", self.op.name())
         };
         let kept = self.kept.iter().map(Option::as_ref);
         let tensors: Vec<Option<&Tensor>> = kept.chain([self.output.get()]).collect();
@@ -192,14 +192,14 @@ impl<F: Fused> Node<F> {
             let wanted = wanted.map(|(number, target)| target.as_ref().filter(|_| copied(number)));
             let mut gradients: Vec<Gradient<'_, T>> =
                 wanted.zip(places).map(|(target, place)| Gradient::new(target, place)).collect();
-            with_inputs(&tensors, F::NAME, |slices: &[&[T]]| {
+            with_inputs(&tensors, self.op.name(), |slices: &[&[T]]| {
                 let (ys, inputs) = slices.split_last().expect("the result is among them");
                 let grads = Grads(gradients.iter_mut().map(Gradient::slice).collect());
                 let dys = &mut *dys;
                 let is_passed = passed.is_some();
                 let pass = Backward { inputs, ys, saved, dys, is_passed, grads };
-                profile::timed(Phase::Backward, F::NAME, &self.output_dims, || {
-                    self.op.backward(pass)
+                profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
+                    T::backward(&*self.op, pass)
                 })
             })?;
             gradients.into_iter().map(Gradient::finish).collect()
