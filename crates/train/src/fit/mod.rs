@@ -105,7 +105,7 @@ impl<'a> Fit<'a> {
             given.check(task.parts().first().map(|(_, part)| &**part))?;
         }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
-        Session::new(&config, loading, hooks, out).run(task, train, test)
+        Session::new(task, test, &config, loading, hooks, out).run(train)
     }
 }
 

@@ -29,7 +29,10 @@ use crate::{EpochReport, Error, Metrics, RanksOpt, Result, StrategyReport, evalu
 const MOST_NOTES: usize = 3;
 
 /// A run, between its start and its end.
-pub(super) struct Session<'s, 'a> {
+pub(super) struct Session<'s, 'a, T: ?Sized, E> {
+    task: &'s mut T,
+    /// The data for evaluations.
+    test: Option<&'s E>,
     config: &'s FitConfig,
     loading: LoaderOptions,
     hooks: Vec<Box<dyn Hook + 'a>>,
@@ -93,14 +96,23 @@ enum End {
     Stopped(String),
 }
 
-impl<'s, 'a> Session<'s, 'a> {
+impl<'s, 'a, T, E> Session<'s, 'a, T, E>
+where
+    T: Task<E::Batch> + ?Sized,
+    E: Dataset + Clone,
+    E::Batch: Collated,
+{
     pub(super) fn new(
+        task: &'s mut T,
+        test: Option<&'s E>,
         config: &'s FitConfig,
         loading: LoaderOptions,
         hooks: Vec<Box<dyn Hook + 'a>>,
         out: Option<&'a mut dyn Write>,
     ) -> Self {
         Self {
+            task,
+            test,
             config,
             loading,
             hooks,
@@ -119,41 +131,25 @@ impl<'s, 'a> Session<'s, 'a> {
         }
     }
 
-    pub(super) fn run<B, T, D, E>(
-        mut self,
-        task: &mut T,
-        train: &D,
-        test: Option<&E>,
-    ) -> Result<Vec<EpochReport>>
+    pub(super) fn run<D>(mut self, train: &D) -> Result<Vec<EpochReport>>
     where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        D: Dataset<Batch = B> + Clone,
-        E: Dataset<Batch = B> + Clone,
+        D: Dataset<Batch = E::Batch> + Clone,
     {
         let params: Vec<Params> =
-            task.parts().iter().map(|(_, part)| part.params().clone()).collect();
-        if !task.group().is_world_root() {
+            self.task.parts().iter().map(|(_, part)| part.params().clone()).collect();
+        if !self.task.group().is_world_root() {
             self.lines = Lines::new(None);
         }
-        let result = evaluation::in_mode(&params, true, || self.run_epochs(task, train, test));
+        let result = evaluation::in_mode(&params, true, || self.run_epochs(train));
         result.inspect_err(|error| self.hooks.iter_mut().for_each(|hook| hook.on_error(error)))
     }
 
-    fn run_epochs<B, T, D, E>(
-        &mut self,
-        task: &mut T,
-        train: &D,
-        test: Option<&E>,
-    ) -> Result<Vec<EpochReport>>
+    fn run_epochs<D>(&mut self, train: &D) -> Result<Vec<EpochReport>>
     where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        D: Dataset<Batch = B> + Clone,
-        E: Dataset<Batch = B> + Clone,
+        D: Dataset<Batch = E::Batch> + Clone,
     {
-        let group = task.group().clone();
-        let before = *task.position();
+        let group = self.task.group().clone();
+        let before = *self.task.position();
         self.end = before.epoch + self.config.epochs;
         let has_peers = group.world_size() > 1;
         // The digest of all data takes time: only other ranks and later runs need it.
@@ -161,14 +157,14 @@ impl<'s, 'a> Session<'s, 'a> {
             self.settings = settings::of_run(self.config, train)?;
         }
         if has_peers {
-            let test = test.map(Dataset::fingerprint).transpose()?;
+            let test = self.test.map(Dataset::fingerprint).transpose()?;
             let hooks = kept::keys(&self.hooks);
             let other =
                 [("the hooks", hooks.join(", ")), ("the test data", test.unwrap_or_default())];
             settings::check_same(&group, &self.settings, self.config, before, other)?;
         }
-        let loader = self.begin(task, train, &group)?;
-        self.each_hook(task, |hook, run| hook.on_start(run))?;
+        let loader = self.begin(train, &group)?;
+        self.each_hook(|hook, run| hook.on_start(run))?;
         let mut reports = Vec::new();
         let mut stopped = self.ended.as_ref().map(|ended| ended.reason.clone());
         let has_ended = stopped.is_some();
@@ -176,58 +172,59 @@ impl<'s, 'a> Session<'s, 'a> {
             let note = format!(
                 "the run has ended: {why}; nothing is trained. To go on, leave out the hook that has ended it, or name a checkpoint to resume from"
             );
-            self.note(&group, &note);
+            self.note(&note);
         }
-        while task.position().epoch < self.end && stopped.is_none() {
-            let epoch = task.position().epoch;
+        while self.task.position().epoch < self.end && stopped.is_none() {
+            let epoch = self.task.position().epoch;
             self.lines.starting(epoch);
             let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
-            let clock = EpochClock::start(task);
-            if let End::Stopped(why) = self.train_epoch(task, &loader, test)? {
+            let clock = EpochClock::start(self.task);
+            if let End::Stopped(why) = self.train_epoch(&loader)? {
                 stopped = Some(why);
                 break;
             }
-            let trained = *task.position();
-            *task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
-            let Some((report, mut decision)) = self.end_epoch(task, test, &clock)? else {
+            let trained = *self.task.position();
+            *self.task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
+            let Some((report, mut decision)) = self.end_epoch(&clock)? else {
                 // The run that continues has no step left in this epoch, and evaluates.
-                *task.position() = trained;
+                *self.task.position() = trained;
                 stopped = self.config.interrupt.ended().map(interrupted_by);
                 break;
             };
             reports.push(report);
-            decision.save |= self.is_due(task.position().step);
-            stopped = self.obey(task, decision)?;
+            let step = self.task.position().step;
+            decision.save |= self.is_due(step);
+            stopped = self.obey(decision)?;
         }
-        self.finish(task, stopped.as_deref(), has_ended)?;
+        self.finish(stopped.as_deref(), has_ended)?;
         Ok(reports)
     }
 
     /// Continues from a checkpoint, if there is one, and divides the data.
-    fn begin<B, T, D>(&mut self, task: &mut T, train: &D, group: &Group) -> Result<Loader<D>>
+    fn begin<D>(&mut self, train: &D, group: &Group) -> Result<Loader<D>>
     where
-        T: Task<B> + ?Sized,
-        D: Dataset<Batch = B> + Clone,
-        B: Collated,
+        D: Dataset<Batch = E::Batch> + Clone,
     {
         let ranks = group.world_size();
         let mut batch = self.config.batch_size * self.config.accumulate.max(1);
         self.settings.global_batch_size = Some(batch * ranks);
         if let Some((dir, config)) = &self.config.checkpoints {
-            let begins = *task.position() == Position::default();
+            let begins = *self.task.position() == Position::default();
             let mut checkpoints = Checkpoints::open(dir, group, config.clone(), begins)?;
             let resumed = match begins {
-                true => checkpoints.resume(&mut as_parts(&mut task.parts()), &self.settings)?,
+                true => {
+                    checkpoints.resume(&mut as_parts(&mut self.task.parts()), &self.settings)?
+                }
                 false => None,
             };
             if let Some(resumed) = resumed {
-                batch = self.resume(task, resumed, batch, ranks)?;
+                batch = self.resume(resumed, batch, ranks)?;
                 let abandoned = checkpoints.abandon()?;
                 if abandoned > 0 {
                     let note = format!(
                         "{abandoned} later checkpoint(s) now have names that begin with `abandoned-`"
                     );
-                    self.note(group, &note);
+                    self.note(&note);
                 }
             }
             self.checkpoints = Some(checkpoints);
@@ -237,19 +234,13 @@ impl<'s, 'a> Session<'s, 'a> {
         let sampler = evaluation::sampler(group, train, batch, Some(seed), remainder)?;
         (self.steps_per_epoch, self.global_batch) = (sampler.steps(), sampler.global_batch_size());
         self.settings.global_batch_size = Some(self.global_batch);
-        settings::add_that_may_change(&mut self.settings, task);
+        settings::add_that_may_change(&mut self.settings, self.task);
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
     /// Takes over what a checkpoint has. Returns this rank's batch: at another number of ranks the global batches
     /// stay as they were.
-    fn resume<B, T: Task<B> + ?Sized>(
-        &mut self,
-        task: &mut T,
-        resumed: Resumed,
-        batch: usize,
-        ranks: usize,
-    ) -> Result<usize> {
+    fn resume(&mut self, resumed: Resumed, batch: usize, ranks: usize) -> Result<usize> {
         let Resumed { path, state, world_size, skipped, is_branch } = resumed;
         let RunState { position, settings, shared, metrics, .. } = state;
         let refuse = |what: String| Error::Checkpoint { path: path.clone(), what };
@@ -257,10 +248,10 @@ impl<'s, 'a> Session<'s, 'a> {
         let own = settings.global_batch_size.map_or(batch, |saved| saved / ranks);
         let kept = Kept::of_shared(&shared, position.step);
         let kept = kept.map_err(|error| refuse(format!("cannot be continued: {error}")))?;
-        *task.position() = position;
+        *self.task.position() = position;
         self.metrics = metrics;
         for why in skipped {
-            self.note(task.group(), &format!("skipped a newer checkpoint: {why}"));
+            self.note(&format!("skipped a newer checkpoint: {why}"));
         }
         let Position { epoch, step_in_epoch, step } = position;
         let resumed_from = path.clone();
@@ -270,17 +261,17 @@ impl<'s, 'a> Session<'s, 'a> {
         if world_size != ranks {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {own}");
         }
-        self.note(task.group(), &note);
+        self.note(&note);
         if settings.data.is_some() && settings.data != self.settings.data {
             // Of format 1, whose fingerprints of some data were others. It is refused otherwise.
             let note = "the checkpoint is of an earlier version, so its training data could not be compared with these";
-            self.note(task.group(), note);
+            self.note(note);
         }
         let mut here = RunSettings::default();
-        settings::add_that_may_change(&mut here, task);
+        settings::add_that_may_change(&mut here, self.task);
         for Change { what, there, here } in settings.changed(&here) {
             let note = format!("{what} was `{there}` until then, and is `{here}` from now on");
-            self.note(task.group(), &note);
+            self.note(&note);
         }
         let keys = kept::keys(&self.hooks);
         let mut notes = Vec::new();
@@ -289,7 +280,7 @@ impl<'s, 'a> Session<'s, 'a> {
                 notes.extend(kept::restore(&mut **hook, state)?);
             }
         }
-        notes.iter().for_each(|note| self.note(task.group(), note));
+        notes.iter().for_each(|note| self.note(note));
         self.evaluated = kept.evaluated;
         // Who goes back to a checkpoint wants to go on from there, and so does who leaves the hook out.
         let is_left_out =
@@ -300,29 +291,22 @@ impl<'s, 'a> Session<'s, 'a> {
     }
 
     /// Trains the rest of an epoch.
-    fn train_epoch<B, T, D, E>(
-        &mut self,
-        task: &mut T,
-        loader: &Loader<D>,
-        test: Option<&E>,
-    ) -> Result<End>
+    fn train_epoch<D>(&mut self, loader: &Loader<D>) -> Result<End>
     where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        D: Dataset<Batch = B>,
-        E: Dataset<Batch = B> + Clone,
+        D: Dataset<Batch = E::Batch>,
     {
-        let Position { epoch, step_in_epoch, .. } = *task.position();
-        let group = task.group().clone();
-        let (option, _) = task.strategy();
-        let control = self.control(task);
+        let Position { epoch, step_in_epoch, .. } = *self.task.position();
+        let group = self.task.group().clone();
+        let (option, _) = self.task.strategy();
+        let control = self.control();
         // A signal has cut the evaluation after the last step, and the run continues.
-        let is_evaluated = |last: &Evaluated| last.step == task.position().step;
+        let position = *self.task.position();
+        let is_evaluated = self.evaluated.as_ref().is_some_and(|last| last.step == position.step);
         if self.resumed.is_some()
-            && test.is_some()
-            && !self.evaluated.as_ref().is_some_and(is_evaluated)
-            && self.evaluates_after(*task.position())
-            && let Some(why) = self.close_step(task, test, &control, Asked::default())?
+            && self.test.is_some()
+            && !is_evaluated
+            && self.evaluates_after(position)
+            && let Some(why) = self.close_step(&control, Asked::default())?
         {
             return Ok(End::Stopped(why));
         }
@@ -332,25 +316,25 @@ impl<'s, 'a> Session<'s, 'a> {
             step_in_epoch,
             group.is_world_root(),
         );
-        let first = figures(task, option);
+        let first = figures(self.task, option);
         let mut batches = loader.epoch(epoch, step_in_epoch)?;
         while let Some(batch) = wait_for_batch(&mut batches) {
             let batch = batch?;
-            if let Some(why) = self.train_batch(task, &batch)? {
+            if let Some(why) = self.train_batch(&batch)? {
                 progress.finish();
                 return Ok(End::Stopped(why));
             }
-            let Position { step_in_epoch, step, .. } = *task.position();
+            let Position { step_in_epoch, step, .. } = *self.task.position();
             let position = Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
-            *task.position() = position;
-            for note in task.parts().into_iter().flat_map(|(_, part)| part.take_notices()) {
-                self.note_with(&group, &note, Some(&progress));
-            }
+            *self.task.position() = position;
+            let notices = |(_, part): (&str, &mut dyn RanksOpt)| part.take_notices();
+            let notices: Vec<_> = self.task.parts().into_iter().flat_map(notices).collect();
+            notices.iter().for_each(|note| self.note_with(note, Some(&progress)));
             progress.step(self.global_batch, self.last.loss, || {
-                cost(&(figures(task, option) - first), residual_norm(task))
+                cost(&(figures(self.task, option) - first), residual_norm(self.task))
             });
-            let asked = self.after_step(task)?;
-            if let Some(why) = self.close_step(task, test, &control, asked)? {
+            let asked = self.after_step()?;
+            if let Some(why) = self.close_step(&control, asked)? {
                 progress.finish();
                 return Ok(End::Stopped(why));
             }
@@ -361,22 +345,18 @@ impl<'s, 'a> Session<'s, 'a> {
 
     /// A step on a batch, which may be empty: the last one of an uneven epoch, of which this rank has no part. Returns
     /// why the training ends, if a hook ends it because the step has failed on all ranks.
-    fn train_batch<B, T>(&mut self, task: &mut T, batch: &B) -> Result<Option<String>>
-    where
-        B: Collated,
-        T: Task<B> + ?Sized,
-    {
-        let learning_rate = task.parts().first().and_then(|(_, part)| part.learning_rate());
-        let is_last = task.position().step_in_epoch + 1 == self.steps_per_epoch;
+    fn train_batch(&mut self, batch: &E::Batch) -> Result<Option<String>> {
+        let learning_rate = self.task.parts().first().and_then(|(_, part)| part.learning_rate());
+        let is_last = self.task.position().step_in_epoch + 1 == self.steps_per_epoch;
         let before = self.metrics.loss_weight();
         let trained = match batch.is_empty() {
             true => Ok(self.last.loss),
-            false => task.train(batch, &mut self.metrics),
+            false => self.task.train(batch, &mut self.metrics),
         };
         let trained = trained.and_then(|loss| {
             if self.config.uneven && is_last {
                 // Some ranks may have no part of this step.
-                task.join()?;
+                self.task.join()?;
             }
             Ok(loss)
         });
@@ -392,7 +372,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let mut end = None;
         let keys = kept::keys(&self.hooks);
         let mut number = 0;
-        self.each_hook(task, |hook, run| {
+        self.each_hook(|hook, run| {
             if let Some(reason) = hook.on_bad_step(run, &error)? {
                 let hook = Some(keys[number].clone());
                 end.get_or_insert(Ended { reason, hook });
@@ -406,22 +386,11 @@ impl<'s, 'a> Session<'s, 'a> {
 
     /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why
     /// the training ends, if it does.
-    fn close_step<B, T, E>(
-        &mut self,
-        task: &mut T,
-        test: Option<&E>,
-        control: &Control,
-        mut asked: Asked,
-    ) -> Result<Option<String>>
-    where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        E: Dataset<Batch = B> + Clone,
-    {
-        let position = *task.position();
+    fn close_step(&mut self, control: &Control, mut asked: Asked) -> Result<Option<String>> {
+        let position = *self.task.position();
         if self.evaluates_after(position)
-            && let Some(test) = test
-            && self.evaluate(task, test, &mut asked)?.is_none()
+            && let Some(test) = self.test
+            && self.evaluate(test, &mut asked)?.is_none()
         {
             // The run that continues evaluates, and is not complete before.
             asked.go_on();
@@ -432,8 +401,8 @@ impl<'s, 'a> Session<'s, 'a> {
             asked.save();
         }
         let decision = control.after_step(asked, is_last)?;
-        *task.position() = control.last_position(position)?;
-        self.obey(task, decision)
+        *self.task.position() = control.last_position(position)?;
+        self.obey(decision)
     }
 
     /// Whether an evaluation is due after this step, beside those after each epoch.
@@ -443,58 +412,44 @@ impl<'s, 'a> Session<'s, 'a> {
     }
 
     /// How the ranks decide.
-    fn control<B, T: Task<B> + ?Sized>(&self, task: &mut T) -> Control {
-        let in_step = task.parts().iter().all(|(_, part)| part.is_in_step());
+    fn control(&mut self) -> Control {
+        let in_step = self.task.parts().iter().all(|(_, part)| part.is_in_step());
         let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
-        Control::new(task.group(), &self.config.interrupt, hooks_act, in_step)
+        Control::new(self.task.group(), &self.config.interrupt, hooks_act, in_step)
     }
 
     /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
-    fn obey<B, T: Task<B> + ?Sized>(
-        &mut self,
-        task: &mut T,
-        decision: Decision,
-    ) -> Result<Option<String>> {
+    fn obey(&mut self, decision: Decision) -> Result<Option<String>> {
         let Decision { stop, ended_by, save, best } = decision;
         if let (Some(reason), Some(hook)) = (&stop, ended_by) {
             let hook = hook.and_then(|hook| kept::keys(&self.hooks).into_iter().nth(hook));
             self.ended = Some(Ended { reason: reason.clone(), hook });
         }
         if save {
-            self.save(task, &best)?;
+            self.save(&best)?;
         }
         Ok(stop)
     }
 
     /// The report of an epoch, after its evaluation. `None` if a signal has cut the evaluation: then nothing has
     /// changed.
-    fn end_epoch<B, T, E>(
-        &mut self,
-        task: &mut T,
-        test: Option<&E>,
-        clock: &EpochClock,
-    ) -> Result<Option<(EpochReport, Decision)>>
-    where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        E: Dataset<Batch = B> + Clone,
-    {
-        let group = task.group().clone();
+    fn end_epoch(&mut self, clock: &EpochClock) -> Result<Option<(EpochReport, Decision)>> {
+        let group = self.task.group().clone();
         let train_seconds = clock.start.elapsed().as_secs_f64();
-        let (option, _) = task.strategy();
-        let steps = figures(task, option) - clock.figures;
-        let traffic = traffic(task) - clock.traffic;
-        let residual_norm = residual_norm(task);
+        let (option, _) = self.task.strategy();
+        let steps = figures(self.task, option) - clock.figures;
+        let traffic = traffic(self.task) - clock.traffic;
+        let residual_norm = residual_norm(self.task);
         if steps.skipped > 1 {
             let note = format!("{} of {} steps were left out", steps.skipped, steps.steps);
-            self.note(&group, &note);
+            self.note(&note);
         }
         let own = std::mem::take(&mut self.metrics);
         let trained = own.over_ranks(&*group)?;
         self.lines.trained(&trained);
         let (mut asked, mut evaluated) = (Asked::default(), None);
-        if let Some(test) = test {
-            evaluated = self.evaluate(task, test, &mut asked)?;
+        if let Some(test) = self.test {
+            evaluated = self.evaluate(test, &mut asked)?;
             if evaluated.is_none() {
                 self.metrics = own;
                 return Ok(None);
@@ -503,7 +458,7 @@ impl<'s, 'a> Session<'s, 'a> {
         let seconds = clock.start.elapsed().as_secs_f64();
         self.lines.evaluated(evaluated.as_ref(), seconds);
         let report = EpochReport {
-            epoch: task.position().epoch - 1,
+            epoch: self.task.position().epoch - 1,
             train_loss: trained.loss,
             train_accuracy: trained.measure("accuracy"),
             eval_accuracy: evaluated.as_ref().and_then(|metrics| metrics.measure("accuracy")),
@@ -519,43 +474,33 @@ impl<'s, 'a> Session<'s, 'a> {
             exposed_comm_seconds: traffic.exposed.as_secs_f64(),
             strategy: StrategyReport::new(option, &steps, residual_norm),
             notes: std::mem::take(&mut self.notes),
-            parameters_sha256: equal_parameters(task)?,
+            parameters_sha256: equal_parameters(self.task)?,
         };
-        self.ask(task, &mut asked, |hook, run| hook.after_epoch(run, &report))?;
+        self.ask(&mut asked, |hook, run| hook.after_epoch(run, &report))?;
         Ok(Some((report, Decision::from(asked))))
     }
 
     /// Evaluates on all of `test`, and asks the hooks. A model that has been evaluated after this step is not evaluated
     /// again, and the hooks know its metrics. `None` if a signal has cut the evaluation, on all ranks.
-    fn evaluate<B, T, E>(
-        &mut self,
-        task: &mut T,
-        test: &E,
-        asked: &mut Asked,
-    ) -> Result<Option<Metrics>>
-    where
-        B: Collated,
-        T: Task<B> + ?Sized,
-        E: Dataset<Batch = B> + Clone,
-    {
-        let step = task.position().step;
+    fn evaluate(&mut self, test: &E, asked: &mut Asked) -> Result<Option<Metrics>> {
+        let step = self.task.position().step;
         if let Some(evaluated) = self.evaluated.as_ref().filter(|last| last.step == step) {
             return Ok(Some(evaluated.metrics.clone()));
         }
         let batch = self.config.batch_size;
-        let control = self.control(task);
-        let metrics = evaluation::run(task, test, batch, &self.loading, || control.goes_on())?;
+        let control = self.control();
+        let metrics = evaluation::run(self.task, test, batch, &self.loading, || control.goes_on())?;
         let Some(metrics) = metrics else { return Ok(None) };
         self.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
         // A hook may compare with the best checkpoint, so it must know whether that has been written.
-        self.settle(task)?;
-        self.ask(task, asked, |hook, run| hook.on_evaluate(run, &metrics))?;
+        self.settle()?;
+        self.ask(asked, |hook, run| hook.on_evaluate(run, &metrics))?;
         Ok(Some(metrics))
     }
 
-    fn after_step<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<Asked> {
+    fn after_step(&mut self) -> Result<Asked> {
         let mut asked = Asked::default();
-        self.ask(task, &mut asked, |hook, run| {
+        self.ask(&mut asked, |hook, run| {
             let action = hook.after_step(run)?;
             Ok(if hook.acts_after_steps() { action } else { Action::NOTHING })
         })?;
@@ -563,14 +508,13 @@ impl<'s, 'a> Session<'s, 'a> {
     }
 
     /// Adds to `asked` what `f` says that each hook asks for.
-    fn ask<B, T: Task<B> + ?Sized>(
+    fn ask(
         &mut self,
-        task: &mut T,
         asked: &mut Asked,
         mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<Action>,
     ) -> Result<()> {
         let mut number = 0;
-        self.each_hook(task, |hook, run| {
+        self.each_hook(|hook, run| {
             asked.add(number, f(hook, run)?);
             number += 1;
             Ok(())
@@ -578,13 +522,13 @@ impl<'s, 'a> Session<'s, 'a> {
     }
 
     /// Waits for the checkpoint that is being written, and tells the hooks whether it is on the disk.
-    fn settle<B, T: Task<B> + ?Sized>(&mut self, task: &mut T) -> Result<()> {
+    fn settle(&mut self) -> Result<()> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let Some(outcome) = checkpoints.wait()? else { return Ok(()) };
         if let Some(why) = &outcome.failed {
-            self.note(task.group(), &format!("{why}; the training goes on"));
+            self.note(&format!("{why}; the training goes on"));
         }
-        self.each_hook(task, |hook, run| hook.on_written(run, &outcome))
+        self.each_hook(|hook, run| hook.on_written(run, &outcome))
     }
 
     fn is_due(&self, step: u64) -> bool {
@@ -592,14 +536,14 @@ impl<'s, 'a> Session<'s, 'a> {
     }
 
     /// Makes a checkpoint. `best` has the hooks for which it is the best one, with the values.
-    fn save<B, T: Task<B> + ?Sized>(&mut self, task: &mut T, best: &[(usize, f64)]) -> Result<()> {
+    fn save(&mut self, best: &[(usize, f64)]) -> Result<()> {
         if self.checkpoints.is_none() {
             return Ok(());
         }
         // The states of hooks depend on whether the checkpoint before this one is on the disk.
-        self.settle(task)?;
+        self.settle()?;
         let Some(mut checkpoints) = self.checkpoints.take() else { return Ok(()) };
-        let position = *task.position();
+        let position = *self.task.position();
         let files = kept::best_files(&self.hooks);
         let best = best.iter().filter_map(|&(hook, value)| {
             let (file, measure) = files.get(hook).cloned().flatten()?;
@@ -618,23 +562,18 @@ impl<'s, 'a> Session<'s, 'a> {
             metrics: self.metrics.clone(),
             best: best.collect(),
         };
-        let saved = checkpoints.save(&mut as_parts(&mut task.parts()), &state);
+        let saved = checkpoints.save(&mut as_parts(&mut self.task.parts()), &state);
         self.checkpoints = Some(checkpoints);
         let saved = saved?;
-        self.each_hook(task, |hook, run| hook.on_checkpoint(run, &saved))
+        self.each_hook(|hook, run| hook.on_checkpoint(run, &saved))
     }
 
     /// Makes the last checkpoint, waits for it, and tells the hooks. `is_said`: the user knows why the run has ended.
-    fn finish<B, T: Task<B> + ?Sized>(
-        &mut self,
-        task: &mut T,
-        stopped: Option<&str>,
-        is_said: bool,
-    ) -> Result<()> {
-        self.settle(task)?;
-        let step = task.position().step;
+    fn finish(&mut self, stopped: Option<&str>, is_said: bool) -> Result<()> {
+        self.settle()?;
+        let step = self.task.position().step;
         if self.checkpoints.as_ref().is_some_and(|all| all.last() != Some(step)) {
-            self.save(task, &[])?;
+            self.save(&[])?;
         }
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.finish()?;
@@ -642,22 +581,21 @@ impl<'s, 'a> Session<'s, 'a> {
         if let Some(why) = stopped.filter(|_| !is_said) {
             let saved = self.checkpoints.as_ref().map(|all| all.path_of(step));
             let saved = saved.map(|path| format!("; saved {}", path.display())).unwrap_or_default();
-            self.note(task.group(), &format!("the training ends after {step} steps: {why}{saved}"));
+            self.note(&format!("the training ends after {step} steps: {why}{saved}"));
         }
-        self.each_hook(task, |hook, run| hook.on_end(run, stopped))
+        self.each_hook(|hook, run| hook.on_end(run, stopped))
     }
 
     /// Calls `f` with each hook.
-    fn each_hook<B, T: Task<B> + ?Sized>(
+    fn each_hook(
         &mut self,
-        task: &mut T,
         mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         if self.hooks.is_empty() {
             return Ok(());
         }
-        let position = *task.position();
-        let mut parts = task.parts();
+        let position = *self.task.position();
+        let mut parts = self.task.parts();
         for hook in &mut self.hooks {
             let mut run = Run {
                 position,
@@ -677,17 +615,17 @@ impl<'s, 'a> Session<'s, 'a> {
         Ok(())
     }
 
-    fn note(&mut self, group: &Group, note: &str) {
-        self.note_with(group, note, None);
+    fn note(&mut self, note: &str) {
+        self.note_with(note, None);
     }
 
     /// Prints a note on rank 0, and keeps it for the report. Steps often repeat a note, so only the first few of an
     /// epoch are printed and kept.
-    fn note_with(&mut self, group: &Group, note: &str, progress: Option<&Progress>) {
+    fn note_with(&mut self, note: &str, progress: Option<&Progress>) {
         if self.notes.len() == MOST_NOTES && progress.is_some() {
             return;
         }
-        if group.is_world_root() {
+        if self.task.group().is_world_root() {
             Progress::note(progress, note);
         }
         self.hooks.iter_mut().for_each(|hook| hook.on_note(note));
