@@ -10,7 +10,6 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::Duration;
 
 use candelabrum::nn::ops::bf16_instructions;

@@ -6,7 +6,6 @@ mod common;
 use std::env;
 use std::net::TcpListener;
 use std::process::{Command, ExitCode, Output};
-use std::thread;
 use std::time::Duration;
 
 use candelabrum::kvstore::{Error, KvStore};

@@ -103,7 +103,7 @@ impl Running {
         if self.status().is_some() {
             return;
         }
-        drop(kill_process(Pid::from_child(&self.child), Signal::TERM));
+        kill_process(Pid::from_child(&self.child), Signal::TERM).ok();
         let asked = Instant::now();
         while self.status().is_none() && asked.elapsed() < LAST_MOMENT {
             thread::sleep(PAUSE);
