@@ -36,10 +36,10 @@ pub(crate) struct Job {
     pub(crate) lane: Lane,
 }
 
-/// What became of a job.
+/// What became of a job, which can be run again.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) name: String,
+    pub(crate) job: Job,
     pub(crate) output: String,
     /// `None` if the program did not end in time.
     pub(crate) status: Option<ExitStatus>,
@@ -99,5 +99,5 @@ fn run_job(mut job: Job, folder: &Path) -> Result<Outcome> {
         child.wait()?;
     }
     let output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-    Ok(Outcome { name: job.name, output, status, seconds: start.elapsed().as_secs_f64() })
+    Ok(Outcome { job, output, status, seconds: start.elapsed().as_secs_f64() })
 }

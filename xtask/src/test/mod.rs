@@ -191,7 +191,8 @@ fn command(build: &Build, program: &Program) -> Command {
     command
 }
 
-/// Runs the jobs, the long ones first, and prints a line for each, with the output of those that fail. Tests that start
+/// Runs the jobs, the long ones first, and prints a line for each, with the output of those that fail. Programs that
+/// fail run once more, alone. Tests that start
 /// examples build them first, unless everything is built.
 fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Result<()> {
     for job in jobs.iter_mut().filter(|_| all_is_built) {
@@ -204,11 +205,25 @@ fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Resu
     jobs.sort_by_key(rank);
     let count = jobs.len();
     println!("\n== {count} programs with tests");
+    let mut failed = Vec::new();
     jobs::run(jobs, |outcome| {
-        let run = Run::of(outcome);
+        let run = Run::of(&outcome);
         println!("[{}/{count}] {}", report.runs.len() + 1, run.line());
+        if !run.succeeded {
+            failed.push(outcome.job);
+        }
         report.runs.push(run);
-    })
+    })?;
+    // A test may be too slow beside others. The report says so.
+    for job in failed {
+        println!("again, alone: {}", job.name);
+        jobs::run(vec![job], |outcome| {
+            let run = Run::of(&outcome);
+            println!("{}", run.line());
+            report.replace(run);
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

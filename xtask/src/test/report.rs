@@ -24,15 +24,16 @@ pub(crate) struct Run {
     passed: usize,
     failed: usize,
     ignored: usize,
-    succeeded: bool,
+    pub(super) succeeded: bool,
     seconds: f64,
-    /// What a program printed that did not succeed.
+    /// What a program printed that did not succeed, or did not in its first run.
     output: String,
 }
 
 impl Run {
-    pub(super) fn of(outcome: Outcome) -> Self {
-        let Outcome { name, output, status, seconds } = outcome;
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        let Outcome { job, output, status, seconds } = outcome;
+        let (name, seconds) = (job.name.clone(), *seconds);
         let succeeded = status.is_some_and(|status| status.success());
         let mut run = Self { name, succeeded, seconds, ..Self::default() };
         output.lines().for_each(|line| run.add_line(line));
@@ -121,13 +122,13 @@ impl Report {
         for run in runs.iter().take(SLOWEST) {
             table += &format!("  {:>6.1} s  {}\n", run.seconds, run.name);
         }
-        for (at, run) in self.runs.iter().filter(|run| !run.succeeded).enumerate() {
-            table += if at == 0 { "failed\n" } else { "" };
+        for run in self.runs.iter().filter(|run| !run.succeeded || !run.output.is_empty()) {
+            let word = if run.succeeded { "passed alone only" } else { "failed" };
             let tests = run.output.lines().filter(|line| line.ends_with(" ... FAILED"));
             let tests: Vec<&str> = tests.filter_map(|line| line.split(' ').nth(1)).collect();
             let what =
-                if run.broke_off() { "broke off: see above".to_owned() } else { tests.join(", ") };
-            table += &format!("  {}: {what}\n", run.name);
+                if tests.is_empty() { "broke off: see above".to_owned() } else { tests.join(", ") };
+            table += &format!("{word}\n  {}: {what}\n", run.name);
         }
         let missing = self.missing.iter().map(|(what, why)| (*what, &**why));
         for (at, (what, why)) in missing.chain(self.left_out.iter().copied()).enumerate() {
@@ -142,6 +143,17 @@ impl Report {
         let passed: usize = self.runs.iter().map(|run| run.passed).sum();
         let failed = self.runs.iter().map(|run| run.failed + usize::from(run.broke_off()));
         format!("{passed} passed, {} failed", failed.sum::<usize>())
+    }
+
+    /// Takes the place of the earlier run of the same program.
+    pub(super) fn replace(&mut self, mut run: Run) {
+        let Some(earlier) = self.runs.iter_mut().find(|earlier| earlier.name == run.name) else {
+            return;
+        };
+        if run.succeeded {
+            run.output = std::mem::take(&mut earlier.output);
+        }
+        *earlier = run;
     }
 
     pub(super) fn has_tests(&self) -> bool {
@@ -198,6 +210,20 @@ mod tests {
         let verdict = |is_missing, all| report(true, is_missing).verdict(all);
         assert!(verdict(true, true).is_err());
         assert!(verdict(true, false).is_ok() && verdict(false, true).is_ok());
+    }
+
+    #[test]
+    fn a_program_that_passes_alone_passes_and_is_named() {
+        let mut report = report(false, false);
+        report.runs[0].output = "test slow::one ... FAILED\n".to_owned();
+        report.replace(Run { name: "nn".into(), passed: 6, succeeded: true, ..Run::default() });
+        assert_eq!(report.closing_line(), "6 passed, 0 failed");
+        assert!(
+            report.table().contains("passed alone only\n  nn: slow::one"),
+            "{}",
+            report.table()
+        );
+        assert!(report.verdict(true).is_ok());
     }
 
     #[test]
