@@ -147,7 +147,9 @@ impl Report {
 
     /// Takes the place of the earlier run of the same program.
     pub(super) fn replace(&mut self, mut run: Run) {
-        let Some(earlier) = self.runs.iter_mut().find(|earlier| earlier.name == run.name) else {
+        let Some(earlier) =
+            self.runs.iter_mut().find(|earlier| earlier.name == run.name && !earlier.succeeded)
+        else {
             return;
         };
         if run.succeeded {
