@@ -142,3 +142,17 @@ pub(crate) fn check() -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stand_in_answers_what_build_scripts_ask() {
+        let nvcc = repo_root().join("scripts/cuda/stand-in/bin/nvcc");
+        let version = output(Command::new(&nvcc).arg("--version")).expect("a version");
+        // cudarc's build script reads the fourth line.
+        assert!(version.lines().nth(3).is_some_and(|line| line.contains("release 13.0")));
+        assert!(output(Command::new(&nvcc).arg("--list-gpu-code")).is_some());
+    }
+}

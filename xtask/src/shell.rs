@@ -31,21 +31,16 @@ pub(crate) fn without_package(command: &mut Command) {
     }
 }
 
-/// The command as a user would type it, with the variables that were set for it. Those of the software GPU are
-/// `cargo xtask softgpu`.
+/// The command as a user would type it, with the variables that were set for it.
 pub(crate) fn display(command: &Command) -> String {
-    let is_set = |variable| command.get_envs().any(|(name, _)| name == variable);
-    let kit = if is_set("SOFTGPU_HOME") { &candelabrum_softgpu::VARIABLES[..] } else { &[] };
     let quoted =
         |text: &OsStr| shlex::try_quote(&text.to_string_lossy()).unwrap_or_default().into_owned();
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let variables = command
         .get_envs()
-        .filter(|(name, _)| !kit.iter().any(|of_kit| name == of_kit))
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quoted(value?))));
-    let with_kit = (!kit.is_empty()).then(|| "cargo xtask softgpu --".to_owned());
     let words = std::iter::once(program).chain(command.get_args()).map(quoted);
-    variables.chain(with_kit).chain(words).collect::<Vec<_>>().join(" ")
+    variables.chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs the command with its output as part of ours. Any result other than success is an error.

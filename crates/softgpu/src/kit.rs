@@ -10,22 +10,6 @@ use crate::digest::Digest;
 use crate::steps;
 use crate::{Error, Result};
 
-/// The names of [`Kit::environment`].
-pub const VARIABLES: [&str; 12] = [
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_TOOLKIT_ROOT_DIR",
-    "NVCC",
-    "PATH",
-    "CUDA_COMPUTE_CAP",
-    "CUDARC_CUDA_VERSION",
-    "CANDELABRUM_KERNEL_CACHE",
-    "SOFTGPU_HOME",
-    "SOFTGPU_CACHE",
-    "LD_LIBRARY_PATH",
-    "CARGO_TARGET_DIR",
-];
-
 /// The stand-ins, compiled.
 #[derive(Debug)]
 pub struct Kit {
@@ -162,13 +146,6 @@ fn before(variable: &str, folder: &Path) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_variables_are_those_of_the_environment() {
-        let kit = Kit { folder: "kit".into(), bin: "kit/bin".into() };
-        let names: Vec<_> = kit.environment().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, VARIABLES);
-    }
 
     #[test]
     fn the_folders_of_a_variable_stay_behind_the_new_one() {

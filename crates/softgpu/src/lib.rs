@@ -11,7 +11,7 @@ mod kit;
 mod steps;
 
 pub use error::{Error, Result};
-pub use kit::{Kit, VARIABLES};
+pub use kit::Kit;
 
 /// The programs without which no kit can be built.
 pub const NEEDED_PROGRAMS: [&str; 3] = ["g++", "python3", "ar"];

@@ -4,13 +4,12 @@
 //! them. Tests that are not about GPUs run in this build as on a machine without a GPU.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use candelabrum_softgpu::Kit;
-use cargo_metadata::{Artifact, Message, Package};
+use cargo_metadata::{Artifact, Message};
 
 use crate::checkout::{repo_root, target_folder, workspace};
 use crate::machine;
@@ -20,8 +19,8 @@ use crate::shell::{cargo, read_lines};
 #[derive(Debug)]
 pub(crate) struct Build {
     features: Vec<&'static str>,
-    variables: Vec<(&'static str, OsString)>,
-    pub(crate) has_software_gpu: bool,
+    /// The software GPU.
+    kit: Option<Kit>,
 }
 
 /// A built program with tests.
@@ -39,34 +38,36 @@ pub(crate) struct Program {
 
 impl Build {
     pub(crate) fn of_this_machine() -> Result<Self> {
-        let has_software_gpu = machine::lacks_for_softgpu().is_empty();
-        let mut build = Self { features: Vec::new(), variables: Vec::new(), has_software_gpu };
+        let mut build = Self { features: Vec::new(), kit: None };
         if machine::lacks_for_mpi().is_empty() {
             build.features.push("candelabrum/mpi");
         }
-        if has_software_gpu {
+        if machine::lacks_for_softgpu().is_empty() {
             let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
             build.features.extend(["candelabrum/cuda", "candelabrum-softgpu/cuda"]);
-            build.variables = kit.environment();
+            build.kit = Some(kit);
         }
         Ok(build)
+    }
+
+    pub(crate) fn has_software_gpu(&self) -> bool {
+        self.kit.is_some()
     }
 
     /// `cargo <args> --workspace`. For single packages cargo would choose other features of their dependencies, and
     /// build candle again.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
-        let mut command = cargo(args);
-        command.arg("--workspace");
-        if !self.features.is_empty() {
-            command.args(["--features", &self.features.join(",")]);
-        }
-        self.prepare(&mut command);
+        let mut command = match self.kit {
+            Some(_) => cargo(&["xtask", "softgpu", "--", "cargo"]),
+            None => cargo(&[]),
+        };
+        command.args(args).args(["--workspace", "--features", &self.features.join(",")]);
         command
     }
 
-    /// Sets the variables with which programs of this build are built and run.
+    /// Sets the variables with which programs of this build run.
     pub(crate) fn prepare(&self, command: &mut Command) {
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(self.kit.iter().flat_map(Kit::environment));
     }
 
     /// Builds the programs that have tests, or of all of them those with these names.
@@ -100,7 +101,7 @@ fn program(artifact: Artifact) -> Option<Program> {
     let mut packages = workspace().packages.iter();
     let package = packages.find(|package| package.id == artifact.package_id)?;
     Some(Program {
-        package: short(package).to_owned(),
+        package: short(&package.name).to_owned(),
         has_unit_tests: !artifact.target.is_test(),
         target: artifact.target.name,
         path,
@@ -109,6 +110,6 @@ fn program(artifact: Artifact) -> Option<Program> {
 }
 
 /// The name of a package without the one that all of them begin with.
-pub(crate) fn short(package: &Package) -> &str {
-    package.name.strip_prefix("candelabrum-").unwrap_or(&package.name)
+pub(super) fn short(name: &str) -> &str {
+    name.strip_prefix("candelabrum-").unwrap_or(name)
 }

@@ -108,7 +108,7 @@ pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
         jobs.extend(programs.iter().filter_map(|program| without_gpu(build, program, &[])));
         jobs.push(doc_tests(build));
     }
-    if part != Part::WithoutGpu && build.has_software_gpu {
+    if part != Part::WithoutGpu && build.has_software_gpu() {
         jobs.extend(on_gpu(build, &programs, &[]));
     }
     run_jobs(jobs, only.is_none(), &mut report)?;
@@ -122,7 +122,7 @@ fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
     let filters: Vec<&str> = selection.filters.iter().map(|filter| &**filter).collect();
     let mut jobs: Vec<Job> =
         programs.iter().filter_map(|program| without_gpu(build, program, &filters)).collect();
-    if build.has_software_gpu {
+    if build.has_software_gpu() {
         programs.retain(|program| ONLY_ON_A_GPU.contains(&&*program.target));
         jobs.extend(on_gpu(build, &programs, &filters));
     }

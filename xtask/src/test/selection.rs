@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use cargo_metadata::{Package, Target};
+use cargo_metadata::Target;
 
 use super::build::{Program, short};
 use crate::checkout::{repo_root, workspace};
@@ -25,9 +25,9 @@ impl Selection {
     pub(super) fn named(names: &[String]) -> Self {
         let mut selection = Self::default();
         for name in names {
-            if workspace().packages.iter().any(|package| short(package) == name) {
+            if workspace().packages.iter().any(|package| short(&package.name) == name) {
                 selection.packages.insert(name.clone());
-            } else if tests().any(|(_, target)| target.name == *name) {
+            } else if tests().any(|target| target.name == *name) {
                 selection.targets.insert(name.clone());
             } else {
                 selection.filters.push(name.clone());
@@ -48,21 +48,19 @@ impl Selection {
     fn touched_by(files: impl Iterator<Item = PathBuf>) -> Self {
         let mut selection = Self::default();
         for file in files {
-            let is_of = |folder: &Path| file.starts_with(folder);
-            let target = tests().find(|(_, target)| {
+            let is_in = |folder: Option<&Path>| folder.is_some_and(|it| file.starts_with(it));
+            let target = tests().find(|target| {
                 let source = target.src_path.as_std_path();
-                let folder = source.parent().filter(|_| source.ends_with("main.rs"));
-                file == source || folder.is_some_and(is_of)
+                file == source || is_in(source.parent().filter(|_| source.ends_with("main.rs")))
             });
-            let folder = |package: &&Package| {
-                package.manifest_path.parent().map(|it| it.as_std_path().to_owned())
-            };
             let packages = workspace().packages.iter();
-            let packages = packages.filter(|package| folder(package).is_some_and(|it| is_of(&it)));
-            match (target, packages.max_by_key(|package| package.manifest_path.as_str().len())) {
-                (Some((_, target)), _) => drop(selection.targets.insert(target.name.clone())),
-                (None, Some(package)) => drop(selection.packages.insert(short(package).to_owned())),
-                (None, None) => {}
+            let package = packages
+                .filter(|package| is_in(package.manifest_path.as_std_path().parent()))
+                .max_by_key(|package| package.manifest_path.as_str().len());
+            if let Some(target) = target {
+                selection.targets.insert(target.name.clone());
+            } else if let Some(package) = package {
+                selection.packages.insert(short(&package.name).to_owned());
             }
         }
         selection.add_dependants();
@@ -74,14 +72,9 @@ impl Selection {
         loop {
             let count = self.packages.len();
             for package in &workspace().packages {
-                let mut dependencies = package.dependencies.iter();
-                let of_ours = |name: &str| {
-                    let mut packages = workspace().packages.iter();
-                    packages
-                        .any(|other| *other.name == *name && self.packages.contains(short(other)))
-                };
-                if dependencies.any(|dependency| of_ours(&dependency.name)) {
-                    self.packages.insert(short(package).to_owned());
+                let mut ours = package.dependencies.iter().filter(|other| other.path.is_some());
+                if ours.any(|other| self.packages.contains(short(&other.name))) {
+                    self.packages.insert(short(&package.name).to_owned());
                 }
             }
             if self.packages.len() == count {
@@ -106,12 +99,9 @@ impl Selection {
     }
 }
 
-/// The programs in folders `tests`, with their packages.
-pub(super) fn tests() -> impl Iterator<Item = (&'static Package, &'static Target)> {
-    let packages = workspace().packages.iter();
-    let targets =
-        packages.flat_map(|package| package.targets.iter().map(move |target| (package, target)));
-    targets.filter(|(_, target)| target.is_test())
+/// The programs in folders `tests`.
+fn tests() -> impl Iterator<Item = &'static Target> {
+    workspace().packages.iter().flat_map(|package| &package.targets).filter(|it| it.is_test())
 }
 
 /// The lines that git prints.
@@ -126,30 +116,27 @@ fn lines(args: &[&str]) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn touched(files: &[&str]) -> (Vec<String>, Vec<String>) {
+    fn touched(files: &[&str]) -> Selection {
         let root = repo_root();
-        let selection = Selection::touched_by(files.iter().map(|file| root.join(file)));
-        (selection.packages.into_iter().collect(), selection.targets.into_iter().collect())
+        Selection::touched_by(files.iter().map(|file| root.join(file)))
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
     }
 
     #[test]
     fn a_changed_test_is_that_program() {
-        let none: [&str; 0] = [];
-        let (packages, targets) =
-            touched(&["tests/hooks.rs", "crates/kvstore/tests/store/flow.rs"]);
-        assert_eq!(
-            (&packages[..], &targets[..]),
-            (&none.map(str::to_owned)[..], &["hooks", "store"].map(str::to_owned)[..])
-        );
+        let selection = touched(&["tests/hooks.rs", "crates/kvstore/tests/store/flow.rs"]);
+        assert_eq!((selection.packages, selection.targets), (set(&[]), set(&["hooks", "store"])));
     }
 
     #[test]
     fn a_changed_package_is_tested_with_those_that_depend_on_it() {
-        let (packages, targets) = touched(&["crates/runlog/src/lib.rs"]);
-        assert!(targets.is_empty() && !packages.contains(&"nn".to_owned()), "{packages:?}");
-        for package in ["runlog", "train", "cli", "candelabrum"] {
-            assert!(packages.contains(&package.to_owned()), "{package} of {packages:?}");
-        }
+        let Selection { packages, targets, .. } = touched(&["crates/runlog/src/lib.rs"]);
+        assert!(targets.is_empty() && !packages.contains("nn"), "{packages:?}");
+        let some = set(&["runlog", "train", "cli", "candelabrum"]);
+        assert!(packages.is_superset(&some), "{packages:?}");
     }
 
     #[test]
