@@ -295,12 +295,11 @@ where
     where
         D: Dataset<Batch = E::Batch>,
     {
-        let Position { epoch, step_in_epoch, .. } = *self.task.position();
-        let group = self.task.group().clone();
+        let position = *self.task.position();
+        let Position { epoch, step_in_epoch, .. } = position;
         let (option, _) = self.task.strategy();
         let control = self.control();
         // A signal has cut the evaluation after the last step, and the run continues.
-        let position = *self.task.position();
         let is_evaluated = self.evaluated.as_ref().is_some_and(|last| last.step == position.step);
         if self.resumed.is_some()
             && self.test.is_some()
@@ -314,7 +313,7 @@ where
             (epoch, self.end),
             self.steps_per_epoch,
             step_in_epoch,
-            group.is_world_root(),
+            self.task.group().is_world_root(),
         );
         let first = figures(self.task, option);
         let mut batches = loader.epoch(epoch, step_in_epoch)?;
@@ -434,7 +433,6 @@ where
     /// The report of an epoch, after its evaluation. `None` if a signal has cut the evaluation: then nothing has
     /// changed.
     fn end_epoch(&mut self, clock: &EpochClock) -> Result<Option<(EpochReport, Decision)>> {
-        let group = self.task.group().clone();
         let train_seconds = clock.start.elapsed().as_secs_f64();
         let (option, _) = self.task.strategy();
         let steps = figures(self.task, option) - clock.figures;
@@ -445,7 +443,7 @@ where
             self.note(&note);
         }
         let own = std::mem::take(&mut self.metrics);
-        let trained = own.over_ranks(&*group)?;
+        let trained = own.over_ranks(&**self.task.group())?;
         self.lines.trained(&trained);
         let (mut asked, mut evaluated) = (Asked::default(), None);
         if let Some(test) = self.test {
