@@ -11,7 +11,9 @@ use std::time::Duration;
 use candelabrum::kvstore::{Error, KvStore};
 use candelabrum::train::cli::run_with_servers;
 use candelabrum_testkit::ranks::mpiexec;
-use common::{Running, assert_one_line_error, example, mnist_dist, wait_for_ranks};
+use common::{
+    Running, assert_one_line_error, example, mnist_dist, wait_for_ranks, wait_for_training,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -179,7 +181,7 @@ fn a_dead_server_and_a_dead_worker_end_the_job_and_are_named() {
         command.args(["--dataset", "synthetic", "--epochs", "1000", "--threads", "1"]);
         let running = Running::start(command);
         let (_, process) = wait_for_ranks(&running, 3)[rank];
-        running.wait_for("Starting Epoch 0:", LIMIT);
+        wait_for_training(&running);
         let process = Pid::from_raw(process).expect("a process");
         kill_process(process, Signal::KILL).expect("it runs");
         let (output, took) = running.finish(Duration::from_secs(15));

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Running, assert_one_line_error, mnist_dist, wait_for_ranks};
+use common::{Running, assert_one_line_error, mnist_dist, wait_for_ranks, wait_for_training};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -163,7 +163,7 @@ fn an_interrupted_run_leaves_each_ranks_part() {
     command.args(options).current_dir(dir.path());
     let running = Running::start(command);
     wait_for_ranks(&running, 2);
-    running.wait_for("Starting Epoch 0:", LIMIT);
+    wait_for_training(&running);
     let launcher = Pid::from_raw(running.child.id() as i32).unwrap();
     kill_process(launcher, Signal::INT).unwrap();
     let (output, _) = running.finish(LIMIT);

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::allow_attributes, reason = "`expect` would fail where all of it is used")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -104,7 +103,9 @@ pub(crate) fn ranks_of(launcher: &Running) -> Vec<(usize, i32)> {
     let ranks = ranks.filter_map(|(process, environment)| {
         Some((rank(&environment)?, process.as_raw_nonzero().get()))
     });
-    BTreeMap::from_iter(ranks).into_iter().collect()
+    let mut ranks: Vec<(usize, i32)> = ranks.collect();
+    ranks.sort_unstable();
+    ranks
 }
 
 /// Waits until the launcher has started `count` ranks.
@@ -118,6 +119,12 @@ pub(crate) fn wait_for_ranks(launcher: &Running, count: usize) -> Vec<(usize, i3
         assert!(Instant::now() < end, "only {ranks:?} of {count} ranks started");
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Waits until a training begins its first epoch.
+#[track_caller]
+pub(crate) fn wait_for_training(program: &Running) {
+    program.wait_for("Starting Epoch 0:", Duration::from_secs(20));
 }
 
 /// Asserts that a program failed in order: exit code not 0, one line that begins with `error:` and

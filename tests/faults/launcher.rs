@@ -6,27 +6,20 @@ use std::time::{Duration, Instant};
 
 use candelabrum_testkit::leftovers::assert_no_shared_memory_of_ours;
 
-use crate::common::{Running, assert_one_line_error, example, mnist_dist, wait_for_ranks};
+use crate::common::{
+    Running, assert_one_line_error, example, mnist_dist, wait_for_ranks, wait_for_training,
+};
 use crate::job;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a training program prints before its first step.
-const TRAINS: &str = "Starting Epoch 0:";
-
 /// Two ranks that train, and their process numbers.
 fn two_ranks() -> (Running, Vec<(usize, i32)>) {
-    let running = Running::start(mnist_dist(&[
-        "--dataset",
-        "synthetic",
-        "--workers",
-        "2",
-        "--epochs",
-        "1000",
-    ]));
+    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "1000"];
+    let running = Running::start(mnist_dist(&options));
     let ranks = wait_for_ranks(&running, 2);
-    running.wait_for(TRAINS, LIMIT);
+    wait_for_training(&running);
     (running, ranks)
 }
 
@@ -75,7 +68,7 @@ fn an_interrupt_ends_the_job_in_order() {
 fn an_interrupt_of_a_single_process_is_said_too() {
     let options = ["--dataset", "synthetic", "--epochs", "1000"];
     let running = Running::start(mnist_dist(&options));
-    running.wait_for(TRAINS, LIMIT);
+    wait_for_training(&running);
     signal(running.child.id() as i32, Signal::INT);
     let (output, _) = running.finish(LIMIT);
     assert_one_line_error(&output, &["interrupted by SIGINT"]);
@@ -105,7 +98,7 @@ fn a_launcher_ends_where_the_ends_of_children_are_ignored() {
 
     let running = start("1000");
     let ranks = wait_for_ranks(&running, 2);
-    running.wait_for(TRAINS, LIMIT);
+    wait_for_training(&running);
     signal(ranks[1].1, Signal::KILL);
     let (output, _) = running.finish(LIMIT);
     assert_one_line_error(&output, &["rank 1 was killed by SIGKILL"]);

@@ -6,7 +6,7 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Running;
+use crate::running::{PAUSE, Running};
 
 /// The variable that is set for ranks of a test.
 const MARK: &str = "CANDELABRUM_TEST_RANK";
@@ -96,7 +96,7 @@ impl RanksOf {
             command.envs(own.map(|(_, name, value)| (name, value)));
             Running::start(command)
         };
-        finish_all((0..world_size).map(start).collect(), self.limit)
+        finish_all(&self.test, (0..world_size).map(start).collect(), self.limit)
             .into_iter()
             .map(RankOutput::from)
             .collect()
@@ -132,19 +132,19 @@ impl RanksOf {
     }
 }
 
-/// Waits for the end of all programs.
+/// Waits for the end of all programs, the ranks of `what`.
 ///
 /// # Panics
 /// If the limit passes. Then all programs are killed.
 #[track_caller]
-pub fn finish_all(mut programs: Vec<Running>, limit: Duration) -> Vec<Output> {
+pub fn finish_all(what: &str, mut programs: Vec<Running>, limit: Duration) -> Vec<Output> {
     let end = Instant::now() + limit;
     while programs.iter_mut().any(|program| program.status().is_none()) {
         if Instant::now() > end {
             let texts: Vec<String> = programs.iter().map(Running::text).collect();
-            panic!("not all ranks ended within {limit:?}: {texts:#?}");
+            panic!("{what}: not all ranks ended within {limit:?}: {texts:#?}");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(PAUSE);
     }
     programs.into_iter().map(|program| program.finish(limit).0).collect()
 }

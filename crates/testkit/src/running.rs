@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How often a program is asked whether it has ended.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
 /// The time between SIGTERM and SIGKILL.
 const LAST_MOMENT: Duration = Duration::from_secs(2);

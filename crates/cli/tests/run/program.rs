@@ -20,7 +20,7 @@ pub(crate) const WAIT: &str = "while :; do sleep 0.05; done";
 /// A command to be started.
 pub(crate) struct Run(Command);
 
-/// A command that runs. Dropping this value kills it, and the kernel ends its ranks.
+/// A command that runs. Dropping this value ends it.
 pub(crate) struct Running(candelabrum_testkit::Running);
 
 /// A command that has ended.

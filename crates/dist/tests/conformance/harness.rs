@@ -158,9 +158,9 @@ impl Group {
             Backend::Alone => vec![self.start(this_program(), &job)],
         };
         let start = Instant::now();
-        let outputs = finish_all(processes, self.limit);
+        let what = format!("{} with {} ranks ({:?})", self.case, self.size, self.backend);
+        let outputs = finish_all(&what, processes, self.limit);
         let elapsed = start.elapsed();
-        println!("{} with {} ranks ({:?}): {elapsed:?}", self.case, self.size, self.backend);
         let statuses = outputs.iter().map(|output| output.status).collect();
         let outputs = outputs.into_iter().map(|output| RankOutput::from(output).text).collect();
         Ended { job, statuses, outputs, elapsed }
