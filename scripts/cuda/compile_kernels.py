@@ -20,13 +20,13 @@ NUMBERS = ["float", "f16_t", "bf16_t"]
 
 
 def of_numbers(number, half):
-    """The beginning of a text, as crates/memory/src/cuda/compiler.rs puts it."""
+    """The beginning of a text, as crates/candelabrum-memory/src/cuda/compiler.rs puts it."""
     return ("" if number == "float" else half) + f"typedef {number} number_t;\n"
 
 
 def texts(root):
     """The text of each source, as the program passes it to NVRTC."""
-    memory = root / "crates/memory/src/cuda/kernels"
+    memory = root / "crates/candelabrum-memory/src/cuda/kernels"
     sums, half = (memory / "sums.cu").read_text(), (memory / "half.cu").read_text()
     formula = sums + (memory / "formula.cu").read_text()
     floats = of_numbers("float", half)
@@ -36,15 +36,15 @@ def texts(root):
         for path in (memory / "numbers.cu", memory / "rounding.cu"):
             yield path, of_numbers(number, half) + path.read_text()
     # The kernels of an operation can have several texts, which its file of Rust puts together.
-    for path in sorted(root.glob("crates/nn/src/**/*.rs")):
+    for path in sorted(root.glob("crates/candelabrum-nn/src/**/*.rs")):
         names = re.findall(r'include_str!\("([^"]+\.cu)"\)', path.read_text())
         text = "".join((path.parent / name).read_text() for name in names)
         for number in NUMBERS if "number_t" in text else NUMBERS[:1]:
             if names:
                 yield path, of_numbers(number, half) + text
-    for path in sorted(root.glob("crates/dist/src/strategy/gpu/*.cu")):
+    for path in sorted(root.glob("crates/candelabrum-dist/src/strategy/gpu/*.cu")):
         yield path, floats + path.read_text()
-    for path in sorted(root.glob("crates/optim/src/kernels/*.cu")):
+    for path in sorted(root.glob("crates/candelabrum-optim/src/kernels/*.cu")):
         yield path, floats + formula + path.read_text()
     for path in sorted(root.glob("examples/*.cu")):
         yield path, floats + path.read_text()
@@ -82,7 +82,7 @@ class Nvrtc:
         return result.raw
 
     def keep(self, folder, text, options, image):
-        """Writes a file as crates/memory/src/cuda/kernel_cache.rs does."""
+        """Writes a file as crates/candelabrum-memory/src/cuda/kernel_cache.rs does."""
         key = hashlib.sha256()
         for part in (self.version, " ".join(options), text):
             part = part.encode()

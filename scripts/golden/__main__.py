@@ -3,7 +3,7 @@
     pip install torch safetensors numpy
     python scripts/golden [NAME ...]      all of them, or those of these functions
 
-Inputs come from an integer hash, implemented identically in crates/testkit/src/random.rs, so that
+Inputs come from an integer hash, implemented identically in crates/candelabrum-testkit/src/random.rs, so that
 both sides make the same numbers without a file:
 
     mix(z)                   the output function of SplitMix64
@@ -12,8 +12,8 @@ both sides make the same numbers without a file:
     uniform(.., lo, hi)[i] = lo + (hi - lo) * unit(seed, i)                   in float64, then cast
     integers(.., n)[i]     = (hash(seed, i) >> 32) mod n
 
-Files: crates/nn/tests/golden/*.safetensors (operations: computed in float64, `<case>.<name>`, with
-`<case>.config` as integers), crates/optim/tests/golden/*.safetensors (recipe at `SHAPES` in
+Files: crates/candelabrum-nn/tests/golden/*.safetensors (operations: computed in float64, `<case>.<name>`, with
+`<case>.config` as integers), crates/candelabrum-optim/tests/golden/*.safetensors (recipe at `SHAPES` in
 optimizers.py), and tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd` in
 training.py). Versions and hyper-parameters are in the metadata of each file.
 """

@@ -26,7 +26,7 @@ def add_broadcast():
         ys = inputs["xs"] + inputs["ys_in"]
         backward(tensors, case, inputs, F.relu(ys) if relu else ys, seed + 2)
         tensors[f"{case}.config"] = torch.tensor([int(relu)])
-    save("crates/nn/tests/golden/add_broadcast.safetensors", tensors, config="relu")
+    save("crates/candelabrum-nn/tests/golden/add_broadcast.safetensors", tensors, config="relu")
 
 
 def mul():
@@ -35,7 +35,7 @@ def mul():
         seed = 9400 + 10 * index
         inputs = {"xs": leaf(uniform(left, seed)), "ys_in": leaf(uniform(right, seed + 1))}
         backward(tensors, case, inputs, inputs["xs"] * inputs["ys_in"], seed + 2)
-    save("crates/nn/tests/golden/mul.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/mul.safetensors", tensors)
 
 
 def scale():
@@ -45,7 +45,7 @@ def scale():
         inputs = {"xs": leaf(uniform((3, 5), seed))}
         backward(tensors, case, inputs, inputs["xs"] * factor, seed + 1)
         tensors[f"{case}.factor"] = torch.tensor(factor, dtype=torch.float64)
-    save("crates/nn/tests/golden/scale.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/scale.safetensors", tensors)
 
 
 def masked_fill():
@@ -58,4 +58,4 @@ def masked_fill():
         backward(tensors, case, inputs, inputs["xs"].masked_fill(mask.bool(), value), seed + 2)
         tensors[f"{case}.mask"] = mask
         tensors[f"{case}.value"] = torch.tensor(value, dtype=torch.float64)
-    save("crates/nn/tests/golden/masked_fill.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/masked_fill.safetensors", tensors)

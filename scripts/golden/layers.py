@@ -42,7 +42,7 @@ def conv2d():
         config = [*stride, *padding, *dilation, groups, int(relu)]
         tensors[f"{case}.config"] = torch.tensor(config)
     order = "stride y, x; padding y, x; dilation y, x; groups; relu"
-    save("crates/nn/tests/golden/conv2d.safetensors", tensors, config=order)
+    save("crates/candelabrum-nn/tests/golden/conv2d.safetensors", tensors, config=order)
 
 
 def linear():
@@ -67,7 +67,7 @@ def linear():
         ys = F.relu(ys) if relu else ys
         backward(tensors, case, inputs, ys, seed + 3)
         tensors[f"{case}.config"] = torch.tensor([int(relu)])
-    save("crates/nn/tests/golden/linear.safetensors", tensors, config="relu")
+    save("crates/candelabrum-nn/tests/golden/linear.safetensors", tensors, config="relu")
 
 
 def max_pool2d():
@@ -95,14 +95,14 @@ def max_pool2d():
         backward(tensors, case, inputs, ys, 2500 + index)
         tensors[f"{case}.config"] = torch.tensor([*kernel, *stride, *padding])
     order = "kernel y, x; stride y, x; padding y, x"
-    save("crates/nn/tests/golden/max_pool2d.safetensors", tensors, config=order)
+    save("crates/candelabrum-nn/tests/golden/max_pool2d.safetensors", tensors, config=order)
 
 
 def relu():
     xs = torch.cat([torch.tensor([0.0, -0.0, 1.0, -1.0, float("nan")]).double(), uniform((6,), 3000)])
     tensors, inputs = {}, {"xs": leaf(xs)}
     backward(tensors, "relu", inputs, F.relu(inputs["xs"]), 3001)
-    save("crates/nn/tests/golden/relu.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/relu.safetensors", tensors)
 
 
 def activations():
@@ -129,7 +129,7 @@ def activations():
         }
         ys = function(F.linear(*inputs.values()))
         backward(tensors, f"linear_{case}", inputs, ys, seed + 3)
-    save("crates/nn/tests/golden/activations.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/activations.safetensors", tensors)
 
 
 def avg_pool2d():
@@ -153,7 +153,7 @@ def avg_pool2d():
         config = [*kernel, *stride, *padding, int(include)]
         tensors[f"{case}.config"] = torch.tensor(config)
     order = "kernel y, x; stride y, x; padding y, x; count_include_pad"
-    save("crates/nn/tests/golden/avg_pool2d.safetensors", tensors, config=order)
+    save("crates/candelabrum-nn/tests/golden/avg_pool2d.safetensors", tensors, config=order)
 
 
 def global_avg_pool2d():
@@ -162,7 +162,7 @@ def global_avg_pool2d():
         inputs = {"xs": leaf(uniform(shape, 3400 + 10 * index))}
         ys = F.adaptive_avg_pool2d(inputs["xs"], 1).flatten(1)
         backward(tensors, case, inputs, ys, 3405 + 10 * index)
-    save("crates/nn/tests/golden/global_avg_pool2d.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/global_avg_pool2d.safetensors", tensors)
 
 
 def embedding():
@@ -179,4 +179,4 @@ def embedding():
         backward(tensors, case, inputs, ys, 3502)
         tensors[f"{case}.indices"] = indices
         tensors[f"{case}.config"] = torch.tensor([] if padding is None else [padding]).long()
-    save("crates/nn/tests/golden/embedding.safetensors", tensors, config="padding_idx or nothing")
+    save("crates/candelabrum-nn/tests/golden/embedding.safetensors", tensors, config="padding_idx or nothing")

@@ -27,7 +27,7 @@ def cross_entropy():
         loss = F.cross_entropy(inputs["logits"].movedim(-1, 1), ts)
         backward(tensors, case, inputs, loss, 0)
         tensors[f"{case}.targets"] = targets
-    save("crates/nn/tests/golden/cross_entropy.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/cross_entropy.safetensors", tensors)
 
 
 def exact(t):
@@ -69,7 +69,7 @@ def batch_norm2d():
         backward(tensors, case, inputs, F.relu(ys) if relu else ys, seed + 4)
         tensors[f"{case}.config"] = torch.tensor([int(training), int(relu)])
         tensors[f"{case}.eps"] = torch.tensor(eps, dtype=torch.float64)
-    save("crates/nn/tests/golden/batch_norm2d.safetensors", tensors, config="training, relu")
+    save("crates/candelabrum-nn/tests/golden/batch_norm2d.safetensors", tensors, config="training, relu")
 
 
 def normalised(inputs, seed, training, relu, weight="weight", bias="bias"):
@@ -107,7 +107,7 @@ def batch_norm2d_add():
         backward(tensors, case, inputs, F.relu(ys) if relu else ys, seed + 5)
         tensors |= {f"{case}.{name}": values for name, values in before.items()}
         tensors[f"{case}.config"] = torch.tensor([int(training), int(relu)])
-    save("crates/nn/tests/golden/batch_norm2d_add.safetensors", tensors, config="training, relu")
+    save("crates/candelabrum-nn/tests/golden/batch_norm2d_add.safetensors", tensors, config="training, relu")
 
 
 def batch_norm2d_conv2d():
@@ -133,7 +133,7 @@ def batch_norm2d_conv2d():
         config = [int(training), int(relu), stride, padding, groups]
         tensors[f"{case}.config"] = torch.tensor(config)
     config = "training, relu, stride, padding, groups"
-    save("crates/nn/tests/golden/batch_norm2d_conv2d.safetensors", tensors, config=config)
+    save("crates/candelabrum-nn/tests/golden/batch_norm2d_conv2d.safetensors", tensors, config=config)
 
 
 def batch_norm2d_layer():
@@ -145,7 +145,7 @@ def batch_norm2d_layer():
         layer(xs)
     ys = layer.eval()(batches[0])
     tensors = {"running_mean": layer.running_mean, "running_var": layer.running_var, "ys": ys}
-    save("crates/nn/tests/golden/batch_norm2d_layer.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/batch_norm2d_layer.safetensors", tensors)
 
 
 def row_norms():
@@ -179,8 +179,8 @@ def row_norms():
         for tensors in (layer_norm, rms_norm):
             tensors[f"{case}.config"] = torch.tensor([dims])
             tensors[f"{case}.eps"] = torch.tensor(eps, dtype=torch.float64)
-    save("crates/nn/tests/golden/layer_norm.safetensors", layer_norm, config="dimensions of a row")
-    save("crates/nn/tests/golden/rms_norm.safetensors", rms_norm, config="dimensions of a row")
+    save("crates/candelabrum-nn/tests/golden/layer_norm.safetensors", layer_norm, config="dimensions of a row")
+    save("crates/candelabrum-nn/tests/golden/rms_norm.safetensors", rms_norm, config="dimensions of a row")
 
 
 def softmax():
@@ -203,7 +203,7 @@ def softmax():
             if case == "minus_infinity" and name == "log_softmax":
                 continue  # the gradient fed in times minus infinity is no number to compare
             backward(tensors, case, inputs, ys, 8570 + index)
-        save(f"crates/nn/tests/golden/{name}.safetensors", tensors)
+        save(f"crates/candelabrum-nn/tests/golden/{name}.safetensors", tensors)
 
 
 def cross_entropy_options():
@@ -232,7 +232,7 @@ def cross_entropy_options():
         tensors[f"{case}.smoothing"] = torch.tensor(smoothing, dtype=torch.float64)
         if ignore is not None:
             tensors[f"{case}.ignore"] = torch.tensor(ignore)
-    save("crates/nn/tests/golden/cross_entropy_options.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/cross_entropy_options.safetensors", tensors)
 
 
 def add():
@@ -249,4 +249,4 @@ def add():
         ys = inputs["xs"] + inputs["ys_in"]
         backward(tensors, case, inputs, F.relu(ys) if relu else ys, seed + 2)
         tensors[f"{case}.config"] = torch.tensor([int(relu)])
-    save("crates/nn/tests/golden/add.safetensors", tensors, config="relu")
+    save("crates/candelabrum-nn/tests/golden/add.safetensors", tensors, config="relu")

@@ -114,7 +114,7 @@ def sgd():
         "momentum_groups_schedule": momentum | decay | {"groups": True, "schedule": True},
     }
     make = one_at_a_time(torch.optim.SGD)
-    optimizer_runs("crates/optim/tests/golden/sgd.safetensors", make, 0.1, cases)
+    optimizer_runs("crates/candelabrum-optim/tests/golden/sgd.safetensors", make, 0.1, cases)
 
 
 def adam(make=torch.optim.Adam, name="adam"):
@@ -130,7 +130,7 @@ def adam(make=torch.optim.Adam, name="adam"):
         "schedule": {"schedule": True},
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
-    path = f"crates/optim/tests/golden/{name}.safetensors"
+    path = f"crates/candelabrum-optim/tests/golden/{name}.safetensors"
     optimizer_runs(path, one_at_a_time(make), 0.01, cases)
 
 
@@ -150,7 +150,7 @@ def rms_prop():
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
     make = one_at_a_time(torch.optim.RMSprop)
-    optimizer_runs("crates/optim/tests/golden/rms_prop.safetensors", make, 0.01, cases)
+    optimizer_runs("crates/candelabrum-optim/tests/golden/rms_prop.safetensors", make, 0.01, cases)
 
 
 def ada_grad():
@@ -162,7 +162,7 @@ def ada_grad():
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
     make = one_at_a_time(torch.optim.Adagrad)
-    optimizer_runs("crates/optim/tests/golden/ada_grad.safetensors", make, 0.01, cases)
+    optimizer_runs("crates/candelabrum-optim/tests/golden/ada_grad.safetensors", make, 0.01, cases)
 
 
 def lamb():
@@ -174,7 +174,7 @@ def lamb():
         "betas_0": {"betas": (0.0, 0.0)},
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
-    optimizer_runs("crates/optim/tests/golden/lamb.safetensors", Lamb, 0.01, cases)
+    optimizer_runs("crates/candelabrum-optim/tests/golden/lamb.safetensors", Lamb, 0.01, cases)
 
 
 def lars():
@@ -184,7 +184,7 @@ def lars():
         "trust_coefficient": {"trust_coefficient": 0.02, "weight_decay": 0.1},
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
-    optimizer_runs("crates/optim/tests/golden/lars.safetensors", Lars, 1.0, cases)
+    optimizer_runs("crates/candelabrum-optim/tests/golden/lars.safetensors", Lars, 1.0, cases)
 
 
 def schedules():
@@ -229,7 +229,7 @@ def schedules():
         "singa_staircase": [lr * 0.5 ** (step // 8) for step in steps],
     }
     tensors |= {case: torch.tensor(rates, dtype=torch.float64) for case, rates in singa.items()}
-    save("crates/optim/tests/golden/schedules.safetensors", tensors, lr=lr)
+    save("crates/candelabrum-optim/tests/golden/schedules.safetensors", tensors, lr=lr)
 
 
 def clip():
@@ -248,4 +248,4 @@ def clip():
         if norm is not None:
             tensors[f"{case}.norm"] = norm
         tensors |= {f"{case}.param{j}": p.grad for j, p in enumerate(params)}
-    save("crates/optim/tests/golden/clip.safetensors", tensors)
+    save("crates/candelabrum-optim/tests/golden/clip.safetensors", tensors)

@@ -39,7 +39,7 @@ def recurrent():
             backward(tensors, case, inputs, ys, seed + 7)
             if kind == "lstm":
                 tensors[f"{case}.final"] = end[1][0]
-        save(f"crates/nn/tests/golden/{kind}.safetensors", tensors)
+        save(f"crates/candelabrum-nn/tests/golden/{kind}.safetensors", tensors)
 
 
 def lstm_cell_state():
@@ -62,4 +62,4 @@ def lstm_cell_state():
     ys, (_, c) = torch.func.functional_call(layer, parameters, (inputs["xs"], start))
     tensors = {}
     backward(tensors, "both", inputs, torch.cat([ys.flatten(), c.flatten()]), 4007)
-    save("crates/nn/tests/golden/lstm_cell_state.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/lstm_cell_state.safetensors", tensors)

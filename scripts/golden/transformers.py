@@ -68,7 +68,7 @@ def attention():
             tensors[f"{case}.mask"] = mask
         if rotary:
             tensors[f"{case}.rotary"] = torch.tensor(rotary, dtype=torch.float64)
-    save("crates/nn/tests/golden/attention.safetensors", tensors, config="heads, kv heads, causal")
+    save("crates/candelabrum-nn/tests/golden/attention.safetensors", tensors, config="heads, kv heads, causal")
 
 
 def swiglu():
@@ -78,7 +78,7 @@ def swiglu():
         inputs = {"xs": leaf(xs)}
         gate, value = inputs["xs"].chunk(2, -1)
         backward(tensors, case, inputs, F.silu(gate) * value, 9310 + index)
-    save("crates/nn/tests/golden/swiglu.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/swiglu.safetensors", tensors)
 
 
 def linear_cross_entropy():
@@ -104,7 +104,7 @@ def linear_cross_entropy():
         tensors |= {f"{case}.labels": labels, f"{case}.smoothing": torch.tensor(smoothing).double()}
         if ignored is not None:
             tensors[f"{case}.ignore"] = torch.tensor(ignored)
-    save("crates/nn/tests/golden/linear_cross_entropy.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/linear_cross_entropy.safetensors", tensors)
 
 
 def linear_add():
@@ -117,7 +117,7 @@ def linear_add():
             inputs["bias"] = leaf(uniform((7,), seed + 3))
         ys = inputs["residual"] + F.linear(inputs["xs"], inputs["weight"], inputs.get("bias"))
         backward(tensors, case, inputs, ys, seed + 4)
-    save("crates/nn/tests/golden/linear_add.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/linear_add.safetensors", tensors)
 
 
 def feed_forward():
@@ -133,7 +133,7 @@ def feed_forward():
         hidden = units(F.linear(inputs["xs"], inputs["up"], inputs.get("up_bias")))
         ys = inputs["residual"] + F.linear(hidden, inputs["down"], inputs.get("down_bias"))
         backward(tensors, case, inputs, ys, seed + 6)
-    save("crates/nn/tests/golden/feed_forward.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/feed_forward.safetensors", tensors)
 
 
 def embedding_with_positions():
@@ -142,7 +142,7 @@ def embedding_with_positions():
     ys = F.embedding(indices, inputs["weight"]) + inputs["positions"][:5]
     tensors = {"tokens.indices": indices}
     backward(tensors, "tokens", inputs, ys, 9603)
-    save("crates/nn/tests/golden/embedding_with_positions.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/embedding_with_positions.safetensors", tensors)
 
 
 def transformer_layers():
@@ -190,4 +190,4 @@ def transformer_layers():
     inputs = {"xs": leaf(uniform((2, 3, 8), 9720)), "memory": leaf(uniform((2, 5, 8), 9721))}
     ys, _ = layer(inputs["xs"], inputs["memory"], inputs["memory"], need_weights=False)
     store("cross", inputs, ours, ys, 9722)
-    save("crates/nn/tests/golden/transformer_layers.safetensors", tensors)
+    save("crates/candelabrum-nn/tests/golden/transformer_layers.safetensors", tensors)

@@ -50,15 +50,15 @@ def weights():
         loss.backward()
         optimizer.step()
     state = {f"module.{name}": value for name, value in model.state_dict().items()}
-    save("crates/nn/tests/golden/weights_images.safetensors", state)
+    save("crates/candelabrum-nn/tests/golden/weights_images.safetensors", state)
 
     model_of_texts = Texts().bfloat16()
     state = model_of_texts.state_dict()
     state["head.weight"] = state["head.weight"].T
-    save("crates/nn/tests/golden/weights_texts.safetensors", state)
+    save("crates/candelabrum-nn/tests/golden/weights_texts.safetensors", state)
 
     with torch.no_grad():
         images = model.eval()(uniform((2, 3, 8, 8), 9810, dtype=torch.float32))
         texts = model_of_texts.float().eval()(integers((2, 5), 9811, 11))
     results = {"images": images, "texts": texts}
-    save("crates/nn/tests/golden/weights_results.safetensors", results)
+    save("crates/candelabrum-nn/tests/golden/weights_results.safetensors", results)

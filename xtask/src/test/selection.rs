@@ -127,13 +127,15 @@ mod tests {
 
     #[test]
     fn a_changed_test_is_that_program() {
-        let selection = touched(&["tests/hooks.rs", "crates/kvstore/tests/store/flow.rs"]);
+        let selection =
+            touched(&["tests/hooks.rs", "crates/candelabrum-kvstore/tests/store/flow.rs"]);
         assert_eq!((selection.packages, selection.targets), (set(&[]), set(&["hooks", "store"])));
     }
 
     #[test]
     fn a_changed_package_is_tested_with_those_that_depend_on_it() {
-        let Selection { packages, targets, .. } = touched(&["crates/runlog/src/lib.rs"]);
+        let Selection { packages, targets, .. } =
+            touched(&["crates/candelabrum-runlog/src/lib.rs"]);
         assert!(targets.is_empty() && !packages.contains("nn"), "{packages:?}");
         let some = set(&["runlog", "train", "cli", "candelabrum"]);
         assert!(packages.is_superset(&some), "{packages:?}");

@@ -4,7 +4,7 @@ use proc_macro2::{TokenStream, TokenTree};
 
 /// The files with `cfg(feature = ..)`, besides each crate's `lib.rs` and tests. They declare the
 /// modules that exist only with a feature.
-const FEATURE_DOORS: &[&str] = &["crates/dist/src/comm/mod.rs"];
+const FEATURE_DOORS: &[&str] = &["crates/candelabrum-dist/src/comm/mod.rs"];
 
 pub(super) fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     let mut findings = Vec::new();
@@ -61,17 +61,20 @@ mod tests {
     fn features_stand_at_the_doors_and_in_tests_only() {
         let inside = "fn a() {\n    if cfg!(feature = \"mpi\") {}\n}\n";
         assert_eq!(findings("src/a.rs", inside), [3]);
-        assert!(findings("crates/dist/tests/conformance/main.rs", inside).is_empty());
+        assert!(findings("crates/candelabrum-dist/tests/conformance/main.rs", inside).is_empty());
         for gate in [
             "#[cfg(feature = \"mpi\")]\nmod mpi;\n",
             "#![cfg(feature = \"mpi\")]\n",
             "#[cfg(all(unix, feature = \"mpi\"))]\n",
             "#[cfg_attr(feature = \"mpi\", test)]\n",
         ] {
-            assert_eq!(findings("crates/dist/src/world.rs", gate), [2]);
-            for door in
-                ["crates/dist/src/lib.rs", FEATURE_DOORS[0], "tests/mpi.rs", "a/tests/b/main.rs"]
-            {
+            assert_eq!(findings("crates/candelabrum-dist/src/world.rs", gate), [2]);
+            for door in [
+                "crates/candelabrum-dist/src/lib.rs",
+                FEATURE_DOORS[0],
+                "tests/mpi.rs",
+                "a/tests/b/main.rs",
+            ] {
                 assert!(findings(door, gate).is_empty());
             }
         }

@@ -32,7 +32,7 @@ impl Kit {
         let file = File::create(&lock).map_err(Error::file("write", &lock))?;
         file.lock().map_err(Error::file("lock", &lock))?;
 
-        let package = root.join("crates/softgpu");
+        let package = root.join("crates/candelabrum-softgpu");
         let package = fs::canonicalize(&package).map_err(Error::file("find", &package))?;
         let objects = steps::objects(&package, &folder.join("objects"))?;
         steps::link(&objects, &folder.join("run"))?;
