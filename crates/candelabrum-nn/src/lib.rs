@@ -19,52 +19,33 @@
 //! implement both traits.
 
 mod activation;
-mod arrival;
-mod buffers;
-mod check_gradients;
+mod autograd;
 mod dist_option;
 mod error;
-mod freeze;
-mod gradients;
-mod hooks;
-mod init;
+mod kernels;
 mod layer_row;
-mod loss_weight;
-mod master;
-mod missing;
 mod model;
 mod noise;
 mod params;
-mod pass;
 mod statistics_exchange;
 mod summary;
-mod tensors;
-mod together;
-mod units;
-mod var_builder;
 mod weights;
-mod wrong_gradients;
 
 pub mod layers;
 pub mod ops;
 pub mod seed;
 
 pub use activation::Activation;
-pub use buffers::Buffer;
-pub use check_gradients::check_gradients;
+pub use autograd::{
+    FlatGradients, LossWeight, MissingGradients, Observer, PassState, Slot, UnitPlan,
+    check_gradients, trust_gradient, weighted,
+};
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
-pub use gradients::{FlatGradients, Observer, PassState};
-pub use init::Init;
 pub use layer_row::LayerRow;
-pub use loss_weight::{LossWeight, weighted};
-pub use missing::MissingGradients;
 pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
 pub use noise::{Noise, NoiseRecorder};
-pub use params::{Param, Params, Scope};
+pub use params::{Buffer, Init, Param, Params, Scope, to_flat, with_span};
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;
-pub use tensors::{to_flat, with_span};
-pub use units::{Slot, UnitPlan};
 pub use weights::{LoadReport, NameMap, Unfit};
-pub use wrong_gradients::trust_gradient;

@@ -2,6 +2,7 @@
 
 use candle_core::{Module, ModuleT, Result, Shape, Tensor};
 
+use crate::autograd::fused::widen;
 use crate::{DistOption, LossWeight, Params, Summary, ops, weighted};
 
 /// The rest of a training step after the loss: the gradients, their exchange and the update.
@@ -71,7 +72,7 @@ pub trait Model {
     /// Shapes that do not fit together, or a class index out of range. On a GPU, such an index gives
     /// a loss of NaN instead.
     fn loss(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        ops::softmax_cross_entropy(&ops::widen(output)?, &ops::widen(targets)?)
+        ops::softmax_cross_entropy(&widen(output)?, &widen(targets)?)
     }
 
     /// The output for a batch, and its loss. A model overrides it if it has its loss without the output that

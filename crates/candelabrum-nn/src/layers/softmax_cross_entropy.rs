@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::autograd::fused::widen;
 use crate::ops::{self, CrossEntropyConfig};
 
 /// The mean over the batch of `-log softmax(logits)[class]`: SINGA's layer of this name.
@@ -41,7 +42,7 @@ impl SoftMaxCrossEntropy {
     /// indices on a GPU are not checked: an index out of range gives a loss of NaN there, as
     /// [`ops::softmax_cross_entropy`] explains.
     pub fn forward(&self, logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let (logits, targets) = (ops::widen(logits)?, ops::widen(targets)?);
+        let (logits, targets) = (widen(logits)?, widen(targets)?);
         ops::softmax_cross_entropy_with(&logits, &targets, self.config)
     }
 }

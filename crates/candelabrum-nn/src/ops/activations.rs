@@ -18,12 +18,12 @@ use std::marker::PhantomData;
 
 use candle_core::{Result, Tensor};
 
-use super::elementwise::{activate, activation_backward};
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::in_blocks;
-use super::pool::Pooled;
 use crate::activation::Activation;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::{activate, activation_backward};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::in_blocks;
+use crate::kernels::scratch::Pooled;
 
 /// `max(x, 0)`, element by element. NaN stays NaN. The gradient at exactly 0 is 0, as in PyTorch
 /// (candle passes it).

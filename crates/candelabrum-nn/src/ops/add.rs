@@ -5,12 +5,12 @@ use candle_core::{Result, Tensor};
 
 use super::activations;
 use super::broadcast::Broadcast;
-use super::elementwise::{activate, activation_backward_in_blocks};
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
 use super::gpu::activations::Sum;
-use super::pool::Pooled;
 use crate::Activation;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::{activate, activation_backward_in_blocks};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "add";
 

@@ -10,14 +10,14 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::elementwise::sum;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::{in_parts, worth_threads};
-use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::sizes::sizes;
 use super::unfold::{Edge, unfold};
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::sum;
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{in_parts, worth_threads};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "avg_pool2d";

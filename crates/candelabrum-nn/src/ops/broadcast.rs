@@ -4,11 +4,11 @@
 use candle_core::{Result, Shape};
 use rayon::prelude::*;
 
-use super::column_sums::{column_sums, pairwise};
-use super::elementwise;
-use super::float::Float;
-use super::parallel::{for_each, in_blocks, worth_threads};
-use super::pool::Pooled;
+use crate::kernels::column_sums::{column_sums, pairwise};
+use crate::kernels::elementwise;
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// How two operands make one result.

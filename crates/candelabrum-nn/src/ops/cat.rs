@@ -6,10 +6,10 @@
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
-use super::pool::Pooled;
-use super::strided::{Axis, Store, transfer};
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::strided::{Axis, Store, transfer};
 
 const NAME: &str = "cat";
 

@@ -16,14 +16,15 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::moments::Sums;
-use super::parallel::{for_each, worth_threads};
-use super::pool::Pooled;
 use super::sizes::rows_and_last;
 use super::softmax::{exp_into, shifted};
-use crate::{LossWeight, pass};
+use crate::LossWeight;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::pass;
+use crate::kernels::float::Float;
+use crate::kernels::moments::Sums;
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "softmax_cross_entropy";
 

@@ -6,10 +6,10 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::in_blocks;
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::in_blocks;
+use crate::kernels::scratch::Pooled;
 use crate::seed::{GOLDEN, mix};
 use candelabrum_memory::simd::simd;
 

@@ -8,12 +8,12 @@
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::elementwise::add_assign;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel;
-use super::pool::Pooled;
 use super::sizes::sizes;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::parallel;
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "embedding";

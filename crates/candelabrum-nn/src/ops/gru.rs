@@ -13,10 +13,10 @@
 use candle_core::{Result, Tensor};
 use candle_nn::ops::sigmoid;
 
-use super::elementwise::{activate, bias_row_activation};
-use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
 use crate::activation::Activation;
+use crate::kernels::elementwise::{activate, bias_row_activation};
+use crate::kernels::float::Float;
 use candelabrum_memory::simd::simd;
 
 /// All hidden states of a sequence. `h0` is the state before it, zeros if omitted.

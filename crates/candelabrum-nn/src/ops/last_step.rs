@@ -4,10 +4,10 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::pool::Pooled;
 use super::sizes::sizes;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "last_step";
 

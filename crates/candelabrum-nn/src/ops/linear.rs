@@ -12,15 +12,15 @@ use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::activations;
-use super::column_sums::column_sums;
-use super::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
-use super::matmul::{Dst, Mat, matmul};
-use super::parallel::{for_each, in_blocks, worth_threads};
-use super::pool::Pooled;
 use super::sizes::sizes;
 use crate::activation::Activation;
+use crate::autograd::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
+use crate::kernels::column_sums::column_sums;
+use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
+use crate::kernels::float::Float;
+use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "linear";

@@ -11,11 +11,11 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::add::add;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
 use super::linear::{Linear, affine, linear};
-use super::parallel::in_blocks;
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::in_blocks;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "linear_add";
 

@@ -20,17 +20,17 @@ use candelabrum_memory::simd::simd;
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::column_sums::column_sums;
 use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy, softmax_cross_entropy_with};
-use super::elementwise::{add_assign, largest};
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
 use super::linear::{affine, linear};
-use super::matmul::{Dst, Mat, matmul};
-use super::moments::Sums;
-use super::parallel::{for_each, in_blocks, worth_threads};
-use super::pool::Pooled;
 use super::sizes::sizes;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::column_sums::column_sums;
+use crate::kernels::elementwise::{add_assign, largest};
+use crate::kernels::float::Float;
+use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::moments::Sums;
+use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "linear_cross_entropy";
 

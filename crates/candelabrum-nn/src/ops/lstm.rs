@@ -11,10 +11,10 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::ops::sigmoid;
 
-use super::elementwise::{activate, bias_row_activation};
-use super::float::Float;
 use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
 use crate::activation::Activation;
+use crate::kernels::elementwise::{activate, bias_row_activation};
+use crate::kernels::float::Float;
 use candelabrum_memory::simd::simd;
 
 /// All hidden states of a sequence, and the final cell state. `state` contains the hidden and the

@@ -3,9 +3,9 @@
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::broadcast::Broadcast;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "masked_fill";
 

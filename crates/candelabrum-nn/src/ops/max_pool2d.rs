@@ -12,12 +12,12 @@
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::{for_each, in_parts};
-use super::pool::Pooled;
 use super::pool2d::{Pool2dConfig, Windows};
 use super::unfold::{Edge, unfold};
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, in_parts};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";

@@ -76,18 +76,11 @@ mod avg_pool2d;
 mod batch_norm2d;
 mod broadcast;
 mod cat;
-mod channel_line;
-mod channel_planes;
-mod column_sums;
 mod conv2d;
 mod cross_entropy;
 mod dropout;
-mod elementwise;
 mod embedding;
 mod feed_forward;
-mod float;
-mod fused;
-mod gemm;
 mod gpu;
 mod gru;
 mod last_step;
@@ -96,32 +89,19 @@ mod linear_add;
 mod linear_cross_entropy;
 mod lstm;
 mod masked_fill;
-mod mat_mut;
-mod math;
-mod matmul;
 mod max_pool2d;
-mod moments;
 mod mul;
 mod narrow;
-mod parallel;
 mod permute;
-mod pool;
 mod pool2d;
 mod position_embedding;
-mod product_precision;
 mod recurrent;
 mod row_norm;
 mod scale;
 mod sizes;
 mod softmax;
-mod strided;
 mod swiglu;
-mod transpose;
 mod unfold;
-mod view;
-mod zeros;
-
-pub mod profile;
 
 pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
 pub use add::add;
@@ -138,9 +118,12 @@ pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use feed_forward::{HiddenUnits, feed_forward};
-pub(crate) use fused::backward;
-pub(crate) use fused::widen;
-pub use fused::with_composites;
+
+pub use crate::autograd::fused::with_composites;
+pub use crate::autograd::profile;
+pub use crate::kernels::product_precision::{
+    ProductPrecision, bf16_instructions, product_precision, set_product_precision,
+};
 pub use gru::gru;
 pub use last_step::last_step;
 pub use linear::linear;
@@ -154,9 +137,6 @@ pub use narrow::{narrow, split};
 pub use permute::{permute, transpose};
 pub use pool2d::Pool2dConfig;
 pub use position_embedding::embedding_with_positions;
-pub use product_precision::{
-    ProductPrecision, bf16_instructions, product_precision, set_product_precision,
-};
 pub use recurrent::RecurrentWeights;
 pub use row_norm::{layer_norm, rms_norm};
 pub use scale::scale;

@@ -8,9 +8,9 @@
 use candle_core::{Result, Tensor};
 
 use super::broadcast::Broadcast;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "mul";
 

@@ -9,11 +9,11 @@
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
-use super::pool::Pooled;
-use super::strided::Store;
-use super::view::View;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::view::View;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::strided::Store;
 
 const NAME: &str = "narrow";
 

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use candle_core::{Result, Shape, bail};
 
-use super::parallel;
 use super::sizes::sizes;
 use super::unfold::Axis;
+use crate::kernels::parallel;
 
 /// The windows of a pooling, each pair as (height, width).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,12 +7,12 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::elementwise::add_assign;
 use super::embedding::Embedding;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::pool::Pooled;
 use super::sizes::sizes;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "embedding_with_positions";
 

@@ -15,12 +15,12 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::elementwise::add_assign;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::moments::{Moments, Sums, moments};
-use super::parallel::{for_each, worth_threads};
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::moments::{Moments, Sums, moments};
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// The maximum number of parts of the sums over rows.

@@ -2,10 +2,10 @@
 
 use candle_core::{Result, Tensor};
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
-use super::parallel::in_blocks;
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::in_blocks;
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// `factor * xs`. The factor is rounded to the dtype of `xs`, or to f32 for f16 and bf16.

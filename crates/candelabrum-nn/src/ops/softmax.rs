@@ -11,12 +11,12 @@
 use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::moments::Sums;
-use super::parallel::{for_each, worth_threads};
-use super::pool::Pooled;
 use super::sizes::rows_and_last;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::moments::Sums;
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 /// `exp(xs)` divided by its sum along the last dimension, so each row adds up to 1.
 ///

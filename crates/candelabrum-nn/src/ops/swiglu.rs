@@ -9,11 +9,11 @@ use candelabrum_memory::simd::simd;
 use candle_core::{D, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
-use super::parallel::{for_each, in_parts, worth_threads};
-use super::pool::Pooled;
 use super::sizes::rows_and_last;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, in_parts, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "swiglu";
 

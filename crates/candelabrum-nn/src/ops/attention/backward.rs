@@ -3,15 +3,15 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::super::float::Float;
-use super::super::gemm::Size;
-use super::super::mat_mut::MatMut;
 use super::block::{Block, KEYS, QUERIES};
 use super::geometry::{Geometry, Heads};
 use super::head_rows::HeadRows;
 use super::matrix::{LANES, Matrix, multiply};
 use super::operands::Operands;
 use super::scores::{PerQuery, add_products, products};
+use crate::kernels::float::Float;
+use crate::kernels::gemm::Size;
+use crate::kernels::mat_mut::MatMut;
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
 /// the keys and of the values (keys, D).

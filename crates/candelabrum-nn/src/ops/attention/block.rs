@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::super::float::Float;
-use super::super::product_precision;
 use super::geometry::Geometry;
 use super::matrix::LANES;
+use crate::kernels::float::Float;
+use crate::kernels::product_precision;
 
 /// The largest number of queries of a block.
 pub(super) const QUERIES: usize = 128;

@@ -2,9 +2,9 @@
 
 use candle_core::{D, Result, Tensor};
 
-use super::super::fused;
 use super::geometry::Geometry;
 use super::rotary::Table;
+use crate::autograd::fused;
 
 /// Queries (N, Tq, H D), keys and values (N, Tk, G D) -> (N, Tq, H D).
 pub(super) fn composite(

@@ -1,12 +1,12 @@
 //! The forward pass of the heads that share one head of keys and values.
 
-use super::super::float::Float;
-use super::super::mat_mut::MatMut;
 use super::block::{Block, KEYS, QUERIES};
 use super::geometry::Geometry;
 use super::matrix::Matrix;
 use super::operands::Operands;
 use super::scores::{Running, add_products, products};
+use crate::kernels::float::Float;
+use crate::kernels::mat_mut::MatMut;
 
 /// Computes the results `ys` (queries, group · D) of all heads that use head `kv_head`, and the
 /// logarithms of their sums, `lse` (group, queries).

@@ -1,26 +1,26 @@
 //! The sizes of an attention, and where its rows lie in the operands.
 
-use super::super::gemm::Rows;
+use crate::kernels::gemm::Rows;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ops) struct Geometry {
+pub(crate) struct Geometry {
     /// The number of sequences.
-    pub(in crate::ops) batch: usize,
-    pub(in crate::ops) queries: usize,
-    pub(in crate::ops) keys: usize,
-    pub(in crate::ops) heads: usize,
-    pub(in crate::ops) kv_heads: usize,
+    pub(crate) batch: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
     /// The size of a head.
-    pub(in crate::ops) dim: usize,
-    pub(in crate::ops) causal: bool,
+    pub(crate) dim: usize,
+    pub(crate) causal: bool,
     /// The factor of the scores.
-    pub(in crate::ops) scale: f64,
+    pub(crate) scale: f64,
 }
 
 impl Geometry {
     /// The heads of queries that share a head of keys and values.
-    pub(in crate::ops) fn group(&self) -> usize {
+    pub(crate) fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
@@ -31,12 +31,12 @@ impl Geometry {
     }
 
     /// The columns of the queries, or of the result, of one row.
-    pub(in crate::ops) fn query_columns(&self) -> usize {
+    pub(crate) fn query_columns(&self) -> usize {
         self.heads * self.dim
     }
 
     /// The columns of the keys, or of the values, of one row.
-    pub(in crate::ops) fn key_columns(&self) -> usize {
+    pub(crate) fn key_columns(&self) -> usize {
         self.kv_heads * self.dim
     }
 }

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use candelabrum_memory::simd::simd;
 
-use super::super::float::Float;
-use super::super::gemm::{Left, Rows};
 use super::geometry::Heads;
 use super::matrix::{LANES, Matrix};
 use super::rotary::Table;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, Rows};
 
 /// Some rows of a head, as the products read them.
 pub(super) enum HeadRows<'a, T: Float> {

@@ -5,12 +5,12 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::super::gemm::Rows;
 use super::geometry::Geometry;
+use crate::kernels::gemm::Rows;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ops) struct MaskLayout {
+pub(crate) struct MaskLayout {
     sequence: usize,
     head: usize,
     query: usize,
@@ -47,7 +47,7 @@ impl MaskLayout {
     }
 
     /// The distances between the masks of two sequences, of two heads and of two queries.
-    pub(in crate::ops) fn steps(&self) -> [usize; 3] {
+    pub(crate) fn steps(&self) -> [usize; 3] {
         [self.sequence, self.head, self.query]
     }
 

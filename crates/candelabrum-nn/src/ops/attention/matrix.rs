@@ -2,13 +2,13 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::super::float::Float;
-use super::super::gemm::bf16::{Lines, Operand, Starts};
-use super::super::gemm::{Left, Product, Rows, Runs, Size, dispatch};
-use super::super::mat_mut::MatMut;
-use super::super::matmul::{FEWEST, product_in_bf16};
-use super::super::pool::Pooled;
-use super::super::transpose::transpose;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::bf16::{Lines, Operand, Starts};
+use crate::kernels::gemm::{Left, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::matmul::{FEWEST, product_in_bf16};
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::transpose;
 
 /// Columns that lie side by side: whole vectors of every instruction set.
 pub(super) const LANES: usize = 16;

@@ -49,11 +49,11 @@ use self::operands::Operands;
 pub use self::rotary::Rotary;
 use self::rotary::Table;
 use self::scores::Masking;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::mat_mut::MatMut;
-use super::parallel::{for_each, worth_threads};
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "attention";
 

@@ -1,11 +1,11 @@
 //! What an attention reads.
 
-use super::super::float::Float;
 use super::block::Block;
 use super::geometry::{Geometry, Heads};
 use super::head_rows::HeadRows;
 use super::rotary::Table;
 use super::scores::Masking;
+use crate::kernels::float::Float;
 
 /// What all tasks of an attention read.
 #[derive(Clone, Copy)]

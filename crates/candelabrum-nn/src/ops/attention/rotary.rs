@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::super::float::Float;
-use super::super::mat_mut::MatMut;
 use super::geometry::Geometry;
+use crate::kernels::float::Float;
+use crate::kernels::mat_mut::MatMut;
 
 /// Rotary position embedding of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ impl Default for Rotary {
 
 /// The cosine and the sine of each position's angles.
 #[derive(Debug)]
-pub(in crate::ops) struct Table {
+pub(crate) struct Table {
     rotary: Rotary,
     positions: usize,
     half: usize,
@@ -68,12 +68,12 @@ impl Table {
         })
     }
 
-    pub(in crate::ops) fn rotary(&self) -> Rotary {
+    pub(crate) fn rotary(&self) -> Rotary {
         self.rotary
     }
 
     /// The number of positions.
-    pub(in crate::ops) fn positions(&self) -> usize {
+    pub(crate) fn positions(&self) -> usize {
         self.positions
     }
 

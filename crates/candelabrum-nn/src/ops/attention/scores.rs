@@ -5,12 +5,12 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::super::float::Float;
-use super::super::gemm::Size;
 use super::block::{Block, QUERIES};
 use super::head_rows::HeadRows;
 use super::mask::MaskLayout;
 use super::matrix::{LANES, Matrix, multiply};
+use crate::kernels::float::Float;
+use crate::kernels::gemm::Size;
 
 /// A number for each query of a block.
 pub(super) type PerQuery<T> = [[T; LANES]; QUERIES / LANES];

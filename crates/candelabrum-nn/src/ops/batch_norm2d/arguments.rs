@@ -6,11 +6,11 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::BatchNorm2d;
 use super::config::{BatchNormConfig, NAME, RunningStatistics};
+use crate::autograd::fused;
+use crate::kernels::channel_line::Rectifier;
+use crate::kernels::channel_planes::ChannelPlanes;
 use crate::ops::activations;
 use crate::ops::add::add;
-use crate::ops::channel_line::Rectifier;
-use crate::ops::channel_planes::ChannelPlanes;
-use crate::ops::fused;
 use crate::{Activation, StatisticsExchange};
 
 /// The parameters, statistics and configuration of a batch normalisation.

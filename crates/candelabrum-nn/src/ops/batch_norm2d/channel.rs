@@ -2,12 +2,12 @@
 
 use super::totals::Totals;
 use super::{BatchNorm2d, Inputs, To, Values};
-use crate::ops::channel_line::{Line, Rectifier};
-use crate::ops::channel_planes::Planes;
-use crate::ops::elementwise::{activation_backward, clipped, rectified};
-use crate::ops::float::Float;
-use crate::ops::moments::{Moments, Sums, moments};
-use crate::ops::pool::Pooled;
+use crate::kernels::channel_line::{Line, Rectifier};
+use crate::kernels::channel_planes::Planes;
+use crate::kernels::elementwise::{activation_backward, clipped, rectified};
+use crate::kernels::float::Float;
+use crate::kernels::moments::{Moments, Sums, moments};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::{simd, simd_once};
 
 /// Shorter planes are copied together first, because sums over a few values do not benefit from

@@ -17,10 +17,10 @@ use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, T
 use super::config::NAME;
 use super::{BatchNorm2d, replicas};
 use crate::StatisticsExchange;
+use crate::autograd::fused::widen;
+use crate::kernels::channel_planes::ChannelPlanes;
+use crate::kernels::moments::Moments;
 use crate::ops::activations;
-use crate::ops::channel_planes::ChannelPlanes;
-use crate::ops::fused::widen;
-use crate::ops::moments::Moments;
 
 impl BatchNorm2d {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

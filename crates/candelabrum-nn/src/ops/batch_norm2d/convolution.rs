@@ -15,12 +15,12 @@ use candle_core::{Result, Tensor};
 use super::BatchNorm2d;
 use super::arguments::{BatchNorm, normalise};
 use crate::Activation;
-use crate::master::is_half;
+use crate::autograd::fused::{self, Backward, Fused, Grads, Reads};
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 use crate::ops::activations;
 use crate::ops::conv2d::{Conv2d, Conv2dConfig, Gradients, Images, conv2d};
-use crate::ops::float::Float;
-use crate::ops::fused::{self, Backward, Fused, Grads, Reads};
-use crate::ops::pool::Pooled;
+use crate::params::is_half;
 
 /// [`conv2d`](crate::ops::conv2d()) of [`batch_norm2d`](crate::ops::batch_norm2d()). On a GPU, in f16 and bf16,
 /// and for a normalisation by another activation than ReLU and ReLU6, these are two operations.

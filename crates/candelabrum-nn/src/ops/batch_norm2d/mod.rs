@@ -41,13 +41,13 @@ use candle_core::{Result, Tensor};
 
 use self::config::NAME;
 use self::totals::Totals;
-use super::channel_line::{Line, Rectifier};
-use super::channel_planes::{ChannelPlanes, Planes};
-use super::float::Float;
-use super::fused::{Backward, Fused, OnGpu, Reads};
-use super::moments::Moments;
-use super::parallel::{in_blocks, worth_threads};
-use super::pool::Pooled;
+use crate::autograd::fused::{Backward, Fused, OnGpu, Reads};
+use crate::kernels::channel_line::{Line, Rectifier};
+use crate::kernels::channel_planes::{ChannelPlanes, Planes};
+use crate::kernels::float::Float;
+use crate::kernels::moments::Moments;
+use crate::kernels::parallel::{in_blocks, worth_threads};
+use crate::kernels::scratch::Pooled;
 use crate::{Activation, StatisticsExchange};
 
 /// The number of the residual among the inputs.

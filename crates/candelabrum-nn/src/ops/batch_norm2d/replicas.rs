@@ -12,8 +12,8 @@ use candle_core::{Result, bail};
 
 use super::config::NAME;
 use crate::StatisticsExchange;
-use crate::ops::float::Float;
-use crate::ops::moments::Moments;
+use crate::kernels::float::Float;
+use crate::kernels::moments::Moments;
 
 /// The number of values per channel, and their moments by channel, over all replicas, computed from
 /// this replica's shift, rest and variance by channel.
@@ -118,7 +118,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::ops::moments::moments;
+    use crate::kernels::moments::moments;
 
     /// The last replica, which has the values of the other replicas.
     #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::images::Images;
 use super::{depthwise, direct, interleaved, winograd};
-use crate::ops::float::Float;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
@@ -80,8 +80,8 @@ mod tests {
     use candle_core::Shape;
 
     use super::*;
+    use crate::kernels::gemm::on_each_instruction_set;
     use crate::ops::conv2d::Conv2dConfig;
-    use crate::ops::gemm::on_each_instruction_set;
 
     fn numbers(len: usize, seed: usize) -> Vec<f64> {
         (0..len).map(|i| ((i * 31 + seed) * 7919 % 101) as f64 / 50.0 - 1.0).collect()

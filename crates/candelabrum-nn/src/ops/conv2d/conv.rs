@@ -6,10 +6,10 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use crate::activation::Activation;
-use crate::ops::elementwise::{activate, activation_backward_in_blocks, bias_activation, sum};
-use crate::ops::float::Float;
-use crate::ops::matmul::Dst;
-use crate::ops::parallel::{for_each, worth_threads};
+use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_activation, sum};
+use crate::kernels::float::Float;
+use crate::kernels::matmul::Dst;
+use crate::kernels::parallel::{for_each, worth_threads};
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::team;
 
@@ -22,10 +22,10 @@ pub(super) struct Conv<'a, T> {
 }
 
 /// The places of the gradients. `None` for a gradient that is not needed.
-pub(in crate::ops) struct Gradients<'a, T> {
-    pub(in crate::ops) dxs: Option<&'a mut [T]>,
-    pub(in crate::ops) dw: Option<&'a mut [T]>,
-    pub(in crate::ops) db: Option<&'a mut [T]>,
+pub(crate) struct Gradients<'a, T> {
+    pub(crate) dxs: Option<&'a mut [T]>,
+    pub(crate) dw: Option<&'a mut [T]>,
+    pub(crate) db: Option<&'a mut [T]>,
 }
 
 impl<T: Float> Conv<'_, T> {

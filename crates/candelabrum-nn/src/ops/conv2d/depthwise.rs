@@ -11,11 +11,11 @@ use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
-use crate::ops::channel_planes::{ChannelPlanes, Planes};
-use crate::ops::float::Float;
-use crate::ops::gemm::dispatch;
-use crate::ops::parallel::worth_threads;
-use crate::ops::pool::Pooled;
+use crate::kernels::channel_planes::{ChannelPlanes, Planes};
+use crate::kernels::float::Float;
+use crate::kernels::gemm::dispatch;
+use crate::kernels::parallel::worth_threads;
+use crate::kernels::scratch::Pooled;
 
 /// Whether each group has one input channel, and strides are small.
 pub(super) fn applies(geometry: &Geometry) -> bool {

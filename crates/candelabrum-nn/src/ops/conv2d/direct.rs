@@ -21,12 +21,12 @@ use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
-use crate::ops::float::Float;
-use crate::ops::gemm::bf16::{Lines, Operand, Starts};
-use crate::ops::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
-use crate::ops::matmul::product_in_bf16;
-use crate::ops::pool::Pooled;
-use crate::ops::transpose::transpose;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::bf16::{Lines, Operand, Starts};
+use crate::kernels::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
+use crate::kernels::matmul::product_in_bf16;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::transpose;
 
 /// Columns of a product, so that what it reads of the image stays in the nearest caches.
 const COLUMNS: usize = 192;

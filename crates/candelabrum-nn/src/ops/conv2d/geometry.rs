@@ -40,21 +40,21 @@ impl ImageSize {
 
 /// All sizes of one convolution. Every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
-pub(in crate::ops) struct Geometry {
-    pub(in crate::ops) batch: usize,
+pub(crate) struct Geometry {
+    pub(crate) batch: usize,
     /// Input channels of all groups together.
-    pub(in crate::ops) in_channels: usize,
-    pub(in crate::ops) out_channels: usize,
-    pub(in crate::ops) groups: usize,
-    pub(in crate::ops) in_size: (usize, usize),
-    pub(in crate::ops) out_size: (usize, usize),
-    pub(in crate::ops) kernel: (usize, usize),
-    pub(in crate::ops) stride: (usize, usize),
-    pub(in crate::ops) padding: (usize, usize),
-    pub(in crate::ops) dilation: (usize, usize),
+    pub(crate) in_channels: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) groups: usize,
+    pub(crate) in_size: (usize, usize),
+    pub(crate) out_size: (usize, usize),
+    pub(crate) kernel: (usize, usize),
+    pub(crate) stride: (usize, usize),
+    pub(crate) padding: (usize, usize),
+    pub(crate) dilation: (usize, usize),
     /// Rows and columns of the kernel that meet the image anywhere. Small images with padding omit
     /// some: a 3 x 3 kernel over a single pixel has only its middle left.
-    pub(in crate::ops) taps: (Range<usize>, Range<usize>),
+    pub(crate) taps: (Range<usize>, Range<usize>),
 }
 
 impl Geometry {
@@ -126,7 +126,7 @@ impl Geometry {
     }
 
     /// The number of pixels of one output channel: columns of the patch matrix.
-    pub(in crate::ops) fn out_pixels(&self) -> usize {
+    pub(crate) fn out_pixels(&self) -> usize {
         self.out_size.0 * self.out_size.1
     }
 

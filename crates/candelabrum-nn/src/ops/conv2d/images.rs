@@ -7,15 +7,15 @@ use std::ops::Range;
 use candelabrum_memory::simd::simd_once;
 use rayon::prelude::*;
 
-use crate::ops::channel_line::{Line, Rectifier};
-use crate::ops::elementwise::{clipped, rectified};
-use crate::ops::float::Float;
-use crate::ops::parallel::{for_each, worth_threads};
-use crate::ops::pool::Pooled;
+use crate::kernels::channel_line::{Line, Rectifier};
+use crate::kernels::elementwise::{clipped, rectified};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 /// Some images (N, C, H, W).
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Images<'a, T> {
+pub(crate) struct Images<'a, T> {
     xs: &'a [T],
     normal: Option<Normal<'a, T>>,
 }
@@ -32,12 +32,12 @@ struct Normal<'a, T> {
 
 impl<'a, T: Float> Images<'a, T> {
     /// Images that are read as they are.
-    pub(in crate::ops) fn plain(xs: &'a [T]) -> Self {
+    pub(crate) fn plain(xs: &'a [T]) -> Self {
         Self { xs, normal: None }
     }
 
     /// Images whose channels, of `plane` pixels, are read through the saved `lines` and the activation.
-    pub(in crate::ops) fn normalised(
+    pub(crate) fn normalised(
         xs: &'a [T],
         plane: usize,
         lines: &'a [T],

@@ -18,10 +18,10 @@ use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
 use super::images::Images;
 use super::patches::{fold, unfold};
-use crate::ops::elementwise::{activation_backward, add_assign};
-use crate::ops::float::Float;
-use crate::ops::matmul::{Dst, LeftFactor, Mat, matmul};
-use crate::ops::pool::Pooled;
+use crate::kernels::elementwise::{activation_backward, add_assign};
+use crate::kernels::float::Float;
+use crate::kernels::matmul::{Dst, LeftFactor, Mat, matmul};
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::team;
 

@@ -35,12 +35,12 @@ use self::geometry::Geometry;
 pub(super) use self::images::Images;
 use self::weight::{crop, uncrop};
 use super::activations;
-use super::elementwise::activate;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, OnGpu, Reads};
-use super::parallel::in_blocks;
-use super::pool::Pooled;
 use crate::activation::Activation;
+use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::kernels::elementwise::activate;
+use crate::kernels::float::Float;
+use crate::kernels::parallel::in_blocks;
+use crate::kernels::scratch::Pooled;
 
 /// `act(conv(xs, weight) + bias)`.
 ///

@@ -8,8 +8,8 @@
 //! a patch is complete, and the loop that copies it knows its length.
 
 use super::geometry::Geometry;
-use crate::ops::float::Float;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 /// Writes the patches (K x P) of the image `x`.
 #[inline(always)]

@@ -9,7 +9,7 @@
 
 use super::geometry::Geometry;
 use super::patches::copy;
-use crate::ops::float::Float;
+use crate::kernels::float::Float;
 
 /// Elements behind the last one, so that whole vectors can be read from each element on.
 pub(super) const SLACK: usize = 64;

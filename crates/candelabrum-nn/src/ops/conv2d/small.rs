@@ -22,12 +22,12 @@ use rayon::prelude::*;
 use super::conv::Conv;
 use super::geometry::Geometry;
 use super::patches::copy;
-use crate::ops::elementwise::add_assign;
-use crate::ops::float::Float;
-use crate::ops::matmul::{Dst, Mat, matmul};
-use crate::ops::parallel::{for_each, worth_threads};
-use crate::ops::pool::Pooled;
-use crate::ops::transpose::transpose;
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::transpose;
 use candelabrum_memory::simd::simd;
 
 /// Rows that a thread computes and folds, or finishes, at a time. Each product packs its right factor anew, so

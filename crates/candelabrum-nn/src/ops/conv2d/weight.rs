@@ -1,8 +1,8 @@
 //! The elements of a kernel that meet the image, and their gradient.
 
 use super::geometry::Geometry;
-use crate::ops::float::Float;
-use crate::ops::parallel::{in_parts, worth_threads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{in_parts, worth_threads};
 
 /// Copies the elements of `weight` (O x C x KH x KW) that meet the image one after the other.
 pub(super) fn crop<T: Float>(geometry: &Geometry, weight: &[T], cropped: &mut [T]) {

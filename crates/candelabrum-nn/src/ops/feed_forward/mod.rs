@@ -15,14 +15,14 @@ mod units;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::column_sums::column_sums;
-use super::elementwise::add_assign;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Reads};
 use super::linear::{Linear, affine, linear};
 use super::linear_add::linear_add;
-use super::matmul::Dst;
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::kernels::column_sums::column_sums;
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::matmul::Dst;
+use crate::kernels::scratch::Pooled;
 
 pub use self::units::HiddenUnits;
 

@@ -4,10 +4,10 @@ use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use crate::activation::Activation;
+use crate::kernels::elementwise::{activated, activated_again};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, worth_threads};
 use crate::ops::activations;
-use crate::ops::elementwise::{activated, activated_again};
-use crate::ops::float::Float;
-use crate::ops::parallel::{for_each, worth_threads};
 use crate::ops::swiglu::{self, gate, gate_backward, swiglu};
 
 /// What a feed-forward branch computes of the results `z` of its first layer.

@@ -6,7 +6,7 @@ use candle_core::Result;
 
 use super::packs::Packs;
 use crate::Activation;
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::autograd::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels {
     name: "activations",
@@ -126,7 +126,7 @@ impl OnGpu for Activation {
 }
 
 /// The sum of two tensors as an operation, with an activation that needs no input.
-pub(in crate::ops) struct Sum(pub(in crate::ops) Option<Activation>);
+pub(crate) struct Sum(pub(crate) Option<Activation>);
 
 impl OnGpu for Sum {
     fn forward(

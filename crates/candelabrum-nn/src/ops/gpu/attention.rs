@@ -26,8 +26,8 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::{Result, bail};
 
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::attention::Attention;
-use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels { name: "attention", text: include_str!("attention.cu") };
 

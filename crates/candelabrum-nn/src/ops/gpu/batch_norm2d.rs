@@ -11,10 +11,10 @@ use candle_core::{DType, Result, bail};
 
 use super::channels::Channels;
 use super::gradient::places;
-use crate::buffers::update_on_gpu;
+use crate::autograd::fused::{GpuBackward, OnGpu};
+use crate::kernels::channel_line::Rectifier;
 use crate::ops::batch_norm2d::BatchNorm2d;
-use crate::ops::channel_line::Rectifier;
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::params::update_on_gpu;
 
 const KERNELS: Kernels = Kernels {
     name: "batch_norm2d",
@@ -35,7 +35,7 @@ const MOST_VALUES: usize = i32::MAX as usize;
 impl BatchNorm2d {
     /// Whether the kernels can compute it: without replicas, and with running statistics in f32 on a
     /// GPU.
-    pub(in crate::ops) fn has_kernels(&self) -> bool {
+    pub(crate) fn has_kernels(&self) -> bool {
         let fits = |buffer: &crate::Buffer| {
             let value = buffer.value();
             value.dtype() == DType::F32 && value.device().is_cuda()

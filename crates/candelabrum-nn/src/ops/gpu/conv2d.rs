@@ -7,12 +7,12 @@ use candle_core::{Result, bail};
 use super::activations::{activate_images, differentiate};
 use super::channels::Channels;
 use crate::Activation;
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::conv2d::Conv2d;
-use crate::ops::fused::{GpuBackward, OnGpu};
 
 impl Conv2d {
     /// The sizes for cuDNN.
-    pub(in crate::ops) fn sizes(&self) -> Convolution {
+    pub(crate) fn sizes(&self) -> Convolution {
         let geometry = &self.geometry;
         Convolution {
             batch: geometry.batch,

@@ -4,9 +4,9 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::noise;
 use crate::ops::dropout::Dropout;
-use crate::ops::fused::{GpuBackward, OnGpu};
 
 const KERNELS: Kernels = Kernels { name: "dropout", text: include_str!("dropout.cu") };
 

@@ -8,8 +8,8 @@ use candle_core::{Result, Tensor, bail};
 
 use super::gradient::places;
 use super::indices::with_indices;
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::embedding::{Embedding, Indices};
-use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::position_embedding::PositionEmbedding;
 
 const KERNELS: Kernels = Kernels {

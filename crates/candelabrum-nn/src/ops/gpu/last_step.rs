@@ -4,7 +4,7 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::Result;
 
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::last_step::LastStep;
 
 const KERNELS: Kernels = Kernels { name: "last_step", text: include_str!("last_step.cu") };

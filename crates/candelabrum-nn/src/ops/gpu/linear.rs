@@ -12,7 +12,7 @@ use candle_core::{Result, bail};
 use super::activations::{activate, differentiate};
 use super::columns::sum_rows;
 use crate::Activation;
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::linear::Linear;
 
 impl OnGpu for Linear {

@@ -5,7 +5,7 @@ use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels};
 use candle_core::{Result, bail};
 
 use super::packs::Packs;
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::mul::Mul;
 
 const KERNELS: Kernels =

@@ -4,8 +4,8 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
 use candle_core::{Result, bail};
 
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::avg_pool2d::{AvgPool2d, GlobalAvgPool2d};
-use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::max_pool2d::MaxPool2d;
 use crate::ops::pool2d::Windows;
 

@@ -10,8 +10,8 @@ use candelabrum_memory::{ElementType, Flat, Location};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use super::columns::sum_rows;
-use crate::ops::fused::{GpuBackward, OnGpu};
-use crate::ops::pool::Values;
+use crate::autograd::fused::{GpuBackward, OnGpu};
+use crate::kernels::scratch::Values;
 use crate::ops::recurrent::{Cell, CellOutput, Recurrent};
 
 const KERNELS: Kernels = Kernels {

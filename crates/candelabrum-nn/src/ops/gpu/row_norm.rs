@@ -6,7 +6,7 @@ use candle_core::Result;
 
 use super::columns::sum_rows;
 use super::rows::Rows;
-use crate::ops::fused::{GpuBackward, OnGpu};
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::row_norm::RowNorm;
 
 const KERNELS: Kernels = Kernels {

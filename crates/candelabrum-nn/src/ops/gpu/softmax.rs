@@ -6,8 +6,8 @@ use candle_core::{Result, bail};
 
 use super::indices::with_indices;
 use super::rows::Rows;
+use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::cross_entropy::{SoftmaxCrossEntropy, Targets};
-use crate::ops::fused::{GpuBackward, OnGpu};
 use crate::ops::softmax::Softmax;
 
 const KERNELS: Kernels = Kernels {

@@ -2,11 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::float::Float;
+use crate::kernels::float::Float;
 
 /// One step of one sequence. All slices have `H` elements, those of `gates`, `b` and `da` `GATES` times as
 /// many.
-pub(in crate::ops) trait Cell: Send + Sync + 'static {
+pub(crate) trait Cell: Send + Sync + 'static {
     const NAME: &'static str;
     const GATES: usize;
     /// Whether there is a second state beside `h`. Without it `c` is empty.
@@ -29,28 +29,28 @@ pub(in crate::ops) trait Cell: Send + Sync + 'static {
 }
 
 /// The arguments of [`Cell::forward`].
-pub(in crate::ops) struct Step<'a, T> {
+pub(crate) struct Step<'a, T> {
     /// `a` before the call, and the gates after it.
-    pub(in crate::ops) gates: &'a mut [T],
+    pub(crate) gates: &'a mut [T],
     /// With the biases of `a` and `b`, but for `bias`.
-    pub(in crate::ops) b: &'a [T],
+    pub(crate) b: &'a [T],
     /// The bias of `a` for the last gate.
-    pub(in crate::ops) bias: &'a [T],
-    pub(in crate::ops) extra: &'a mut [T],
+    pub(crate) bias: &'a [T],
+    pub(crate) extra: &'a mut [T],
     /// Before the step, and then after it.
-    pub(in crate::ops) h: &'a mut [T],
+    pub(crate) h: &'a mut [T],
     /// Before the step, and then after it.
-    pub(in crate::ops) c: &'a mut [T],
+    pub(crate) c: &'a mut [T],
 }
 
 /// The arguments of [`Cell::backward`].
-pub(in crate::ops) struct StepBackward<'a, T> {
-    pub(in crate::ops) gates: &'a [T],
-    pub(in crate::ops) extra: &'a [T],
-    pub(in crate::ops) h_prev: &'a [T],
-    pub(in crate::ops) dh: &'a mut [T],
-    pub(in crate::ops) dc: &'a mut [T],
-    pub(in crate::ops) da: &'a mut [T],
+pub(crate) struct StepBackward<'a, T> {
+    pub(crate) gates: &'a [T],
+    pub(crate) extra: &'a [T],
+    pub(crate) h_prev: &'a [T],
+    pub(crate) dh: &'a mut [T],
+    pub(crate) dc: &'a mut [T],
+    pub(crate) da: &'a mut [T],
     /// Of the last gate.
-    pub(in crate::ops) db: &'a mut [T],
+    pub(crate) db: &'a mut [T],
 }

@@ -33,13 +33,13 @@ use rayon::prelude::*;
 pub(super) use self::cell::{Cell, Step, StepBackward};
 use self::sequences::{Backward as BackwardGroup, Biases, Forward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
-use super::column_sums::column_sums;
-use super::float::Float;
-use super::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
 use super::linear::affine;
-use super::matmul::{Dst, Mat, matmul};
-use super::parallel::{for_each, worth_threads};
-use super::pool::Pooled;
+use crate::autograd::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
+use crate::kernels::column_sums::column_sums;
+use crate::kernels::float::Float;
+use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::scratch::Pooled;
 
 /// From this number of multiplications in all steps on, several threads share the sequences.
 const WORTH_THREADS: usize = 1 << 18;

@@ -4,9 +4,9 @@ use std::iter;
 
 use super::cell::{Cell, Step, StepBackward};
 use super::step_weight::StepWeight;
-use crate::ops::elementwise::add_assign;
-use crate::ops::float::Float;
-use crate::ops::pool::Pooled;
+use crate::kernels::elementwise::add_assign;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// The rows of some sequences in a tensor (T, N, width): one run for each step.

@@ -1,9 +1,9 @@
 //! The weight of the product that each step of a recurrent layer begins with.
 
-use crate::ops::float::Float;
-use crate::ops::gemm::Panels;
-use crate::ops::mat_mut::MatMut;
-use crate::ops::matmul::{Dst, Mat, matmul_unrounded};
+use crate::kernels::float::Float;
+use crate::kernels::gemm::Panels;
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::matmul::{Dst, Mat, matmul_unrounded};
 
 /// From this number of steps, and of sequences, on, the weight is brought into the form that the product
 /// reads. This is as much work as the product of a few rows.

@@ -5,10 +5,10 @@ use rayon::prelude::*;
 use super::super::conv::Conv;
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, interleave, separate};
-use crate::ops::float::Float;
-use crate::ops::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
-use crate::ops::parallel::for_each;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::parallel::for_each;
+use crate::kernels::scratch::Pooled;
 
 /// The first elements of the runs of all elements of a patch, from the first row of the patch on.
 pub(super) fn starts(geometry: &Geometry) -> Vec<usize> {

@@ -6,10 +6,10 @@ use rayon::prelude::*;
 
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, interleave, separate};
-use crate::ops::float::Float;
-use crate::ops::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
-use crate::ops::parallel::for_each;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
+use crate::kernels::parallel::for_each;
+use crate::kernels::scratch::Pooled;
 
 /// The weight as (KW, C, KH, O), the rows of the kernel from the last to the first: in the order of the rows
 /// of pixels of the result that a row of the input meets.

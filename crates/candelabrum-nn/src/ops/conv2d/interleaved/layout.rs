@@ -3,10 +3,10 @@
 use rayon::prelude::*;
 
 use super::super::geometry::ImageSize;
-use crate::ops::float::Float;
-use crate::ops::parallel::for_each;
-use crate::ops::pool::Pooled;
-use crate::ops::transpose::{SQUARE, transpose};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::for_each;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::{SQUARE, transpose};
 use candelabrum_memory::simd::simd;
 
 /// The number of interleaved images: one vector of 16 numbers, or several smaller ones.

@@ -27,9 +27,9 @@ use self::layout::IMAGES;
 use self::weight_gradient::weight_gradient;
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;
-use crate::ops::float::Float;
-use crate::ops::parallel::for_each;
-use crate::ops::product_precision;
+use crate::kernels::float::Float;
+use crate::kernels::parallel::for_each;
+use crate::kernels::product_precision;
 use candelabrum_memory::team;
 
 /// Smaller patches leave the products too little work for the changes of layout around them.

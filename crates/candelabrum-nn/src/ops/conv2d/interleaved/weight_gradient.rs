@@ -4,10 +4,10 @@ use rayon::prelude::*;
 
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, channels_last};
-use crate::ops::float::Float;
-use crate::ops::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
-use crate::ops::pool::Pooled;
-use crate::ops::transpose::transpose;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::transpose;
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::team;
 

@@ -12,10 +12,10 @@ use super::images::{Halves, transform_inputs, transform_outputs};
 use super::planes::Planes;
 use super::tiles::{POINTS, Problem, point_of};
 use super::weights;
-use crate::ops::float::Float;
-use crate::ops::gemm::Rows;
-use crate::ops::gemm::bf16::{Finish, Instructions, Lines, Operand, Packed, Starts, product};
-use crate::ops::mat_mut::MatMut;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::Rows;
+use crate::kernels::gemm::bf16::{Finish, Instructions, Lines, Operand, Packed, Starts, product};
+use crate::kernels::mat_mut::MatMut;
 
 /// Tiles of a block.
 const BLOCK: usize = 96;

@@ -11,9 +11,9 @@ use pulp::Simd;
 use super::images::inputs;
 use super::planes::Planes;
 use super::tiles::{POINTS, Problem};
-use crate::ops::float::Float;
-use crate::ops::pool::Pooled;
-use crate::ops::transpose::transpose;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::transpose;
 
 /// Some images with zeros around them, with the channels last: (N, height, width, channels).
 pub(super) struct ChannelsLast<T: Float> {

@@ -9,8 +9,8 @@ use pulp::Simd;
 
 use super::planes::Planes;
 use super::tiles::{POINTS, Problem, Run};
-use crate::ops::float::Float;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
 
 /// Some rows of a channel with zeros around it, divided into even and odd pixels.
 pub(super) struct Halves<T: Float> {

@@ -4,9 +4,9 @@ use super::bf16;
 use super::planes::Planes;
 use super::tiles::{Problem, point_of};
 use super::weights;
-use crate::ops::float::Float;
-use crate::ops::gemm::{Left, Rows};
-use crate::ops::product_precision;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, Rows};
+use crate::kernels::product_precision;
 
 /// The transformed weights: (O × C) for each point, or for kernels turned by 180°, (C × O).
 pub(super) enum Kernels<T: Float> {

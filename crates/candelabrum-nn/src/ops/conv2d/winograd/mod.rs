@@ -43,9 +43,9 @@ use self::planes::Planes;
 use self::tiles::{POINTS, Problem};
 use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
-use crate::ops::float::Float;
-use crate::ops::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
-use crate::ops::product_precision;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
+use crate::kernels::product_precision;
 use candelabrum_memory::team;
 
 /// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each

@@ -1,9 +1,9 @@
 //! Matrices of transformed tiles or kernels, one for each point.
 
 use super::tiles::POINTS;
-use crate::ops::float::Float;
-use crate::ops::gemm::Rows;
-use crate::ops::pool::Pooled;
+use crate::kernels::float::Float;
+use crate::kernels::gemm::Rows;
+use crate::kernels::scratch::Pooled;
 
 /// Elements of a cache line, at least.
 const LINE: usize = 16;

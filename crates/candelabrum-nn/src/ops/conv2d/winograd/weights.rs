@@ -5,8 +5,8 @@ use rayon::prelude::*;
 
 use super::planes::{Planes, RowsMut};
 use super::tiles::POINTS;
-use crate::ops::float::Float;
-use crate::ops::parallel::{for_each, worth_threads};
+use crate::kernels::float::Float;
+use crate::kernels::parallel::{for_each, worth_threads};
 
 /// Kernels that are transformed together.
 const TOGETHER: usize = 16;

@@ -1,0 +1,185 @@
+//! Links from tensors to the fused operations that computed them.
+//!
+//! A tensor is recognised by the address of its storage. The [`Mark`] belongs to the tensor's own
+//! operation, so it lives as long as the result. An entry whose mark has been dropped is ignored, even
+//! if another tensor has the address now.
+//!
+//! **Invariant** The address of an entry whose mark lives belongs to the result, because the mark owns
+//! the result's storage, too. The order of drops alone would not do: candle drops a tensor's storage
+//! before its operation. If another thread dropped a graph, the thread that made it could in between get
+//! the same address for a new tensor, and find the mark of the result.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+use candle_core::{Result, Storage, Tensor, TensorId};
+
+use super::elements::with_inputs;
+use super::inbox::Inbox;
+use crate::autograd::view::View;
+use crate::kernels::float::Float;
+use crate::kernels::scratch::Pooled;
+
+/// A result as an input of another operation: the token that replaces the tensor in candle's graph,
+/// and the inbox of the result's gradient.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) token: Tensor,
+    /// The operation that computed the result.
+    pub(super) node: Arc<dyn Differentiable>,
+    pub(super) inbox: Arc<Inbox>,
+    /// The number of the result's elements.
+    pub(super) elements: usize,
+    /// The input's elements among those of the result. `None` for all of them in their order.
+    pub(super) view: Option<View>,
+}
+
+impl Link {
+    /// The number of the input's elements.
+    pub(super) fn len(&self) -> usize {
+        self.view.as_ref().map_or(self.elements, View::len)
+    }
+
+    /// Adds the gradient of the input to that of the result.
+    pub(super) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
+        match &self.view {
+            Some(view) => self.inbox.deliver_view(view, &gradient, self.elements),
+            None => self.inbox.deliver(gradient),
+        }
+    }
+}
+
+/// A call of an operation, kept for the backward pass.
+pub(super) trait Differentiable: Send + Sync {
+    /// By input. `None` for an input that needs no gradient.
+    fn targets(&self) -> &[Option<Target>];
+    fn keep_output(&self, output: Tensor);
+    /// Runs the backward. Gradients are written to their places, and those for candle are stored.
+    fn differentiate(&self) -> Result<()>;
+    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
+    /// token is its own gradient.
+    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor>;
+}
+
+/// An input that needs a gradient.
+pub(super) enum Target {
+    /// The result of another fused operation.
+    Link(Link),
+    /// Any other tensor of candle's graph.
+    Tensor(Tensor),
+}
+
+impl Target {
+    pub(super) fn new(input: Option<&Tensor>) -> Option<Self> {
+        let input = input.filter(|input| input.track_op())?;
+        Some(find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))
+    }
+
+    /// The tensor that represents this input in candle's graph.
+    pub(super) fn graph_tensor(&self) -> &Tensor {
+        match self {
+            Self::Link(link) => &link.token,
+            Self::Tensor(tensor) => tensor,
+        }
+    }
+
+    pub(super) fn variable(&self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
+            _ => None,
+        }
+    }
+}
+
+/// A link that only the operation of the result in candle's graph owns. So it frees the result's storage
+/// when the result is dropped.
+pub(super) struct Mark {
+    link: Link,
+    /// The numbers of the result, once it has been registered.
+    numbers: OnceLock<Tensor>,
+}
+
+thread_local! {
+    static RESULTS: RefCell<HashMap<usize, Weak<Mark>>> = RefCell::default();
+}
+
+impl Mark {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, numbers: OnceLock::new() }
+    }
+
+    pub(super) fn inbox(&self) -> &Inbox {
+        &self.link.inbox
+    }
+
+    /// Registers the address of a result with its mark. `numbers` is the detached result.
+    pub(super) fn register(self: &Arc<Self>, numbers: Tensor) {
+        let address = address(&numbers);
+        drop(self.numbers.set(numbers));
+        RESULTS.with_borrow_mut(|results| {
+            // Before the table would grow, entries of dropped results are removed.
+            if results.len() == results.capacity() {
+                results.retain(|_, mark| mark.strong_count() > 0);
+            }
+            results.insert(address, Arc::downgrade(self));
+        });
+    }
+}
+
+/// The link of `tensor`, if the tensor is the result of a fused operation, or a view of it: candle's
+/// views do not change a gradient. On a GPU, only a view of all elements in their order has a link. A
+/// detached tensor has no link.
+pub(super) fn find(tensor: &Tensor) -> Option<Link> {
+    if !tensor.track_op() || tensor.is_variable() {
+        return None;
+    }
+    let address = address(tensor);
+    let mark = RESULTS.with_borrow(|results| results.get(&address).and_then(Weak::upgrade))?;
+    let elements = mark.link.elements;
+    if tensor.layout().contiguous_offsets() == Some((0, elements)) {
+        return Some(mark.link.clone());
+    }
+    let view = View::of_layout(tensor.layout()).filter(|_| tensor.device().is_cpu())?;
+    Some(Link { view: Some(view), ..mark.link.clone() })
+}
+
+fn address(tensor: &Tensor) -> usize {
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref::<Storage>(&storage).addr()
+}
+
+/// The elements of a gradient that candle computed.
+pub(super) fn values_of<T: Float>(gradient: &Tensor) -> Result<Pooled<T>> {
+    let gradient = gradient.contiguous()?;
+    with_inputs(&[Some(&gradient)], "gradient", |slices: &[&[T]]| Ok(Pooled::copy_of(slices[0])))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+    use crate::ops::gelu;
+
+    /// candle drops a tensor's storage before its operation, which owns the mark. If another thread drops
+    /// the graph, this thread may look between the two, as the test does by a reference to the mark.
+    #[test]
+    fn a_result_that_is_being_dropped_gives_its_link_to_no_other_tensor() -> Result<()> {
+        for _ in 0..10 {
+            let xs = Var::from_tensor(&Tensor::ones((3, 5), DType::F32, &Device::Cpu)?)?;
+            let result = gelu(&xs)?; // It keeps its input, not its result.
+            let mark = RESULTS.with_borrow(|results| results.get(&address(&result)).cloned());
+            let mark = mark.and_then(|mark| mark.upgrade()).expect("the result was registered");
+            drop(result);
+            // The result alone owned it, so the storage was not kept for longer than the result.
+            assert_eq!(Arc::strong_count(&mark), 1);
+            let others: Vec<Tensor> =
+                (0..50).map(|_| xs.affine(2.0, 0.0)).collect::<Result<_>>()?;
+            for other in &others {
+                assert!(find(other).is_none(), "a link to a result that is no more");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! The kernels of a fused operation on a GPU.
+
+use candelabrum_memory::Flat;
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu};
+use candle_core::Result;
+
+/// The kernels of an operation on a GPU.
+pub(crate) trait OnGpu {
+    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted input
+    /// is `None`. Returns the numbers for [`GpuBackward::saved`].
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn forward(
+        &self,
+        gpu: &Gpu,
+        inputs: &[Option<CudaNumbers<'_>>],
+        ys: CudaNumbersMut<'_>,
+    ) -> Result<Option<Flat>>;
+
+    /// Writes every element of each wanted gradient.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn backward(&self, pass: GpuBackward<'_>) -> Result<()>;
+
+    /// Whether the backward can write the gradient of this input in f32, whatever type the numbers
+    /// have. The gradient of a parameter then goes to its place without being rounded.
+    fn has_wide_gradient(&self, _input: usize) -> bool {
+        false
+    }
+}
+
+/// The arguments of a backward on a GPU, as [`Backward`](super::operation::Backward).
+pub(crate) struct GpuBackward<'a> {
+    pub(crate) gpu: &'a Gpu,
+    /// The inputs that the operation [reads](super::operation::Fused::reads). Other inputs are `None`.
+    pub(crate) inputs: &'a [Option<CudaNumbers<'a>>],
+    /// The result, if the operation reads it.
+    pub(crate) ys: Option<CudaNumbers<'a>>,
+    /// The numbers that the forward returned.
+    pub(crate) saved: Option<CudaNumbers<'a>>,
+    /// The gradient of the result. The operation may use it as scratch memory.
+    pub(crate) dys: CudaNumbersMut<'a>,
+    /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
+    /// unspecified. Their type is that of the result, or also f32 where
+    /// [`OnGpu::has_wide_gradient`].
+    pub(crate) grads: Vec<Option<CudaNumbersMut<'a>>>,
+}

@@ -1,0 +1,480 @@
+//! Flat gradients: the gradients of parameters, one after the other, in memory that is reused at
+//! every step.
+//!
+//! candle's backward pass makes a new tensor per parameter. Here an operation writes a gradient to
+//! its place as soon as the gradient is known, in the middle of the backward pass. Gradients of
+//! candle's own operations are added at the end. The memory of a unit, its *bucket*, may belong to
+//! another part of the program, for instance to the all-reduce of a communicator. An [`Observer`]
+//! receives each bucket as soon as all gradients in it are complete, while the pass continues.
+//!
+//! ```
+//! use candelabrum_memory::Flat;
+//! use candelabrum_nn::{FlatGradients, Init, Params, UnitPlan, ops};
+//! use candle_core::{Device, Tensor};
+//!
+//! let params = Params::new(0);
+//! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
+//! let mut unit = UnitPlan::default();
+//! unit.push(0, 2); // parameter 0 has two elements
+//! let bucket = Flat::from_slice(&[0_f32; 2]);
+//! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![unit], vec![bucket])?;
+//!
+//! let xs = Tensor::new(&[[3f32, 4.]], &Device::Cpu)?;
+//! let loss = ops::linear(&xs, weight.tensor(), None, None)?.sum_all()?;
+//! gradients.backward(&loss)?;
+//! assert_eq!(gradients.bucket(0)?.as_slice::<f32>()?, [3.0, 4.0]);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use candelabrum_memory::{Flat, SpanMut};
+use candle_core::backprop::GradStore;
+use candle_core::{Result, Tensor, TensorId, bail};
+
+use super::missing::{self, MissingGradients};
+use super::pass::{self, Kind, Place, Sink};
+use super::units::UnitPlan;
+use super::{fused, profile, wrong_gradients};
+use crate::params::with_span;
+use crate::{Error, Param};
+
+/// Receives the number and the bucket of each unit whose gradients are complete before the backward
+/// pass ends. An error ends the pass.
+pub type Observer = Box<dyn FnMut(usize, Flat) -> Result<()>>;
+
+/// The parameters of a model in units, the buckets of the units, and the state of each gradient.
+#[derive(Debug, Default)]
+pub struct FlatGradients {
+    params: Arc<[Param]>,
+    plans: Arc<[UnitPlan]>,
+    /// By unit. `None` while the bucket is taken.
+    buckets: Vec<Option<Flat>>,
+    by_variable: HashMap<TensorId, usize>,
+    /// By parameter.
+    states: Vec<State>,
+    /// By unit: the number of gradients that are not complete in this pass.
+    missing: Vec<usize>,
+    /// Parameters in the order in which their gradients became complete in the last pass.
+    ready_order: Vec<usize>,
+    /// Whether a pass has shown which gradients have a part that candle's own operations compute.
+    learnt: bool,
+    /// Whether the last pass has met a loss whose weight varies.
+    varying_loss: bool,
+}
+
+/// What [`FlatGradients`] know after a backward pass, apart from the numbers.
+#[derive(Clone, Debug)]
+pub struct PassState {
+    states: Vec<State>,
+    ready_order: Vec<usize>,
+}
+
+/// The state of one parameter's gradient.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// The place in `plans`: the unit, and the slot in it.
+    unit: usize,
+    slot: usize,
+    /// Whether the bucket contains a gradient.
+    holds: bool,
+    /// Whether the gradient of this pass is complete.
+    complete: bool,
+    /// Whether candle's own operations use the parameter too. Their part is added last.
+    late: bool,
+    /// Whether the parameter is frozen in this pass. Its gradient is zero then, whatever the graph computes.
+    frozen: bool,
+}
+
+impl FlatGradients {
+    /// Gradients of `params` in these units, with one bucket per unit. Operations created from now
+    /// on report when the gradients of these parameters are complete ([`Param::watch`]).
+    ///
+    /// # Errors
+    /// A parameter that is in no unit or in two, or a slot or a bucket of the wrong length.
+    pub fn new(
+        params: impl Into<Arc<[Param]>>,
+        plans: impl Into<Arc<[UnitPlan]>>,
+        buckets: Vec<Flat>,
+    ) -> Result<Self> {
+        let (params, plans) = (params.into(), plans.into());
+        let mut states: Vec<Option<State>> = vec![None; params.len()];
+        for (unit, plan) in plans.iter().enumerate() {
+            if buckets.get(unit).map(Flat::len) != Some(plan.len) {
+                bail!("gradients: unit {unit} of {} elements has another bucket", plan.len)
+            }
+            for (slot, place) in plan.slots.iter().enumerate() {
+                let Some(param) = params.get(place.param) else {
+                    bail!("gradients: unit {unit} holds parameter number {}", place.param)
+                };
+                if place.range.len() != param.var().elem_count() || place.range.end > plan.len {
+                    let (name, shape, range) = (param.name(), param.var().shape(), &place.range);
+                    bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}")
+                }
+                let state = State { unit, slot, ..State::default() };
+                if states[place.param].replace(state).is_some() {
+                    bail!("gradients: `{}` is in two places", param.name())
+                }
+            }
+        }
+        params.iter().try_for_each(Param::watch)?;
+        let mut by_variable = HashMap::new();
+        for (i, param) in params.iter().enumerate() {
+            if let Some(other) = by_variable.insert(param.variable(), i) {
+                let (first, second) = (params[other].name().to_owned(), param.name().to_owned());
+                return Err(Error::SharedVariable { first, second }.into());
+            }
+        }
+        let Some(states) = states.into_iter().collect() else {
+            bail!("gradients: a parameter is in no unit")
+        };
+        let buckets = buckets.into_iter().map(Some).collect();
+        Ok(Self { params, plans, buckets, by_variable, states, ..Self::default() })
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &Arc<[Param]> {
+        &self.params
+    }
+
+    /// The units.
+    pub fn plans(&self) -> &Arc<[UnitPlan]> {
+        &self.plans
+    }
+
+    /// The bucket of a unit.
+    ///
+    /// # Errors
+    /// A taken bucket.
+    pub fn bucket(&mut self, unit: usize) -> Result<&mut Flat> {
+        match self.buckets.get_mut(unit).and_then(Option::as_mut) {
+            Some(bucket) => Ok(bucket),
+            None => bail!("gradients: bucket {unit} is not there"),
+        }
+    }
+
+    /// All buckets that are not taken, to borrow at the same time.
+    pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
+        let buckets = self.buckets.iter_mut().enumerate();
+        buckets.filter_map(|(unit, bucket)| Some((unit, bucket.as_mut()?)))
+    }
+
+    /// Takes the bucket of a unit.
+    pub fn take(&mut self, unit: usize) -> Option<Flat> {
+        self.buckets.get_mut(unit).and_then(Option::take)
+    }
+
+    /// Puts the bucket of a unit back.
+    pub fn put(&mut self, unit: usize, bucket: Flat) {
+        if let Some(place) = self.buckets.get_mut(unit) {
+            *place = Some(bucket);
+        }
+    }
+
+    /// Discards the gradients: new ones overwrite them. Without this call, new gradients are added.
+    pub fn clear(&mut self) {
+        self.states.iter_mut().for_each(|state| state.holds = false);
+    }
+
+    /// Copies the gradients of `other`, which has the same parameters, perhaps in other units.
+    ///
+    /// # Errors
+    /// A taken bucket, or one in another kind of memory.
+    pub fn take_over(&mut self, other: &Self) -> Result<()> {
+        for (to, from) in self.states.iter_mut().zip(&other.states) {
+            to.holds = from.holds;
+            let places = (&other.buckets[from.unit], &mut self.buckets[to.unit]);
+            let (Some(source), Some(place)) = places else {
+                bail!("gradients: bucket {} is not there", to.unit)
+            };
+            let from = other.plans[from.unit].slots[from.slot].range.clone();
+            let to = self.plans[to.unit].slots[to.slot].range.clone();
+            place.range_mut(to)?.copy_from(source.range(from)?)?;
+        }
+        Ok(())
+    }
+
+    /// The parameters that have no gradient, in the model's order. Frozen ones need none.
+    pub fn without_gradient(&self) -> impl Iterator<Item = &Param> {
+        let states = self.states.iter().zip(&*self.params);
+        states.filter(|(state, _)| !state.holds).map(|(_, param)| param)
+    }
+
+    /// The parameters that have no gradient after the backward pass of `loss`, with the causes that are
+    /// possible and their remedies. `None` if each has one.
+    pub fn missing(&self, loss: &Tensor) -> Option<MissingGradients> {
+        missing::explain(&self.params, |param| self.states[param].holds, loss)
+    }
+
+    /// Writes zeros to the places without a gradient.
+    ///
+    /// # Errors
+    /// A taken bucket.
+    pub fn zero_rest(&mut self) -> Result<()> {
+        for state in self.states.iter().filter(|state| !state.holds) {
+            let range = self.plans[state.unit].slots[state.slot].range.clone();
+            match &mut self.buckets[state.unit] {
+                Some(bucket) => bucket.range_mut(range)?.fill(0.0)?,
+                None => bail!("gradients: bucket {} is not there", state.unit),
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters in the order in which their gradients were complete in the last pass. Two passes
+    /// over the same graph give the same order.
+    pub fn ready_order(&self) -> &[usize] {
+        &self.ready_order
+    }
+
+    /// Whether the last pass has met a loss of this crate that may leave rows of its batch out, so that its
+    /// [weight](crate::LossWeight) varies.
+    pub fn met_varying_loss(&self) -> bool {
+        self.varying_loss
+    }
+
+    /// The state after the last pass, for [`Self::set_pass_state`].
+    pub fn pass_state(&self) -> PassState {
+        PassState { states: self.states.clone(), ready_order: self.ready_order.clone() }
+    }
+
+    /// Sets the state that a pass over the same graph has left, after a replay of that pass has
+    /// written the numbers.
+    pub fn set_pass_state(&mut self, state: &PassState) {
+        self.states.clone_from(&state.states);
+        self.ready_order.clone_from(&state.ready_order);
+    }
+
+    /// Runs candle's backward pass from `loss`, a scalar. Every gradient of a parameter is written
+    /// to its place, or added to the gradient that has been there since the last [`Self::clear`].
+    ///
+    /// # Errors
+    /// Those of candle and of the operations. After an error the gradients are meaningless. In the first
+    /// pass, [`Error::WrongGradient`] inside candle's own.
+    pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
+        self.backward_with(loss, Box::new(|_, _| Ok(())), false)
+    }
+
+    /// [`Self::backward`], where `observer` receives every bucket that is complete before the pass
+    /// ends. In the first pass it receives none: that pass only shows which gradients candle
+    /// computes itself.
+    ///
+    /// # Errors
+    /// Those of [`Self::backward`], the observer's own, and the gradient of a parameter whose
+    /// bucket has been taken.
+    pub fn observed_backward(&mut self, loss: &Tensor, observer: Observer) -> Result<()> {
+        self.backward_with(loss, observer, true)
+    }
+
+    fn backward_with(&mut self, loss: &Tensor, observer: Observer, observed: bool) -> Result<()> {
+        if !self.learnt {
+            wrong_gradients::refuse(loss)?;
+        }
+        self.begin_pass()?;
+        let lent = Lent::new(self, observed.then_some(observer));
+        let (store, varying) = pass::run(lent.pass.clone(), || differentiate(loss));
+        drop(lent);
+        self.varying_loss = varying;
+        let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
+        self.learnt |= result.is_ok();
+        result
+    }
+
+    fn begin_pass(&mut self) -> Result<()> {
+        self.ready_order.clear();
+        self.missing.clear();
+        self.missing.extend(self.plans.iter().map(|plan| plan.slots.len()));
+        for (state, param) in self.states.iter_mut().zip(&*self.params) {
+            (state.complete, state.frozen) = (false, param.is_frozen());
+            if state.frozen {
+                self.missing[state.unit] -= 1;
+                state.holds = true;
+                let range = self.plans[state.unit].slots[state.slot].range.clone();
+                if let Some(bucket) = &mut self.buckets[state.unit] {
+                    bucket.range_mut(range)?.fill(0.0)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients that candle computed.
+    fn add_candles(&mut self, store: &GradStore) -> Result<()> {
+        let plans = Arc::clone(&self.plans);
+        for slot in plans.iter().flat_map(|plan| &plan.slots) {
+            let variable = self.params[slot.param].variable();
+            let Some(gradient) = store.get_id(variable) else { continue };
+            if self.states[slot.param].frozen {
+                continue;
+            }
+            self.states[slot.param].late = true;
+            self.add(slot.param, gradient)?;
+            if !mem::replace(&mut self.states[slot.param].complete, true) {
+                self.ready_order.push(slot.param);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `gradient` to the place of a parameter, or adds it to the gradient in that place.
+    fn add(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
+        let state = &mut self.states[param];
+        let Some(bucket) = &mut self.buckets[state.unit] else {
+            bail!(
+                "a gradient of `{}` came when its bucket had gone: an operation of candle uses the \
+                 parameter in this step and did not in earlier ones; let buckets wait for the end \
+                 of the backward pass (no overlap)",
+                self.params[param].name()
+            )
+        };
+        let range = self.plans[state.unit].slots[state.slot].range.clone();
+        let mut place = bucket.range_mut(range)?;
+        let holds = mem::replace(&mut state.holds, true);
+        with_span(
+            gradient,
+            |gradient| {
+                if holds { place.add(gradient) } else { place.copy_from(gradient) }
+            },
+        )?;
+        Ok(())
+    }
+}
+
+/// The backward pass through the fused operations alone, or candle's where the graph has other operations.
+fn differentiate(loss: &Tensor) -> Result<GradStore> {
+    match fused::backward(loss)? {
+        Some(store) => Ok(store),
+        None => profile::backward(loss),
+    }
+}
+
+/// Parts of candle's errors for operations that it does not differentiate, and what to take instead.
+const NO_BACKWARD: [(&str, &str); 4] = [
+    ("maxpool2d", "`candelabrum::nn::ops::max_pool2d` takes any window"),
+    ("avgpool2d", "`candelabrum::nn::ops::avg_pool2d` takes any window"),
+    (
+        "conv-transpose1d",
+        "`conv_transpose2d` of rows has one: `xs.unsqueeze(2)`, `kernel.unsqueeze(2)`",
+    ),
+    ("upsample_bilinear2d", "`upsample_nearest2d` has one"),
+];
+
+/// The error of a backward pass, with what to take instead of an operation that has none.
+fn no_backward(error: candle_core::Error) -> candle_core::Error {
+    let text = error.to_string();
+    let found =
+        NO_BACKWARD.iter().find(|(part, _)| text.contains("not support") && text.contains(part));
+    match found {
+        Some(&(_, instead)) => Error::NoBackward { message: text, instead }.into(),
+        None => error,
+    }
+}
+
+/// Moves the gradients into a pass and moves them back when the pass ends, also by a panic.
+struct Lent<'a> {
+    gradients: &'a mut FlatGradients,
+    pass: Rc<RefCell<Pass>>,
+}
+
+/// The sink of a backward pass.
+struct Pass {
+    gradients: FlatGradients,
+    observer: Option<Observer>,
+}
+
+impl<'a> Lent<'a> {
+    fn new(gradients: &'a mut FlatGradients, observer: Option<Observer>) -> Self {
+        let pass = Pass { gradients: mem::take(gradients), observer };
+        Self { gradients, pass: Rc::new(RefCell::new(pass)) }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // Nothing else borrows the pass now: the operations that did so have returned or unwound.
+        if let Ok(mut pass) = self.pass.try_borrow_mut() {
+            *self.gradients = mem::take(&mut pass.gradients);
+        }
+    }
+}
+
+fn kind_of(bucket: &Flat) -> Kind {
+    if bucket.is_on_device() { Kind::Gpu } else { Kind::Host }
+}
+
+impl Sink for Pass {
+    fn places(
+        &mut self,
+        variables: &[Option<TensorId>],
+        kind: Kind,
+    ) -> Vec<Option<Place<SpanMut<'_>>>> {
+        let FlatGradients { plans, buckets, by_variable, states, .. } = &mut self.gradients;
+        let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
+        // Unit, slot and argument of each variable, in the order of their places in memory.
+        let mut wanted: Vec<(usize, usize, usize)> = variables
+            .iter()
+            .enumerate()
+            .filter_map(|(argument, variable)| {
+                let state = &states[*by_variable.get(&(*variable)?)?];
+                (!state.frozen).then_some((state.unit, state.slot, argument))
+            })
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup_by_key(|(unit, slot, _)| (*unit, *slot));
+        let mut wanted = wanted.into_iter().peekable();
+        for (unit, bucket) in buckets.iter_mut().enumerate() {
+            if wanted.peek().is_none_or(|(next, ..)| *next != unit) {
+                continue;
+            }
+            // A bucket that is taken, or in another kind of memory, has no places.
+            let bucket = bucket.as_mut().filter(|bucket| kind_of(bucket) == kind);
+            let mut rest = bucket.and_then(|bucket| bucket.span_mut().ok());
+            let mut start = 0;
+            while let Some((_, slot, argument)) = wanted.next_if(|(of, ..)| *of == unit) {
+                let slot = &plans[unit].slots[slot];
+                let Some(values) = rest.take() else { continue };
+                let (_, tail) = values.split_at(slot.range.start - start);
+                let (values, tail) = tail.split_at(slot.range.len());
+                let holds = mem::replace(&mut states[slot.param].holds, true);
+                places[argument] = Some(Place { values, holds });
+                (rest, start) = (Some(tail), slot.range.end);
+            }
+        }
+        places
+    }
+
+    fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool> {
+        let Some(&param) = self.gradients.by_variable.get(&variable) else { return Ok(false) };
+        if !self.gradients.states[param].frozen {
+            self.gradients.add(param, gradient)?;
+        }
+        Ok(true)
+    }
+
+    fn complete(&mut self, variable: TensorId) -> Result<()> {
+        let FlatGradients { buckets, by_variable, states, missing, ready_order, learnt, .. } =
+            &mut self.gradients;
+        let Some(&param) = by_variable.get(&variable) else { return Ok(()) };
+        let state = &mut states[param];
+        if state.frozen || mem::replace(&mut state.complete, true) {
+            return Ok(());
+        }
+        ready_order.push(param);
+        if state.late || !*learnt {
+            return Ok(());
+        }
+        missing[state.unit] -= 1;
+        let is_complete = missing[state.unit] == 0;
+        match &mut self.observer {
+            Some(observer) if is_complete => match buckets[state.unit].take() {
+                Some(bucket) => observer(state.unit, bucket),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The backward pass: fused operations in candle's graph, and where their gradients go.
+//!
+//! | idea | file |
+//! |---|---|
+//! | an operation with a backward of its own, in candle's graph | `fused/` |
+//! | views of a result, whose gradients are written to their places | `view.rs` |
+//! | the pass of a thread, by which an operation finds the memory for gradients | `pass.rs` |
+//! | reports of complete gradients in the middle of a pass | `hooks.rs` |
+//! | gradients in buckets | `gradients.rs`, `units.rs` |
+//! | how much of its batch a loss counts | `loss_weight.rs` |
+//! | what can be wrong with gradients | `missing.rs`, `wrong_gradients.rs`, `check_gradients.rs` |
+//! | the time of a step by operation | `profile.rs` |
+
+mod check_gradients;
+pub(crate) mod fused;
+mod gradients;
+pub(crate) mod hooks;
+pub(crate) mod loss_weight;
+mod missing;
+pub(crate) mod pass;
+pub mod profile;
+mod units;
+pub(crate) mod view;
+mod wrong_gradients;
+
+pub use check_gradients::check_gradients;
+pub use gradients::{FlatGradients, Observer, PassState};
+pub use loss_weight::{LossWeight, weighted};
+pub use missing::MissingGradients;
+pub use units::{Slot, UnitPlan};
+pub use wrong_gradients::trust_gradient;

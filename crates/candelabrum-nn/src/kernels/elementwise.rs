@@ -1,0 +1,465 @@
+//! Passes over whole slices for several operations.
+
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
+use std::iter;
+
+use candelabrum_memory::simd::{NullaryFnOnce, simd, simd_once};
+
+use super::float::Float;
+use super::parallel::in_blocks;
+use crate::activation::Activation;
+
+/// Adds `bias` to every element and applies the activation.
+#[inline(always)]
+pub(crate) fn bias_activation<T: Float>(ys: &mut [T], bias: T, activation: Option<Activation>) {
+    each(ys, iter::repeat(bias), |y, b| y + b, activation);
+}
+
+/// Adds `bias` to a row element by element and applies the activation.
+#[inline(always)]
+pub(crate) fn bias_row_activation<T: Float>(
+    ys: &mut [T],
+    bias: &[T],
+    activation: Option<Activation>,
+) {
+    each(ys, bias.iter(), |y, &b| y + b, activation);
+}
+
+/// Applies the activation, if there is one.
+#[inline(always)]
+pub(crate) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
+    if activation.is_some() {
+        each(ys, iter::repeat(()), |y, ()| y, activation);
+    }
+}
+
+/// `y = activation(add(y, b))`.
+fn each<T: Float, B>(
+    ys: &mut [T],
+    bs: impl Iterator<Item = B>,
+    add: impl Fn(T, B) -> T,
+    activation: Option<Activation>,
+) {
+    let pass = Forward { ys, bs, add };
+    match activation {
+        None => simd_once(Loop { pass, function: Identity }),
+        Some(activation) => with_function(activation, pass),
+    }
+}
+
+/// `dy *= activation'(z)`. `reference` is `z` if the activation [needs its
+/// input](Activation::needs_input), and the activation's result otherwise.
+pub(crate) fn activation_backward<T: Float>(
+    dys: &mut [T],
+    reference: &[T],
+    activation: Activation,
+) {
+    with_function(activation, BackwardPass { dys, reference });
+}
+
+/// `h = activation(z)`.
+pub(crate) fn activated<T: Float>(zs: &[T], hs: &mut [T], activation: Activation) {
+    with_function(activation, Activated { zs, hs });
+}
+
+/// `h = activation(z)` again, and `dh *= activation'(z)`, in one pass: both need the same exponentials.
+pub(crate) fn activated_again<T: Float>(
+    zs: &[T],
+    hs: &mut [T],
+    dhs: &mut [T],
+    activation: Activation,
+) {
+    with_function(activation, ActivatedAgain { zs, hs, dhs });
+}
+
+/// [`activation_backward`], divided over the threads.
+pub(crate) fn activation_backward_in_blocks<T: Float>(
+    dys: &mut [T],
+    reference: &[T],
+    activation: Activation,
+) {
+    in_blocks(dys, |start, dys| {
+        activation_backward(dys, &reference[start..][..dys.len()], activation);
+    });
+}
+
+/// A loop over slices that applies a function. As a type, so that
+/// [`simd`](candelabrum_memory::simd::simd) inlines all of it.
+trait Pass {
+    type Number: Float;
+
+    fn run<F: Function<Self::Number>>(self, function: F);
+}
+
+struct Loop<P, F> {
+    pass: P,
+    function: F,
+}
+
+impl<P: Pass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.pass.run(self.function);
+    }
+}
+
+/// Runs the loop with the function of `activation`.
+fn with_function<P: Pass>(activation: Activation, pass: P) {
+    match activation {
+        Activation::Relu => simd_once(Loop { pass, function: Relu }),
+        Activation::Relu6 => simd_once(Loop { pass, function: Relu6::new() }),
+        Activation::Gelu => simd_once(Loop { pass, function: Gelu::new() }),
+        Activation::GeluTanh => simd_once(Loop { pass, function: GeluTanh::new() }),
+        Activation::Silu => simd_once(Loop { pass, function: Silu }),
+        Activation::Sigmoid => simd_once(Loop { pass, function: Sigmoid }),
+        Activation::Tanh => simd_once(Loop { pass, function: Tanh }),
+    }
+}
+
+/// The loop of [`each`].
+struct Forward<'a, T, I, A> {
+    ys: &'a mut [T],
+    bs: I,
+    add: A,
+}
+
+impl<T, B, I, A> Pass for Forward<'_, T, I, A>
+where
+    T: Float,
+    I: Iterator<Item = B>,
+    A: Fn(T, B) -> T,
+{
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for (y, b) in self.ys.iter_mut().zip(self.bs) {
+            *y = function.forward((self.add)(*y, b));
+        }
+    }
+}
+
+/// The loop of [`activation_backward`].
+struct BackwardPass<'a, T> {
+    dys: &'a mut [T],
+    reference: &'a [T],
+}
+
+impl<T: Float> Pass for BackwardPass<'_, T> {
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for (dy, &reference) in self.dys.iter_mut().zip(self.reference) {
+            *dy = function.backward(*dy, reference);
+        }
+    }
+}
+
+/// The loop of [`activated`].
+struct Activated<'a, T> {
+    zs: &'a [T],
+    hs: &'a mut [T],
+}
+
+impl<T: Float> Pass for Activated<'_, T> {
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for (h, &z) in self.hs.iter_mut().zip(self.zs) {
+            *h = function.forward(z);
+        }
+    }
+}
+
+/// The loop of [`activated_again`].
+struct ActivatedAgain<'a, T> {
+    zs: &'a [T],
+    hs: &'a mut [T],
+    dhs: &'a mut [T],
+}
+
+impl<T: Float> Pass for ActivatedAgain<'_, T> {
+    type Number = T;
+
+    #[inline(always)]
+    fn run<F: Function<T>>(self, function: F) {
+        for ((h, dh), &z) in self.hs.iter_mut().zip(self.dhs).zip(self.zs) {
+            *h = function.forward(z);
+            *dh = function.backward(*dh, if F::NEEDS_INPUT { z } else { *h });
+        }
+    }
+}
+
+/// A function of one number. Every method is inlined into the loops above.
+trait Function<T>: Copy {
+    /// Whether [`backward`](Self::backward) gets `z`, and not the result.
+    const NEEDS_INPUT: bool;
+
+    fn forward(self, z: T) -> T;
+
+    /// `dy` times the derivative, computed from `z` or from the result, depending on the
+    /// activation.
+    fn backward(self, dy: T, reference: T) -> T;
+}
+
+#[derive(Clone, Copy)]
+struct Identity;
+
+impl<T: Float> Function<T> for Identity {
+    const NEEDS_INPUT: bool = false;
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, _: T) -> T {
+        dy
+    }
+}
+
+/// `max(z, 0)`. NaN stays NaN.
+#[inline(always)]
+pub(crate) fn rectified<T: Float>(z: T) -> T {
+    // In this order it is one `maxps`, which returns its second operand if one operand is NaN.
+    if T::zero() > z { T::zero() } else { z }
+}
+
+#[derive(Clone, Copy)]
+struct Relu;
+
+impl<T: Float> Function<T> for Relu {
+    const NEEDS_INPUT: bool = Activation::Relu.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        rectified(z)
+    }
+
+    /// The gradient passes unless the result is `<= 0`: it is 0 at exactly 0, and it passes at NaN.
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        if y <= T::zero() { T::zero() } else { dy }
+    }
+}
+
+/// `min(max(z, 0), 6)`. NaN stays NaN.
+#[inline(always)]
+pub(crate) fn clipped<T: Float>(z: T) -> T {
+    let (y, six) = (rectified(z), T::narrow(6.0));
+    if six < y { six } else { y }
+}
+
+#[derive(Clone, Copy)]
+struct Relu6<T> {
+    six: T,
+}
+
+impl<T: Float> Relu6<T> {
+    fn new() -> Self {
+        Self { six: T::from_f64(6.0) }
+    }
+}
+
+impl<T: Float> Function<T> for Relu6<T> {
+    const NEEDS_INPUT: bool = Activation::Relu6.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        clipped(z)
+    }
+
+    /// The gradient passes between 0 and 6. Unlike that of [`Relu`], it is 0 at NaN.
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        // `&` has no branch, so the loop becomes vectors.
+        if (y > T::zero()) & (y < self.six) { dy } else { T::zero() }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl<T: Float> Function<T> for Silu {
+    const NEEDS_INPUT: bool = Activation::Silu.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let s = z.sigmoid();
+        dy * s * (T::one() + z * (T::one() - s))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sigmoid;
+
+impl<T: Float> Function<T> for Sigmoid {
+    const NEEDS_INPUT: bool = Activation::Sigmoid.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.sigmoid()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * y * (T::one() - y)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tanh;
+
+impl<T: Float> Function<T> for Tanh {
+    const NEEDS_INPUT: bool = Activation::Tanh.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z.tanh()
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, y: T) -> T {
+        dy * (T::one() - y * y)
+    }
+}
+
+/// The constants of `x Phi(x)`.
+#[derive(Clone, Copy)]
+struct Gelu<T> {
+    half: T,
+    /// `1 / sqrt(2)`
+    root: T,
+    /// `1 / sqrt(2 pi)`
+    density: T,
+}
+
+impl<T: Float> Gelu<T> {
+    fn new() -> Self {
+        Self {
+            half: T::from_f64(0.5),
+            root: T::from_f64(FRAC_1_SQRT_2),
+            density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0),
+        }
+    }
+}
+
+impl<T: Float> Function<T> for Gelu<T> {
+    const NEEDS_INPUT: bool = Activation::Gelu.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + (z * self.root).erf())
+    }
+
+    /// `dy (Phi(z) + z Phi'(z))`
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let below = self.half * (T::one() + (z * self.root).erf());
+        dy * (below + z * self.density * (T::zero() - z * z * self.half).exp())
+    }
+}
+
+/// The constants of `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
+#[derive(Clone, Copy)]
+struct GeluTanh<T> {
+    half: T,
+    beta: T,
+    kappa: T,
+    three_kappa: T,
+}
+
+impl<T: Float> GeluTanh<T> {
+    const KAPPA: f64 = 0.044_715;
+
+    fn new() -> Self {
+        Self {
+            half: T::from_f64(0.5),
+            beta: T::from_f64(SQRT_2 * FRAC_2_SQRT_PI / 2.0),
+            kappa: T::from_f64(Self::KAPPA),
+            three_kappa: T::from_f64(3.0 * Self::KAPPA),
+        }
+    }
+
+    #[inline(always)]
+    fn inner(self, z: T) -> T {
+        (self.beta * (z + self.kappa * z * z * z)).tanh()
+    }
+}
+
+impl<T: Float> Function<T> for GeluTanh<T> {
+    const NEEDS_INPUT: bool = Activation::GeluTanh.needs_input();
+
+    #[inline(always)]
+    fn forward(self, z: T) -> T {
+        z * self.half * (T::one() + self.inner(z))
+    }
+
+    #[inline(always)]
+    fn backward(self, dy: T, z: T) -> T {
+        let t = self.inner(z);
+        let inner_derivative = self.beta * (T::one() + self.three_kappa * z * z);
+        let right = z * self.half * (T::one() - t * t) * inner_derivative;
+        dy * (self.half * (T::one() + t) + right)
+    }
+}
+
+/// The sum of a slice in sixteen lanes, in an order that depends only on the length.
+#[inline(always)]
+pub(crate) fn sum<T: Float>(xs: &[T]) -> T {
+    let mut lanes = [T::zero(); 16];
+    let chunks = xs.chunks_exact(16);
+    let mut rest = T::zero();
+    for &x in chunks.remainder() {
+        rest += x;
+    }
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += x;
+        }
+    }
+    lanes.into_iter().fold(rest, |sum, x| sum + x)
+}
+
+/// The largest of `first` and the elements of a slice, in sixteen lanes. It may miss a NaN.
+#[inline(always)]
+pub(crate) fn largest<T: Float>(first: T, xs: &[T]) -> T {
+    let larger = |a: T, b: T| if b > a { b } else { a };
+    let mut lanes = [first; 16];
+    let chunks = xs.chunks_exact(16);
+    let rest = chunks.remainder().iter().fold(first, |max, &x| larger(max, x));
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, x);
+        }
+    }
+    lanes.into_iter().fold(rest, larger)
+}
+
+/// `ys += xs`, by the threads of the team where there are many elements.
+pub(crate) fn add_all<T: Float>(ys: &mut [T], xs: &[T]) {
+    in_blocks(ys, |first, ys| {
+        simd(
+            #[inline(always)]
+            || add_assign(ys, &xs[first..]),
+        );
+    });
+}
+
+/// `ys += xs`.
+#[inline(always)]
+pub(crate) fn add_assign<T: Float>(ys: &mut [T], xs: &[T]) {
+    for (y, &x) in ys.iter_mut().zip(xs) {
+        *y += x;
+    }
+}

@@ -1,0 +1,8 @@
+//! What becomes of the sums of a tile.
+
+/// `out = scale sums`, or `out += scale sums` if `add`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finish {
+    pub(crate) scale: f32,
+    pub(crate) add: bool,
+}

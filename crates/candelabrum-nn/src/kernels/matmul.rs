@@ -1,0 +1,379 @@
+//! Matrix products through the `gemm` crate, or of our own where that is faster. The unsafe code here is the
+//! call of `gemm`.
+
+use std::ops::Range;
+
+use candelabrum_memory::team;
+use gemm::Parallelism;
+
+use super::float::Float;
+use super::gemm::bf16::{self, Finish, Instructions, Left, Lines, Operand, Packed, Starts};
+use super::gemm::{Size, few_rows_apply, product_of_few_rows};
+use super::mat_mut::{MatMut, Part};
+use super::product_precision;
+
+/// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
+pub(crate) const FEWEST: usize = 8;
+
+/// From this number of multiplications on, some microseconds, the threads share a product.
+const WORTH_THREADS: usize = 1 << 18;
+
+/// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
+#[derive(Clone, Copy)]
+pub(crate) struct Mat<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a, T> Mat<'a, T> {
+    /// A matrix whose rows lie one after the other.
+    pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
+        Self { data, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    /// A matrix whose rows begin `row_stride` elements apart: some columns of a wider one.
+    pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
+        Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Some rows of this matrix.
+    fn rows(self, range: Range<usize>) -> Self {
+        self.t().columns(range).t()
+    }
+
+    /// Some columns of this matrix.
+    pub(crate) fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.cols, "columns {range:?} of {}", self.cols);
+        let data = &self.data[range.start * self.col_stride..];
+        Self { data, cols: range.len(), ..self }
+    }
+
+    /// One more than the offset of the last element.
+    fn reach(&self) -> usize {
+        match (self.rows, self.cols) {
+            (0, _) | (_, 0) => 0,
+            (rows, cols) => (rows - 1) * self.row_stride + (cols - 1) * self.col_stride + 1,
+        }
+    }
+
+    /// The transposed matrix. No element is moved.
+    pub(crate) fn t(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+        }
+    }
+}
+
+impl<'a, T: Float> Mat<'a, T> {
+    /// The matrix as a left factor to be packed, if its rows or columns are consecutive.
+    fn operand(self) -> Option<Operand<'a, T>> {
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        if col_stride == 1 || cols == 1 {
+            return Some(Operand::Along(Lines { data, starts: Starts::Every(row_stride) }));
+        }
+        let across = row_stride == 1 || rows == 1;
+        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(col_stride) }))
+    }
+}
+
+/// Whether the destination's previous contents count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dst {
+    Overwrite,
+    Add,
+}
+
+/// `out = a b` or `out += a b`. `out` is stored row by row.
+///
+/// # Panics
+///
+/// If the inner sizes differ or a slice is shorter than its matrix.
+pub(crate) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
+    let (m, n) = (a.rows, b.cols);
+    assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
+    matmul_into(MatMut::new(&mut out[..m * n], m, n), dst, T::one(), a, b);
+}
+
+/// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows.
+///
+/// # Panics
+///
+/// If sizes differ or a slice is shorter than its matrix.
+pub(crate) fn matmul_into<T: Float>(
+    mut out: MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) {
+    if !multiply_in_bf16(&mut out, dst, scale, a, b) {
+        matmul_unrounded(out, dst, scale, a, b);
+    }
+}
+
+/// As [`matmul_into`], but the factors are never rounded to bf16.
+pub(crate) fn matmul_unrounded<T: Float>(
+    out: MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) {
+    let (m, k, n) = sizes(&out, a, b);
+    let threads = threads_for(m * k * n);
+    let size = Size { rows: m, depth: k, columns: n };
+    if scale == T::one()
+        && (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
+        && few_rows_apply::<T>(size, b.col_stride)
+    {
+        let (left, right) = (&a.data[..m * k], (b.data, b.col_stride));
+        return product_of_few_rows(out, dst == Dst::Add, left, right, threads > 1);
+    }
+    let Some(part) = part((m, k, n), threads) else { return multiply(out, dst, scale, a, b) };
+    out.for_each_part(part, |out, row, column| {
+        let a = a.rows(row..row + out.rows());
+        let b = b.columns(column..column + out.cols());
+        multiply(out, dst, scale, a, b);
+    });
+}
+
+/// The part for each of some threads of a product with `m` rows, `n` columns and the inner size `k`.
+///
+/// The threads divide the longer side of the result, because each of them reads the whole operand that
+/// belongs to the other side. None if one thread computes the product.
+fn part((m, k, n): (usize, usize, usize), threads: usize) -> Option<Part> {
+    // The kernel computes tiles of 8 rows and 3 vectors of columns.
+    let rows = length_of_part((m, n), k, 8, threads).map(Part::Rows);
+    let columns = length_of_part((n, m), k, 48, threads).map(Part::Columns);
+    if m > n { rows.or(columns) } else { columns.or(rows) }
+}
+
+/// Some tiles of the side `len`, so that no more parts than `threads` cover it. None if one part does.
+///
+/// The `gemm` crate (0.19) adds up the terms of an element in an order that depends on the inner size only,
+/// unless the result is small: up to 256 elements, or up to 64 by 64 with an inner size above 512. So no
+/// part is that small, and the parts have the same bits as the whole.
+fn length_of_part(
+    (len, other): (usize, usize),
+    k: usize,
+    tile: usize,
+    threads: usize,
+) -> Option<usize> {
+    let keeps_order =
+        |len: usize| len * other > 256 && other > 1 && (k <= 512 || len > 64 || other > 64);
+    (2..=threads).rev().find_map(|parts| {
+        let part = len.div_ceil(parts).next_multiple_of(tile);
+        let last = len - (len - 1) / part * part;
+        (part < len && last > 1 && keeps_order(last)).then_some(part)
+    })
+}
+
+/// The rows of a product, its inner size, and its columns.
+///
+/// # Panics
+///
+/// If sizes differ or a slice is shorter than its matrix.
+fn sizes<T: Float>(out: &MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>) -> (usize, usize, usize) {
+    let (m, k, n) = (a.rows, a.cols, b.cols);
+    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
+    assert!(a.data.len() >= a.reach(), "left operand of {} for {m} x {k}", a.data.len());
+    assert!(b.data.len() >= b.reach(), "right operand of {} for {k} x {n}", b.data.len());
+    (m, k, n)
+}
+
+/// The product on this thread.
+fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>, b: Mat<'_, T>) {
+    let (m, k, n) = sizes(&out, a, b);
+    let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
+    // SAFETY: the largest offset of an operand is one below its `reach`, which `sizes` has compared with
+    // the length of its slice. `out` has `m` rows of `n` elements that nothing else refers to while it is
+    // borrowed (the invariant of `MatMut`), and all are initialised.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            stride(out.row_stride()),
+            dst == Dst::Add,
+            a.data.as_ptr(),
+            stride(a.col_stride),
+            stride(a.row_stride),
+            b.data.as_ptr(),
+            stride(b.col_stride),
+            stride(b.row_stride),
+            T::one(),
+            scale,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+/// Computes the product with factors in bf16, if that is [set](crate::ops::set_product_precision), possible and
+/// worth it.
+fn multiply_in_bf16<T: Float>(
+    out: &mut MatMut<'_, T>,
+    dst: Dst,
+    scale: T,
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+) -> bool {
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
+    let (m, k, n) = sizes(out, a, b);
+    if m.min(n) < FEWEST {
+        return false;
+    }
+    let left = a.operand().and_then(Operand::as_f32s);
+    let right = b.t().operand().and_then(Operand::as_f32s);
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
+    let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
+    bf16::multiply(instructions, Left::Lies(left), right, k, out, finish, threads_for(m * n * k));
+    true
+}
+
+/// A left factor of several products. If they are computed in bf16, it is packed once for all of them.
+pub(crate) struct LeftFactor<'a, T> {
+    matrix: Mat<'a, T>,
+    packed: Option<(Instructions, Packed)>,
+}
+
+impl<'a, T: Float> LeftFactor<'a, T> {
+    /// The left factor of products with `columns` columns.
+    pub(crate) fn new(matrix: Mat<'a, T>, columns: usize) -> Self {
+        let (rows, depth) = (matrix.rows, matrix.cols);
+        let fits = rows.min(columns) >= FEWEST && depth <= bf16::DEPTH;
+        let packed = product_precision::bf16::<T>().filter(|_| fits).and_then(|instructions| {
+            let from = matrix.operand().and_then(Operand::as_f32s)?;
+            let mut packed = Packed::new(rows, depth);
+            packed.pack(instructions, from, 0..rows, 0..depth);
+            Some((instructions, packed))
+        });
+        Self { matrix, packed }
+    }
+
+    /// [`matmul`] with this left factor: the same bits.
+    ///
+    /// # Panics
+    ///
+    /// Those of [`matmul`].
+    pub(crate) fn times(&self, b: Mat<'_, T>, out: &mut [T], dst: Dst) {
+        let Self { matrix, packed } = self;
+        let (m, k, n) = (matrix.rows, matrix.cols, b.cols);
+        assert_eq!(k, b.rows, "inner sizes of a matrix product");
+        let right = b.t().operand().and_then(Operand::as_f32s);
+        let numbers = T::f32s_mut(&mut out[..m * n]);
+        if let (Some((instructions, packed)), Some(right), Some(out)) = (packed, right, numbers) {
+            let finish = Finish { scale: 1.0, add: dst == Dst::Add };
+            let (left, out) = (Left::Packed(packed), MatMut::new(out, m, n));
+            bf16::multiply(*instructions, left, right, k, out, finish, threads_for(m * n * k));
+        } else {
+            matmul(out, dst, *matrix, b);
+        }
+    }
+}
+
+/// The threads that share a product of so many multiplications.
+fn threads_for(multiplications: usize) -> usize {
+    if multiplications > WORTH_THREADS { team::threads() } else { 1 }
+}
+
+/// `out = left right`, or `out += left right` if `add`, with factors in bf16, if that is
+/// [set](crate::ops::set_product_precision) and possible. `out` is a slice, and the distance between its rows.
+/// On this thread.
+pub(crate) fn product_in_bf16<T: Float>(
+    left: Operand<'_, T>,
+    right: Operand<'_, T>,
+    Size { rows, depth, columns }: Size,
+    (out, step): (&mut [T], usize),
+    add: bool,
+) -> bool {
+    let Some(instructions) = product_precision::bf16::<T>() else { return false };
+    let mut out = MatMut::strided(out, rows, columns, step);
+    let (left, right) = (left.as_f32s(), right.as_f32s());
+    let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
+    let finish = Finish { scale: 1.0, add };
+    bf16::multiply(instructions, Left::Lies(left), right, depth, out, finish, 1);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::gemm::on_each_instruction_set;
+    use super::*;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 31 + seed) * 7919 % 1009) as f32 / 1009.0 - 0.5).collect()
+    }
+
+    /// Compares a product on one thread with that on 2 and on 5.
+    fn check((m, k, n): (usize, usize, usize), turned: [bool; 2], dst: Dst) {
+        let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+        let a = if turned[0] { Mat::new(&a, k, m).t() } else { Mat::new(&a, m, k) };
+        let b = if turned[1] { Mat::new(&b, n, k).t() } else { Mat::new(&b, k, n) };
+        let product = |threads| {
+            let mut out = numbers(m * n, 3);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("a pool").install(|| matmul(&mut out, dst, a, b));
+            out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let one = product(1);
+        for threads in [2, 5] {
+            let several = product(threads);
+            let differ = one.iter().zip(&several).filter(|(a, b)| a != b).count();
+            assert_eq!(differ, 0, "{m} x {k} x {n}: {:?}", part((m, k, n), threads));
+        }
+    }
+
+    #[test]
+    fn inner_sizes_with_kernels_of_their_own_have_the_same_bits_too() {
+        let sizes = [
+            (700, 1, 700),
+            (700, 2, 700),
+            (70, 600, 2000),
+            (2000, 600, 70),
+            (64, 2000, 64),
+            (300, 1024, 64),
+        ];
+        on_each_instruction_set(|| {
+            for sizes in sizes {
+                for turned in [[false, false], [true, false], [false, true]] {
+                    check(sizes, turned, Dst::Overwrite);
+                }
+            }
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn a_product_has_the_same_bits_on_any_number_of_threads(
+            m in 1usize..400,
+            k in 1usize..700,
+            n in 1usize..400,
+            turned in any::<[bool; 2]>(),
+            add in any::<bool>(),
+        ) {
+            let dst = if add { Dst::Add } else { Dst::Overwrite };
+            on_each_instruction_set(|| check((m, k, n), turned, dst));
+        }
+    }
+}

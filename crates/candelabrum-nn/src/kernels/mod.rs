@@ -1,0 +1,33 @@
+//! Arithmetic on slices, which knows no graph: what operations are computed with on the CPU.
+//!
+//! | idea | file |
+//! |---|---|
+//! | f32 and f64, with the functions that kernels need | `float.rs`, `math.rs` |
+//! | products of matrices | `matmul.rs`, `gemm/`, `mat_mut.rs`, `product_precision.rs` |
+//! | passes over whole slices | `elementwise.rs` |
+//! | sums | `moments.rs`, `column_sums.rs` |
+//! | other orders of the same numbers | `transpose/`, `strided.rs` |
+//! | channels of a batch of images, shaped (N, C, H, W) | `channel_planes.rs`, `channel_line.rs` |
+//! | work for several threads | `parallel.rs` |
+//! | memory that is used again | `scratch.rs`, `zeros.rs` |
+//!
+//! Every kernel follows two rules. Its result does not depend on the number of threads: parts of the
+//! work do not depend on it either, and partial sums are added in a fixed order. It is generic over
+//! [`Float`](float::Float): f32 is the fast type, f64 serves checks of gradients.
+
+pub(crate) mod channel_line;
+pub(crate) mod channel_planes;
+pub(crate) mod column_sums;
+pub(crate) mod elementwise;
+pub(crate) mod float;
+pub(crate) mod gemm;
+pub(crate) mod mat_mut;
+pub(crate) mod math;
+pub(crate) mod matmul;
+pub(crate) mod moments;
+pub(crate) mod parallel;
+pub(crate) mod product_precision;
+pub(crate) mod scratch;
+pub(crate) mod strided;
+pub(crate) mod transpose;
+pub(crate) mod zeros;

@@ -1,0 +1,27 @@
+//! The parameters of a model: named, ordered, seeded.
+//!
+//! **Invariant** Names are unique. Parameters are in the order of their creation, which is the same
+//! on all ranks that run the same program. Initial values depend on the seed and on the name, and
+//! on nothing else.
+
+mod arrival;
+mod buffers;
+mod freeze;
+mod init;
+mod master;
+mod param;
+mod scope;
+mod store;
+mod tensors;
+mod together;
+mod var_builder;
+
+pub use buffers::Buffer;
+pub(crate) use buffers::update_on_gpu;
+pub use init::Init;
+pub(crate) use master::is_half;
+pub use param::Param;
+pub use scope::Scope;
+pub use store::Params;
+pub(crate) use store::is_running_statistic;
+pub use tensors::{to_flat, with_span};

@@ -1,0 +1,278 @@
+//! A parameter: a trainable tensor with a name.
+
+use std::sync::Arc;
+
+use candelabrum_memory::{Span, SpanMut};
+use candle_core::{Tensor, TensorId, Var, bail};
+
+use super::arrival::Arrival;
+use super::freeze::Freeze;
+use super::master::{self, Master};
+use super::tensors::{Values, with_span, with_variable};
+use super::together::update_together;
+use crate::autograd::hooks::{self, Watch};
+use crate::{Error, Result};
+
+/// One trainable tensor and its name. A cheap handle: clones share the value.
+#[derive(Clone, Debug)]
+pub struct Param {
+    name: Arc<str>,
+    var: Var,
+    watch: Watch,
+    master: Master,
+    arrival: Arrival,
+    freeze: Freeze,
+    /// Whether the variable came from outside, so that a model may keep its tensor.
+    is_given: bool,
+}
+
+impl Param {
+    /// A parameter that nobody watches or expects values for.
+    pub(super) fn new(name: String, var: Var, is_given: bool) -> Self {
+        let (watch, master) = (Watch::default(), Master::default());
+        let (arrival, freeze) = (Arrival::default(), Freeze::default());
+        Self { name: name.into(), var, watch, master, arrival, freeze, is_given }
+    }
+
+    /// The full name: the layers' names and the parameter's own, joined by dots, as in
+    /// `conv1.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The variable by which candle differentiates.
+    pub fn var(&self) -> &Var {
+        self.arrive();
+        &self.var
+    }
+
+    /// The value as a tensor that is part of the graph. That of a [frozen](Self::freeze) parameter is not.
+    pub fn tensor(&self) -> &Tensor {
+        self.arrive();
+        self.arrival.note_use();
+        self.freeze.tensor(&self.var)
+    }
+
+    /// Leaves the parameter out of training: no gradient of it is computed or applied. Freeze it on all ranks
+    /// between the same steps.
+    ///
+    /// A parameter that is frozen before the first step of an optimizer costs no bytes between ranks, and the
+    /// optimizer has no state for it: after [`unfreeze`](Self::unfreeze) it needs a new optimizer. One that is
+    /// frozen later keeps its place in the buckets and its state, unchanged, and may be unfrozen at any time.
+    ///
+    /// A model that keeps a tensor of this parameter, as those of `candle_nn` do, still computes the
+    /// gradient.
+    pub fn freeze(&self) {
+        self.freeze.set(true);
+    }
+
+    /// Undoes [`freeze`](Self::freeze).
+    pub fn unfreeze(&self) {
+        self.freeze.set(false);
+    }
+
+    /// Whether the parameter is [frozen](Self::freeze).
+    pub fn is_frozen(&self) -> bool {
+        self.freeze.is_set()
+    }
+
+    /// candle's number of the variable.
+    pub(crate) fn variable(&self) -> TensorId {
+        self.var.as_tensor().id()
+    }
+
+    /// Says that new values are on their way. `fetch` waits for them and writes them. The next
+    /// access to this parameter calls it, as [`Self::update_in_place`] calls its `update`. Until
+    /// then the parameter has its old values. An error is for `fetch` to remember.
+    ///
+    /// A model that keeps a tensor of this parameter does not access the parameter, see
+    /// [`Self::take_use`].
+    pub fn expect(&self, fetch: impl FnOnce(SpanMut<'_>) + Send + 'static) {
+        self.arrival.expect(Box::new(fetch));
+    }
+
+    /// Whether [`Self::tensor`] or [`Self::identity`] was called since the last call of this method or
+    /// of [`Self::expect`]. A forward pass through this crate's layers calls it. A model of `candle_nn`
+    /// does not, because it keeps its tensors.
+    pub fn take_use(&self) -> bool {
+        self.arrival.take_use()
+    }
+
+    /// What [`Self::take_use`] would return. `None` if the model may use the parameter without our knowledge.
+    pub(crate) fn was_used(&self) -> Option<bool> {
+        (!self.is_given).then(|| self.arrival.was_used())
+    }
+
+    /// Waits for values that are on their way.
+    fn arrive(&self) {
+        self.arrival.complete(|fetch| {
+            // It fails only for a type that no optimizer updates, so that no values are expected.
+            drop(self.write(fetch));
+        });
+    }
+
+    /// Makes fused operations that are created from now on report to
+    /// [`FlatGradients`](crate::FlatGradients) when the gradient of this parameter is complete.
+    ///
+    /// # Errors
+    /// Only candle's own.
+    pub fn watch(&self) -> Result<()> {
+        self.watch.begin(&self.var, &self.name)?;
+        Ok(())
+    }
+
+    /// A copy of the values as a tensor of this step's graph. With it, the gradient of candle's own
+    /// operations is known in the middle of the backward pass instead of at its end. Make one copy
+    /// per step and use it wherever the step uses the parameter.
+    ///
+    /// # Errors
+    /// On the CPU, a parameter that is neither f32 nor f64.
+    pub fn identity(&self) -> Result<Tensor> {
+        self.arrive();
+        self.arrival.note_use();
+        if self.is_frozen() {
+            return Ok(self.freeze.tensor(&self.var).clone());
+        }
+        Ok(hooks::identity(&self.var, self.watch.begin(&self.var, &self.name)?)?)
+    }
+
+    /// Runs `update` on the values in place, without a copy and outside of the graph, and returns
+    /// its result. For a parameter in f16 or bf16, `update` gets the *master*, the values in f32. The
+    /// parameter is then the master rounded to nearest. From now on, a backward pass through a fused operation that used the old values
+    /// is an error, if the parameter was [watched](Self::watch) when the operation ran.
+    ///
+    /// # Errors
+    /// A parameter that is neither f32 nor f16 nor bf16.
+    pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        self.arrive();
+        self.write(update)
+    }
+
+    fn write<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        self.watch.changed(&self.var);
+        if master::is_half(self.var.dtype()) {
+            return Ok(self.master.update(&self.var, update)?);
+        }
+        Ok(with_variable(&self.var, |values| match values {
+            Values::F32(values) => Ok(update(values)),
+            Values::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
+        })?)
+    }
+
+    /// [`Self::update_in_place`] for several different parameters on one GPU: `update` gets the values
+    /// of all of them at once, in the order of `params`.
+    ///
+    /// # Errors
+    /// A parameter that is neither f32 nor f16 nor bf16, or not on a GPU.
+    pub fn update_together<R>(
+        params: &[&Self],
+        update: impl FnOnce(Vec<SpanMut<'_>>) -> R,
+    ) -> Result<R> {
+        for param in params {
+            param.arrive();
+            param.watch.changed(&param.var);
+        }
+        let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
+        Ok(update_together(&params, update)?)
+    }
+
+    /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a
+    /// parameter in f16 or bf16.
+    ///
+    /// # Errors
+    /// A parameter of another type. The error of `f`.
+    pub fn with_values<R>(
+        &self,
+        f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
+    ) -> Result<R> {
+        self.arrive();
+        let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
+        Ok(if master::is_half(self.var.dtype()) {
+            self.master.read(&self.var, f)?
+        } else {
+            with_span(&self.var, f)?
+        })
+    }
+
+    /// Copies `value` into the parameter.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if shape or element type differ.
+    pub fn set(&self, value: &Tensor) -> Result<()> {
+        if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
+            return Err(Error::Mismatch {
+                name: self.name.to_string(),
+                expected: self.var.shape().clone(),
+                expected_dtype: self.var.dtype(),
+                got: value.shape().clone(),
+                got_dtype: value.dtype(),
+            });
+        }
+        self.arrive();
+        self.watch.changed(&self.var);
+        self.master.forget();
+        Ok(self.var.set(&value.detach())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::{Init, Params};
+
+    #[test]
+    fn expected_values_are_there_at_the_first_access_and_not_before() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", 2, Init::ZEROS)?;
+        let written = Arc::new(AtomicU64::new(0));
+        let expect = |value: f32| {
+            let written = Arc::clone(&written);
+            param.clone().expect(move |mut values| {
+                written.fetch_add(1, Ordering::Relaxed);
+                values.fill(value).expect("memory of the host");
+            });
+        };
+        let values = || param.tensor().to_vec1::<f32>();
+        expect(1.0);
+        assert_eq!(written.load(Ordering::Relaxed), 0);
+        assert_eq!(values()?, [1.0, 1.0]);
+        assert_eq!(values()?, [1.0, 1.0]);
+        assert_eq!(written.load(Ordering::Relaxed), 1);
+        expect(2.0);
+        expect(3.0);
+        let flat = param.with_values(|values| values.to_flat())?;
+        assert_eq!(flat.to_vec::<f32>().map_err(candle_core::Error::from)?, [3.0, 3.0]);
+        expect(4.0);
+        assert_eq!(param.var().to_vec1::<f32>()?, [4.0, 4.0]);
+        expect(5.0);
+        param.update_in_place(|mut values| values.scale(2.0))?.map_err(candle_core::Error::from)?;
+        assert_eq!((values()?, written.load(Ordering::Relaxed)), (vec![10.0, 10.0], 4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_use_is_an_access_to_the_tensor() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", 2, Init::ZEROS)?;
+        assert!(!param.take_use());
+        param.var();
+        param.with_values(|_| Ok(()))?;
+        assert!(!param.take_use());
+        params.list()[0].tensor();
+        assert!(param.take_use() && !param.take_use());
+        Ok(())
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_refused() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", (2, 3), Init::ZEROS)?;
+        let value = Tensor::zeros((3, 2), DType::F32, &Device::Cpu)?;
+        assert!(param.set(&value).unwrap_err().to_string().contains("`w`"));
+        Ok(())
+    }
+}
