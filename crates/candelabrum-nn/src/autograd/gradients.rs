@@ -37,7 +37,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 use super::missing::{self, MissingGradients};
-use super::pass::{self, Kind, Place, Sink};
+use super::pass::{self, MemoryKind, Place, Sink};
 use super::units::UnitPlan;
 use super::{fused, profile, wrong_gradients};
 use crate::params::with_span;
@@ -56,7 +56,7 @@ pub struct FlatGradients {
     buckets: Vec<Option<Flat>>,
     by_variable: HashMap<TensorId, usize>,
     /// By parameter.
-    states: Vec<State>,
+    states: Vec<GradientState>,
     /// By unit: the number of gradients that are not complete in this pass.
     missing: Vec<usize>,
     /// Parameters in the order in which their gradients became complete in the last pass.
@@ -70,13 +70,13 @@ pub struct FlatGradients {
 /// What [`FlatGradients`] know after a backward pass, apart from the numbers.
 #[derive(Clone, Debug)]
 pub struct PassState {
-    states: Vec<State>,
+    states: Vec<GradientState>,
     ready_order: Vec<usize>,
 }
 
 /// The state of one parameter's gradient.
 #[derive(Clone, Debug, Default)]
-struct State {
+struct GradientState {
     /// The place in `plans`: the unit, and the slot in it.
     unit: usize,
     slot: usize,
@@ -102,7 +102,7 @@ impl FlatGradients {
         buckets: Vec<Flat>,
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
-        let mut states: Vec<Option<State>> = vec![None; params.len()];
+        let mut states: Vec<Option<GradientState>> = vec![None; params.len()];
         for (unit, plan) in plans.iter().enumerate() {
             if buckets.get(unit).map(Flat::len) != Some(plan.len) {
                 bail!("gradients: unit {unit} of {} elements has another bucket", plan.len)
@@ -115,7 +115,7 @@ impl FlatGradients {
                     let (name, shape, range) = (param.name(), param.var().shape(), &place.range);
                     bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}")
                 }
-                let state = State { unit, slot, ..State::default() };
+                let state = GradientState { unit, slot, ..GradientState::default() };
                 if states[place.param].replace(state).is_some() {
                     bail!("gradients: `{}` is in two places", param.name())
                 }
@@ -377,18 +377,18 @@ fn no_backward(error: candle_core::Error) -> candle_core::Error {
 /// Moves the gradients into a pass and moves them back when the pass ends, also by a panic.
 struct Lent<'a> {
     gradients: &'a mut FlatGradients,
-    pass: Rc<RefCell<Pass>>,
+    pass: Rc<RefCell<PassSink>>,
 }
 
 /// The sink of a backward pass.
-struct Pass {
+struct PassSink {
     gradients: FlatGradients,
     observer: Option<Observer>,
 }
 
 impl<'a> Lent<'a> {
     fn new(gradients: &'a mut FlatGradients, observer: Option<Observer>) -> Self {
-        let pass = Pass { gradients: mem::take(gradients), observer };
+        let pass = PassSink { gradients: mem::take(gradients), observer };
         Self { gradients, pass: Rc::new(RefCell::new(pass)) }
     }
 }
@@ -402,15 +402,15 @@ impl Drop for Lent<'_> {
     }
 }
 
-fn kind_of(bucket: &Flat) -> Kind {
-    if bucket.is_on_device() { Kind::Gpu } else { Kind::Host }
+fn kind_of(bucket: &Flat) -> MemoryKind {
+    if bucket.is_on_device() { MemoryKind::Gpu } else { MemoryKind::Host }
 }
 
-impl Sink for Pass {
+impl Sink for PassSink {
     fn places(
         &mut self,
         variables: &[Option<TensorId>],
-        kind: Kind,
+        kind: MemoryKind,
     ) -> Vec<Option<Place<SpanMut<'_>>>> {
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut self.gradients;
         let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();

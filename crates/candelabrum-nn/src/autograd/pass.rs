@@ -22,7 +22,7 @@ pub(crate) trait Sink {
     fn places(
         &mut self,
         variables: &[Option<TensorId>],
-        kind: Kind,
+        kind: MemoryKind,
     ) -> Vec<Option<Place<SpanMut<'_>>>>;
     /// Stores the gradient of a variable. `false` if the variable has no place.
     fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
@@ -33,7 +33,7 @@ pub(crate) trait Sink {
 
 /// The kind of memory of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     Host,
     Gpu,
 }
@@ -129,7 +129,7 @@ pub(crate) fn with_places<T: Float, R>(
 ) -> R {
     with_sink(|sink| match sink {
         Some(sink) if T::DTYPE == DType::F32 => {
-            let places = sink.places(variables, Kind::Host).into_iter();
+            let places = sink.places(variables, MemoryKind::Host).into_iter();
             f(places.map(|place| place.and_then(Place::on_host)).collect())
         }
         _ => f(variables.iter().map(|_| None).collect()),
@@ -143,7 +143,7 @@ pub(crate) fn with_gpu_places<R>(
 ) -> R {
     with_sink(|sink| match sink {
         Some(sink) => {
-            let places = sink.places(variables, Kind::Gpu).into_iter();
+            let places = sink.places(variables, MemoryKind::Gpu).into_iter();
             f(places.map(|place| place.and_then(Place::on_gpu)).collect())
         }
         None => f(variables.iter().map(|_| None).collect()),

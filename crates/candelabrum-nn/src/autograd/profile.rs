@@ -89,7 +89,7 @@ pub(crate) enum Phase {
 thread_local! {
     static PROFILE: RefCell<Option<Profile>> = const { RefCell::new(None) };
     /// The backward pass that is being measured.
-    static PASS: RefCell<Option<Pass>> = const { RefCell::new(None) };
+    static PASS: RefCell<Option<ProfiledPass>> = const { RefCell::new(None) };
     /// The last graph of which a pass was measured.
     static LAST: RefCell<Graph> = RefCell::default();
 }
@@ -122,7 +122,7 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
     let order = nodes.iter().filter(|node| !node.is_variable()).map(|node| node.id()).zip(0..);
     let order = order.collect();
     let (since, span) = (Instant::now(), candles_span());
-    let pass = Pass { visited, order, is_called, done: 0, since, span };
+    let pass = ProfiledPass { visited, order, is_called, done: 0, since, span };
     let outer = PASS.replace(Some(pass));
     let result = loss.backward();
     let pass = PASS.replace(outer);
@@ -134,7 +134,7 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
 }
 
 /// A backward pass that is being measured.
-struct Pass {
+struct ProfiledPass {
     /// Name and shape of each node, in the order in which candle visits them.
     visited: Vec<(&'static str, Vec<usize>)>,
     order: HashMap<TensorId, usize>,
@@ -146,7 +146,7 @@ struct Pass {
     span: Option<EnteredSpan>,
 }
 
-impl Pass {
+impl ProfiledPass {
     /// Counts the region that ends before node number `end`.
     fn end_region(&mut self, end: usize) {
         let time = self.since.elapsed();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::Layout;
 
 use crate::kernels::float::Float;
-use crate::kernels::strided::{Axis, Store, transfer};
+use crate::kernels::strided::{Axis, StoreMode, transfer};
 
 /// The places of a view's elements in the memory of the whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +59,11 @@ impl View {
             Axis { len, to, from }
         });
         let axes: Vec<Axis> = axes.collect();
-        transfer(&axes, values, whole.get(self.start..).unwrap_or_default(), Store::Replace);
+        transfer(&axes, values, whole.get(self.start..).unwrap_or_default(), StoreMode::Replace);
     }
 
     /// Stores values at the places of the view's elements.
-    pub(crate) fn scatter<T: Float>(&self, values: &[T], whole: &mut [T], store: Store) {
+    pub(crate) fn scatter<T: Float>(&self, values: &[T], whole: &mut [T], store: StoreMode) {
         let mut from = self.len();
         let axes = self.dims.iter().map(|&(len, to)| {
             from /= len.max(1);
@@ -128,8 +128,8 @@ mod tests {
             view.gather(&numbers, &mut values);
             assert_eq!(values, expected, "{:?}", tensor.layout());
             let mut back = vec![0.0; numbers.len()];
-            view.scatter(&values, &mut back, Store::Replace);
-            view.scatter(&values, &mut back, Store::Add);
+            view.scatter(&values, &mut back, StoreMode::Replace);
+            view.scatter(&values, &mut back, StoreMode::Add);
             for (number, back) in numbers.iter().zip(back) {
                 let expected = if expected.contains(number) { 2.0 * number } else { 0.0 };
                 assert_eq!(back, expected, "{:?}", tensor.layout());

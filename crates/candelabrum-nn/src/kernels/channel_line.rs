@@ -12,7 +12,7 @@ pub(crate) enum Rectifier {
 
 /// The function of a channel's values, `(x - shift) scale + bias`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line<T> {
+pub(crate) struct ChannelLine<T> {
     /// Mean and biased variance, as in [`Moments`].
     pub(crate) shift: T,
     pub(crate) rest: T,
@@ -23,7 +23,7 @@ pub(crate) struct Line<T> {
     bias: T,
 }
 
-impl<T: Float> Line<T> {
+impl<T: Float> ChannelLine<T> {
     pub(crate) const LEN: usize = 6;
 
     #[inline(always)]

@@ -16,7 +16,7 @@ pub(crate) struct ChannelPlanes {
 }
 
 /// A block of channels of each output: one part of each image.
-type Parts<'a, T, const N: usize> = [Vec<&'a mut [T]>; N];
+type PlaneParts<'a, T, const N: usize> = [Vec<&'a mut [T]>; N];
 
 impl ChannelPlanes {
     /// The number of values of a channel.
@@ -68,7 +68,7 @@ impl ChannelPlanes {
         // blocks.
         let blocks = if threads { 4 * team::threads() } else { 1 };
         let block = self.channels.div_ceil(blocks).max(1);
-        let mut parts: Vec<Parts<'_, T, N>> = Vec::new();
+        let mut parts: Vec<PlaneParts<'_, T, N>> = Vec::new();
         parts.resize_with(self.channels.div_ceil(block), || [const { Vec::new() }; N]);
         for (number, output) in outputs.into_iter().enumerate() {
             for image in output.chunks_exact_mut(self.image()) {
@@ -77,7 +77,7 @@ impl ChannelPlanes {
                 }
             }
         }
-        let run = |(number, (mut parts, records)): (usize, (Parts<'_, T, N>, &mut [R]))| {
+        let run = |(number, (mut parts, records)): (usize, (PlaneParts<'_, T, N>, &mut [R]))| {
             for (index, record) in records.chunks_exact_mut(width).enumerate() {
                 let start = index * self.plane;
                 let planes =

@@ -40,9 +40,9 @@ fn each<T: Float, B>(
     add: impl Fn(T, B) -> T,
     activation: Option<Activation>,
 ) {
-    let pass = Forward { ys, bs, add };
+    let pass = ForwardPass { ys, bs, add };
     match activation {
-        None => simd_once(Loop { pass, function: Identity }),
+        None => simd_once(Loop { pass, function: IdentityFunction }),
         Some(activation) => with_function(activation, pass),
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn activation_backward_in_blocks<T: Float>(
 
 /// A loop over slices that applies a function. As a type, so that
 /// [`simd`](candelabrum_memory::simd::simd) inlines all of it.
-trait Pass {
+trait SlicePass {
     type Number: Float;
 
     fn run<F: Function<Self::Number>>(self, function: F);
@@ -96,7 +96,7 @@ struct Loop<P, F> {
     function: F,
 }
 
-impl<P: Pass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
+impl<P: SlicePass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
     type Output = ();
 
     #[inline(always)]
@@ -106,26 +106,26 @@ impl<P: Pass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
 }
 
 /// Runs the loop with the function of `activation`.
-fn with_function<P: Pass>(activation: Activation, pass: P) {
+fn with_function<P: SlicePass>(activation: Activation, pass: P) {
     match activation {
-        Activation::Relu => simd_once(Loop { pass, function: Relu }),
-        Activation::Relu6 => simd_once(Loop { pass, function: Relu6::new() }),
-        Activation::Gelu => simd_once(Loop { pass, function: Gelu::new() }),
-        Activation::GeluTanh => simd_once(Loop { pass, function: GeluTanh::new() }),
-        Activation::Silu => simd_once(Loop { pass, function: Silu }),
-        Activation::Sigmoid => simd_once(Loop { pass, function: Sigmoid }),
-        Activation::Tanh => simd_once(Loop { pass, function: Tanh }),
+        Activation::Relu => simd_once(Loop { pass, function: ReluFunction }),
+        Activation::Relu6 => simd_once(Loop { pass, function: Relu6Function::new() }),
+        Activation::Gelu => simd_once(Loop { pass, function: GeluFunction::new() }),
+        Activation::GeluTanh => simd_once(Loop { pass, function: GeluTanhFunction::new() }),
+        Activation::Silu => simd_once(Loop { pass, function: SiluFunction }),
+        Activation::Sigmoid => simd_once(Loop { pass, function: SigmoidFunction }),
+        Activation::Tanh => simd_once(Loop { pass, function: TanhFunction }),
     }
 }
 
 /// The loop of [`each`].
-struct Forward<'a, T, I, A> {
+struct ForwardPass<'a, T, I, A> {
     ys: &'a mut [T],
     bs: I,
     add: A,
 }
 
-impl<T, B, I, A> Pass for Forward<'_, T, I, A>
+impl<T, B, I, A> SlicePass for ForwardPass<'_, T, I, A>
 where
     T: Float,
     I: Iterator<Item = B>,
@@ -147,7 +147,7 @@ struct BackwardPass<'a, T> {
     reference: &'a [T],
 }
 
-impl<T: Float> Pass for BackwardPass<'_, T> {
+impl<T: Float> SlicePass for BackwardPass<'_, T> {
     type Number = T;
 
     #[inline(always)]
@@ -164,7 +164,7 @@ struct Activated<'a, T> {
     hs: &'a mut [T],
 }
 
-impl<T: Float> Pass for Activated<'_, T> {
+impl<T: Float> SlicePass for Activated<'_, T> {
     type Number = T;
 
     #[inline(always)]
@@ -182,7 +182,7 @@ struct ActivatedAgain<'a, T> {
     dhs: &'a mut [T],
 }
 
-impl<T: Float> Pass for ActivatedAgain<'_, T> {
+impl<T: Float> SlicePass for ActivatedAgain<'_, T> {
     type Number = T;
 
     #[inline(always)]
@@ -207,9 +207,9 @@ trait Function<T>: Copy {
 }
 
 #[derive(Clone, Copy)]
-struct Identity;
+struct IdentityFunction;
 
-impl<T: Float> Function<T> for Identity {
+impl<T: Float> Function<T> for IdentityFunction {
     const NEEDS_INPUT: bool = false;
 
     #[inline(always)]
@@ -231,9 +231,9 @@ pub(crate) fn rectified<T: Float>(z: T) -> T {
 }
 
 #[derive(Clone, Copy)]
-struct Relu;
+struct ReluFunction;
 
-impl<T: Float> Function<T> for Relu {
+impl<T: Float> Function<T> for ReluFunction {
     const NEEDS_INPUT: bool = Activation::Relu.needs_input();
 
     #[inline(always)]
@@ -256,17 +256,17 @@ pub(crate) fn clipped<T: Float>(z: T) -> T {
 }
 
 #[derive(Clone, Copy)]
-struct Relu6<T> {
+struct Relu6Function<T> {
     six: T,
 }
 
-impl<T: Float> Relu6<T> {
+impl<T: Float> Relu6Function<T> {
     fn new() -> Self {
         Self { six: T::from_f64(6.0) }
     }
 }
 
-impl<T: Float> Function<T> for Relu6<T> {
+impl<T: Float> Function<T> for Relu6Function<T> {
     const NEEDS_INPUT: bool = Activation::Relu6.needs_input();
 
     #[inline(always)]
@@ -274,7 +274,7 @@ impl<T: Float> Function<T> for Relu6<T> {
         clipped(z)
     }
 
-    /// The gradient passes between 0 and 6. Unlike that of [`Relu`], it is 0 at NaN.
+    /// The gradient passes between 0 and 6. Unlike that of [`ReluFunction`], it is 0 at NaN.
     #[inline(always)]
     fn backward(self, dy: T, y: T) -> T {
         // `&` has no branch, so the loop becomes vectors.
@@ -283,9 +283,9 @@ impl<T: Float> Function<T> for Relu6<T> {
 }
 
 #[derive(Clone, Copy)]
-struct Silu;
+struct SiluFunction;
 
-impl<T: Float> Function<T> for Silu {
+impl<T: Float> Function<T> for SiluFunction {
     const NEEDS_INPUT: bool = Activation::Silu.needs_input();
 
     #[inline(always)]
@@ -301,9 +301,9 @@ impl<T: Float> Function<T> for Silu {
 }
 
 #[derive(Clone, Copy)]
-struct Sigmoid;
+struct SigmoidFunction;
 
-impl<T: Float> Function<T> for Sigmoid {
+impl<T: Float> Function<T> for SigmoidFunction {
     const NEEDS_INPUT: bool = Activation::Sigmoid.needs_input();
 
     #[inline(always)]
@@ -318,9 +318,9 @@ impl<T: Float> Function<T> for Sigmoid {
 }
 
 #[derive(Clone, Copy)]
-struct Tanh;
+struct TanhFunction;
 
-impl<T: Float> Function<T> for Tanh {
+impl<T: Float> Function<T> for TanhFunction {
     const NEEDS_INPUT: bool = Activation::Tanh.needs_input();
 
     #[inline(always)]
@@ -336,7 +336,7 @@ impl<T: Float> Function<T> for Tanh {
 
 /// The constants of `x Phi(x)`.
 #[derive(Clone, Copy)]
-struct Gelu<T> {
+struct GeluFunction<T> {
     half: T,
     /// `1 / sqrt(2)`
     root: T,
@@ -344,7 +344,7 @@ struct Gelu<T> {
     density: T,
 }
 
-impl<T: Float> Gelu<T> {
+impl<T: Float> GeluFunction<T> {
     fn new() -> Self {
         Self {
             half: T::from_f64(0.5),
@@ -354,7 +354,7 @@ impl<T: Float> Gelu<T> {
     }
 }
 
-impl<T: Float> Function<T> for Gelu<T> {
+impl<T: Float> Function<T> for GeluFunction<T> {
     const NEEDS_INPUT: bool = Activation::Gelu.needs_input();
 
     #[inline(always)]
@@ -372,14 +372,14 @@ impl<T: Float> Function<T> for Gelu<T> {
 
 /// The constants of `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
 #[derive(Clone, Copy)]
-struct GeluTanh<T> {
+struct GeluTanhFunction<T> {
     half: T,
     beta: T,
     kappa: T,
     three_kappa: T,
 }
 
-impl<T: Float> GeluTanh<T> {
+impl<T: Float> GeluTanhFunction<T> {
     const KAPPA: f64 = 0.044_715;
 
     fn new() -> Self {
@@ -397,7 +397,7 @@ impl<T: Float> GeluTanh<T> {
     }
 }
 
-impl<T: Float> Function<T> for GeluTanh<T> {
+impl<T: Float> Function<T> for GeluTanhFunction<T> {
     const NEEDS_INPUT: bool = Activation::GeluTanh.needs_input();
 
     #[inline(always)]

@@ -7,7 +7,7 @@ use candelabrum_memory::team;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, Finish, Instructions, Left, Lines, Operand, Packed, Starts};
+use super::gemm::bf16::{self, Finish, Instructions, LeftOperand, Lines, Operand, Packed, Starts};
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
@@ -243,7 +243,15 @@ fn multiply_in_bf16<T: Float>(
     let right = b.t().operand().and_then(Operand::as_f32s);
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
     let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
-    bf16::multiply(instructions, Left::Lies(left), right, k, out, finish, threads_for(m * n * k));
+    bf16::multiply(
+        instructions,
+        LeftOperand::Lies(left),
+        right,
+        k,
+        out,
+        finish,
+        threads_for(m * n * k),
+    );
     true
 }
 
@@ -280,7 +288,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         let numbers = T::f32s_mut(&mut out[..m * n]);
         if let (Some((instructions, packed)), Some(right), Some(out)) = (packed, right, numbers) {
             let finish = Finish { scale: 1.0, add: dst == Dst::Add };
-            let (left, out) = (Left::Packed(packed), MatMut::new(out, m, n));
+            let (left, out) = (LeftOperand::Packed(packed), MatMut::new(out, m, n));
             bf16::multiply(*instructions, left, right, k, out, finish, threads_for(m * n * k));
         } else {
             matmul(out, dst, *matrix, b);
@@ -308,7 +316,7 @@ pub(crate) fn product_in_bf16<T: Float>(
     let (left, right) = (left.as_f32s(), right.as_f32s());
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
     let finish = Finish { scale: 1.0, add };
-    bf16::multiply(instructions, Left::Lies(left), right, depth, out, finish, 1);
+    bf16::multiply(instructions, LeftOperand::Lies(left), right, depth, out, finish, 1);
     true
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Axis {
 
 /// What happens with a number of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Store {
+pub(crate) enum StoreMode {
     /// It replaces the number in the destination.
     Replace,
     /// It is added to the number in the destination.
@@ -39,14 +39,19 @@ pub(crate) enum Store {
 /// Stores the numbers of `source` in `destination`. The axes go from the longest step in the
 /// destination to the shortest one, and a step is longer than all that the later axes reach. Threads
 /// share the destination, so the result does not depend on their number.
-pub(crate) fn transfer<T: Float>(axes: &[Axis], destination: &mut [T], source: &[T], store: Store) {
+pub(crate) fn transfer<T: Float>(
+    axes: &[Axis],
+    destination: &mut [T],
+    source: &[T],
+    store: StoreMode,
+) {
     let axes = merged(axes);
     if axes.iter().any(|axis| axis.len == 0) {
         return;
     }
     match store {
-        Store::Replace => split::<T, false>(&axes, destination, source),
-        Store::Add => split::<T, true>(&axes, destination, source),
+        StoreMode::Replace => split::<T, false>(&axes, destination, source),
+        StoreMode::Add => split::<T, true>(&axes, destination, source),
     }
 }
 
@@ -177,9 +182,9 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             pool.expect("a thread pool").install(|| {
                 let mut copied = vec![f64::NAN; elements];
-                transfer(&axes, &mut copied, &source, Store::Replace);
+                transfer(&axes, &mut copied, &source, StoreMode::Replace);
                 assert_eq!(copied, expected, "{lens:?} in the order {order:?}");
-                transfer(&axes, &mut copied, &source, Store::Add);
+                transfer(&axes, &mut copied, &source, StoreMode::Add);
                 let doubled: Vec<f64> = expected.iter().map(|x| 2.0 * x).collect();
                 assert_eq!(copied, doubled, "{lens:?} in the order {order:?}, added");
             });

@@ -29,12 +29,12 @@ pub struct MultiHeadAttention {
 
 #[derive(Debug)]
 struct Projections {
-    inputs: Inputs,
+    inputs: ProjectionInputs,
     out: Linear,
 }
 
 #[derive(Debug)]
-enum Inputs {
+enum ProjectionInputs {
     Packed(Linear),
     Separate(Box<[Linear; 3]>),
 }
@@ -129,7 +129,7 @@ impl MultiHeadAttention {
         mask: Option<&Tensor>,
     ) -> Result<Tensor> {
         let Projections { inputs, out } = self.projections(xs, false)?;
-        let Inputs::Separate(layers) = inputs else {
+        let ProjectionInputs::Separate(layers) = inputs else {
             candle_core::bail!(
                 "layer `{}` projects queries, keys and values of one sequence together",
                 self.scope.path()
@@ -156,7 +156,7 @@ impl MultiHeadAttention {
     /// The result of attention before its projection.
     fn attend(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, &Linear)> {
         let Projections { inputs, out } = self.projections(xs, true)?;
-        let Inputs::Packed(qkv) = inputs else {
+        let ProjectionInputs::Packed(qkv) = inputs else {
             candle_core::bail!(
                 "layer `{}` projects queries, keys and values of two sequences apart",
                 self.scope.path()
@@ -188,10 +188,10 @@ impl MultiHeadAttention {
             };
             let input = |name, heads: usize| linear(name, heads * dim, self.init);
             let inputs = if packed {
-                Inputs::Packed(input("qkv", heads + 2 * kv_heads))
+                ProjectionInputs::Packed(input("qkv", heads + 2 * kv_heads))
             } else {
                 let layers = [input("q", heads), input("k", kv_heads), input("v", kv_heads)];
-                Inputs::Separate(Box::new(layers))
+                ProjectionInputs::Separate(Box::new(layers))
             };
             Ok(Projections { inputs, out: linear("out", features, self.out_init) })
         })

@@ -31,11 +31,11 @@ pub struct BatchNorm2d {
     eps: f64,
     activation: Option<Activation>,
     exchange: Option<Arc<dyn StatisticsExchange>>,
-    state: OnceCell<State>,
+    state: OnceCell<BatchNormState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BatchNormState {
     affine: Option<(Param, Param)>,
     running: RunningStatistics,
 }
@@ -84,7 +84,7 @@ impl BatchNorm2d {
         self
     }
 
-    fn create(&self, channels: usize) -> Result<State> {
+    fn create(&self, channels: usize) -> Result<BatchNormState> {
         let scope = &self.scope;
         if self.exchange.is_some() {
             scope.params().note_own_exchange();
@@ -97,7 +97,7 @@ impl BatchNorm2d {
         };
         let mean = scope.buffer("running_mean", channels, Init::ZEROS)?;
         let variance = scope.buffer("running_var", channels, Init::Const(1.0))?;
-        Ok(State { affine, running: RunningStatistics { mean, variance } })
+        Ok(BatchNormState { affine, running: RunningStatistics { mean, variance } })
     }
 }
 
@@ -139,7 +139,8 @@ impl BatchNorm2d {
                 xs.shape()
             ),
         };
-        let State { affine, running } = self.state.get_or_try_init(|| self.create(channels))?;
+        let BatchNormState { affine, running } =
+            self.state.get_or_try_init(|| self.create(channels))?;
         check_features(&self.scope, "channels", running.mean.value().dim(0)?, channels)?;
         let (weight, bias) =
             affine.as_ref().map(|(weight, bias)| (weight.tensor(), bias.tensor())).unzip();

@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{Weights, check_features, described, sizes};
+use super::{LayerWeights, check_features, described, sizes};
 use crate::ops::{self, Conv2dConfig};
 use crate::{Activation, Init, Param, Scope};
 
@@ -22,7 +22,7 @@ pub struct Conv2d {
     bias: bool,
     init: Option<Init>,
     activation: Option<Activation>,
-    weights: OnceCell<Weights>,
+    weights: OnceCell<LayerWeights>,
 }
 
 impl Conv2d {
@@ -100,7 +100,7 @@ impl Conv2d {
         self.weights.get().and_then(|weights| weights.bias.as_ref())
     }
 
-    fn create(&self, channels: usize) -> Result<Weights> {
+    fn create(&self, channels: usize) -> Result<LayerWeights> {
         let groups = self.config.groups;
         if groups == 0 || !channels.is_multiple_of(groups) {
             candle_core::bail!(
@@ -112,7 +112,7 @@ impl Conv2d {
         let fan_in = channels / groups * height * width;
         let shape = [self.out_channels, channels / groups, height, width];
         let init = self.init.unwrap_or_else(|| Init::glorot_normal(fan_in, self.out_channels));
-        Weights::new(&self.scope, &shape, init, self.bias)
+        LayerWeights::new(&self.scope, &shape, init, self.bias)
     }
 }
 

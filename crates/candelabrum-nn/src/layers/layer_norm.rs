@@ -17,7 +17,7 @@ pub struct LayerNorm {
     weight: bool,
     bias: bool,
     eps: f64,
-    state: OnceCell<State>,
+    state: OnceCell<LayerNormState>,
 }
 
 /// `(.., R) -> (.., R)`: each row gets mean square 1, then `weight` multiplies it.
@@ -30,11 +30,11 @@ pub struct RmsNorm {
     dims: usize,
     weight: bool,
     eps: Option<f64>,
-    state: OnceCell<State>,
+    state: OnceCell<LayerNormState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LayerNormState {
     row: Vec<usize>,
     weight: Option<Param>,
     bias: Option<Param>,
@@ -116,7 +116,7 @@ fn row(scope: &Scope, xs: &Tensor, dims: usize) -> Result<Vec<usize>> {
     }
 }
 
-impl State {
+impl LayerNormState {
     fn new(scope: &Scope, row: Vec<usize>, weight: bool, bias: bool) -> Result<Self> {
         let create = |wanted: bool, name: &str, value: f64| {
             wanted.then(|| scope.param(name, &row[..], Init::Const(value))).transpose()
@@ -141,7 +141,12 @@ impl State {
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let state = self.state.get_or_try_init(|| {
-            State::new(&self.scope, row(&self.scope, xs, self.dims)?, self.weight, self.bias)
+            LayerNormState::new(
+                &self.scope,
+                row(&self.scope, xs, self.dims)?,
+                self.weight,
+                self.bias,
+            )
         })?;
         state.check(&self.scope, xs)?;
         let weight = state.weight.as_ref().map(Param::tensor);
@@ -155,7 +160,7 @@ impl Module for LayerNorm {
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let state = self.state.get_or_try_init(|| {
-            State::new(&self.scope, row(&self.scope, xs, self.dims)?, self.weight, false)
+            LayerNormState::new(&self.scope, row(&self.scope, xs, self.dims)?, self.weight, false)
         })?;
         state.check(&self.scope, xs)?;
         let eps = self.eps.unwrap_or(match xs.dtype() {

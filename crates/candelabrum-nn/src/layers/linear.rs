@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{Weights, check_features, described, last};
+use super::{LayerWeights, check_features, described, last};
 use crate::ops::{self, CrossEntropyConfig};
 use crate::{Activation, Init, Param, Scope};
 
@@ -18,7 +18,7 @@ pub struct Linear {
     bias: bool,
     init: Option<Init>,
     activation: Option<Activation>,
-    weights: OnceCell<Weights>,
+    weights: OnceCell<LayerWeights>,
 }
 
 impl Linear {
@@ -113,15 +113,15 @@ impl Linear {
     }
 
     /// The weights. The first call creates them for the input `xs`.
-    pub(super) fn weights(&self, xs: &Tensor) -> Result<&Weights> {
+    pub(super) fn weights(&self, xs: &Tensor) -> Result<&LayerWeights> {
         self.weights_for(last(&self.scope, xs, "(.., in)")?)
     }
 
     /// The weights. The first call creates them for so many inputs.
-    pub(super) fn weights_for(&self, inputs: usize) -> Result<&Weights> {
+    pub(super) fn weights_for(&self, inputs: usize) -> Result<&LayerWeights> {
         let weights = self.weights.get_or_try_init(|| {
             let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
-            Weights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
+            LayerWeights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
         })?;
         check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
         Ok(weights)

@@ -41,12 +41,12 @@ use crate::{Activation, Init, Param, Scope, ops};
 
 /// Weight and bias of a layer.
 #[derive(Debug)]
-struct Weights {
+struct LayerWeights {
     weight: Param,
     bias: Option<Param>,
 }
 
-impl Weights {
+impl LayerWeights {
     /// A weight with initial values from `init`, and a bias of zeros.
     fn new(scope: &Scope, shape: &[usize], init: Init, bias: bool) -> Result<Self> {
         let outputs = shape[0];

@@ -18,7 +18,7 @@ use crate::{Init, Param, Scope};
 pub struct Gru {
     scope: Scope,
     hidden: usize,
-    weights: OnceCell<Weights>,
+    weights: OnceCell<CellWeights>,
 }
 
 impl Gru {
@@ -40,7 +40,7 @@ impl Gru {
     }
 
     fn run(&self, xs: &Tensor, state: Option<&Tensor>) -> Result<Tensor> {
-        let weights = Weights::of(&self.weights, &self.scope, (3, self.hidden), xs)?;
+        let weights = CellWeights::of(&self.weights, &self.scope, (3, self.hidden), xs)?;
         let ys = ops::gru(xs, weights.borrow(), state)?;
         self.scope.trace("Gru", &ys);
         Ok(ys)
@@ -61,7 +61,7 @@ impl Module for Gru {
 pub struct Lstm {
     scope: Scope,
     hidden: usize,
-    weights: OnceCell<Weights>,
+    weights: OnceCell<CellWeights>,
 }
 
 impl Lstm {
@@ -87,7 +87,7 @@ impl Lstm {
     }
 
     fn run(&self, xs: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor)> {
-        let weights = Weights::of(&self.weights, &self.scope, (4, self.hidden), xs)?;
+        let weights = CellWeights::of(&self.weights, &self.scope, (4, self.hidden), xs)?;
         let (ys, cell) = ops::lstm(xs, weights.borrow(), state)?;
         self.scope.trace("Lstm", &ys);
         Ok((ys, cell))
@@ -102,14 +102,14 @@ impl Module for Lstm {
 
 /// The parameters of a recurrent layer.
 #[derive(Debug)]
-struct Weights {
+struct CellWeights {
     weight_ih: Param,
     weight_hh: Param,
     bias_ih: Param,
     bias_hh: Param,
 }
 
-impl Weights {
+impl CellWeights {
     /// The weights in `cell`. The first call creates them for the input `xs`.
     fn of<'a>(
         cell: &'a OnceCell<Self>,

@@ -137,48 +137,30 @@ pub(super) fn composite(xs: &Tensor, activation: Option<Activation>) -> Result<T
     ys?.to_dtype(xs.dtype())
 }
 
-fn run<K: Kind>(xs: &Tensor, op: Pointwise<K>) -> Result<Tensor> {
+fn run<K: ActivationKind>(xs: &Tensor, op: Pointwise<K>) -> Result<Tensor> {
     fused::run(op, xs.shape(), &[Some(xs)])
 }
 
 /// An activation as a type, because an operation's name is a constant of its type.
-trait Kind: Send + Sync + 'static {
+trait ActivationKind: Send + Sync + 'static {
     const ACTIVATION: Activation;
 }
 
-struct Relu;
-struct Relu6;
-struct Gelu;
-struct GeluTanh;
-struct Silu;
-struct Sigmoid;
-struct Tanh;
+/// The types of the activations.
+macro_rules! kinds {
+    ($($Kind:ident)*) => {$(
+        struct $Kind;
 
-impl Kind for Relu {
-    const ACTIVATION: Activation = Activation::Relu;
+        impl ActivationKind for $Kind {
+            const ACTIVATION: Activation = Activation::$Kind;
+        }
+    )*};
 }
-impl Kind for Relu6 {
-    const ACTIVATION: Activation = Activation::Relu6;
-}
-impl Kind for Gelu {
-    const ACTIVATION: Activation = Activation::Gelu;
-}
-impl Kind for GeluTanh {
-    const ACTIVATION: Activation = Activation::GeluTanh;
-}
-impl Kind for Silu {
-    const ACTIVATION: Activation = Activation::Silu;
-}
-impl Kind for Sigmoid {
-    const ACTIVATION: Activation = Activation::Sigmoid;
-}
-impl Kind for Tanh {
-    const ACTIVATION: Activation = Activation::Tanh;
-}
+kinds!(Relu Relu6 Gelu GeluTanh Silu Sigmoid Tanh);
 
 struct Pointwise<K>(PhantomData<K>);
 
-impl<K: Kind> Fused for Pointwise<K> {
+impl<K: ActivationKind> Fused for Pointwise<K> {
     const NAME: &'static str = K::ACTIVATION.name();
 
     fn reads(&self) -> Reads {

@@ -35,7 +35,7 @@ const GLOBAL: &str = "global_avg_pool2d";
 /// If the configuration does not fit the input, or the dtype is no float.
 pub fn avg_pool2d(xs: &Tensor, config: Pool2dConfig, count_include_pad: bool) -> Result<Tensor> {
     let windows = Windows::new(NAME, xs.shape(), config)?;
-    fused::run(AvgPool2d { windows, count_include_pad }, windows.output_shape(), &[Some(xs)])
+    fused::run(AvgPool2dOp { windows, count_include_pad }, windows.output_shape(), &[Some(xs)])
 }
 
 /// The mean of every channel.
@@ -55,12 +55,12 @@ pub fn global_avg_pool2d(xs: &Tensor) -> Result<Tensor> {
     fused::run(GlobalAvgPool2d { plane: height * width }, (batch, channels), &[Some(xs)])
 }
 
-pub(super) struct AvgPool2d {
+pub(super) struct AvgPool2dOp {
     pub(super) windows: Windows,
     pub(super) count_include_pad: bool,
 }
 
-impl Fused for AvgPool2d {
+impl Fused for AvgPool2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -106,7 +106,7 @@ impl Fused for AvgPool2d {
     }
 }
 
-impl AvgPool2d {
+impl AvgPool2dOp {
     fn forward_plane<T: Float>(&self, x: &[T], y: &mut [T]) {
         let (in_width, out_width) = (self.windows.in_size.1, self.windows.out_size.1);
         for (index, y) in y.iter_mut().enumerate() {

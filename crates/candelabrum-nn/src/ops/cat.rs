@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
-use crate::kernels::strided::{Axis, Store, transfer};
+use crate::kernels::strided::{Axis, StoreMode, transfer};
 
 const NAME: &str = "cat";
 
@@ -80,7 +80,7 @@ impl Fused for Cat {
                 Axis { len: width, to: 1, from: 1 },
             ];
             let own = ys.get_mut(start..).unwrap_or_default();
-            transfer(&axes, own, xs, Store::Replace);
+            transfer(&axes, own, xs, StoreMode::Replace);
         }
         Ok(Pooled::none())
     }
@@ -93,7 +93,7 @@ impl Fused for Cat {
                 Axis { len: self.rows, to: width, from: self.row() },
                 Axis { len: width, to: 1, from: 1 },
             ];
-            transfer(&axes, dxs, dys.get(start..).unwrap_or_default(), Store::Replace);
+            transfer(&axes, dxs, dys.get(start..).unwrap_or_default(), StoreMode::Replace);
         }
         Ok(())
     }

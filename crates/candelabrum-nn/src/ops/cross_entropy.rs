@@ -303,7 +303,7 @@ fn zero_where(rows: &Tensor, xs: &Tensor) -> Result<Tensor> {
 
 /// The target of a row.
 #[derive(Clone, Copy, Debug)]
-enum Target<'a, T> {
+enum ClassTarget<'a, T> {
     Class(usize),
     Probabilities(&'a [T]),
     Ignored,
@@ -356,11 +356,11 @@ impl SoftmaxCrossEntropy {
         }
     }
 
-    fn target<'a, T>(&self, probabilities: &'a [T], row: usize) -> Target<'a, T> {
+    fn target<'a, T>(&self, probabilities: &'a [T], row: usize) -> ClassTarget<'a, T> {
         match &self.targets {
-            Targets::Checked { labels, .. } if labels[row] == IGNORED => Target::Ignored,
-            Targets::Checked { labels, .. } => Target::Class(labels[row] as usize),
-            _ => Target::Probabilities(&probabilities[row * self.classes..][..self.classes]),
+            Targets::Checked { labels, .. } if labels[row] == IGNORED => ClassTarget::Ignored,
+            Targets::Checked { labels, .. } => ClassTarget::Class(labels[row] as usize),
+            _ => ClassTarget::Probabilities(&probabilities[row * self.classes..][..self.classes]),
         }
     }
 
@@ -370,13 +370,13 @@ impl SoftmaxCrossEntropy {
     }
 
     /// The loss of a row, with `lse = max + ln`.
-    fn loss<T: Float>(&self, z: &[T], target: Target<'_, T>, max: T, ln: T) -> T {
+    fn loss<T: Float>(&self, z: &[T], target: ClassTarget<'_, T>, max: T, ln: T) -> T {
         // In this order a large maximum does not cost the digits of `ln`.
         let surprise = |z: T| (max - z) + ln;
         let labels = match target {
-            Target::Ignored => return T::zero(),
-            Target::Class(class) => surprise(z[class]),
-            Target::Probabilities(ts) => {
+            ClassTarget::Ignored => return T::zero(),
+            ClassTarget::Class(class) => surprise(z[class]),
+            ClassTarget::Probabilities(ts) => {
                 // 0 * infinity is 0 here: a class without weight does not count.
                 let zero = T::zero();
                 sum_of(z, ts, |z, t| if t == zero { zero } else { t * surprise(z) })
@@ -393,7 +393,7 @@ impl SoftmaxCrossEntropy {
     fn gradient<T: Float>(
         &self,
         z: &[T],
-        target: Target<'_, T>,
+        target: ClassTarget<'_, T>,
         (max, sum): (T, T),
         scale: T,
         dz: &mut [T],
@@ -406,12 +406,12 @@ impl SoftmaxCrossEntropy {
             }
         };
         match target {
-            Target::Ignored => dz.fill(T::zero()),
-            Target::Class(class) => {
+            ClassTarget::Ignored => dz.fill(T::zero()),
+            ClassTarget::Class(class) => {
                 softmax(dz, scale);
                 dz[class] -= labels;
             }
-            Target::Probabilities(ts) => {
+            ClassTarget::Probabilities(ts) => {
                 let weight = sum_of(ts, ts, |t, _| t);
                 softmax(dz, labels * weight + scale * T::from_f64(self.smoothing));
                 for (dz, &t) in dz.iter_mut().zip(ts) {

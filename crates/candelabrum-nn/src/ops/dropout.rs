@@ -26,15 +26,15 @@ pub fn dropout(xs: &Tensor, p: f32, seed: u64) -> Result<Tensor> {
     if !(0.0..1.0).contains(&p) {
         bail!("{NAME}: probability {p} outside of [0, 1)");
     }
-    fused::run(Dropout { p, seed }, xs.shape(), &[Some(xs)])
+    fused::run(DropoutOp { p, seed }, xs.shape(), &[Some(xs)])
 }
 
-pub(super) struct Dropout {
+pub(super) struct DropoutOp {
     p: f32,
     seed: u64,
 }
 
-impl Dropout {
+impl DropoutOp {
     /// The factor of the kept elements.
     pub(super) fn scale(&self) -> f64 {
         1.0 / (1.0 - f64::from(self.p))
@@ -73,7 +73,7 @@ impl Dropout {
     }
 }
 
-impl Fused for Dropout {
+impl Fused for DropoutOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -40,7 +40,7 @@ pub fn embedding(
     indices: &Tensor,
     padding_index: Option<usize>,
 ) -> Result<Tensor> {
-    let op = Embedding::new(weight, indices, padding_index)?;
+    let op = EmbeddingOp::new(weight, indices, padding_index)?;
     let mut shape = indices.dims().to_vec();
     shape.push(op.dim);
     fused::run(op, shape, &[Some(weight)])
@@ -78,14 +78,14 @@ fn rows(indices: &Tensor, vocabulary: usize) -> Result<Vec<usize>> {
     indices.into_iter().enumerate().map(row).collect()
 }
 
-pub(super) struct Embedding {
+pub(super) struct EmbeddingOp {
     pub(super) vocabulary: usize,
     pub(super) dim: usize,
     pub(super) indices: Indices,
     pub(super) padding_index: Option<usize>,
 }
 
-impl Embedding {
+impl EmbeddingOp {
     pub(super) fn new(
         weight: &Tensor,
         indices: &Tensor,
@@ -146,7 +146,7 @@ impl Embedding {
     }
 }
 
-impl Fused for Embedding {
+impl Fused for EmbeddingOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

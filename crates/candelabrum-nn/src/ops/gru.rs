@@ -33,12 +33,12 @@ use candelabrum_memory::simd::simd;
 ///
 /// Kept for the backward: `4 H` elements per step and sequence, besides input and result.
 pub fn gru(xs: &Tensor, weights: RecurrentWeights<'_>, h0: Option<&Tensor>) -> Result<Tensor> {
-    Ok(recurrent::run::<Gru>(xs, weights, h0, None)?.0)
+    Ok(recurrent::run::<GruCell>(xs, weights, h0, None)?.0)
 }
 
-struct Gru;
+struct GruCell;
 
-impl Cell for Gru {
+impl Cell for GruCell {
     const NAME: &'static str = "gru";
     const GATES: usize = 3;
     const HAS_CELL_STATE: bool = false;

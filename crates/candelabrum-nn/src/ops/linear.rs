@@ -40,17 +40,17 @@ pub fn linear(
     bias: Option<&Tensor>,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, activation)?;
+    let (op, shape) = LinearOp::new(NAME, xs.dims(), weight, bias, activation)?;
     fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
-pub(super) struct Linear {
+pub(super) struct LinearOp {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     pub(super) activation: Option<Activation>,
 }
 
-impl Linear {
+impl LinearOp {
     /// The operation for an input of the shape `dims`, and the shape of its result. `name` is that of the
     /// caller.
     pub(super) fn new(
@@ -159,7 +159,7 @@ impl Linear {
     }
 }
 
-impl Fused for Linear {
+impl Fused for LinearOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

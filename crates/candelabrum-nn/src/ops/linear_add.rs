@@ -11,7 +11,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::add::add;
-use super::linear::{Linear, affine, linear};
+use super::linear::{LinearOp, affine, linear};
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
@@ -35,7 +35,7 @@ pub fn linear_add(
     bias: Option<&Tensor>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    let (op, shape) = Linear::new(NAME, xs.dims(), weight, bias, None)?;
+    let (op, shape) = LinearOp::new(NAME, xs.dims(), weight, bias, None)?;
     if residual.dims() != shape {
         bail!("{NAME}: residual of shape {:?} for a result of {shape:?}", residual.shape());
     }
@@ -45,7 +45,7 @@ pub fn linear_add(
     fused::run(LinearAdd(op), shape, &[Some(xs), Some(weight), bias, Some(residual)])
 }
 
-struct LinearAdd(Linear);
+struct LinearAdd(LinearOp);
 
 impl Fused for LinearAdd {
     const NAME: &'static str = NAME;

@@ -38,14 +38,14 @@ pub fn lstm(
     state: Option<(&Tensor, &Tensor)>,
 ) -> Result<(Tensor, Tensor)> {
     let (h0, c0) = state.unzip();
-    let (ys, c) = recurrent::run::<Lstm>(xs, weights, h0, c0)?;
-    let Some(c) = c else { bail!("{}: no final cell state, this is a bug", Lstm::NAME) };
+    let (ys, c) = recurrent::run::<LstmCell>(xs, weights, h0, c0)?;
+    let Some(c) = c else { bail!("{}: no final cell state, this is a bug", LstmCell::NAME) };
     Ok((ys, c))
 }
 
-struct Lstm;
+struct LstmCell;
 
-impl Cell for Lstm {
+impl Cell for LstmCell {
     const NAME: &'static str = "lstm";
     const GATES: usize = 4;
     const HAS_CELL_STATE: bool = true;

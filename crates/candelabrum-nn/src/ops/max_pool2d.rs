@@ -49,15 +49,15 @@ pub fn max_pool2d(xs: &Tensor, config: Pool2dConfig) -> Result<Tensor> {
     if windows.padded_plane() > MAX_PIXELS {
         bail!("{NAME}: more than {MAX_PIXELS} pixels with the padding, input {:?}", xs.shape());
     }
-    fused::run(MaxPool2d { windows }, windows.output_shape(), &[Some(xs)])
+    fused::run(MaxPool2dOp { windows }, windows.output_shape(), &[Some(xs)])
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MaxPool2d {
+pub(super) struct MaxPool2dOp {
     pub(super) windows: Windows,
 }
 
-impl Fused for MaxPool2d {
+impl Fused for MaxPool2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -155,7 +155,7 @@ impl Fused for MaxPool2d {
     }
 }
 
-impl MaxPool2d {
+impl MaxPool2dOp {
     pub(super) fn is_two_by_two(&self) -> bool {
         let Pool2dConfig { kernel, stride, padding } = self.windows.config;
         (kernel, stride, padding) == ((2, 2), (2, 2), (0, 0))

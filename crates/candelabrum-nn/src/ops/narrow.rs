@@ -13,7 +13,7 @@ use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::autograd::view::View;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
-use crate::kernels::strided::Store;
+use crate::kernels::strided::StoreMode;
 
 const NAME: &str = "narrow";
 
@@ -95,7 +95,7 @@ impl Fused for Narrow {
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         dxs.fill(T::zero());
-        self.view.scatter(pass.dys, dxs, Store::Replace);
+        self.view.scatter(pass.dys, dxs, StoreMode::Replace);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
-use crate::kernels::strided::{Axis, Store, transfer};
+use crate::kernels::strided::{Axis, StoreMode, transfer};
 
 const NAME: &str = "permute";
 
@@ -73,7 +73,7 @@ impl Fused for Permute {
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        transfer(&self.axes, ys, inputs[0], Store::Replace);
+        transfer(&self.axes, ys, inputs[0], StoreMode::Replace);
         Ok(Pooled::none())
     }
 
@@ -82,7 +82,7 @@ impl Fused for Permute {
         let back = self.axes.iter().map(|axis| Axis { to: axis.from, from: axis.to, ..*axis });
         let mut back: Vec<Axis> = back.filter(|axis| axis.len != 1).collect();
         back.sort_by_key(|axis| std::cmp::Reverse(axis.to));
-        transfer(&back, dxs, pass.dys, Store::Replace);
+        transfer(&back, dxs, pass.dys, StoreMode::Replace);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Shape, bail};
 
 use super::sizes::sizes;
-use super::unfold::Axis;
+use super::unfold::WindowAxis;
 use crate::kernels::parallel;
 
 /// The windows of a pooling, each pair as (height, width).
@@ -85,10 +85,10 @@ impl Windows {
     }
 
     /// The windows along the height and the width.
-    pub(super) fn axes(&self) -> [Axis; 2] {
+    pub(super) fn axes(&self) -> [WindowAxis; 2] {
         let Pool2dConfig { kernel, stride, padding } = self.config;
         let axis =
-            |out, kernel, stride, padding| Axis { out, kernel, stride, dilation: 1, padding };
+            |out, kernel, stride, padding| WindowAxis { out, kernel, stride, dilation: 1, padding };
         [
             axis(self.out_size.0, kernel.0, stride.0, padding.0),
             axis(self.out_size.1, kernel.1, stride.1, padding.1),

@@ -7,7 +7,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::embedding::Embedding;
+use super::embedding::EmbeddingOp;
 use super::sizes::sizes;
 use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
 use crate::kernels::elementwise::add_assign;
@@ -43,12 +43,12 @@ pub fn embedding_with_positions(
     if length > limit {
         bail!("{NAME}: sequences of {length} tokens, but there are {limit} positions");
     }
-    let op = PositionEmbedding { embedding: Embedding::new(weight, indices, None)?, length };
+    let op = PositionEmbedding { embedding: EmbeddingOp::new(weight, indices, None)?, length };
     fused::run(op, (batch, length, dim), &[Some(weight), Some(positions)])
 }
 
 pub(super) struct PositionEmbedding {
-    pub(super) embedding: Embedding,
+    pub(super) embedding: EmbeddingOp,
     pub(super) length: usize,
 }
 

@@ -99,7 +99,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let len = self.len.max(1);
-        let mut saved = Pooled::new(ys.len() / len * Scale::<T>::LEN);
+        let mut saved = Pooled::new(ys.len() / len * RowScale::<T>::LEN);
         let run = |((x, y), saved): ((&[T], &mut [T]), &mut [T])| {
             simd(
                 #[inline(always)]
@@ -124,7 +124,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
             );
         };
         let threads = worth_threads(ys.len());
-        let records = saved.par_chunks_mut(Scale::<T>::LEN);
+        let records = saved.par_chunks_mut(RowScale::<T>::LEN);
         for_each(threads, xs.par_chunks(len).zip(ys.par_chunks_mut(len)).zip(records), run);
         Ok(saved)
     }
@@ -158,7 +158,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
             for row in first..last {
                 let (x, dy) = (&xs[row * len..][..len], &dys[row * len..][..len]);
                 let mut dx = dxs.get_mut((row - first) * len..).and_then(|dx| dx.get_mut(..len));
-                let scale = Scale::load(&saved[row * Scale::<T>::LEN..]);
+                let scale = RowScale::load(&saved[row * RowScale::<T>::LEN..]);
                 simd(
                     #[inline(always)]
                     || {
@@ -213,7 +213,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
 
 impl<const CENTRED: bool> RowNorm<CENTRED> {
     #[inline(always)]
-    fn scale<T: Float>(&self, x: &[T]) -> Scale<T> {
+    fn scale<T: Float>(&self, x: &[T]) -> RowScale<T> {
         let Moments { shift, rest, variance } = if CENTRED {
             moments(std::iter::once(x), x.len())
         } else {
@@ -223,11 +223,11 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
             Moments { shift: T::zero(), rest: 0.0, variance: squares / x.len() as f64 }
         };
         let inverse = 1.0 / (variance + self.eps).sqrt();
-        Scale { shift, rest: T::narrow(rest), inverse: T::narrow(inverse) }
+        RowScale { shift, rest: T::narrow(rest), inverse: T::narrow(inverse) }
     }
 
     #[inline(always)]
-    fn input_gradient<T: Float>(x: &[T], dy: &[T], weight: &[T], scale: Scale<T>, dx: &mut [T]) {
+    fn input_gradient<T: Float>(x: &[T], dy: &[T], weight: &[T], scale: RowScale<T>, dx: &mut [T]) {
         // g = dy w, stored in place of dx. The second pass finds it in the cache.
         if weight.is_empty() {
             dx.copy_from_slice(dy);
@@ -250,13 +250,13 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
 
 /// `h = ((x - shift) - rest) inverse`, the normalisation of a row.
 #[derive(Clone, Copy, Debug)]
-struct Scale<T> {
+struct RowScale<T> {
     shift: T,
     rest: T,
     inverse: T,
 }
 
-impl<T: Float> Scale<T> {
+impl<T: Float> RowScale<T> {
     const LEN: usize = 3;
 
     fn load(from: &[T]) -> Self {

@@ -30,7 +30,7 @@ use crate::kernels::scratch::Pooled;
 ///
 /// If `xs` is a scalar, or its dtype is no float.
 pub fn softmax(xs: &Tensor) -> Result<Tensor> {
-    Softmax::<false>::run(xs)
+    SoftmaxOp::<false>::run(xs)
 }
 
 /// The logarithm of [`softmax`]. It does not underflow where the softmax is 0.
@@ -43,21 +43,21 @@ pub fn softmax(xs: &Tensor) -> Result<Tensor> {
 ///
 /// If `xs` is a scalar, or its dtype is no float.
 pub fn log_softmax(xs: &Tensor) -> Result<Tensor> {
-    Softmax::<true>::run(xs)
+    SoftmaxOp::<true>::run(xs)
 }
 
-pub(super) struct Softmax<const LOG: bool> {
+pub(super) struct SoftmaxOp<const LOG: bool> {
     pub(super) classes: usize,
 }
 
-impl<const LOG: bool> Softmax<LOG> {
+impl<const LOG: bool> SoftmaxOp<LOG> {
     fn run(xs: &Tensor) -> Result<Tensor> {
         let (_, classes) = rows_and_last(Self::NAME, "input", xs.shape(), "(.., C)")?;
         fused::run(Self { classes }, xs.shape(), &[Some(xs)])
     }
 }
 
-impl<const LOG: bool> Fused for Softmax<LOG> {
+impl<const LOG: bool> Fused for SoftmaxOp<LOG> {
     const NAME: &'static str = if LOG { "log_softmax" } else { "softmax" };
 
     fn reads(&self) -> Reads {

@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor};
 
 /// The windows along one axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(super) struct WindowAxis {
     /// The number of windows.
     pub(super) out: usize,
     /// The number of elements of a window.
@@ -33,13 +33,13 @@ pub(super) enum Edge {
 }
 
 /// (N, C, H, W) -> (N, C, KH, OH, KW, OW)
-pub(super) fn unfold(xs: &Tensor, [rows, columns]: [Axis; 2], edge: Edge) -> Result<Tensor> {
+pub(super) fn unfold(xs: &Tensor, [rows, columns]: [WindowAxis; 2], edge: Edge) -> Result<Tensor> {
     let (batch, channels, _, _) = xs.dims4()?;
     let xs = columns.unfold(&rows.unfold(xs, 2, edge)?, 3, edge)?;
     xs.reshape(&[batch, channels, rows.kernel, rows.out, columns.kernel, columns.out][..])
 }
 
-impl Axis {
+impl WindowAxis {
     /// The dimension becomes one of `kernel * out` elements.
     fn unfold(self, xs: &Tensor, dim: usize, edge: Edge) -> Result<Tensor> {
         let Self { out, kernel, stride, dilation, padding } = self;

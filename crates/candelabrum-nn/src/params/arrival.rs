@@ -16,10 +16,10 @@ pub(crate) type Fetch = Box<dyn FnOnce(SpanMut<'_>) + Send>;
 
 /// The values on their way to one parameter. Clones of a parameter share it.
 #[derive(Clone, Default)]
-pub(crate) struct Arrival(Arc<State>);
+pub(crate) struct Arrival(Arc<ArrivalState>);
 
 #[derive(Default)]
-struct State {
+struct ArrivalState {
     /// Whether `fetch` is set. It makes the usual question, which is asked at every access, cheap.
     expected: AtomicBool,
     /// Whether the value was used as a tensor since the last [`Arrival::expect`].

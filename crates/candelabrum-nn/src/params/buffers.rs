@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candelabrum_memory::cuda::{self, CudaSpanMut};
 use candle_core::{DType, Layout, Storage, Tensor, Var, bail};
 
-use super::tensors::{Values, with_variable};
+use super::tensors::{VariableValues, with_variable};
 use crate::{Error, Result};
 
 /// One tensor of state and its name. A cheap handle: clones share the value.
@@ -123,13 +123,13 @@ impl Buffer {
         self.remember()?;
         Ok(with_variable(&self.var, |values| {
             match values {
-                Values::F32(values) => {
+                VariableValues::F32(values) => {
                     let values = values.host()?;
                     for (index, value) in values.iter_mut().enumerate() {
                         *value = change(index, f64::from(*value)) as f32;
                     }
                 }
-                Values::F64(values) => {
+                VariableValues::F64(values) => {
                     for (index, value) in values.iter_mut().enumerate() {
                         *value = change(index, *value);
                     }

@@ -10,10 +10,10 @@ use candle_core::{Tensor, Var};
 
 /// Whether a parameter is frozen. Clones of a parameter share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Freeze(Arc<State>);
+pub(crate) struct Freeze(Arc<FreezeState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FreezeState {
     frozen: AtomicBool,
     /// The parameter outside of the graph. It shares the variable's memory, so it changes with the variable.
     constant: OnceLock<Tensor>,

@@ -8,7 +8,7 @@ use candle_core::{Tensor, TensorId, Var, bail};
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::tensors::{Values, with_span, with_variable};
+use super::tensors::{VariableValues, with_span, with_variable};
 use super::together::update_together;
 use crate::autograd::hooks::{self, Watch};
 use crate::{Error, Result};
@@ -154,8 +154,8 @@ impl Param {
             return Ok(self.master.update(&self.var, update)?);
         }
         Ok(with_variable(&self.var, |values| match values {
-            Values::F32(values) => Ok(update(values)),
-            Values::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
+            VariableValues::F32(values) => Ok(update(values)),
+            VariableValues::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
         })?)
     }
 

@@ -19,9 +19,9 @@ use crate::{Error, Result};
 ///
 /// A cheap handle: clones share one store.
 #[derive(Clone)]
-pub struct Params(Arc<Store>);
+pub struct Params(Arc<ParamStore>);
 
-struct Store {
+struct ParamStore {
     seed: u64,
     device: Device,
     dtype: DType,
@@ -60,7 +60,7 @@ impl Params {
 
     /// An empty store for `device` and `dtype`.
     pub fn on(seed: u64, dtype: DType, device: &Device) -> Self {
-        Self(Arc::new(Store {
+        Self(Arc::new(ParamStore {
             seed,
             device: device.clone(),
             dtype,

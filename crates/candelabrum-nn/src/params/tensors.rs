@@ -44,7 +44,7 @@ fn on_metal() -> candle_core::Error {
 
 /// The values of a variable, in row-major order.
 #[derive(Debug)]
-pub(crate) enum Values<'a> {
+pub(crate) enum VariableValues<'a> {
     F32(SpanMut<'a>),
     /// On the host.
     F64(&'a mut [f64]),
@@ -54,7 +54,10 @@ pub(crate) enum Values<'a> {
 ///
 /// # Errors
 /// A variable that is not contiguous, or neither f32 nor f64 (f64 on the CPU only). The error of `f`.
-pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R>) -> Result<R> {
+pub(crate) fn with_variable<R>(
+    var: &Var,
+    f: impl FnOnce(VariableValues<'_>) -> Result<R>,
+) -> Result<R> {
     let op = InPlace(RefCell::new((Some(f), None)));
     var.inplace_op1(&op)?;
     match op.0.into_inner().1 {
@@ -67,7 +70,7 @@ pub(crate) fn with_variable<R>(var: &Var, f: impl FnOnce(Values<'_>) -> Result<R
 /// run, then its result.
 struct InPlace<F, R>(RefCell<(Option<F>, Option<R>)>);
 
-impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
+impl<R, F: FnOnce(VariableValues<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
     fn name(&self) -> &'static str {
         "change-in-place"
     }
@@ -77,8 +80,8 @@ impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
             bail!("values must be contiguous to be changed in place")
         };
         let values = match storage {
-            CpuStorage::F32(values) => Values::F32(SpanMut::Host(&mut values[start..end])),
-            CpuStorage::F64(values) => Values::F64(&mut values[start..end]),
+            CpuStorage::F32(values) => VariableValues::F32(SpanMut::Host(&mut values[start..end])),
+            CpuStorage::F64(values) => VariableValues::F64(&mut values[start..end]),
             other => {
                 bail!("values must be f32 or f64 to be changed in place, not {:?}", other.dtype())
             }
@@ -87,12 +90,12 @@ impl<R, F: FnOnce(Values<'_>) -> Result<R>> InplaceOp1 for InPlace<F, R> {
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
-        self.run(Values::F32(SpanMut::Cuda(cuda::span_mut(storage, layout)?)))
+        self.run(VariableValues::F32(SpanMut::Cuda(cuda::span_mut(storage, layout)?)))
     }
 }
 
-impl<R, F: FnOnce(Values<'_>) -> Result<R>> InPlace<F, R> {
-    fn run(&self, values: Values<'_>) -> Result<()> {
+impl<R, F: FnOnce(VariableValues<'_>) -> Result<R>> InPlace<F, R> {
+    fn run(&self, values: VariableValues<'_>) -> Result<()> {
         let mut state = self.0.borrow_mut();
         let Some(f) = state.0.take() else { bail!("candle ran the change of a variable twice") };
         state.1 = Some(f(values)?);

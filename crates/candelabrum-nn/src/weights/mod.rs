@@ -85,8 +85,8 @@ impl Params {
     ) -> Result<LoadReport> {
         let mut report = LoadReport::default();
         let mut changes = Vec::new();
-        let params = self.list().into_iter().map(Target::Param);
-        for target in params.chain(self.buffers().into_iter().map(Target::Buffer)) {
+        let params = self.list().into_iter().map(WeightTarget::Param);
+        for target in params.chain(self.buffers().into_iter().map(WeightTarget::Buffer)) {
             let name = target.name().to_owned();
             let Some((theirs, value)) = found.remove(&name) else {
                 report.missing.push(name);
@@ -139,12 +139,12 @@ fn is_finite(values: &Tensor) -> Result<bool> {
 }
 
 /// What gets a value.
-enum Target {
+enum WeightTarget {
     Param(crate::Param),
     Buffer(crate::Buffer),
 }
 
-impl Target {
+impl WeightTarget {
     fn name(&self) -> &str {
         match self {
             Self::Param(param) => param.name(),

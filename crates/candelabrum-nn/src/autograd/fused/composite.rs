@@ -41,13 +41,13 @@ thread_local! {
 /// ```
 pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
     /// Restores the switch when it is dropped, also if `f` panics.
-    struct Before(bool);
-    impl Drop for Before {
+    struct PreviousMode(bool);
+    impl Drop for PreviousMode {
         fn drop(&mut self) {
             COMPOSITES.set(self.0);
         }
     }
-    let _before = Before(COMPOSITES.replace(true));
+    let _before = PreviousMode(COMPOSITES.replace(true));
     f()
 }
 

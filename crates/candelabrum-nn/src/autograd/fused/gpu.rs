@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail}
 use super::composite;
 use super::elements::with_numbers;
 use super::inbox::Inbox;
-use super::link::Target;
+use super::link::GradientTarget;
 use super::node::{self, Node};
 use super::on_gpu::GpuBackward;
 use super::operation::Operation;
@@ -39,7 +39,7 @@ pub(super) fn run(
     })?;
     let ys = Storage::Cuda(gpu.storage(ys)?);
     let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
-    let targets = inputs.iter().map(|input| Target::new(input.as_ref())).collect();
+    let targets = inputs.iter().map(|input| GradientTarget::new(input.as_ref())).collect();
     node::attach(op, targets, inputs, shape, ys, saved)
 }
 
@@ -62,12 +62,13 @@ impl Node {
             let gradients = places.enumerate().map(|(number, (target, place))| {
                 let is_wide = place.is_some() && kernels.has_wide_gradient(number);
                 let element = if is_wide { ElementType::F32 } else { dys.element_type() };
-                Gradient::new(&gpu, element, target.as_ref(), place)
+                GpuGradient::new(&gpu, element, target.as_ref(), place)
             });
-            let mut gradients: Vec<Gradient<'_>> = gradients.collect::<Result<_>>()?;
+            let mut gradients: Vec<GpuGradient<'_>> = gradients.collect::<Result<_>>()?;
             with_numbers(&tensors, |numbers| {
                 let (ys, inputs) = numbers.split_last().expect("the result is among them");
-                let grads = gradients.iter_mut().map(Gradient::numbers).collect::<Result<_>>()?;
+                let grads =
+                    gradients.iter_mut().map(GpuGradient::numbers).collect::<Result<_>>()?;
                 let dys = dys.cuda_numbers_mut()?;
                 let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
                 profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
@@ -85,7 +86,7 @@ impl Node {
 }
 
 /// The memory for the gradient of an input, and its destination.
-enum Gradient<'a> {
+enum GpuGradient<'a> {
     Unwanted,
     /// The first gradient of a variable, which is written directly to its place.
     Straight(CudaSpanMut<'a>),
@@ -98,29 +99,31 @@ enum Gradient<'a> {
     Candles(&'a Tensor, Flat),
 }
 
-impl<'a> Gradient<'a> {
+impl<'a> GpuGradient<'a> {
     /// A gradient that the operation writes in the type `element`.
     fn new(
         gpu: &Gpu,
         element: ElementType,
-        target: Option<&'a Target>,
+        target: Option<&'a GradientTarget>,
         place: Option<Place<CudaSpanMut<'a>>>,
     ) -> Result<Self> {
         let numbers = |len| gpu.numbers_of(element, len);
         Ok(match (target, place) {
             (None, _) => Self::Unwanted,
-            (Some(Target::Link(link)), _) => Self::Linked(&link.inbox, numbers(link.elements)?),
+            (Some(GradientTarget::Link(link)), _) => {
+                Self::Linked(&link.inbox, numbers(link.elements)?)
+            }
             // Places are f32.
-            (Some(Target::Tensor(_)), Some(Place { values, holds: false }))
+            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: false }))
                 if element == ElementType::F32 =>
             {
                 Self::Straight(values)
             }
-            (Some(Target::Tensor(_)), Some(place)) => {
+            (Some(GradientTarget::Tensor(_)), Some(place)) => {
                 let values = numbers(place.values.len())?;
                 Self::Placed { place, values }
             }
-            (Some(Target::Tensor(tensor)), None) => {
+            (Some(GradientTarget::Tensor(tensor)), None) => {
                 Self::Candles(tensor, numbers(tensor.elem_count())?)
             }
         })

@@ -17,7 +17,7 @@ use crate::autograd::view::{Stripe, View};
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::{Pooled, Values};
-use crate::kernels::strided::Store;
+use crate::kernels::strided::StoreMode;
 
 /// Collects the gradient of a result during a backward pass.
 #[derive(Debug, Default)]
@@ -59,10 +59,10 @@ impl Inbox {
                 None => {
                     stripes.clear_others(&mut sum);
                     written = None;
-                    Store::Add
+                    StoreMode::Add
                 }
             },
-            (None, _) => Store::Add,
+            (None, _) => StoreMode::Add,
         };
         view.scatter(gradient, &mut sum, store);
         let written = written.filter(|stripes| !stripes.are_all());
@@ -120,7 +120,7 @@ struct Stripes {
 impl Stripes {
     /// Adds a stripe. Returns how a piece is stored there, or `None` if some of its places have been
     /// written and others have not.
-    fn add(&mut self, Stripe { period, range }: Stripe) -> Option<Store> {
+    fn add(&mut self, Stripe { period, range }: Stripe) -> Option<StoreMode> {
         if !self.ranges.is_empty() && period != self.period {
             return None;
         }
@@ -128,7 +128,7 @@ impl Stripes {
         let at = self.ranges.partition_point(|other| other.end <= range.start);
         if let Some(next) = self.ranges.get(at).filter(|next| next.start < range.end) {
             let is_within = next.start <= range.start && range.end <= next.end;
-            return is_within.then_some(Store::Add);
+            return is_within.then_some(StoreMode::Add);
         }
         self.ranges.insert(at, range);
         self.ranges.dedup_by(|next, before| {
@@ -138,7 +138,7 @@ impl Stripes {
             }
             touches
         });
-        Some(Store::Replace)
+        Some(StoreMode::Replace)
     }
 
     fn are_all(&self) -> bool {
@@ -208,12 +208,12 @@ mod tests {
     fn stripes_that_touch_become_one() {
         let mut stripes = Stripes::default();
         let mut add = |range: Range<usize>| stripes.add(Stripe { period: 9, range });
-        assert_eq!(add(6..9), Some(Store::Replace));
-        assert_eq!(add(0..2), Some(Store::Replace));
+        assert_eq!(add(6..9), Some(StoreMode::Replace));
+        assert_eq!(add(0..2), Some(StoreMode::Replace));
         assert_eq!(add(1..3), None);
-        assert_eq!(add(7..8), Some(Store::Add));
-        assert_eq!(add(2..6), Some(Store::Replace));
-        assert_eq!(add(0..9), Some(Store::Add));
+        assert_eq!(add(7..8), Some(StoreMode::Add));
+        assert_eq!(add(2..6), Some(StoreMode::Replace));
+        assert_eq!(add(0..9), Some(StoreMode::Add));
         assert!(stripes.are_all());
     }
 }

@@ -53,7 +53,7 @@ impl Link {
 /// A call of an operation, kept for the backward pass.
 pub(super) trait Differentiable: Send + Sync {
     /// By input. `None` for an input that needs no gradient.
-    fn targets(&self) -> &[Option<Target>];
+    fn targets(&self) -> &[Option<GradientTarget>];
     fn keep_output(&self, output: Tensor);
     /// Runs the backward. Gradients are written to their places, and those for candle are stored.
     fn differentiate(&self) -> Result<()>;
@@ -63,14 +63,14 @@ pub(super) trait Differentiable: Send + Sync {
 }
 
 /// An input that needs a gradient.
-pub(super) enum Target {
+pub(super) enum GradientTarget {
     /// The result of another fused operation.
     Link(Link),
     /// Any other tensor of candle's graph.
     Tensor(Tensor),
 }
 
-impl Target {
+impl GradientTarget {
     pub(super) fn new(input: Option<&Tensor>) -> Option<Self> {
         let input = input.filter(|input| input.track_op())?;
         Some(find(input).map_or_else(|| Self::Tensor(input.clone()), Self::Link))

@@ -42,7 +42,7 @@ pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 use self::elements::with_inputs;
 pub(crate) use self::inbox::Inbox;
-use self::link::Target;
+use self::link::GradientTarget;
 pub(crate) use self::on_gpu::{GpuBackward, OnGpu};
 pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
 use self::operation::{Kernels, Operation};
@@ -88,7 +88,7 @@ fn run_operation(
         return run_wide(op, shape, dtype, &connected()?);
     }
     for_float!(dtype, name, T => {
-        let targets = inputs.iter().map(|input| Target::new(*input)).collect();
+        let targets = inputs.iter().map(|input| GradientTarget::new(*input)).collect();
         let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
         let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
         let mut ys = zeros(shape.elem_count());

@@ -11,7 +11,7 @@ use candle_core::{
 
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
-use super::link::{self, Differentiable, Link, Mark, Target};
+use super::link::{self, Differentiable, GradientTarget, Link, Mark};
 use super::operation::{Backward, Grads, Kernels, Operation};
 use crate::autograd::hooks::{self, Watched};
 use crate::autograd::pass::{self, Place};
@@ -24,7 +24,7 @@ use crate::kernels::scratch::{Pooled, Values};
 /// gradients are the inputs before they were made contiguous.
 pub(super) fn attach(
     op: Box<dyn Operation>,
-    targets: Vec<Option<Target>>,
+    targets: Vec<Option<GradientTarget>>,
     inputs: Vec<Option<Tensor>>,
     shape: Shape,
     ys: Storage,
@@ -84,7 +84,7 @@ pub(super) fn attach(
 pub(super) struct Node {
     pub(super) op: Box<dyn Operation>,
     /// By input. `None` for an input that needs no gradient.
-    pub(super) targets: Vec<Option<Target>>,
+    pub(super) targets: Vec<Option<GradientTarget>>,
     /// By input. `None` for an input that the backward does not read.
     pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
@@ -99,7 +99,7 @@ pub(super) struct Node {
 
 thread_local! {
     /// The targets of dropped nodes, while this thread is dropping a node.
-    static ENDED: RefCell<Option<Vec<Option<Target>>>> = const { RefCell::new(None) };
+    static ENDED: RefCell<Option<Vec<Option<GradientTarget>>>> = const { RefCell::new(None) };
 }
 
 /// Drops the nodes of a chain one after the other. Recursion over a long chain of operations would
@@ -130,7 +130,7 @@ impl Drop for Node {
 }
 
 impl Differentiable for Node {
-    fn targets(&self) -> &[Option<Target>] {
+    fn targets(&self) -> &[Option<GradientTarget>] {
         &self.targets
     }
 
@@ -159,7 +159,7 @@ impl Differentiable for Node {
     }
 
     fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
-        if let Some(Target::Link(_)) = self.targets[number] {
+        if let Some(GradientTarget::Link(_)) = self.targets[number] {
             return Some(argument.detach());
         }
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +170,8 @@ impl Differentiable for Node {
 impl Node {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
     fn backward<T: Kernels>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
-        if let (Some(view), Some(Some(Target::Link(link)))) = (self.op.view(), self.targets.first())
+        if let (Some(view), Some(Some(GradientTarget::Link(link)))) =
+            (self.op.view(), self.targets.first())
             && link.view.is_none()
         {
             profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
@@ -214,7 +215,7 @@ impl Node {
     fn passed(&self) -> Option<(usize, &Link)> {
         let number = self.op.passes_gradient_to()?;
         match self.targets.get(number)? {
-            Some(Target::Link(link)) if link.view.is_none() => Some((number, link)),
+            Some(GradientTarget::Link(link)) if link.view.is_none() => Some((number, link)),
             _ => None,
         }
     }
@@ -232,18 +233,18 @@ enum Gradient<'a, T: Float> {
 }
 
 impl<'a, T: Float> Gradient<'a, T> {
-    fn new(target: Option<&'a Target>, place: Option<Place<&'a mut [T]>>) -> Self {
+    fn new(target: Option<&'a GradientTarget>, place: Option<Place<&'a mut [T]>>) -> Self {
         match (target, place) {
             (None, _) => Self::Unwanted,
-            (Some(Target::Link(link)), _) => Self::Linked(link, Pooled::new(link.len())),
-            (Some(Target::Tensor(_)), Some(Place { values, holds: false })) => {
+            (Some(GradientTarget::Link(link)), _) => Self::Linked(link, Pooled::new(link.len())),
+            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: false })) => {
                 Self::Straight(values)
             }
-            (Some(Target::Tensor(_)), Some(Place { values, holds: true })) => {
+            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: true })) => {
                 let gradient = Pooled::new(values.len());
                 Self::Added(values, gradient)
             }
-            (Some(Target::Tensor(tensor)), None) => {
+            (Some(GradientTarget::Tensor(tensor)), None) => {
                 Self::Candles(tensor, vec![T::zero(); tensor.elem_count()])
             }
         }

@@ -12,7 +12,7 @@ use candelabrum_memory::cuda::Gpu;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, TensorId};
 
-use super::link::{self, Differentiable, Link, Target};
+use super::link::{self, Differentiable, GradientTarget, Link};
 use super::node::receive;
 use crate::autograd::{hooks, pass};
 
@@ -37,7 +37,7 @@ pub(crate) fn backward(loss: &Tensor) -> Result<Option<GradStore>> {
                 node.differentiate()?;
                 for (number, target) in node.targets().iter().enumerate() {
                     // A gradient without a place in memory, of a frozen parameter for instance.
-                    if let Some(Target::Tensor(tensor)) = target
+                    if let Some(GradientTarget::Tensor(tensor)) = target
                         && let Some(gradient) = node.gradient(number, tensor)
                     {
                         add(&mut store, tensor, &gradient)?;
@@ -84,8 +84,8 @@ fn visits(loss: &Link) -> Option<HashMap<TensorId, Visit>> {
         }
         for target in link.node.targets().iter().flatten() {
             match target {
-                Target::Link(link) => open.push(link.clone()),
-                Target::Tensor(_) => {
+                GradientTarget::Link(link) => open.push(link.clone()),
+                GradientTarget::Tensor(_) => {
                     let variable = target.variable()?;
                     let watched = hooks::watched(variable)?;
                     visits.insert(watched.token().id(), Visit::Complete(variable));

@@ -121,7 +121,7 @@ fn product_by<
     for row in (0..size.rows).step_by(ROWS) {
         let mut column = 0;
         while column < size.columns {
-            let part = Part { row, column, rows: size.rows - row, depth: size.depth, add };
+            let part = TilePart { row, column, rows: size.rows - row, depth: size.depth, add };
             // Two tiles of two vectors are faster than one of three and one of one.
             let vectors = match (size.columns - column).div_ceil(lanes) {
                 4 => 2,
@@ -142,7 +142,7 @@ fn product_by<
 
 /// One tile of a product.
 #[derive(Clone, Copy)]
-struct Part {
+struct TilePart {
     /// The first row of the left operand, and the number of rows from there on.
     row: usize,
     rows: usize,
@@ -152,7 +152,7 @@ struct Part {
     add: bool,
 }
 
-impl Part {
+impl TilePart {
     #[inline(always)]
     fn tile<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: usize>(
         self,

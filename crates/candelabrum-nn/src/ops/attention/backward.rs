@@ -4,7 +4,7 @@
 use candelabrum_memory::simd::simd;
 
 use super::block::{Block, KEYS, QUERIES};
-use super::geometry::{Geometry, Heads};
+use super::geometry::{AttentionGeometry, Heads};
 use super::head_rows::HeadRows;
 use super::matrix::{LANES, Matrix, multiply};
 use super::operands::Operands;
@@ -15,7 +15,7 @@ use crate::kernels::mat_mut::MatMut;
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
 /// the keys and of the values (keys, D).
-pub(super) struct Gradients<'a, T> {
+pub(super) struct AttentionGradients<'a, T> {
     pub(super) queries: Option<MatMut<'a, T>>,
     pub(super) keys: Option<MatMut<'a, T>>,
     pub(super) values: Option<MatMut<'a, T>>,
@@ -35,10 +35,10 @@ pub(super) fn backward<T: Float>(
     results: Results<'_, T>,
     (sequence, kv_head): (usize, usize),
     lse: &[T],
-    mut gradients: Gradients<'_, T>,
+    mut gradients: AttentionGradients<'_, T>,
 ) {
     let geometry = operands.geometry;
-    let &Geometry { queries, dim, .. } = geometry;
+    let &AttentionGeometry { queries, dim, .. } = geometry;
     let scale = T::from_f64(geometry.scale);
     let (k, v) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::geometry::Geometry;
+use super::geometry::AttentionGeometry;
 use super::matrix::LANES;
 use crate::kernels::float::Float;
 use crate::kernels::product_precision;
@@ -20,7 +20,7 @@ const BF16_STAIR: usize = 32;
 /// Some queries of a head, and some keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
-    geometry: &'a Geometry,
+    geometry: &'a AttentionGeometry,
     pub(super) sequence: usize,
     pub(super) head: usize,
     /// The first query.
@@ -44,7 +44,7 @@ pub(super) struct Stair {
 impl<'a> Block<'a> {
     /// Blocks with all queries of a head, and no keys.
     pub(super) fn of_head<T: Float>(
-        geometry: &'a Geometry,
+        geometry: &'a AttentionGeometry,
         sequence: usize,
         head: usize,
     ) -> impl Iterator<Item = Self> {

@@ -2,7 +2,7 @@
 
 use candle_core::{D, Result, Tensor};
 
-use super::geometry::Geometry;
+use super::geometry::AttentionGeometry;
 use super::rotary::Table;
 use crate::autograd::fused;
 
@@ -10,10 +10,10 @@ use crate::autograd::fused;
 pub(super) fn composite(
     [q, k, v]: [&Tensor; 3],
     mask: Option<&Tensor>,
-    geometry: &Geometry,
+    geometry: &AttentionGeometry,
     rotary: Option<&Table>,
 ) -> Result<Tensor> {
-    let &Geometry { batch, queries, keys, heads, kv_heads, dim, .. } = geometry;
+    let &AttentionGeometry { batch, queries, keys, heads, kv_heads, dim, .. } = geometry;
     let split = |xs: &Tensor, rows: usize, heads: usize| {
         fused::widen(xs)?.reshape((batch, rows, heads, dim))?.transpose(1, 2)?.contiguous()
     };

@@ -1,7 +1,7 @@
 //! The forward pass of the heads that share one head of keys and values.
 
 use super::block::{Block, KEYS, QUERIES};
-use super::geometry::Geometry;
+use super::geometry::AttentionGeometry;
 use super::matrix::Matrix;
 use super::operands::Operands;
 use super::scores::{Running, add_products, products};
@@ -17,7 +17,7 @@ pub(super) fn forward<T: Float>(
     lse: &mut [T],
 ) {
     let geometry = operands.geometry;
-    let &Geometry { queries, dim, .. } = geometry;
+    let &AttentionGeometry { queries, dim, .. } = geometry;
     let (keys, values) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
     let scale = T::from_f64(geometry.scale);

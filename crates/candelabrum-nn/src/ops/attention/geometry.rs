@@ -4,7 +4,7 @@ use crate::kernels::gemm::Rows;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Geometry {
+pub(crate) struct AttentionGeometry {
     /// The number of sequences.
     pub(crate) batch: usize,
     pub(crate) queries: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Geometry {
     pub(crate) scale: f64,
 }
 
-impl Geometry {
+impl AttentionGeometry {
     /// The heads of queries that share a head of keys and values.
     pub(crate) fn group(&self) -> usize {
         self.heads / self.kv_heads
@@ -60,7 +60,7 @@ impl<'a, T> Heads<'a, T> {
     }
 
     /// Queries, keys and values in one tensor (N, T, (H + 2 G) D).
-    pub(super) fn packed(data: &'a [T], geometry: &Geometry) -> [Self; 3] {
+    pub(super) fn packed(data: &'a [T], geometry: &AttentionGeometry) -> [Self; 3] {
         let (queries, keys) = (geometry.query_columns(), geometry.key_columns());
         [0, queries, queries + keys].map(|first| Self {
             data,

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::geometry::Geometry;
+use super::geometry::AttentionGeometry;
 use crate::kernels::gemm::Rows;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
@@ -17,7 +17,12 @@ pub(crate) struct MaskLayout {
 }
 
 impl MaskLayout {
-    pub(super) fn of(mask: &Tensor, dtype: DType, geometry: &Geometry, name: &str) -> Result<Self> {
+    pub(super) fn of(
+        mask: &Tensor,
+        dtype: DType,
+        geometry: &AttentionGeometry,
+        name: &str,
+    ) -> Result<Self> {
         if mask.track_op() {
             bail!("{name}: no gradient for the mask, detach it");
         }
@@ -28,7 +33,7 @@ impl MaskLayout {
                 mask.dtype()
             );
         }
-        let &Geometry { batch, heads, queries, keys, .. } = geometry;
+        let &AttentionGeometry { batch, heads, queries, keys, .. } = geometry;
         let [n, h, q, k] = match *mask.dims() {
             [q, k] => [1, 1, q, k],
             [n, h, q, k] => [n, h, q, k],

@@ -42,8 +42,8 @@ mod scores;
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use self::backward::{Gradients, Results};
-use self::geometry::{Geometry, Heads};
+use self::backward::{AttentionGradients, Results};
+use self::geometry::{AttentionGeometry, Heads};
 use self::mask::MaskLayout;
 use self::operands::Operands;
 pub use self::rotary::Rotary;
@@ -173,7 +173,7 @@ fn head_size(columns: usize, heads: usize, what: &str, xs: &Tensor) -> Result<us
 /// `PACKED`: the inputs are queries, keys and values in one tensor, and the mask. Otherwise they are
 /// three tensors, and the mask.
 pub(super) struct Attention<const PACKED: bool> {
-    pub(super) geometry: Geometry,
+    pub(super) geometry: AttentionGeometry,
     pub(super) rotary: Option<Table>,
     pub(super) mask: Option<MaskLayout>,
 }
@@ -187,7 +187,8 @@ impl<const PACKED: bool> Attention<PACKED> {
     ) -> Result<Self> {
         let AttentionConfig { heads, kv_heads, causal, rotary, scale } = config;
         let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
-        let geometry = Geometry { batch, queries, keys, heads, kv_heads, dim, causal, scale };
+        let geometry =
+            AttentionGeometry { batch, queries, keys, heads, kv_heads, dim, causal, scale };
         let rotary = rotary.map(|rotary| Table::new(rotary, &geometry, NAME)).transpose()?;
         let mask = mask.map(|mask| MaskLayout::of(mask, dtype, &geometry, NAME)).transpose()?;
         Ok(Self { geometry, rotary, mask })
@@ -215,7 +216,7 @@ impl<const PACKED: bool> Attention<PACKED> {
 
     /// Calls `run` for each sequence and head of keys and values, with what belongs to it.
     fn for_each<X: Send>(&self, parts: Vec<X>, run: impl Fn((usize, usize), X) + Sync) {
-        let &Geometry { batch, queries, keys, heads, kv_heads, .. } = &self.geometry;
+        let &AttentionGeometry { batch, queries, keys, heads, kv_heads, .. } = &self.geometry;
         let place = |task: usize| (task / kv_heads, task % kv_heads);
         let threads = worth_threads(batch * heads * queries * keys);
         let parts = parts.into_par_iter().enumerate();
@@ -274,7 +275,7 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { inputs, ys, saved, dys, mut grads, .. } = pass;
         let geometry = &self.geometry;
-        let &Geometry { batch, queries, keys, kv_heads, dim, .. } = geometry;
+        let &AttentionGeometry { batch, queries, keys, kv_heads, dim, .. } = geometry;
         let (tasks, group) = (batch * kv_heads, geometry.group());
         let mut gradients: [Vec<Option<MatMut<'_, T>>>; 3] =
             [const { Vec::new() }; 3].map(|mut none: Vec<_>| {
@@ -305,7 +306,7 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
         let parts = queries_of.into_iter().zip(keys_of).zip(values_of);
         let parts = parts.zip(saved.chunks_exact(group * queries)).collect();
         self.for_each(parts, |place, (((queries, keys), values), lse): (_, &[T])| {
-            let gradients = Gradients { queries, keys, values };
+            let gradients = AttentionGradients { queries, keys, values };
             backward::backward(&operands, results, place, lse, gradients);
         });
         Ok(())

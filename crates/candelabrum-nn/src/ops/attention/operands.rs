@@ -1,7 +1,7 @@
 //! What an attention reads.
 
 use super::block::Block;
-use super::geometry::{Geometry, Heads};
+use super::geometry::{AttentionGeometry, Heads};
 use super::head_rows::HeadRows;
 use super::rotary::Table;
 use super::scores::Masking;
@@ -10,7 +10,7 @@ use crate::kernels::float::Float;
 /// What all tasks of an attention read.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a, T> {
-    pub(super) geometry: &'a Geometry,
+    pub(super) geometry: &'a AttentionGeometry,
     pub(super) rotary: Option<&'a Table>,
     pub(super) masking: Masking<'a, T>,
     /// Queries, keys and values.

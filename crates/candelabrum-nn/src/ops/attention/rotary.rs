@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::geometry::Geometry;
+use super::geometry::AttentionGeometry;
 use crate::kernels::float::Float;
 use crate::kernels::mat_mut::MatMut;
 
@@ -39,7 +39,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(rotary: Rotary, geometry: &Geometry, name: &str) -> Result<Self> {
+    pub(super) fn new(rotary: Rotary, geometry: &AttentionGeometry, name: &str) -> Result<Self> {
         let (base, dim) = (rotary.base, geometry.dim);
         if !dim.is_multiple_of(2) {
             bail!("{name}: heads of odd size {dim} have no halves to rotate");

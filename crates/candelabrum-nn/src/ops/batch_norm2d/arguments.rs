@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::BatchNorm2d;
+use super::BatchNorm2dOp;
 use super::config::{BatchNormConfig, NAME, RunningStatistics};
 use crate::autograd::fused;
 use crate::kernels::channel_line::Rectifier;
@@ -109,7 +109,7 @@ pub(crate) fn normalise(
     norm: BatchNorm<'_>,
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let op = BatchNorm2d::new(xs.shape(), norm, residual.is_some())?;
+    let op = BatchNorm2dOp::new(xs.shape(), norm, residual.is_some())?;
     // With another activation fused, the backward would have to compute the activation again.
     let late = norm.config.activation.filter(|_| op.rectifier.is_none());
     let BatchNorm { weight, bias, config, .. } = norm;
@@ -140,7 +140,7 @@ impl BatchNorm<'_> {
     }
 }
 
-impl BatchNorm2d {
+impl BatchNorm2dOp {
     /// The operation for inputs of a shape. It fuses the activation if this is a [`Rectifier`].
     pub(super) fn new(shape: &Shape, norm: BatchNorm<'_>, has_residual: bool) -> Result<Self> {
         let BatchNorm { weight, bias, running, exchange, config } = norm;

@@ -1,8 +1,8 @@
 //! All computations on one channel, while the channel is in the cache.
 
 use super::totals::Totals;
-use super::{BatchNorm2d, Inputs, To, Values};
-use crate::kernels::channel_line::{Line, Rectifier};
+use super::{BatchNorm2dOp, ChannelValues, Inputs, To};
+use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::Planes;
 use crate::kernels::elementwise::{activation_backward, clipped, rectified};
 use crate::kernels::float::Float;
@@ -14,7 +14,7 @@ use candelabrum_memory::simd::{simd, simd_once};
 /// vectors.
 const SHORT_PLANE: usize = 32;
 
-impl BatchNorm2d {
+impl BatchNorm2dOp {
     /// Mean and variance of a channel in this batch.
     pub(super) fn moments<T: Float>(&self, xs: &[T], channel: usize) -> Moments<T> {
         let count = self.geometry.count();
@@ -39,8 +39,8 @@ impl BatchNorm2d {
         Inputs { xs, residual, channel }: Inputs<'_, T>,
         mut ys: Planes<'_, '_, T>,
         known: Option<Moments<T>>,
-        line: impl FnOnce(Moments<T>) -> Line<T>,
-    ) -> Line<T> {
+        line: impl FnOnce(Moments<T>) -> ChannelLine<T>,
+    ) -> ChannelLine<T> {
         if self.geometry.plane < SHORT_PLANE {
             let whole = self.geometry.one_channel();
             let xs = self.geometry.gather(xs, channel);
@@ -74,8 +74,8 @@ impl BatchNorm2d {
         residual: impl Iterator<Item = &'a [T]>,
         ys: Planes<'_, '_, T>,
         known: Option<Moments<T>>,
-        line: impl FnOnce(Moments<T>) -> Line<T>,
-    ) -> Line<T> {
+        line: impl FnOnce(Moments<T>) -> ChannelLine<T>,
+    ) -> ChannelLine<T> {
         let line = line(known.unwrap_or_else(|| moments(xs.clone(), self.geometry.count())));
         match self.rectifier {
             None => self.write(xs, residual, ys, line, |z| z),
@@ -92,7 +92,7 @@ impl BatchNorm2d {
         xs: impl Iterator<Item = &'a [T]>,
         residual: impl Iterator<Item = &'a [T]>,
         mut ys: Planes<'_, '_, T>,
-        line: Line<T>,
+        line: ChannelLine<T>,
         activate: impl Fn(T) -> T,
     ) {
         if self.has_residual {
@@ -112,10 +112,10 @@ impl BatchNorm2d {
     /// the input. With a residual, replaces `dys` by the gradient before the activation.
     pub(super) fn backward_channel<T: Float>(
         &self,
-        Values { xs, ys, channel }: Values<'_, T>,
+        ChannelValues { xs, ys, channel }: ChannelValues<'_, T>,
         mut dys: Planes<'_, '_, T>,
         to: To<Planes<'_, '_, T>>,
-        line: Line<T>,
+        line: ChannelLine<T>,
         known: Option<Totals>,
     ) -> Totals {
         if let Some(activation) = self.activation().filter(|_| self.has_residual) {
@@ -154,7 +154,7 @@ impl BatchNorm2d {
         xs: impl Iterator<Item = &'a [T]> + Clone,
         dys: Planes<'_, '_, T>,
         to: To<Planes<'_, '_, T>>,
-        line: Line<T>,
+        line: ChannelLine<T>,
         known: Option<Totals>,
     ) -> Totals {
         // With a residual, the gradient before the activation is known.
@@ -182,7 +182,7 @@ impl BatchNorm2d {
         xs: impl Iterator<Item = &'a [T]> + Clone,
         dys: Planes<'_, '_, T>,
         to: To<Planes<'_, '_, T>>,
-        (line, known): (Line<T>, Option<Totals>),
+        (line, known): (ChannelLine<T>, Option<Totals>),
         dz: impl Fn(T, T) -> T + Copy,
     ) -> Totals {
         let (inverse, rest) = (line.inverse.widen(), line.rest.widen());

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
 
 use super::config::NAME;
-use super::{BatchNorm2d, replicas};
+use super::{BatchNorm2dOp, replicas};
 use crate::StatisticsExchange;
 use crate::autograd::fused::widen;
 use crate::kernels::channel_planes::ChannelPlanes;
 use crate::kernels::moments::Moments;
 use crate::ops::activations;
 
-impl BatchNorm2d {
+impl BatchNorm2dOp {
     pub(super) fn by_candle(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), weight, bias, mean, variance, residual] = inputs else {
             unreachable!("six inputs")

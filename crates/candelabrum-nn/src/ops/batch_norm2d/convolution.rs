@@ -12,14 +12,14 @@
 
 use candle_core::{Result, Tensor};
 
-use super::BatchNorm2d;
+use super::BatchNorm2dOp;
 use super::arguments::{BatchNorm, normalise};
 use crate::Activation;
 use crate::autograd::fused::{self, Backward, Fused, Grads, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::ops::activations;
-use crate::ops::conv2d::{Conv2d, Conv2dConfig, Gradients, Images, conv2d};
+use crate::ops::conv2d::{Conv2dConfig, Conv2dOp, Gradients, Images, conv2d};
 use crate::params::is_half;
 
 /// [`conv2d`](crate::ops::conv2d()) of [`batch_norm2d`](crate::ops::batch_norm2d()). On a GPU, in f16 and bf16,
@@ -45,14 +45,14 @@ pub fn batch_norm2d_conv2d(
     config: Conv2dConfig,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let first = BatchNorm2d::new(xs.shape(), norm, false)?;
+    let first = BatchNorm2dOp::new(xs.shape(), norm, false)?;
     let is_fused = norm.config.activation.is_none() || first.rectifier.is_some();
     if !is_fused || !xs.device().is_cpu() || is_half(xs.dtype()) {
         return conv2d(&normalise(xs, norm, None)?, weight, bias, config, activation);
     }
     let late = activation.filter(|activation| activation.needs_input());
     let activation = activation.filter(|activation| !activation.needs_input());
-    let (second, shape) = Conv2d::new(xs.shape(), weight, bias, config, activation)?;
+    let (second, shape) = Conv2dOp::new(xs.shape(), weight, bias, config, activation)?;
     let [mean, variance] = norm.statistics().map(|tensor| tensor.filter(|_| !norm.config.training));
     let inputs =
         [Some(xs), norm.weight, norm.bias, mean.as_ref(), variance.as_ref(), Some(weight), bias];
@@ -61,8 +61,8 @@ pub fn batch_norm2d_conv2d(
 }
 
 struct BatchNorm2dConv2d {
-    norm: BatchNorm2d,
-    conv: Conv2d,
+    norm: BatchNorm2dOp,
+    conv: Conv2dOp,
 }
 
 impl BatchNorm2dConv2d {

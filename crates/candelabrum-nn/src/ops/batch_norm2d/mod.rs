@@ -42,7 +42,7 @@ use candle_core::{Result, Tensor};
 use self::config::NAME;
 use self::totals::Totals;
 use crate::autograd::fused::{Backward, Fused, OnGpu, Reads};
-use crate::kernels::channel_line::{Line, Rectifier};
+use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::{ChannelPlanes, Planes};
 use crate::kernels::float::Float;
 use crate::kernels::moments::Moments;
@@ -84,14 +84,14 @@ impl<P> To<P> {
 
 /// What the backward of a channel reads beside the gradient of the result.
 #[derive(Clone, Copy)]
-struct Values<'a, T> {
+struct ChannelValues<'a, T> {
     xs: &'a [T],
     /// The result, if the mask of the activation is found from it.
     ys: &'a [T],
     channel: usize,
 }
 
-pub(super) struct BatchNorm2d {
+pub(super) struct BatchNorm2dOp {
     pub(super) geometry: ChannelPlanes,
     pub(super) running: Option<RunningStatistics>,
     /// The fused activation.
@@ -103,7 +103,7 @@ pub(super) struct BatchNorm2d {
     pub(super) exchange: Option<Arc<dyn StatisticsExchange>>,
 }
 
-impl Fused for BatchNorm2d {
+impl Fused for BatchNorm2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -161,7 +161,7 @@ impl Fused for BatchNorm2d {
     }
 }
 
-impl BatchNorm2d {
+impl BatchNorm2dOp {
     /// The fused activation.
     fn activation(&self) -> Option<Activation> {
         self.config.activation.filter(|_| self.rectifier.is_some())
@@ -184,8 +184,8 @@ impl BatchNorm2d {
             usize,
             [Planes<'_, '_, T>; N],
             Option<Moments<T>>,
-            &dyn Fn(Moments<T>) -> Line<T>,
-        ) -> Line<T>
+            &dyn Fn(Moments<T>) -> ChannelLine<T>,
+        ) -> ChannelLine<T>
         + Sync,
     ) -> Result<Pooled<T>> {
         let &[xs, weight, bias, mean, variance, ..] = inputs else { unreachable!("five inputs") };
@@ -193,7 +193,7 @@ impl BatchNorm2d {
         if xs.is_empty() && all.is_none() {
             return Ok(Pooled::none());
         }
-        let mut saved = Pooled::new(self.geometry.channels * Line::<T>::LEN);
+        let mut saved = Pooled::new(self.geometry.channels * ChannelLine::<T>::LEN);
         let known = |channel: usize| match &all {
             Some((_, moments)) => Some(moments[channel]),
             None if self.config.training => None,
@@ -205,11 +205,11 @@ impl BatchNorm2d {
         let run = |channel: usize, outputs: [Planes<'_, '_, T>; N], saved: &mut [T]| {
             let weight = weight.get(channel).copied().unwrap_or(T::one());
             let bias = bias.get(channel).copied().unwrap_or(T::zero());
-            let line = |moments| Line::new(moments, self.config.eps, weight, bias);
+            let line = |moments| ChannelLine::new(moments, self.config.eps, weight, bias);
             f(channel, outputs, known(channel), &line).save(saved);
         };
         let threads = worth_threads(xs.len());
-        self.geometry.for_channels(threads, outputs, &mut saved, Line::<T>::LEN, run);
+        self.geometry.for_channels(threads, outputs, &mut saved, ChannelLine::<T>::LEN, run);
         let count = all.map_or(self.geometry.count() as f64, |(count, _)| count);
         self.update_running(&saved, count)?;
         Ok(saved)
@@ -244,13 +244,13 @@ impl BatchNorm2d {
         let kind = to.with(());
         let (xs, ys, saved) = (pass.inputs[0], pass.ys, pass.saved);
         let run = |channel: usize, [dxs, dys]: [Planes<'_, '_, T>; 2], sums: &mut [f64]| {
-            let line = Line::load(&saved[channel * Line::<T>::LEN..]);
+            let line = ChannelLine::load(&saved[channel * ChannelLine::<T>::LEN..]);
             let known = all.map(|(count, sums)| Totals {
                 count: *count,
                 dw: sums[2 * channel],
                 db: sums[2 * channel + 1],
             });
-            let from = Values { xs, ys, channel };
+            let from = ChannelValues { xs, ys, channel };
             let to = kind.with(dxs);
             let Totals { dw, db, .. } = self.backward_channel(from, dys, to, line, known);
             sums.copy_from_slice(&[dw, db]);
@@ -265,7 +265,7 @@ impl BatchNorm2d {
     fn update_running<T: Float>(&self, saved: &[T], count: f64) -> Result<()> {
         let BatchNormConfig { training: true, momentum, .. } = self.config else { return Ok(()) };
         let Some(running) = &self.running else { return Ok(()) };
-        let line = |channel: usize| Line::load(&saved[channel * Line::<T>::LEN..]);
+        let line = |channel: usize| ChannelLine::load(&saved[channel * ChannelLine::<T>::LEN..]);
         let towards = |old: f64, new: f64| old + momentum * (new - old);
         running.mean.update_in_place(|channel, old| {
             towards(old, line(channel).shift.widen() + line(channel).rest.widen())

@@ -35,13 +35,13 @@ pub(super) fn all_moments<T: Float>(
     let channels = (1..message.len()).step_by(3);
     let moments = channels.map(|at| {
         let filled = parts.iter().filter(|part| part[0] > 0.0);
-        let parts = filled.map(|part| Part {
+        let parts = filled.map(|part| ReplicaPart {
             count: part[0],
             shift: part[at],
             rest: part[at + 1],
             variance: part[at + 2],
         });
-        parts.reduce(Part::and).map_or_else(no_moments, Part::moments)
+        parts.reduce(ReplicaPart::and).map_or_else(no_moments, ReplicaPart::moments)
     });
     Ok((total, moments.collect()))
 }
@@ -75,14 +75,14 @@ fn all_gather(exchange: &dyn StatisticsExchange, message: &[f64]) -> Result<Vec<
 
 /// [`Moments`] of some of the values. The mean is `shift + rest` and may differ much from `shift`.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct ReplicaPart {
     count: f64,
     shift: f64,
     rest: f64,
     variance: f64,
 }
 
-impl Part {
+impl ReplicaPart {
     /// Combines both parts. Means are compared as differences from `self.shift`, because a large
     /// mean would take the digits of a small difference.
     fn and(self, other: Self) -> Self {

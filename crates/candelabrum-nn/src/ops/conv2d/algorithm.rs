@@ -10,25 +10,25 @@ use crate::kernels::scratch::Pooled;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     /// Winograd's minimal filtering, for 3 × 3 kernels: `winograd/`.
-    Tiles,
+    Winograd,
     /// One channel after the other, for depthwise convolutions: `depthwise.rs`.
-    Channels,
+    Depthwise,
     /// Products that read the image itself: `direct.rs`.
     Direct,
     /// Products that read 16 interleaved images: `interleaved/`.
     Interleaved,
-    /// Products that read a matrix of patches: `kernel.rs`, and `small.rs` for small images.
-    Patches,
+    /// Products that read a matrix of patches: `im2col/`.
+    Im2col,
 }
 
 impl Algorithm {
     fn of<T: Float>(geometry: &Geometry) -> Self {
         match geometry {
-            geometry if winograd::applies(geometry) => Self::Tiles,
-            geometry if depthwise::applies(geometry) => Self::Channels,
+            geometry if winograd::applies(geometry) => Self::Winograd,
+            geometry if depthwise::applies(geometry) => Self::Depthwise,
             geometry if direct::applies(geometry) => Self::Direct,
             geometry if interleaved::applies::<T>(geometry) => Self::Interleaved,
-            _ => Self::Patches,
+            _ => Self::Im2col,
         }
     }
 }
@@ -37,10 +37,10 @@ impl<T: Float> Conv<'_, T> {
     pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Channels => self.forward_by_channels(xs, bias, ys),
-            Algorithm::Direct => self.forward_directly(xs, bias, ys),
-            Algorithm::Patches => self.forward_by_patches(xs, bias, ys),
-            Algorithm::Tiles => self.forward_by_tiles(xs.whole(&mut memory), bias, ys),
+            Algorithm::Depthwise => self.forward_depthwise(xs, bias, ys),
+            Algorithm::Direct => self.forward_direct(xs, bias, ys),
+            Algorithm::Im2col => self.forward_by_im2col(xs, bias, ys),
+            Algorithm::Winograd => self.forward_by_winograd(xs.whole(&mut memory), bias, ys),
             Algorithm::Interleaved => self.forward_interleaved(xs.whole(&mut memory), bias, ys),
         }
     }
@@ -60,11 +60,11 @@ impl<T: Float> Conv<'_, T> {
         }
         let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Channels => self.backward_by_channels(xs, reference, dys, gradients),
-            Algorithm::Direct => self.backward_directly(xs, reference, dys, gradients),
-            Algorithm::Patches => self.backward_by_patches(xs, reference, dys, gradients),
-            Algorithm::Tiles => {
-                self.backward_by_tiles(xs.whole(&mut memory), reference, dys, gradients);
+            Algorithm::Depthwise => self.backward_depthwise(xs, reference, dys, gradients),
+            Algorithm::Direct => self.backward_direct(xs, reference, dys, gradients),
+            Algorithm::Im2col => self.backward_by_im2col(xs, reference, dys, gradients),
+            Algorithm::Winograd => {
+                self.backward_by_winograd(xs.whole(&mut memory), reference, dys, gradients);
             }
             Algorithm::Interleaved => {
                 self.backward_interleaved(xs.whole(&mut memory), reference, dys, gradients);
@@ -87,8 +87,8 @@ mod tests {
         (0..len).map(|i| ((i * 31 + seed) * 7919 % 101) as f64 / 50.0 - 1.0).collect()
     }
 
-    /// The result, and the gradients of input and weight, by the chosen algorithm or by patches.
-    fn step(geometry: &Geometry, by_patches: bool) -> [Vec<f64>; 3] {
+    /// The result, and the gradients of input and weight, by the chosen algorithm or by im2col.
+    fn step(geometry: &Geometry, by_im2col: bool) -> [Vec<f64>; 3] {
         let (batch, weight) = (geometry.batch, numbers(geometry.weight(), 1));
         let xs = numbers(batch * geometry.in_image(), 2);
         let conv = Conv { geometry, weight: &weight, activation: None };
@@ -97,9 +97,9 @@ mod tests {
         let (mut dxs, mut dw) = (vec![f64::NAN; xs.len()], vec![f64::NAN; weight.len()]);
         let images = Images::plain(&xs);
         let gradients = Gradients { dxs: Some(&mut dxs), dw: Some(&mut dw), db: None };
-        if by_patches {
-            conv.forward_by_patches(images, None, &mut ys);
-            conv.backward_by_patches(images, &[], &mut dys, gradients);
+        if by_im2col {
+            conv.forward_by_im2col(images, None, &mut ys);
+            conv.backward_by_im2col(images, &[], &mut dys, gradients);
         } else {
             conv.forward(images, None, &mut ys);
             conv.backward(images, &[], &mut dys, gradients);
@@ -108,11 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn each_algorithm_is_that_of_patches_on_every_instruction_set() {
+    fn each_algorithm_is_that_of_im2col_on_every_instruction_set() {
         let plain = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
         for (algorithm, xs, weight, config) in [
-            (Algorithm::Tiles, [3, 17, 9, 13], [19, 17, 3, 3], plain),
-            (Algorithm::Channels, [2, 7, 9, 8], [14, 1, 3, 3], Conv2dConfig { groups: 7, ..plain }),
+            (Algorithm::Winograd, [3, 17, 9, 13], [19, 17, 3, 3], plain),
+            (
+                Algorithm::Depthwise,
+                [2, 7, 9, 8],
+                [14, 1, 3, 3],
+                Conv2dConfig { groups: 7, ..plain },
+            ),
             (
                 Algorithm::Direct,
                 [2, 9, 25, 27],

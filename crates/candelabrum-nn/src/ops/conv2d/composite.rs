@@ -3,16 +3,26 @@
 use candle_core::{Result, Tensor};
 
 use super::geometry::Geometry;
-use crate::ops::unfold::{Axis, Edge, unfold};
+use crate::ops::unfold::{Edge, WindowAxis, unfold};
 
 /// The convolution of `xs` (N, C, H, W) by `weight` (O, C / groups, KH, KW), without bias.
 pub(super) fn convolution(geometry: &Geometry, xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let &Geometry { batch, groups, out_channels, stride, padding, dilation, .. } = geometry;
     let ((oh, ow), (kh, kw)) = (geometry.out_size, geometry.kernel);
-    let rows =
-        Axis { out: oh, kernel: kh, stride: stride.0, dilation: dilation.0, padding: padding.0 };
-    let columns =
-        Axis { out: ow, kernel: kw, stride: stride.1, dilation: dilation.1, padding: padding.1 };
+    let rows = WindowAxis {
+        out: oh,
+        kernel: kh,
+        stride: stride.0,
+        dilation: dilation.0,
+        padding: padding.0,
+    };
+    let columns = WindowAxis {
+        out: ow,
+        kernel: kw,
+        stride: stride.1,
+        dilation: dilation.1,
+        padding: padding.1,
+    };
     let (inputs, outputs) = (geometry.in_channels / groups, out_channels / groups);
     let patches = unfold(xs, [rows, columns], Edge::Zeros)?
         .reshape(&[batch, groups, inputs, kh, oh, kw, ow][..])?

@@ -23,12 +23,12 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 }
 
 impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward_by_channels(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_depthwise(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
         let threads = worth_threads(ys.len());
         each_share(threads, (ys, geometry.out_image()), |images, ys| {
             let xs = xs.part(elements(images, geometry.in_image()));
-            dispatch(Forward { geometry, weight, xs, ys });
+            dispatch(DepthwiseForward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
             }
@@ -37,7 +37,7 @@ impl<T: Float> Conv<'_, T> {
 
     /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
     /// `reference`.
-    pub(super) fn backward_by_channels(
+    pub(super) fn backward_depthwise(
         &self,
         xs: Images<'_, T>,
         reference: &[T],
@@ -63,7 +63,7 @@ impl<T: Float> Conv<'_, T> {
         let channel = |channel: usize, [dxs]: [Planes<'_, '_, T>; 1], dw: &mut [T]| {
             let weight = &weight[channel * kernels..][..kernels];
             let dxs = has_dxs.then_some(dxs);
-            dispatch(Backward { layout, weight, xs, dys, channel, dxs, dw });
+            dispatch(DepthwiseBackward { layout, weight, xs, dys, channel, dxs, dw });
         };
         let threads = worth_threads(dys.len());
         inputs.for_channels(threads, [dxs.unwrap_or_default()], dw, kernels, channel);
@@ -71,14 +71,14 @@ impl<T: Float> Conv<'_, T> {
 }
 
 /// Some images.
-struct Forward<'a, T> {
+struct DepthwiseForward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
     xs: Images<'a, T>,
     ys: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Forward<'_, T> {
+impl<T: Float> WithSimd for DepthwiseForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -149,7 +149,7 @@ struct Layout<'a> {
 
 /// The gradients of an input channel and of its kernels, over all images. Both read the gradients of the same
 /// outputs, which therefore come from memory once.
-struct Backward<'a, 'b, 'c, T> {
+struct DepthwiseBackward<'a, 'b, 'c, T> {
     layout: Layout<'a>,
     /// The kernels of the channel.
     weight: &'a [T],
@@ -160,7 +160,7 @@ struct Backward<'a, 'b, 'c, T> {
     dw: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Backward<'_, '_, '_, T> {
+impl<T: Float> WithSimd for DepthwiseBackward<'_, '_, '_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -49,11 +49,11 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 }
 
 impl<T: Float> Conv<'_, T> {
-    pub(super) fn forward_directly(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_direct(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let (geometry, weight) = (self.geometry, self.weight);
         each_share(true, (ys, geometry.out_image()), |images, ys| {
             let xs = xs.part(elements(images, geometry.in_image()));
-            dispatch(Forward { geometry, weight, xs, ys });
+            dispatch(DirectForward { geometry, weight, xs, ys });
             for y in ys.chunks_exact_mut(geometry.out_image()) {
                 self.finish(y, bias, geometry.out_pixels());
             }
@@ -62,7 +62,7 @@ impl<T: Float> Conv<'_, T> {
 
     /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
     /// `reference`.
-    pub(super) fn backward_directly(
+    pub(super) fn backward_direct(
         &self,
         xs: Images<'_, T>,
         reference: &[T],
@@ -108,14 +108,14 @@ fn divide<T: Float>(
 }
 
 /// Some images.
-struct Forward<'a, T> {
+struct DirectForward<'a, T> {
     geometry: &'a Geometry,
     weight: &'a [T],
     xs: Images<'a, T>,
     ys: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Forward<'_, T> {
+impl<T: Float> WithSimd for DirectForward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -284,7 +284,7 @@ fn weight_gradient<T: Float>(geometry: &Geometry, xs: Images<'_, T>, dys: &[T], 
     parts.resize_with(inputs.div_ceil(together), || None);
     team::for_each(parts.par_iter_mut().enumerate(), |(number, part)| {
         let channels = number * together..inputs.min((number + 1) * together);
-        *part = Some(dispatch(WeightGradient { geometry, xs, dys, channels }));
+        *part = Some(dispatch(DirectWeightGradient { geometry, xs, dys, channels }));
     });
     for (part, first) in parts.iter().flatten().zip((0..inputs).step_by(together)) {
         let columns = taps * together.min(inputs - first);
@@ -296,7 +296,7 @@ fn weight_gradient<T: Float>(geometry: &Geometry, xs: Images<'_, T>, dys: &[T], 
 }
 
 /// The gradient of the weights of some input channels.
-struct WeightGradient<'a, T> {
+struct DirectWeightGradient<'a, T> {
     geometry: &'a Geometry,
     xs: Images<'a, T>,
     dys: &'a [T],
@@ -309,7 +309,7 @@ struct Transposed<T: Float> {
     step: usize,
 }
 
-impl<T: Float> WithSimd for WeightGradient<'_, T> {
+impl<T: Float> WithSimd for DirectWeightGradient<'_, T> {
     type Output = Transposed<T>;
 
     #[inline(always)]

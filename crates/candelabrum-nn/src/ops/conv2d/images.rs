@@ -7,7 +7,7 @@ use std::ops::Range;
 use candelabrum_memory::simd::simd_once;
 use rayon::prelude::*;
 
-use crate::kernels::channel_line::{Line, Rectifier};
+use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::elementwise::{clipped, rectified};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -96,13 +96,13 @@ impl<'a, T: Float> Images<'a, T> {
 
 impl<T: Float> Normal<'_, T> {
     fn channels(&self) -> usize {
-        self.lines.len() / Line::<T>::LEN
+        self.lines.len() / ChannelLine::<T>::LEN
     }
 
     /// Writes the normalised channels `xs`, the first of which has so many elements before it.
     fn write(&self, start: usize, xs: &[T], to: &mut [T]) {
         let first = start / self.plane;
-        let line = |number: usize| &self.lines[number % self.channels() * Line::<T>::LEN..];
+        let line = |number: usize| &self.lines[number % self.channels() * ChannelLine::<T>::LEN..];
         let lines = (first..).map(line);
         let planes = xs.chunks_exact(self.plane).zip(to.chunks_exact_mut(self.plane));
         simd_once(
@@ -124,7 +124,7 @@ fn write_planes<'a, 'b, T: Float>(
     activate: impl Fn(T) -> T,
 ) {
     for ((xs, to), line) in planes.zip(lines) {
-        let line = Line::load(line);
+        let line = ChannelLine::load(line);
         for (to, &x) in to.iter_mut().zip(xs) {
             *to = activate(line.at(x));
         }

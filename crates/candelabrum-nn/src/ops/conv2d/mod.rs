@@ -3,10 +3,10 @@
 //! `y[n, o] = act(b[o] + sum over c, ky, kx of w[o, c, ky, kx] * x[n, c, ..])`, the
 //! cross-correlation that every framework calls convolution.
 //!
-//! `algorithm.rs` chooses among five ways: tiles of 3 × 3 convolutions by Winograd's algorithm, one channel
-//! after the other for depthwise convolutions, products that read the image itself, products that read
-//! several small images interleaved, and products that read a matrix of patches (im2col). The backward computes the activation's mask from the saved result, so the
-//! sum before the activation is never stored.
+//! `algorithm.rs` chooses among five algorithms: Winograd for 3 × 3 weights, depthwise (one channel after the
+//! other), direct (products that read the image itself), interleaved (products that read several small images
+//! side by side), and im2col (products that read a matrix of patches). The backward computes the activation's
+//! mask from the saved result, so the sum before the activation is never stored.
 
 mod algorithm;
 mod composite;
@@ -15,12 +15,10 @@ mod conv;
 mod depthwise;
 mod direct;
 mod geometry;
+mod im2col;
 mod images;
 mod interleaved;
-mod kernel;
-mod patches;
 mod phases;
-mod small;
 mod weight;
 mod winograd;
 
@@ -77,16 +75,16 @@ pub fn conv2d(
     config: Conv2dConfig,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (op, shape) = Conv2d::new(xs.shape(), weight, bias, config, activation)?;
+    let (op, shape) = Conv2dOp::new(xs.shape(), weight, bias, config, activation)?;
     fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
-pub(super) struct Conv2d {
+pub(super) struct Conv2dOp {
     pub(super) geometry: Geometry,
     pub(super) activation: Option<Activation>,
 }
 
-impl Fused for Conv2d {
+impl Fused for Conv2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -135,7 +133,7 @@ impl Fused for Conv2d {
     }
 }
 
-impl Conv2d {
+impl Conv2dOp {
     /// The operation for inputs of a shape, and the shape of its result.
     pub(super) fn new(
         xs: &Shape,

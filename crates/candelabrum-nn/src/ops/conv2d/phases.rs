@@ -8,7 +8,7 @@
 //! output row and the pitch are computed and have no meaning.
 
 use super::geometry::Geometry;
-use super::patches::copy;
+use super::im2col::patches::copy;
 use crate::kernels::float::Float;
 
 /// Elements behind the last one, so that whole vectors can be read from each element on.

@@ -15,7 +15,7 @@ mod units;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::linear::{Linear, affine, linear};
+use super::linear::{LinearOp, affine, linear};
 use super::linear_add::linear_add;
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::column_sums::column_sums;
@@ -54,7 +54,7 @@ pub fn feed_forward(
     (down, down_bias): (&Tensor, Option<&Tensor>),
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let (up_op, mut hidden_shape) = Linear::new(NAME, xs.dims(), up, up_bias, None)?;
+    let (up_op, mut hidden_shape) = LinearOp::new(NAME, xs.dims(), up, up_bias, None)?;
     let hidden = down.dims().last().copied().unwrap_or_default();
     if units.inputs(hidden) != up_op.outputs {
         let (up, down) = (up.shape(), down.shape());
@@ -63,7 +63,7 @@ pub fn feed_forward(
     if let Some(last) = hidden_shape.last_mut() {
         *last = hidden;
     }
-    let (down_op, shape) = Linear::new(NAME, &hidden_shape, down, down_bias, None)?;
+    let (down_op, shape) = LinearOp::new(NAME, &hidden_shape, down, down_bias, None)?;
     if let Some(residual) = residual.filter(|residual| residual.dims() != shape) {
         bail!("{NAME}: residual of shape {:?} for a result of {shape:?}", residual.shape());
     }
@@ -75,16 +75,16 @@ pub fn feed_forward(
         };
     }
     let inputs = [Some(xs), Some(up), up_bias, Some(down), down_bias, residual];
-    fused::run(FeedForward { up: up_op, down: down_op, units }, shape, &inputs)
+    fused::run(FeedForwardOp { up: up_op, down: down_op, units }, shape, &inputs)
 }
 
-struct FeedForward {
-    up: Linear,
-    down: Linear,
+struct FeedForwardOp {
+    up: LinearOp,
+    down: LinearOp,
     units: HiddenUnits,
 }
 
-impl Fused for FeedForward {
+impl Fused for FeedForwardOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -95,7 +95,7 @@ impl Fused for FeedForward {
         let &[xs, up, up_bias, down, down_bias, residual] = inputs else {
             unreachable!("six inputs")
         };
-        let Self { up: Linear { inputs: features, outputs: width, .. }, .. } = *self;
+        let Self { up: LinearOp { inputs: features, outputs: width, .. }, .. } = *self;
         let (hidden, outputs) = (self.down.inputs, self.down.outputs);
         let rows = ys.len() / outputs;
         let mut zs = Pooled::new(rows * width);
@@ -117,7 +117,7 @@ impl Fused for FeedForward {
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { inputs, saved: zs, dys, mut grads, .. } = pass;
         let &[xs, up, _, down, ..] = inputs else { unreachable!("six inputs") };
-        let Self { up: Linear { inputs: features, outputs: width, .. }, .. } = *self;
+        let Self { up: LinearOp { inputs: features, outputs: width, .. }, .. } = *self;
         let (hidden, outputs) = (self.down.inputs, self.down.outputs);
         let [mut dxs, mut dup, mut dup_bias, mut ddown] = [0, 1, 2, 3].map(|i| grads.take(i));
         if let Some(db) = grads.take(4) {

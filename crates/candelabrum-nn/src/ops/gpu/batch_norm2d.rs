@@ -13,7 +13,7 @@ use super::channels::Channels;
 use super::gradient::places;
 use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::kernels::channel_line::Rectifier;
-use crate::ops::batch_norm2d::BatchNorm2d;
+use crate::ops::batch_norm2d::BatchNorm2dOp;
 use crate::params::update_on_gpu;
 
 const KERNELS: Kernels = Kernels {
@@ -32,7 +32,7 @@ const LINE: usize = 6;
 /// The kernels count the values of a channel in 32 bits.
 const MOST_VALUES: usize = i32::MAX as usize;
 
-impl BatchNorm2d {
+impl BatchNorm2dOp {
     /// Whether the kernels can compute it: without replicas, and with running statistics in f32 on a
     /// GPU.
     pub(crate) fn has_kernels(&self) -> bool {
@@ -83,7 +83,7 @@ impl BatchNorm2d {
     }
 }
 
-impl OnGpu for BatchNorm2d {
+impl OnGpu for BatchNorm2dOp {
     fn forward(
         &self,
         gpu: &Gpu,

@@ -8,9 +8,9 @@ use super::activations::{activate_images, differentiate};
 use super::channels::Channels;
 use crate::Activation;
 use crate::autograd::fused::{GpuBackward, OnGpu};
-use crate::ops::conv2d::Conv2d;
+use crate::ops::conv2d::Conv2dOp;
 
-impl Conv2d {
+impl Conv2dOp {
     /// The sizes for cuDNN.
     pub(crate) fn sizes(&self) -> Convolution {
         let geometry = &self.geometry;
@@ -29,7 +29,7 @@ impl Conv2d {
     }
 }
 
-impl OnGpu for Conv2d {
+impl OnGpu for Conv2dOp {
     fn forward(
         &self,
         gpu: &Gpu,

@@ -6,11 +6,11 @@ use candle_core::Result;
 
 use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::noise;
-use crate::ops::dropout::Dropout;
+use crate::ops::dropout::DropoutOp;
 
 const KERNELS: Kernels = Kernels { name: "dropout", text: include_str!("dropout.cu") };
 
-impl Dropout {
+impl DropoutOp {
     fn launch(
         &self,
         gpu: &Gpu,
@@ -27,7 +27,7 @@ impl Dropout {
     }
 }
 
-impl OnGpu for Dropout {
+impl OnGpu for DropoutOp {
     fn forward(
         &self,
         gpu: &Gpu,

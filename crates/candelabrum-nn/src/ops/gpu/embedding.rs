@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use super::gradient::places;
 use super::indices::with_indices;
 use crate::autograd::fused::{GpuBackward, OnGpu};
-use crate::ops::embedding::{Embedding, Indices};
+use crate::ops::embedding::{EmbeddingOp, Indices};
 use crate::ops::position_embedding::PositionEmbedding;
 
 const KERNELS: Kernels = Kernels {
@@ -24,7 +24,7 @@ const KERNELS: Kernels = Kernels {
 /// `TILE` in embedding.cu.
 const TILE: usize = 2048;
 
-impl OnGpu for Embedding {
+impl OnGpu for EmbeddingOp {
     fn forward(
         &self,
         gpu: &Gpu,
@@ -74,7 +74,7 @@ impl OnGpu for PositionEmbedding {
     }
 }
 
-impl Embedding {
+impl EmbeddingOp {
     /// Writes the rows of `weight`, and adds to those of each sequence of a length the rows of `others`.
     fn select_rows(
         &self,

@@ -13,9 +13,9 @@ use super::activations::{activate, differentiate};
 use super::columns::sum_rows;
 use crate::Activation;
 use crate::autograd::fused::{GpuBackward, OnGpu};
-use crate::ops::linear::Linear;
+use crate::ops::linear::LinearOp;
 
-impl OnGpu for Linear {
+impl OnGpu for LinearOp {
     fn forward(
         &self,
         gpu: &Gpu,

@@ -5,8 +5,8 @@ use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kern
 use candle_core::{Result, bail};
 
 use crate::autograd::fused::{GpuBackward, OnGpu};
-use crate::ops::avg_pool2d::{AvgPool2d, GlobalAvgPool2d};
-use crate::ops::max_pool2d::MaxPool2d;
+use crate::ops::avg_pool2d::{AvgPool2dOp, GlobalAvgPool2d};
+use crate::ops::max_pool2d::MaxPool2dOp;
 use crate::ops::pool2d::Windows;
 
 const KERNELS: Kernels = Kernels { name: "pools", text: include_str!("pools.cu") };
@@ -33,7 +33,7 @@ fn with_sizes<'a>(first: &[Arg<'a>], windows: &Windows) -> Vec<Arg<'a>> {
 }
 
 /// The places of the maxima are saved as on the CPU: windows of 2 x 2 side by side save none.
-impl OnGpu for MaxPool2d {
+impl OnGpu for MaxPool2dOp {
     fn forward(
         &self,
         gpu: &Gpu,
@@ -71,7 +71,7 @@ impl OnGpu for MaxPool2d {
     }
 }
 
-impl OnGpu for AvgPool2d {
+impl OnGpu for AvgPool2dOp {
     fn forward(
         &self,
         gpu: &Gpu,

@@ -5,7 +5,7 @@ use candelabrum_memory::{ElementType, Flat};
 use candle_core::Result;
 
 use super::columns::sum_rows;
-use super::rows::Rows;
+use super::rows::GpuRows;
 use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::row_norm::RowNorm;
 
@@ -28,7 +28,7 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let (number, count) = (ys.element_type(), ys.len() / self.len.max(1));
-        let rows = Rows::new(count, self.len);
+        let rows = GpuRows::new(count, self.len);
         let mut saved = gpu.numbers(SCALE * count)?;
         {
             let mut saved = saved.span_mut()?.cuda()?;
@@ -45,7 +45,7 @@ impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
         let (gpu, len, number) = (pass.gpu, self.len, pass.dys.element_type());
         let (xs, dys, saved) = (pass.inputs[0], pass.dys.as_numbers(), pass.saved);
         if let Some(mut dxs) = pass.grads[0].take() {
-            let rows = Rows::new(dxs.len() / len.max(1), len);
+            let rows = GpuRows::new(dxs.len() / len.max(1), len);
             let numbers = [(&mut dxs).into(), dys.into(), xs.into(), pass.inputs[1].into()];
             let sizes = [len.into(), usize::from(CENTRED).into(), rows.width.into()];
             let args = [&numbers[..], &[saved.into()], &sizes].concat();

@@ -4,14 +4,14 @@ use candelabrum_memory::cuda::{BLOCK, Grid};
 
 /// The rows of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
+pub(super) struct GpuRows {
     /// The number of threads for each row.
     pub(super) width: usize,
     /// A group of threads for each row.
     pub(super) grid: Grid,
 }
 
-impl Rows {
+impl GpuRows {
     /// `count` rows of `len` elements.
     pub(super) fn new(count: usize, len: usize) -> Self {
         let width = len.min(BLOCK).next_power_of_two();

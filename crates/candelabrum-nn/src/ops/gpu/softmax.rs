@@ -5,17 +5,17 @@ use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kern
 use candle_core::{Result, bail};
 
 use super::indices::with_indices;
-use super::rows::Rows;
+use super::rows::GpuRows;
 use crate::autograd::fused::{GpuBackward, OnGpu};
 use crate::ops::cross_entropy::{SoftmaxCrossEntropy, Targets};
-use crate::ops::softmax::Softmax;
+use crate::ops::softmax::SoftmaxOp;
 
 const KERNELS: Kernels = Kernels {
     name: "softmax",
     text: concat!(include_str!("rows.cu"), include_str!("indices.cu"), include_str!("softmax.cu")),
 };
 
-impl<const LOG: bool> OnGpu for Softmax<LOG> {
+impl<const LOG: bool> OnGpu for SoftmaxOp<LOG> {
     fn forward(
         &self,
         gpu: &Gpu,
@@ -23,7 +23,7 @@ impl<const LOG: bool> OnGpu for Softmax<LOG> {
         mut ys: CudaNumbersMut<'_>,
     ) -> Result<Option<Flat>> {
         let number = ys.element_type();
-        let rows = Rows::new(ys.len() / self.classes.max(1), self.classes);
+        let rows = GpuRows::new(ys.len() / self.classes.max(1), self.classes);
         let sizes = [self.classes, usize::from(LOG), rows.width].map(Arg::from);
         let args = [&[(&mut ys).into(), inputs[0].into()], &sizes[..]].concat();
         gpu.launch_for(number, KERNELS, "softmax", rows.grid, &args)?;
@@ -33,7 +33,7 @@ impl<const LOG: bool> OnGpu for Softmax<LOG> {
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
         let number = dxs.element_type();
-        let rows = Rows::new(dxs.len() / self.classes.max(1), self.classes);
+        let rows = GpuRows::new(dxs.len() / self.classes.max(1), self.classes);
         let sizes = [self.classes, usize::from(LOG), rows.width].map(Arg::from);
         let numbers = [(&mut dxs).into(), pass.dys.as_numbers().into(), pass.ys.into()];
         let args = [&numbers, &sizes[..]].concat();
@@ -76,7 +76,7 @@ impl OnGpu for SoftmaxCrossEntropy {
     ) -> Result<Option<Flat>> {
         let &[Some(logits), probabilities] = inputs else { bail!("cross entropy: no logits") };
         let (number, batch) = (logits.element_type(), logits.len() / self.classes);
-        let rows = Rows::new(batch, self.classes);
+        let rows = GpuRows::new(batch, self.classes);
         let mut saved = gpu.numbers(3 * batch + 1)?;
         self.with_labels(|labels| {
             let mut saved = saved.span_mut()?.cuda()?;
@@ -95,7 +95,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         self.tell_pass();
         let Some(mut dlogits) = pass.grads[0].take() else { return Ok(()) };
         let number = dlogits.element_type();
-        let rows = Rows::new(dlogits.len() / self.classes, self.classes);
+        let rows = GpuRows::new(dlogits.len() / self.classes, self.classes);
         self.with_labels(|labels| {
             let numbers = [(&mut dlogits).into(), pass.dys.as_numbers().into()];
             let inputs = [pass.inputs[0].into(), pass.inputs[1].into()];

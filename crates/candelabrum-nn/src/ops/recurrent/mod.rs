@@ -31,7 +31,7 @@ use candelabrum_memory::team;
 use rayon::prelude::*;
 
 pub(super) use self::cell::{Cell, Step, StepBackward};
-use self::sequences::{Backward as BackwardGroup, Biases, Forward, Saved, by_group, parts_of};
+use self::sequences::{Biases, GroupBackward, GroupForward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
 use super::linear::affine;
 use crate::autograd::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
@@ -143,7 +143,7 @@ impl<C: Cell> Fused for Recurrent<C> {
             .zip(states.zip(parts_of(&mut c, group * self.hidden)))
             .zip(ys.chunks_mut(group * self.steps * self.hidden));
         let groups: Vec<_> = items
-            .map(|(((gates, extra), (h, c)), ys)| Forward { gates, extra, h, c, ys })
+            .map(|(((gates, extra), (h, c)), ys)| GroupForward { gates, extra, h, c, ys })
             .collect();
         let biases = Biases::new::<C>(b_ih, b_hh, self.hidden);
         team::for_each(groups.into_par_iter(), |group| group.run::<C>(self.hidden, &w_hh, &biases));
@@ -179,7 +179,7 @@ impl<C: Cell> Fused for Recurrent<C> {
             .zip(parts_of(&mut dc, group * self.hidden).zip(parts_of(dh0, group * self.hidden)));
         let groups: Vec<_> = items
             .enumerate()
-            .map(|(number, ((da, db), (dc, dh0)))| BackwardGroup {
+            .map(|(number, ((da, db), (dc, dh0)))| GroupBackward {
                 first: number * group,
                 da,
                 db,

@@ -10,12 +10,12 @@ use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 /// The rows of some sequences in a tensor (T, N, width): one run for each step.
-pub(super) type Rows<'a, T> = Vec<&'a mut [T]>;
+pub(super) type SequenceRows<'a, T> = Vec<&'a mut [T]>;
 
 /// Cuts a tensor (T, N, width) into groups of sequences. `step` and `group` are the elements of a step
 /// and of a group in it. An empty tensor has empty groups.
-pub(super) fn by_group<T>(values: &mut [T], step: usize, group: usize) -> Vec<Rows<'_, T>> {
-    let mut groups: Vec<Rows<'_, T>> = Vec::new();
+pub(super) fn by_group<T>(values: &mut [T], step: usize, group: usize) -> Vec<SequenceRows<'_, T>> {
+    let mut groups: Vec<SequenceRows<'_, T>> = Vec::new();
     groups.resize_with(step.div_ceil(group), Vec::new);
     for values in values.chunks_mut(step.max(1)) {
         for (rows, values) in groups.iter_mut().zip(values.chunks_mut(group)) {
@@ -53,9 +53,9 @@ impl<T: Float> Biases<T> {
 }
 
 /// Sequences in the forward pass.
-pub(super) struct Forward<'a, T> {
-    pub(super) gates: Rows<'a, T>,
-    pub(super) extra: Rows<'a, T>,
+pub(super) struct GroupForward<'a, T> {
+    pub(super) gates: SequenceRows<'a, T>,
+    pub(super) extra: SequenceRows<'a, T>,
     /// The states before the first step, and afterwards those after the last one.
     pub(super) h: &'a mut [T],
     pub(super) c: &'a mut [T],
@@ -63,7 +63,7 @@ pub(super) struct Forward<'a, T> {
     pub(super) ys: &'a mut [T],
 }
 
-impl<T: Float> Forward<'_, T> {
+impl<T: Float> GroupForward<'_, T> {
     pub(super) fn run<C: Cell>(self, hidden: usize, w_hh: &StepWeight<'_, T>, biases: &Biases<T>) {
         let Self { gates, extra, h, c, ys } = self;
         let (rows, steps, width) = (h.len() / hidden, gates.len(), C::GATES * hidden);
@@ -101,19 +101,19 @@ pub(super) struct Saved<'a, T> {
 }
 
 /// Sequences in the backward pass.
-pub(super) struct Backward<'a, T> {
+pub(super) struct GroupBackward<'a, T> {
     /// The number of the first sequence.
     pub(super) first: usize,
-    pub(super) da: Rows<'a, T>,
+    pub(super) da: SequenceRows<'a, T>,
     /// Of the last gate if the cell [splits](Cell::SPLIT) it, otherwise empty.
-    pub(super) db: Rows<'a, T>,
+    pub(super) db: SequenceRows<'a, T>,
     /// The gradient of the cell state after the last step, and afterwards of that before the first one.
     pub(super) dc: &'a mut [T],
     /// The place of the gradient of the hidden state before the first step, or nothing.
     pub(super) dh0: &'a mut [T],
 }
 
-impl<T: Float> Backward<'_, T> {
+impl<T: Float> GroupBackward<'_, T> {
     /// `w_hh` is the weight of the gates for which `da` and `db` are equal, `of_last` that of the last gate if
     /// the cell [splits](Cell::SPLIT) it.
     pub(super) fn run<C: Cell>(

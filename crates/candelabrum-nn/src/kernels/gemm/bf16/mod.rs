@@ -21,7 +21,7 @@ mod product;
 
 pub(crate) use self::finish::Finish;
 pub(crate) use self::instructions::Instructions;
-pub(crate) use self::multiply::{DEPTH, Left, multiply};
+pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts};
 pub(crate) use self::packed::Packed;
 pub(crate) use self::product::product;

@@ -16,7 +16,7 @@ pub(crate) const DEPTH: usize = 1024;
 
 /// The left factor of a product.
 #[derive(Clone, Copy)]
-pub(crate) enum Left<'a> {
+pub(crate) enum LeftOperand<'a> {
     /// It is packed block by block.
     Lies(Operand<'a, f32>),
     /// All of its rows and its whole depth, which is at most [`DEPTH`], have been packed: for several products
@@ -30,7 +30,7 @@ pub(crate) enum Left<'a> {
 /// Each element is summed in the same order whatever the number of threads is, and whether `left` is packed.
 pub(crate) fn multiply(
     instructions: Instructions,
-    left: Left<'_>,
+    left: LeftOperand<'_>,
     right: Operand<'_, f32>,
     depth: usize,
     out: MatMut<'_, f32>,
@@ -58,7 +58,7 @@ fn empty(out: &mut MatMut<'_, f32>, finish: Finish) {
 /// The share of a thread: the rows and columns of the result from these on.
 struct Share<'a> {
     instructions: Instructions,
-    left: Left<'a>,
+    left: LeftOperand<'a>,
     right: Operand<'a, f32>,
     row: usize,
     column: usize,
@@ -70,8 +70,8 @@ impl Share<'_> {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
         let mut block = match left {
-            Left::Lies(_) => Packed::new(rows.min(ROWS), depth.min(DEPTH)),
-            Left::Packed(_) => Packed::new(0, 0),
+            LeftOperand::Lies(_) => Packed::new(rows.min(ROWS), depth.min(DEPTH)),
+            LeftOperand::Packed(_) => Packed::new(0, 0),
         };
         let mut packed_right = Packed::new(columns.min(COLUMNS), depth.min(DEPTH));
         for start in (0..depth).step_by(DEPTH) {
@@ -85,8 +85,8 @@ impl Share<'_> {
                     let rows = start..rows.min(start + ROWS);
                     let from = row + rows.start..row + rows.end;
                     let left = match left {
-                        Left::Packed(packed) => (packed, from.start),
-                        Left::Lies(left) => {
+                        LeftOperand::Packed(packed) => (packed, from.start),
+                        LeftOperand::Lies(left) => {
                             block.pack(instructions, left, from, steps.clone());
                             (&block, 0)
                         }
@@ -167,9 +167,9 @@ mod tests {
                 let mut whole = Packed::new(rows, depth);
                 let left = if packed {
                     whole.pack(instructions, left, 0..rows, 0..depth);
-                    Left::Packed(&whole)
+                    LeftOperand::Packed(&whole)
                 } else {
-                    Left::Lies(left)
+                    LeftOperand::Lies(left)
                 };
                 multiply(instructions, left, right, depth, into, finish, threads);
                 out
@@ -255,7 +255,7 @@ mod tests {
             let mut out = vec![0.0; rows * columns];
             let into = MatMut::new(&mut out, rows, columns);
             let finish = Finish { scale: 1.0, add: false };
-            let (left, right) = (Left::Lies(left.operand(false)), right.operand(false));
+            let (left, right) = (LeftOperand::Lies(left.operand(false)), right.operand(false));
             multiply(instructions, left, right, depth, into, finish, 1);
             for (row, out) in out.chunks(columns).enumerate() {
                 assert!(out.iter().all(|x| match row {
@@ -285,7 +285,7 @@ mod tests {
             let into = MatMut::new(&mut out, 1, 1);
             let finish = Finish { scale: 1.0, add: false };
             let number_alone = [number];
-            let left = Left::Lies(lines(&number_alone));
+            let left = LeftOperand::Lies(lines(&number_alone));
             multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
             assert_eq!(out, [expected], "{number}");
         }

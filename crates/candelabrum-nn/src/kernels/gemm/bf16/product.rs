@@ -39,7 +39,8 @@ pub(crate) fn product(
                 vectors => vectors.min(VECTORS),
             };
             let columns = column..right.width().min(column + vectors * LANES);
-            let columns = Columns { instructions, right, columns, block: block.clone(), finish };
+            let columns =
+                RightColumns { instructions, right, columns, block: block.clone(), finish };
             match vectors {
                 1 => columns.multiply::<1>(left, row, &mut out),
                 2 => columns.multiply::<2>(left, row, &mut out),
@@ -51,7 +52,7 @@ pub(crate) fn product(
 }
 
 /// Some columns of the right factor, which are those of a tile, and some pairs of both.
-struct Columns<'a> {
+struct RightColumns<'a> {
     instructions: Instructions,
     right: &'a Packed,
     columns: Range<usize>,
@@ -59,7 +60,7 @@ struct Columns<'a> {
     finish: Finish,
 }
 
-impl Columns<'_> {
+impl RightColumns<'_> {
     /// Multiplies them by the rows of `left` from `first` on.
     #[inline(always)]
     fn multiply<const VECTORS: usize>(

@@ -9,7 +9,7 @@ use pulp::Simd;
 
 use super::channels::{self, ChannelsLast};
 use super::images::{Halves, transform_inputs, transform_outputs};
-use super::planes::Planes;
+use super::point_matrices::PointMatrices;
 use super::tiles::{POINTS, Problem, point_of};
 use super::weights;
 use crate::kernels::float::Float;
@@ -34,12 +34,12 @@ const DEPTH: usize = 128;
 const TILES: usize = 8;
 
 /// The transformed weights, for each point.
-pub(super) struct Kernels {
+pub(super) struct PackedWeights {
     instructions: Instructions,
     points: Vec<Packed>,
 }
 
-impl Kernels {
+impl PackedWeights {
     /// The transforms of the kernels `weight` (O, C, 3, 3) in f32.
     pub(super) fn new<T: Float>(
         instructions: Instructions,
@@ -50,7 +50,7 @@ impl Kernels {
         let (outputs, inputs) = (problem.out_channels, problem.in_channels);
         let (rows, depth) = if turned { (inputs, outputs) } else { (outputs, inputs) };
         let mut points = packed(rows, depth);
-        let mut planes = Planes::new(KERNELS, inputs);
+        let mut planes = PointMatrices::new(KERNELS, inputs);
         for (number, weight) in weight.chunks(KERNELS * inputs * 9).enumerate() {
             weights::transform_all(weight, inputs, &mut planes);
             let (first, some) = (number * KERNELS, weight.len() / (inputs * 9));
@@ -81,8 +81,8 @@ impl Kernels {
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
         let mut halves = Halves::new::<S>(problem);
-        let mut inputs = Planes::new(CHANNELS, BLOCK);
-        let mut results = Planes::new(ROWS, BLOCK);
+        let mut inputs = PointMatrices::new(CHANNELS, BLOCK);
+        let mut results = PointMatrices::new(ROWS, BLOCK);
         let mut points = packed(BLOCK, in_channels);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
@@ -118,13 +118,13 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
     problem: &Problem,
     (xs, dzs): (&[T], &[T]),
     channels: &Range<usize>,
-    sums: &mut Planes<T>,
+    sums: &mut PointMatrices<T>,
 ) {
     let (inputs, outputs) = (problem.in_channels, channels.len());
     let per_image = problem.tiles_per_image();
     let (from, to) = (inputs * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     let lanes = T::lanes::<S>();
-    let mut some = Planes::new(TILES, inputs.max(outputs).next_multiple_of(lanes));
+    let mut some = PointMatrices::new(TILES, inputs.max(outputs).next_multiple_of(lanes));
     let (mut left, mut right) = (packed(outputs, DEPTH), packed(inputs, DEPTH));
     let mut add = false;
     let together = DEPTH.div_ceil(per_image);

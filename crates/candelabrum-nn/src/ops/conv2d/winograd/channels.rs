@@ -9,7 +9,7 @@ use std::ops::Range;
 use pulp::Simd;
 
 use super::images::inputs;
-use super::planes::Planes;
+use super::point_matrices::PointMatrices;
 use super::tiles::{POINTS, Problem};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -26,7 +26,7 @@ pub(super) struct ChannelsLast<T: Float> {
 
 /// The rows of one image to copy.
 #[derive(Clone, Copy)]
-struct Place {
+struct TilePlace {
     size: (usize, usize),
     /// The place of the image's first pixel in the copy.
     offset: (usize, usize),
@@ -41,7 +41,7 @@ impl<T: Float> ChannelsLast<T> {
     #[inline(always)]
     pub(super) fn of_inputs<S: Simd>(problem: &Problem, xs: &[T]) -> Self {
         let (rows, columns) = problem.tiles();
-        let place = Place {
+        let place = TilePlace {
             size: problem.in_size,
             offset: problem.padding,
             all: problem.in_channels,
@@ -59,7 +59,7 @@ impl<T: Float> ChannelsLast<T> {
         channels: &Range<usize>,
     ) -> Self {
         let (rows, columns) = problem.tiles();
-        let place = Place {
+        let place = TilePlace {
             size: problem.out_size,
             offset: (0, 0),
             all: problem.out_channels,
@@ -70,7 +70,7 @@ impl<T: Float> ChannelsLast<T> {
     }
 
     #[inline(always)]
-    fn new<S: Simd>((height, width): (usize, usize), place: Place, images: &[T]) -> Self {
+    fn new<S: Simd>((height, width): (usize, usize), place: TilePlace, images: &[T]) -> Self {
         let pixels = place.size.0 * place.size.1;
         let number = images.len() / (place.all * pixels);
         let channels = place.channels.next_multiple_of(T::lanes::<S>());
@@ -124,7 +124,7 @@ pub(super) fn transform_inputs<T: Float, S: Simd>(
     problem: &Problem,
     images: &ChannelsLast<T>,
     tiles: Range<usize>,
-    out: &mut Planes<T>,
+    out: &mut PointMatrices<T>,
 ) {
     each_tile::<T, S>(
         problem,
@@ -144,7 +144,7 @@ pub(super) fn transform_gradients<T: Float, S: Simd>(
     problem: &Problem,
     images: &ChannelsLast<T>,
     tiles: Range<usize>,
-    out: &mut Planes<T>,
+    out: &mut PointMatrices<T>,
 ) {
     each_tile::<T, S>(
         problem,
@@ -162,7 +162,7 @@ fn each_tile<T: Float, S: Simd>(
     problem: &Problem,
     tiles: Range<usize>,
     channels: usize,
-    out: &mut Planes<T>,
+    out: &mut PointMatrices<T>,
     of: impl Fn(usize, (usize, usize), usize) -> [T::Vector<S>; POINTS],
 ) {
     let mut row = 0;

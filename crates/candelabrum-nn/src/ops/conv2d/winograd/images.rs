@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::planes::Planes;
+use super::point_matrices::PointMatrices;
 use super::tiles::{POINTS, Problem, Run};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -78,7 +78,7 @@ pub(super) fn transform_inputs<T: Float, S: Simd>(
     channels: Range<usize>,
     tiles: Range<usize>,
     halves: &mut Halves<T>,
-    out: &mut Planes<T>,
+    out: &mut PointMatrices<T>,
 ) {
     let pixels = problem.in_pixels();
     for (row, channel) in channels.enumerate() {
@@ -143,7 +143,7 @@ fn input_line<T: Float, S: Simd>(simd: S, [a, b, c, d]: [T::Vector<S>; 4]) -> [T
 pub(super) fn transform_outputs<T: Float, S: Simd>(
     simd: S,
     problem: &Problem,
-    points: &Planes<T>,
+    points: &PointMatrices<T>,
     channels: Range<usize>,
     tiles: Range<usize>,
     ys: &mut [T],

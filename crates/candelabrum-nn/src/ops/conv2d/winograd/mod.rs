@@ -26,9 +26,9 @@
 mod bf16;
 mod channels;
 mod images;
-mod kernels;
-mod planes;
+mod point_matrices;
 mod tiles;
+mod transformed_weights;
 mod weights;
 
 use std::ops::Range;
@@ -38,9 +38,9 @@ use rayon::prelude::*;
 
 use self::channels::ChannelsLast;
 use self::images::{Halves, transform_inputs, transform_outputs};
-use self::kernels::Kernels;
-use self::planes::Planes;
+use self::point_matrices::PointMatrices;
 use self::tiles::{POINTS, Problem};
+use self::transformed_weights::TransformedWeights;
 use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use crate::kernels::float::Float;
@@ -74,9 +74,9 @@ impl<T: Float> Conv<'_, T> {
         Problem { in_channels, out_channels, in_size, out_size, padding }
     }
 
-    pub(super) fn forward_by_tiles(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
+    pub(super) fn forward_by_winograd(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
         let problem = self.problem();
-        convolve(problem, &Kernels::new(self.weight, &problem, false), xs, ys);
+        convolve(problem, &TransformedWeights::new(self.weight, &problem, false), xs, ys);
         if bias.is_some() || self.activation.is_some() {
             let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
             team::for_each(ys.par_chunks_mut(self.geometry.out_image()), finish);
@@ -85,7 +85,7 @@ impl<T: Float> Conv<'_, T> {
 
     /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
     /// `reference`.
-    pub(super) fn backward_by_tiles(
+    pub(super) fn backward_by_winograd(
         &self,
         xs: &[T],
         reference: &[T],
@@ -99,14 +99,14 @@ impl<T: Float> Conv<'_, T> {
             weight_gradient(problem, xs, dys, dw);
         }
         if let Some(dxs) = dxs {
-            let kernels = Kernels::new(self.weight, &problem, true);
+            let kernels = TransformedWeights::new(self.weight, &problem, true);
             convolve(problem.backward(), &kernels, dys, dxs);
         }
     }
 }
 
 /// Computes `ys` from `xs`. The threads share the images.
-fn convolve<T: Float>(problem: Problem, kernels: &Kernels<T>, xs: &[T], ys: &mut [T]) {
+fn convolve<T: Float>(problem: Problem, kernels: &TransformedWeights<T>, xs: &[T], ys: &mut [T]) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     each_share(true, (ys, to), |images, ys| {
@@ -117,7 +117,7 @@ fn convolve<T: Float>(problem: Problem, kernels: &Kernels<T>, xs: &[T], ys: &mut
 
 struct Convolution<'a, T: Float> {
     problem: Problem,
-    kernels: &'a Kernels<T>,
+    kernels: &'a TransformedWeights<T>,
     xs: &'a [T],
     ys: &'a mut [T],
 }
@@ -129,16 +129,18 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { problem, kernels, xs, ys } = self;
         let kernels = match kernels {
-            Kernels::F32(kernels) => kernels,
-            Kernels::Bf16(kernels) => return kernels.convolve::<T, S>(simd, &problem, xs, ys),
+            TransformedWeights::F32(kernels) => kernels,
+            TransformedWeights::Bf16(kernels) => {
+                return kernels.convolve::<T, S>(simd, &problem, xs, ys);
+            }
         };
         let &Problem { in_channels, out_channels, .. } = &problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
         let rows = out_channels.next_multiple_of(rows_of_a_tile::<S>());
         let mut halves = Halves::new::<S>(&problem);
-        let mut inputs = Planes::new(in_channels, BLOCK);
-        let mut results = Planes::new(rows, BLOCK);
+        let mut inputs = PointMatrices::new(in_channels, BLOCK);
+        let mut results = PointMatrices::new(rows, BLOCK);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
             let all = 0..in_channels;
@@ -161,12 +163,12 @@ fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]
     team::for_each(dw.par_chunks_mut(channels * kernels).enumerate(), |(number, dw)| {
         let first = number * channels;
         let channels = first..first + dw.len() / kernels;
-        dispatch(WeightGradient { problem, xs, dzs, channels, dw });
+        dispatch(WinogradWeightGradient { problem, xs, dzs, channels, dw });
     });
 }
 
 /// The gradient of the weights of some output channels.
-struct WeightGradient<'a, T> {
+struct WinogradWeightGradient<'a, T> {
     problem: Problem,
     xs: &'a [T],
     dzs: &'a [T],
@@ -174,10 +176,10 @@ struct WeightGradient<'a, T> {
     dw: &'a mut [T],
 }
 
-/// Tiles of one product of [`WeightGradient`].
+/// Tiles of one product of [`WinogradWeightGradient`].
 const DEPTH: usize = 128;
 
-impl<T: Float> WithSimd for WeightGradient<'_, T> {
+impl<T: Float> WithSimd for WinogradWeightGradient<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -191,13 +193,13 @@ impl<T: Float> WithSimd for WeightGradient<'_, T> {
         );
         let columns = problem.in_channels.next_multiple_of(lanes);
         let rows = channels.len().next_multiple_of(rows_of_a_tile::<S>());
-        let mut sums = Planes::new(rows, columns);
+        let mut sums = PointMatrices::new(rows, columns);
         if let Some(instructions) = product_precision::bf16::<T>() {
             bf16::add_gradients(simd, instructions, &problem, (xs, dzs), &channels, &mut sums);
             return weights::gradient(&sums, problem.in_channels, dw);
         }
-        let mut left = Planes::new(DEPTH, rows.next_multiple_of(lanes));
-        let mut right = Planes::new(DEPTH, columns);
+        let mut left = PointMatrices::new(DEPTH, rows.next_multiple_of(lanes));
+        let mut right = PointMatrices::new(DEPTH, columns);
         let mut add = false;
         let together = DEPTH.div_ceil(per_image);
         for (xs, dzs) in xs.chunks(together * from).zip(dzs.chunks(together * to)) {

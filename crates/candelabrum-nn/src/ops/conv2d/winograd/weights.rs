@@ -3,7 +3,7 @@
 use candelabrum_memory::simd::simd;
 use rayon::prelude::*;
 
-use super::planes::{Planes, RowsMut};
+use super::point_matrices::{PointMatrices, RowsMut};
 use super::tiles::POINTS;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -22,7 +22,7 @@ type Points<T> = [[T; TOGETHER]; POINTS];
 
 /// Writes the transforms of the kernels `weight` (O, C, 3, 3) to `out`, (O × C) for each point. The threads
 /// share the rows.
-pub(super) fn transform_all<T: Float>(weight: &[T], channels: usize, out: &mut Planes<T>) {
+pub(super) fn transform_all<T: Float>(weight: &[T], channels: usize, out: &mut PointMatrices<T>) {
     let parts = out.in_rows(ROWS).into_par_iter().zip(weight.par_chunks(ROWS * channels * TAPS));
     for_each(worth_threads(weight.len()), parts, |(mut out, weight)| {
         simd(
@@ -54,7 +54,7 @@ fn transform<T: Float>(weight: &[T], channels: usize, out: &mut RowsMut<'_, T>) 
 /// The reverse for gradients: writes those of the kernels `dw` (O, C, 3, 3) from those of their
 /// transforms.
 #[inline(always)]
-pub(super) fn gradient<T: Float>(points: &Planes<T>, channels: usize, dw: &mut [T]) {
+pub(super) fn gradient<T: Float>(points: &PointMatrices<T>, channels: usize, dw: &mut [T]) {
     for (row, dw) in dw.chunks_exact_mut(channels * TAPS).enumerate() {
         for (number, dw) in dw.chunks_mut(TOGETHER * TAPS).enumerate() {
             let mut some = [[T::zero(); TOGETHER]; POINTS];

@@ -7,7 +7,7 @@
 //! ```text
 //! forward    y    (O x PN) = w (O x K)   patches (K x PN)
 //! backward   dw   (O x K)  = dz (O x PN) patches^T
-//!            dx            = fold(w^T (K x O) dz (O x PN))
+//!            dx            = col2im(w^T (K x O) dz (O x PN))
 //! ```
 //!
 //! The matrix of patches of a 1 × 1 kernel is the image itself, so there the planes of the images lie side by
@@ -19,8 +19,6 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::conv::Conv;
-use super::geometry::Geometry;
 use super::patches::copy;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
@@ -28,6 +26,8 @@ use crate::kernels::matmul::{Dst, Mat, matmul};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
+use crate::ops::conv2d::conv::Conv;
+use crate::ops::conv2d::geometry::Geometry;
 use candelabrum_memory::simd::simd;
 
 /// Rows that a thread computes and folds, or finishes, at a time. Each product packs its right factor anew, so

@@ -13,7 +13,7 @@ const LINE: usize = 16;
 /// A transform writes one element of each matrix at a time, and a product reads one element of each of
 /// many rows. With a distance of 4 KiB they would all compete for the same few places of the nearest
 /// cache. So the distances between rows and between matrices are odd numbers of cache lines.
-pub(super) struct Planes<T: Float> {
+pub(super) struct PointMatrices<T: Float> {
     values: Pooled<T>,
     /// The distance between two matrices.
     plane: usize,
@@ -21,7 +21,7 @@ pub(super) struct Planes<T: Float> {
     step: usize,
 }
 
-impl<T: Float> Planes<T> {
+impl<T: Float> PointMatrices<T> {
     /// Matrices with unspecified contents, with space behind each row for a vector that begins in it.
     pub(super) fn new(rows: usize, columns: usize) -> Self {
         let step = odd_lines(columns + LINE);

@@ -7,13 +7,13 @@
 //! An image with padding is first copied into a larger one with zeros around it. Then every row of
 //! a patch is complete, and the loop that copies it knows its length.
 
-use super::geometry::Geometry;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
+use crate::ops::conv2d::geometry::Geometry;
 
 /// Writes the patches (K x P) of the image `x`.
 #[inline(always)]
-pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) {
+pub(super) fn im2col<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) {
     let padded;
     let x = if geometry.padding == (0, 0) {
         x
@@ -30,7 +30,7 @@ pub(super) fn unfold<T: Float>(geometry: &Geometry, x: &[T], patches: &mut [T]) 
 /// Writes the gradient of an image: each element gets the sum of the gradients of its copies in the
 /// patches (K x P).
 #[inline(always)]
-pub(super) fn fold<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
+pub(super) fn col2im<T: Float>(geometry: &Geometry, patches: &[T], dx: &mut [T]) {
     if geometry.padding == (0, 0) {
         dx.fill(T::zero());
         return fold_whole(geometry, patches, dx);
@@ -172,7 +172,7 @@ fn add_rows_of<T: Float, const N: usize>(rows: &[T], target: &mut [T], step: usi
 /// A copy in blocks of eight, because the rows are short: a call of `memcpy` costs more than the
 /// row.
 #[inline(always)]
-pub(super) fn copy<T: Float>(to: &mut [T], from: &[T]) {
+pub(in crate::ops::conv2d) fn copy<T: Float>(to: &mut [T], from: &[T]) {
     let (to_blocks, to_rest) = to.as_chunks_mut::<8>();
     let (from_blocks, from_rest) = from.as_chunks::<8>();
     for (to, from) in to_blocks.iter_mut().zip(from_blocks) {

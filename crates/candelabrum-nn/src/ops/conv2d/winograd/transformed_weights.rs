@@ -1,7 +1,7 @@
 //! The transformed weights.
 
 use super::bf16;
-use super::planes::Planes;
+use super::point_matrices::PointMatrices;
 use super::tiles::{Problem, point_of};
 use super::weights;
 use crate::kernels::float::Float;
@@ -9,23 +9,23 @@ use crate::kernels::gemm::{Left, Rows};
 use crate::kernels::product_precision;
 
 /// The transformed weights: (O × C) for each point, or for kernels turned by 180°, (C × O).
-pub(super) enum Kernels<T: Float> {
+pub(super) enum TransformedWeights<T: Float> {
     F32(Plain<T>),
-    Bf16(bf16::Kernels),
+    Bf16(bf16::PackedWeights),
 }
 
 /// The weights in their own type.
 pub(super) struct Plain<T: Float> {
-    planes: Planes<T>,
+    planes: PointMatrices<T>,
     turned: bool,
 }
 
-impl<T: Float> Kernels<T> {
+impl<T: Float> TransformedWeights<T> {
     pub(super) fn new(weight: &[T], problem: &Problem, turned: bool) -> Self {
         if let Some(instructions) = product_precision::bf16::<T>() {
-            return Self::Bf16(bf16::Kernels::new(instructions, weight, problem, turned));
+            return Self::Bf16(bf16::PackedWeights::new(instructions, weight, problem, turned));
         }
-        let mut planes = Planes::new(problem.out_channels, problem.in_channels);
+        let mut planes = PointMatrices::new(problem.out_channels, problem.in_channels);
         weights::transform_all(weight, problem.in_channels, &mut planes);
         Self::F32(Plain { planes, turned })
     }
