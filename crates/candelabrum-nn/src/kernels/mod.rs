@@ -11,9 +11,19 @@
 //! | work for several threads | `parallel.rs` |
 //! | memory that is used again | `scratch.rs`, `zeros.rs` |
 //!
-//! Every kernel follows two rules. Its result does not depend on the number of threads: parts of the
-//! work do not depend on it either, and partial sums are added in a fixed order. It is generic over
-//! [`Float`](float::Float): f32 is the fast type, f64 serves checks of gradients.
+//! # What every kernel promises
+//!
+//! - The result does not depend on the number of threads: parts of the work do not depend on it either, and
+//!   partial sums are added in a fixed order.
+//! - It is generic over [`Float`](float::Float): f32 is the fast type, f64 serves checks of gradients.
+//! - It reads and writes slices that the caller owns and whose lengths the caller has checked. Scratch memory
+//!   comes from [`scratch`], so a step allocates nothing after the first ones.
+//! - A loop over numbers runs inside of [`simd`](candelabrum_memory::simd::simd), with the widest vectors that
+//!   the processor has.
+//!
+//! Arguments that are images have the shape (N, C, H, W): images, channels, rows, columns. A matrix is (rows ×
+//! columns), one row after the other. Block sizes are constants beside the loop that they belong to, with the
+//! cache or the registers for which they were chosen; `gemm/tile.rs` derives the size of a register tile.
 
 pub(crate) mod channel_line;
 pub(crate) mod channel_planes;

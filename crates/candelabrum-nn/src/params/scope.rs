@@ -46,7 +46,7 @@ impl Scope {
     /// Creates the parameter `name` of this scope.
     ///
     /// # Errors
-    /// [`Error::DuplicateName`] if this name exists already.
+    /// [`Error::DuplicateName`](crate::Error::DuplicateName) if this name exists already.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
         let name = self.join(name);
         let var = self.initial(&name, &shape.into(), self.params.dtype(), init)?;
@@ -57,7 +57,7 @@ impl Scope {
     /// and bf16 it is in f32, because it has no master.
     ///
     /// # Errors
-    /// [`Error::DuplicateName`] if a buffer or a parameter has this name.
+    /// [`Error::DuplicateName`](crate::Error::DuplicateName) if a buffer or a parameter has this name.
     pub fn buffer(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Buffer> {
         let name = self.join(name);
         let dtype = self.params.dtype();

@@ -5,6 +5,14 @@
 //! one element of each row of the left operand. The right operand is read where it lies: consecutive
 //! columns must be consecutive in memory, and its rows may have any distance. The left operand may
 //! lie by rows or by columns. So neither operand is packed.
+//!
+//! # Size of a tile
+//!
+//! The sums of a tile stay in registers, beside the vectors of the right operand's row and one broadcast
+//! element of the left operand. With 32 registers (AVX-512) a tile is 8 rows × 3 vectors: 24 sums, 3 vectors
+//! and the element need 28. With 16 registers (AVX2) it is 6 rows × 2 vectors, which need 15. Such a tile does
+//! 24 (12) multiplications for every 11 (8) loads, so loads do not limit it. The rule is that of Van Zee and
+//! van de Geijn, *BLIS: A Framework for Rapidly Instantiating BLAS Functionality* (ACM TOMS 41, 2015).
 
 use pulp::Simd;
 

@@ -34,6 +34,7 @@ impl Algorithm {
 }
 
 impl<T: Float> Conv<'_, T> {
+    /// Computes `ys` (N, O, OH, OW) from `xs` (N, C, H, W) and `bias` (O).
     pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
@@ -45,7 +46,7 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    /// The gradients, from `dys`, which is overwritten. The activation computes its derivative from
+    /// The gradients, from `dys` (N, O, OH, OW), which is overwritten. The activation computes its derivative from
     /// `reference`.
     pub(super) fn backward(
         &self,

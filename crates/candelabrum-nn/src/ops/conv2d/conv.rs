@@ -17,19 +17,24 @@ use candelabrum_memory::team;
 #[derive(Clone, Copy)]
 pub(super) struct Conv<'a, T> {
     pub(super) geometry: &'a Geometry,
+    /// (O, C / groups, KH, KW)
     pub(super) weight: &'a [T],
     pub(super) activation: Option<Activation>,
 }
 
 /// The places of the gradients. `None` for a gradient that is not needed.
 pub(crate) struct Gradients<'a, T> {
+    /// Of the images, (N, C, H, W).
     pub(crate) dxs: Option<&'a mut [T]>,
+    /// Of the weight, (O, C / groups, KH, KW).
     pub(crate) dw: Option<&'a mut [T]>,
+    /// Of the bias, (O).
     pub(crate) db: Option<&'a mut [T]>,
 }
 
 impl<T: Float> Conv<'_, T> {
-    /// Adds the bias and applies the activation. Each row of `row` elements is one output channel.
+    /// Adds the bias (O) to `ys`, some channels of results, and applies the activation. Each row of `row`
+    /// elements is one output channel.
     pub(super) fn finish(&self, ys: &mut [T], bias: Option<&[T]>, row: usize) {
         let Some(bias) = bias else { return activate(ys, self.activation) };
         for (ys, &bias) in ys.chunks_exact_mut(row).zip(bias) {
@@ -37,8 +42,8 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    /// Replaces the gradients of all results by those before the activation, which computes its derivative
-    /// from `reference`, and writes the gradient of the bias.
+    /// Replaces the gradients `dys` of all results, (N, O, OH, OW), by those before the activation, which
+    /// computes its derivative from `reference` of the same shape, and writes the gradient of the bias (O).
     pub(super) fn differentiate_result(
         &self,
         reference: &[T],
