@@ -13,6 +13,7 @@ use crate::checkout::{repo_root, workspace};
 
 mod arrows;
 mod circles;
+mod names;
 mod source;
 mod text;
 
@@ -26,12 +27,20 @@ pub(crate) fn run() -> Result<()> {
         println!("{}:{line}: {what}", file.strip_prefix(&root).unwrap_or(file).display());
         count += 1;
     };
+    let relative = files.iter().filter_map(|path| path.strip_prefix(&root).ok()?.to_str());
+    let ends = names::ends_of_paths(relative);
+    let read = |end: &str| {
+        let path = files.iter().find(|path| path.ends_with(end))?;
+        fs::read_to_string(path).ok()
+    };
     for path in &files {
         let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
         let name = path.strip_prefix(&root)?.to_string_lossy();
         let mut findings = [text::whitespace(&text), text::home_paths(&text)].concat();
         if name.ends_with(".md") {
             findings.extend(text::links(&text, |target| path.with_file_name(target).exists()));
+            findings.extend(names::missing_files(&text, &ends));
+            findings.extend(names::missing_names(&text, read));
         }
         if name.ends_with(".rs") {
             findings.extend(source::check(&name, &text));
