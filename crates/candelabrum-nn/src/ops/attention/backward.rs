@@ -84,7 +84,14 @@ pub(super) fn backward<T: Float>(
     if let Some(gradient) = &mut gradients.values {
         dv.store(gradient.part(0..geometry.keys, 0..dim), |_| T::one());
     }
+    turn_back(operands, &mut gradients);
+}
+
+/// Where queries and keys were turned by their positions, turns their gradients back.
+fn turn_back<T: Float>(operands: &Operands<'_, T>, gradients: &mut AttentionGradients<'_, T>) {
     let Some(table) = operands.rotary else { return };
+    let geometry = operands.geometry;
+    let &AttentionGeometry { queries, dim, .. } = geometry;
     simd(
         #[inline(always)]
         || {

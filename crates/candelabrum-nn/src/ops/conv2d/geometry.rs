@@ -38,6 +38,37 @@ impl ImageSize {
     }
 }
 
+/// A convolution along its rows or along its columns.
+struct Extent {
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    dilation: usize,
+}
+
+impl Extent {
+    /// The size of the result. `None` if the kernel is larger than the padded input.
+    fn out(&self) -> Option<usize> {
+        let window = self.dilation.checked_mul(self.kernel - 1)?.checked_add(1)?;
+        let padded = self.padding.checked_mul(2)?.checked_add(self.size)?;
+        padded.checked_sub(window).map(|rest| rest / self.stride + 1)
+    }
+
+    /// The elements of the kernel that meet the input anywhere.
+    fn taps(&self) -> Range<usize> {
+        let out = self.out().unwrap_or(0);
+        let meets = |&tap: &usize| {
+            let before = tap * self.dilation;
+            let start = self.padding.saturating_sub(before).div_ceil(self.stride);
+            let end = (self.size + self.padding).saturating_sub(before).div_ceil(self.stride);
+            start < end.min(out)
+        };
+        let first = (0..self.kernel).find(meets).unwrap_or(0);
+        first..(first..self.kernel).rev().find(meets).map_or(first, |last| last + 1)
+    }
+}
+
 /// All sizes of one convolution. Every kernel relies on the checks in [`Geometry::new`].
 #[derive(Debug, Clone)]
 pub(crate) struct Geometry {
@@ -77,30 +108,24 @@ impl Geometry {
                  group(s)"
             );
         }
-        let out = |size: usize, kernel: usize, stride: usize, padding: usize, dilation: usize| {
-            let window = dilation.checked_mul(kernel - 1)?.checked_add(1)?;
-            let padded = padding.checked_mul(2)?.checked_add(size)?;
-            padded.checked_sub(window).map(|rest| rest / stride + 1)
+        let vertical = Extent {
+            size: height,
+            kernel: kernel_height,
+            stride: stride.0,
+            padding: padding.0,
+            dilation: dilation.0,
         };
-        let out_height = out(height, kernel_height, stride.0, padding.0, dilation.0);
-        let out_width = out(width, kernel_width, stride.1, padding.1, dilation.1);
-        let (Some(out_height), Some(out_width)) = (out_height, out_width) else {
+        let horizontal = Extent {
+            size: width,
+            kernel: kernel_width,
+            stride: stride.1,
+            padding: padding.1,
+            dilation: dilation.1,
+        };
+        let (Some(out_height), Some(out_width)) = (vertical.out(), horizontal.out()) else {
             bail!("{NAME}: kernel of shape {weight:?} is larger than the padded input {xs:?}");
         };
-        let taps = |size: usize, kernel: usize, stride: usize, padding: usize, dilation: usize| {
-            let out = out(size, kernel, stride, padding, dilation).unwrap_or(0);
-            let meets = |&tap: &usize| {
-                let start = padding.saturating_sub(tap * dilation).div_ceil(stride);
-                let end = (size + padding).saturating_sub(tap * dilation).div_ceil(stride);
-                start < end.min(out)
-            };
-            let first = (0..kernel).find(meets).unwrap_or(0);
-            first..(first..kernel).rev().find(meets).map_or(first, |last| last + 1)
-        };
-        let mut taps = (
-            taps(height, kernel_height, stride.0, padding.0, dilation.0),
-            taps(width, kernel_width, stride.1, padding.1, dilation.1),
-        );
+        let mut taps = (vertical.taps(), horizontal.taps());
         if taps.0.is_empty() || taps.1.is_empty() {
             // The kernel meets only padding. This is rare, and no reason to allow matrices without
             // rows.

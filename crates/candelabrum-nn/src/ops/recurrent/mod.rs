@@ -34,7 +34,7 @@ pub(super) use self::cell::{Cell, Step, StepBackward};
 use self::sequences::{Biases, GroupBackward, GroupForward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
 use super::linear::affine;
-use crate::autograd::fused::{self, Backward, Fused, Inbox, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, Fused, Grads, Inbox, OnGpu, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
@@ -196,41 +196,18 @@ impl<C: Cell> Fused for Recurrent<C> {
             dc0.copy_from_slice(&dc);
         }
 
-        let da_mat = Mat::new(&da, rows, width);
         if let Some(dw_hh) = grads.take(2) {
+            let da = Mat::new(&da, rows, width);
             let h_prev = Mat::new(&h_prev, rows, self.hidden);
             let (dw_hh, of_last) = dw_hh.split_at_mut(common * self.hidden);
-            matmul(dw_hh, Dst::Overwrite, da_mat.columns(0..common).t(), h_prev);
+            matmul(dw_hh, Dst::Overwrite, da.columns(0..common).t(), h_prev);
             if C::SPLIT {
                 matmul(of_last, Dst::Overwrite, Mat::new(&db, rows, self.hidden).t(), h_prev);
             }
         }
         drop(h_prev);
-        if let Some(dw_ih) = grads.take(1) {
-            let by_time = self.by_time(xs, self.inputs);
-            let xs = Mat::new(&by_time, rows, self.inputs);
-            matmul(dw_ih, Dst::Overwrite, da_mat.t(), xs);
-        }
-        if let Some(dxs) = grads.take(0) {
-            let mut by_time = Pooled::new(dxs.len());
-            let w_ih = Mat::new(w_ih, width, self.inputs);
-            matmul(&mut by_time, Dst::Overwrite, da_mat, w_ih);
-            swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
-        }
-        let (db_ih, db_hh) = (grads.take(3), grads.take(4));
-        if db_ih.is_some() || db_hh.is_some() {
-            let mut sums = Pooled::new(width);
-            column_sums(&da, &mut sums);
-            if let Some(db_ih) = db_ih {
-                db_ih.copy_from_slice(&sums);
-            }
-            if let Some(db_hh) = db_hh {
-                db_hh.copy_from_slice(&sums);
-                if C::SPLIT {
-                    column_sums(&db, &mut db_hh[common..]);
-                }
-            }
-        }
+        self.input_gradients((xs, w_ih), &da, &mut grads);
+        bias_gradients((&da, &db), width, common, &mut grads);
         Ok(())
     }
 
@@ -286,6 +263,28 @@ impl<C: Cell> Recurrent<C> {
         };
         // The product of a step computes tiles of 8 rows.
         self.batch.div_ceil(threads).next_multiple_of(8).min(self.batch).max(1)
+    }
+
+    /// The gradients of `w_ih` and `xs`, from `da`, the gradients (steps · batch, gates) of the gates.
+    fn input_gradients<T: Float>(
+        &self,
+        (xs, w_ih): (&[T], &[T]),
+        da: &[T],
+        grads: &mut Grads<'_, T>,
+    ) {
+        let (_, width, _) = self.sizes();
+        let da = Mat::new(da, self.steps * self.batch, width);
+        if let Some(dw_ih) = grads.take(1) {
+            let by_time = self.by_time(xs, self.inputs);
+            let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
+            matmul(dw_ih, Dst::Overwrite, da.t(), xs);
+        }
+        if let Some(dxs) = grads.take(0) {
+            let mut by_time = Pooled::new(dxs.len());
+            let w_ih = Mat::new(w_ih, width, self.inputs);
+            matmul(&mut by_time, Dst::Overwrite, da, w_ih);
+            swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
+        }
     }
 
     /// (N, T, width) -> (T, N, width)
@@ -359,6 +358,31 @@ impl Fused for CellOutput {
         // The layer's composite has already added the cell state to candle's graph.
         let [_, Some(c)] = inputs else { unreachable!("two inputs") };
         Ok(c.clone())
+    }
+}
+
+/// The gradients of both biases, which are sums over all steps of all sequences. They differ in the gates behind
+/// the first `common` ones, if `db` is not empty.
+fn bias_gradients<T: Float>(
+    (da, db): (&[T], &[T]),
+    width: usize,
+    common: usize,
+    grads: &mut Grads<'_, T>,
+) {
+    let (db_ih, db_hh) = (grads.take(3), grads.take(4));
+    if db_ih.is_none() && db_hh.is_none() {
+        return;
+    }
+    let mut sums = Pooled::new(width);
+    column_sums(da, &mut sums);
+    if let Some(db_ih) = db_ih {
+        db_ih.copy_from_slice(&sums);
+    }
+    if let Some(db_hh) = db_hh {
+        db_hh.copy_from_slice(&sums);
+        if !db.is_empty() {
+            column_sums(db, &mut db_hh[common..]);
+        }
     }
 }
 
