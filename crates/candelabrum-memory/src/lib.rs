@@ -27,7 +27,7 @@ pub mod simd;
 pub mod team;
 
 #[cfg(not(feature = "cuda"))]
-#[path = "no_cuda/mod.rs"]
+#[path = "no_cuda.rs"]
 pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod cuda;
