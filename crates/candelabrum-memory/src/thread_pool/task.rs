@@ -1,18 +1,19 @@
-//! The loop that a team works on: a borrowed closure in a place that other threads read.
+//! The loop that a thread pool works on: a borrowed closure in a slot that other threads read.
 
 use std::cell::UnsafeCell;
+use std::mem;
 
 /// A closure that is called with the number of a part.
-pub(super) type Work<'a> = &'a (dyn Fn(usize) + Sync);
+pub(super) type PartFn<'a> = &'a (dyn Fn(usize) + Sync);
 
-/// A loop, as the members of a team see it.
+/// A loop, as the workers see it.
 #[derive(Clone, Copy)]
-pub(super) struct Job {
-    work: Work<'static>,
+pub(super) struct LoopTask {
+    work: PartFn<'static>,
     parts: usize,
 }
 
-impl Job {
+impl LoopTask {
     pub(super) fn parts(&self) -> usize {
         self.parts
     }
@@ -22,35 +23,35 @@ impl Job {
     }
 }
 
-/// The place of a team's present loop.
-pub(super) struct Place(UnsafeCell<Job>);
+/// The slot of a pool's present loop.
+pub(super) struct TaskSlot(UnsafeCell<LoopTask>);
 
 // SAFETY: `set` and `get` say when they may be called, so that no thread reads while another writes.
-// A `Job` is a shared reference to a closure that is `Sync`, and a number.
-unsafe impl Sync for Place {}
+// A `LoopTask` is a shared reference to a closure that is `Sync`, and a number.
+unsafe impl Sync for TaskSlot {}
 
-impl Place {
+impl TaskSlot {
     pub(super) fn new() -> Self {
-        Self(UnsafeCell::new(Job { work: &|_| (), parts: 0 }))
+        Self(UnsafeCell::new(LoopTask { work: &|_| (), parts: 0 }))
     }
 
     /// Stores a loop.
     ///
     /// # Safety
-    /// No other thread may call a method of this place meanwhile. A job that [`get`](Self::get) returned
+    /// No other thread may call a method of this slot meanwhile. A task that [`get`](Self::get) returned
     /// may be used only until the borrow of `work` ends.
-    pub(super) unsafe fn set(&self, work: Work<'_>, parts: usize) {
+    pub(super) unsafe fn set(&self, work: PartFn<'_>, parts: usize) {
         // SAFETY: only the lifetime changes. The caller promises that nobody uses the reference later.
-        let work = unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) };
+        let work = unsafe { mem::transmute::<PartFn<'_>, PartFn<'static>>(work) };
         // SAFETY: the caller promises that no other thread reads or writes.
-        unsafe { *self.0.get() = Job { work, parts } };
+        unsafe { *self.0.get() = LoopTask { work, parts } };
     }
 
     /// The loop.
     ///
     /// # Safety
     /// No other thread may call [`set`](Self::set) meanwhile.
-    pub(super) unsafe fn get(&self) -> Job {
+    pub(super) unsafe fn get(&self) -> LoopTask {
         // SAFETY: the caller promises that no other thread writes.
         unsafe { *self.0.get() }
     }
