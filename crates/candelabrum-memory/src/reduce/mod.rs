@@ -20,7 +20,8 @@ pub use self::op::ReduceOp;
 /// Runs `$body` with `$T` standing for the Rust type of `$element`.
 macro_rules! with_type {
     ($element:expr, $T:ident => $body:expr) => {
-        with_type!(@ $element, $T, $body; F32 f32, F16 f16, Bf16 bf16, I32 i32, U8 u8, F64 f64, I64 i64)
+        with_type!(@ $element, $T, $body;
+            F32 f32, F16 f16, Bf16 bf16, I32 i32, U8 u8, F64 f64, I64 i64)
     };
     (@ $element:expr, $T:ident, $body:expr; $($name:ident $type:ident),*) => {
         match $element { $(ElementType::$name => { type $T = $type; $body })* }

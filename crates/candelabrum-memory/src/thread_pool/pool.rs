@@ -34,6 +34,7 @@ const PAUSES: u32 = 64;
 struct CachePadded<T>(T);
 
 /// What the workers of a pool share.
+#[derive(Default)]
 struct PoolState {
     /// The number of the present loop.
     generation: CachePadded<AtomicU32>,
@@ -46,7 +47,7 @@ struct PoolState {
     panics: Mutex<Vec<Box<dyn Any + Send>>>,
     spin: Duration,
     parked: CachePadded<AtomicUsize>,
-    /// Held while a worker decides to park.
+    /// Held while a thread decides to park.
     parking: Mutex<()>,
     begun: Condvar,
     /// Whether the caller is parked until all parts are finished.
@@ -75,18 +76,9 @@ impl ThreadPool {
     /// start one, the pool has fewer workers, and the others do its parts.
     pub(super) fn new(threads: usize, cores: usize) -> Self {
         let state = Arc::new(PoolState {
-            generation: CachePadded::default(),
-            task: TaskSlot::new(),
             ranges: (0..threads).map(|_| CachePadded::default()).collect(),
-            unfinished: CachePadded::default(),
-            panics: Mutex::new(Vec::new()),
             spin: if threads > cores { Duration::ZERO } else { SPIN },
-            parked: CachePadded::default(),
-            parking: Mutex::new(()),
-            begun: Condvar::new(),
-            caller_is_parked: CachePadded::default(),
-            finished: Condvar::new(),
-            ends: AtomicBool::new(false),
+            ..PoolState::default()
         });
         let mut started = 0;
         for worker in 1..threads {

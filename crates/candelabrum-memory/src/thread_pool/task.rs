@@ -30,11 +30,13 @@ pub(super) struct TaskSlot(UnsafeCell<LoopTask>);
 // A `LoopTask` is a shared reference to a closure that is `Sync`, and a number.
 unsafe impl Sync for TaskSlot {}
 
-impl TaskSlot {
-    pub(super) fn new() -> Self {
+impl Default for TaskSlot {
+    fn default() -> Self {
         Self(UnsafeCell::new(LoopTask { work: &|_| (), parts: 0 }))
     }
+}
 
+impl TaskSlot {
     /// Stores a loop.
     ///
     /// # Safety
