@@ -1,4 +1,4 @@
-//! Large vectors in chunks, on the threads of a team.
+//! Large vectors in chunks, on the threads of a pool.
 //!
 //! The places of the cuts and the order in which partial sums are added depend only on the length. So the
 //! bits of an update or a norm do not depend on the number of threads.
@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use crate::simd::{NullaryFnOnce, simd_once};
-use crate::team;
+use crate::thread_pool;
 
 /// Elements per chunk: 128 KiB of f32 from each of two to five vectors, about 10 microseconds of work.
 pub const CHUNK: usize = 1 << 15;
@@ -56,7 +56,7 @@ pub fn by_chunks<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f6
     }
     chunks.push(rest);
     let mut sums = vec![[0.0; 2]; chunks.len()];
-    team::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| {
+    thread_pool::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| {
         *sum = simd_once(Task { work, chunk });
     });
     total(&sums)

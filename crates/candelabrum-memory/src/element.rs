@@ -5,7 +5,7 @@ use std::fmt;
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// The type of a number.
+/// The type of a number. The variants are in the order of their numbers on the wire and in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
     /// IEEE single precision.
@@ -24,21 +24,34 @@ pub enum ElementType {
     I64,
 }
 
-impl ElementType {
-    /// All types, for tests and tables.
-    pub const ALL: [Self; 7] =
-        [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U8, Self::F64, Self::I64];
+/// Defines what follows from the Rust type of each variant.
+macro_rules! elements {
+    ($($name:ident $type:ident),*) => {
+        impl ElementType {
+            /// All types, for tests and tables.
+            pub const ALL: [Self; [$(Self::$name),*].len()] = [$(Self::$name),*];
 
-    /// Bytes per element.
-    pub fn size(self) -> usize {
-        match self {
-            Self::F64 | Self::I64 => 8,
-            Self::F32 | Self::I32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-            Self::U8 => 1,
+            /// Bytes per element.
+            pub fn size(self) -> usize {
+                match self { $(Self::$name => size_of::<$type>()),* }
+            }
         }
-    }
 
+        impl fmt::Display for ElementType {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Self::$name => stringify!($type)),* })
+            }
+        }
+
+        $(impl Element for $type {
+            const TYPE: ElementType = ElementType::$name;
+        })*
+    };
+}
+
+elements!(F32 f32, F16 f16, Bf16 bf16, I32 i32, U8 u8, F64 f64, I64 i64);
+
+impl ElementType {
     /// Whether a mean is possible.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
@@ -46,7 +59,7 @@ impl ElementType {
 
     /// The type's number on the wire and in files; [`Self::from_code`] reads it.
     pub fn code(self) -> u8 {
-        Self::ALL.iter().position(|&t| t == self).unwrap_or_default() as u8
+        self as u8
     }
 
     /// The type with this number, or `None` if there is none.
@@ -55,44 +68,8 @@ impl ElementType {
     }
 }
 
-impl fmt::Display for ElementType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::I32 => "i32",
-            Self::U8 => "u8",
-            Self::F64 => "f64",
-            Self::I64 => "i64",
-        })
-    }
-}
-
 /// A Rust type of numbers that can be stored and sent.
 pub trait Element: Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The type's name.
     const TYPE: ElementType;
-}
-
-impl Element for f32 {
-    const TYPE: ElementType = ElementType::F32;
-}
-impl Element for f16 {
-    const TYPE: ElementType = ElementType::F16;
-}
-impl Element for bf16 {
-    const TYPE: ElementType = ElementType::Bf16;
-}
-impl Element for i32 {
-    const TYPE: ElementType = ElementType::I32;
-}
-impl Element for u8 {
-    const TYPE: ElementType = ElementType::U8;
-}
-impl Element for f64 {
-    const TYPE: ElementType = ElementType::F64;
-}
-impl Element for i64 {
-    const TYPE: ElementType = ElementType::I64;
 }

@@ -29,7 +29,8 @@ pub enum Error {
     },
     /// Numbers in a GPU's memory were read as if they were on the host.
     #[error(
-        "the buffer is on a GPU: copy it with `to_host` or `copy_to_tensor` to read it, with `copy_from_host` or `copy_from_tensor` to write it"
+        "the buffer is on a GPU: read it by `to_host` or `copy_to_tensor`, write it by \
+         `copy_from_host` or `copy_from_tensor`"
     )]
     OnDevice,
     /// The request is not supported.

@@ -5,8 +5,8 @@ use crate::cuda::CudaSearch;
 use crate::simd::simd;
 use crate::{Result, Span};
 
-/// A search through the units of a step for the first number that is not finite. On the host the threads of the
-/// team search.
+/// A search through the units of a step for the first number that is not finite. On the host the threads of a
+/// pool search.
 ///
 /// Units may be checked in any order. On the host the result is known at once. A device may report
 /// later: only [`Self::first`] waits for it, once per step.
@@ -32,7 +32,7 @@ impl FiniteCheck {
                 return search.look(unit, values);
             }
         };
-        let Some(position) = first_bad_by_team(values) else { return Ok(()) };
+        let Some(position) = first_bad_in_parallel(values) else { return Ok(()) };
         let found = (unit, position);
         self.first = Some(self.first.map_or(found, |first| first.min(found)));
         Ok(())
@@ -63,9 +63,9 @@ pub fn first_bad(values: &[f32]) -> Option<usize> {
     if all_finite { None } else { values.iter().position(|value| !value.is_finite()) }
 }
 
-/// As [`first_bad`], on the threads of the team. A thread that communicates must not call it, because the
-/// team works for the backward pass meanwhile.
-fn first_bad_by_team(values: &[f32]) -> Option<usize> {
+/// As [`first_bad`], on the threads of the pool. A thread that communicates must not call it, because the
+/// pool works for the backward pass meanwhile.
+fn first_bad_in_parallel(values: &[f32]) -> Option<usize> {
     let [chunks_with_one, _] = by_chunks(
         values,
         #[inline(always)]

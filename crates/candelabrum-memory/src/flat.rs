@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::{Device, Tensor};
 
 use crate::cuda::{self, CudaMemory, CudaNumbers, CudaNumbersMut};
-use crate::error::kernel_on_host;
+use crate::error::{check_len, kernel_on_host};
 use crate::{Element, ElementType, Error, Result, Span, SpanMut};
 
 /// The memory of numbers: host memory, or the memory of one GPU.
@@ -290,10 +290,7 @@ impl Flat {
         if from.element != self.element {
             return Err(Error::ElementType { expected: self.element, got: from.element });
         }
-        if from.len != self.len {
-            let (expected, got) = (self.len, from.len);
-            return Err(Error::Length { op: "copy_from_host", expected, got });
-        }
+        check_len("copy_from_host", self.len, from.len)?;
         from.check_on_host()?;
         match &mut self.store {
             Store::Cuda(memory) => memory.write(from.bytes()),

@@ -10,8 +10,8 @@
 //! | the reduction of several runs of numbers into one | [`reduce`] |
 //! | the sizes of a convolution on a GPU | [`Convolution`] |
 //! | 16-bit floats to and from f32 | [`Half`] |
-//! | large vectors in chunks, over the threads of a team | [`chunks`] |
-//! | a loop divided over threads that wait actively for the next one | [`team`] |
+//! | large vectors in chunks, over the threads of a pool | [`chunks`] |
+//! | a loop divided over threads that spin until the next one | [`thread_pool`] |
 //! | loops compiled for the vectors of this machine | [`simd`] |
 //!
 //! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all
@@ -24,10 +24,10 @@
 pub mod chunks;
 pub mod reduce;
 pub mod simd;
-pub mod team;
+pub mod thread_pool;
 
 #[cfg(not(feature = "cuda"))]
-#[path = "no_cuda/mod.rs"]
+#[path = "no_cuda.rs"]
 pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod cuda;

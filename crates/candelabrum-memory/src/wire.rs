@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::error::check_len;
 use crate::{ElementType, Error, Flat, Half, Result, Span, SpanMut};
 
 /// The number of elements converted at a time, which stay in the first-level cache.
@@ -16,19 +17,16 @@ impl Flat {
     /// [`Error::Length`] if the lengths differ, [`Error::ElementType`] for numbers of another type,
     /// and a device's error.
     pub fn narrow_from(&mut self, values: Span<'_>, divisor: f32) -> Result<()> {
-        self.check_as_many("narrow", values.len())?;
-        let values = match values {
-            Span::Host(values) => values,
-            Span::Cuda(values) => {
-                let element = self.check_half()?;
-                let to = self.cuda_memory_mut().ok_or(Error::OnDevice)?;
-                return values.narrow(divisor, element, to);
+        let element = self.check_half("narrow", values.len())?;
+        match values {
+            Span::Host(values) if element == ElementType::F16 => {
+                narrow(values, divisor, self.as_mut_slice::<f16>()?);
             }
-        };
-        match self.element_type() {
-            ElementType::F16 => narrow(values, divisor, self.as_mut_slice::<f16>()?),
-            ElementType::Bf16 => narrow(values, divisor, self.as_mut_slice::<bf16>()?),
-            expected => return Err(Error::ElementType { expected, got: ElementType::F16 }),
+            Span::Host(values) => narrow(values, divisor, self.as_mut_slice::<bf16>()?),
+            Span::Cuda(values) => {
+                let to = self.cuda_memory_mut().ok_or(Error::OnDevice)?;
+                values.narrow(divisor, element, to)?;
+            }
         }
         Ok(())
     }
@@ -38,32 +36,26 @@ impl Flat {
     /// # Errors
     /// Those of [`Self::narrow_from`].
     pub fn widen_into(&self, values: SpanMut<'_>) -> Result<()> {
-        self.check_as_many("widen", values.len())?;
-        let values = match values {
-            SpanMut::Host(values) => values,
-            SpanMut::Cuda(mut values) => {
-                let element = self.check_half()?;
-                return values.widen(element, self.cuda_memory().ok_or(Error::OnDevice)?);
+        let element = self.check_half("widen", values.len())?;
+        match values {
+            SpanMut::Host(values) if element == ElementType::F16 => {
+                Half::widen(self.as_slice::<f16>()?, values);
             }
-        };
-        match self.element_type() {
-            ElementType::F16 => Half::widen(self.as_slice::<f16>()?, values),
-            ElementType::Bf16 => Half::widen(self.as_slice::<bf16>()?, values),
-            expected => return Err(Error::ElementType { expected, got: ElementType::F16 }),
+            SpanMut::Host(values) => Half::widen(self.as_slice::<bf16>()?, values),
+            SpanMut::Cuda(mut values) => {
+                values.widen(element, self.cuda_memory().ok_or(Error::OnDevice)?)?;
+            }
         }
         Ok(())
     }
 
-    fn check_half(&self) -> Result<ElementType> {
+    /// The type of the `len` numbers, which is fp16 or bf16.
+    fn check_half(&self, op: &'static str, len: usize) -> Result<ElementType> {
+        check_len(op, self.len(), len)?;
         match self.element_type() {
             half @ (ElementType::F16 | ElementType::Bf16) => Ok(half),
             expected => Err(Error::ElementType { expected, got: ElementType::F16 }),
         }
-    }
-
-    fn check_as_many(&self, op: &'static str, got: usize) -> Result<()> {
-        let expected = self.len();
-        if expected == got { Ok(()) } else { Err(Error::Length { op, expected, got }) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::CudaContext;
 
-use super::blas_lt::{Handle, Places, Plan, Shape};
+use super::blas_lt::{CublasLtHandle, MatmulPlan, MatmulShape, Places};
 use super::region::{Region, bind};
 use super::workspace::{Memory, workspace};
 use super::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
@@ -26,19 +26,19 @@ const MOST_PLANS: usize = 4096;
 const WIDEST: u64 = 16;
 
 /// cuBLASLt on a device.
-struct Session {
+struct CublasLtSession {
     /// `None` if there is no library.
-    handle: Option<Handle>,
+    handle: Option<CublasLtHandle>,
     /// `None` if there is no algorithm for a shape.
-    plans: HashMap<Shape, Option<Plan>>,
+    plans: HashMap<MatmulShape, Option<MatmulPlan>>,
     /// The handle needs it.
     _context: Arc<CudaContext>,
 }
 
-impl Session {
+impl CublasLtSession {
     /// The session of the current context of this thread.
     fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let handle = Handle::new()?;
+        let handle = CublasLtHandle::new()?;
         if handle.is_none() {
             tracing::warn!(
                 "libcublasLt.so.13 was not found: layers add their biases by kernels of their own"
@@ -49,7 +49,7 @@ impl Session {
 }
 
 /// By the number of the device.
-static SESSIONS: OnceLock<Mutex<HashMap<usize, Session>>> = OnceLock::new();
+static SESSIONS: OnceLock<Mutex<HashMap<usize, CublasLtSession>>> = OnceLock::new();
 
 impl Gpu {
     /// Enqueues `out = a b + bias` by one call of cuBLASLt, where the bias has a number for each column. All
@@ -87,7 +87,7 @@ impl Gpu {
         }
         let [a_region, b_region, bias] = [a.values, b.values, bias].map(CudaNumbers::region);
         let places = Places { a: a_region, b: b_region, bias, out };
-        let shape = Shape {
+        let shape = MatmulShape {
             element,
             a: (a.size, a.transposed),
             b: (b.size, b.transposed),
@@ -99,7 +99,7 @@ impl Gpu {
         self.enqueue(shape, places)
     }
 
-    fn enqueue(&self, shape: Shape, places: Places<'_>) -> Result<bool> {
+    fn enqueue(&self, shape: MatmulShape, places: Places<'_>) -> Result<bool> {
         let stream = self.stream();
         bind(&stream)?;
         let context = stream.context();
@@ -107,7 +107,7 @@ impl Gpu {
         let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match sessions.entry(context.ordinal()) {
             Entry::Occupied(session) => session.into_mut(),
-            Entry::Vacant(place) => place.insert(Session::new(context)?),
+            Entry::Vacant(place) => place.insert(CublasLtSession::new(context)?),
         };
         let Some(handle) = &session.handle else { return Ok(false) };
         if session.plans.len() >= MOST_PLANS {
@@ -130,8 +130,8 @@ impl Gpu {
 
 /// The plan of a shape, if cuBLASLt has one. Any error of planning means that it has none, because
 /// another product and a kernel compute the same.
-fn planned(handle: &Handle, shape: &Shape) -> Option<Plan> {
-    Plan::new(handle, shape).unwrap_or_else(|error| {
+fn planned(handle: &CublasLtHandle, shape: &MatmulShape) -> Option<MatmulPlan> {
+    MatmulPlan::new(handle, shape).unwrap_or_else(|error| {
         tracing::warn!("cuBLASLt does not compute {shape:?}: {error}");
         None
     })

@@ -8,10 +8,11 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 
+use super::descriptor::Descriptor;
 use super::region::Region;
 use super::workspace::PRODUCT_BYTES;
-use super::{descriptor, recent};
-use crate::{ElementType, Error, Result};
+use super::{library_error, recent};
+use crate::{ElementType, Result};
 
 /// The oldest cuBLASLt whose functions have the declarations of this build.
 const OLDEST: usize = 120_000;
@@ -25,17 +26,13 @@ fn cuda_type(element: ElementType) -> sys::cudaDataType {
     }
 }
 
-fn lt_error(call: &'static str) -> impl Fn(CublasError) -> Error {
-    move |error| Error::Cuda { call, message: error.to_string() }
-}
-
 /// cuBLASLt on one device. It lives as long as the program.
-pub(super) struct Handle(sys::cublasLtHandle_t);
+pub(super) struct CublasLtHandle(sys::cublasLtHandle_t);
 
 // SAFETY: a handle may move between threads, and cuBLASLt lets several threads use it at a time.
-unsafe impl Send for Handle {}
+unsafe impl Send for CublasLtHandle {}
 
-impl Handle {
+impl CublasLtHandle {
     /// A handle for the device of this thread's current context; `None` if there is no library, or an
     /// old one.
     pub(super) fn new() -> Result<Option<Self>> {
@@ -45,19 +42,19 @@ impl Handle {
         if version < OLDEST {
             return Ok(None);
         }
-        let handle = result::create_handle().map_err(lt_error("cublasLtCreate"))?;
+        let handle = result::create_handle().map_err(library_error("cublasLtCreate"))?;
         Ok(Some(Self(handle)))
     }
 }
 
 /// An object of cuBLASLt.
-type Descriptor<T> = descriptor::Descriptor<T, CublasError>;
+type CublasLtDescriptor<T> = Descriptor<T, CublasError>;
 
 /// A product as cuBLASLt sees it. Its columns lie one after the other, so to it each matrix is the
 /// transposed one, and it computes `out^T = b^T a^T`. A bias of the columns of `out` is one of the
 /// rows there, which is how cuBLASLt adds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct MatmulShape {
     /// The type of all numbers. Sums are computed in f32.
     pub(super) element: ElementType,
     /// The rows and columns in memory, and whether the product takes the transposed matrix.
@@ -83,29 +80,29 @@ pub(super) struct Places<'a> {
 }
 
 /// A product, ready to be computed.
-pub(super) struct Plan {
-    product: Descriptor<sys::cublasLtMatmulDesc_t>,
+pub(super) struct MatmulPlan {
+    product: CublasLtDescriptor<sys::cublasLtMatmulDesc_t>,
     /// Of b, a and the result.
-    layouts: [Descriptor<sys::cublasLtMatrixLayout_t>; 3],
+    layouts: [CublasLtDescriptor<sys::cublasLtMatrixLayout_t>; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
 }
 
 // SAFETY: descriptors may move between threads. One thread at a time uses them, because `enqueue`
 // borrows the plan mutably.
-unsafe impl Send for Plan {}
+unsafe impl Send for MatmulPlan {}
 
 /// Whether the code says that cuBLASLt has no algorithm.
 fn is_unsupported(error: CublasError) -> bool {
     error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
 }
 
-impl Plan {
+impl MatmulPlan {
     /// `None` if cuBLASLt has no algorithm for such a product.
     ///
     /// # Errors
     /// cuBLASLt's.
-    pub(super) fn new(handle: &Handle, shape: &Shape) -> Result<Option<Self>> {
+    pub(super) fn new(handle: &CublasLtHandle, shape: &MatmulShape) -> Result<Option<Self>> {
         let layout = |size| layout(shape.element, size);
         let layouts = [layout(shape.b.0)?, layout(shape.a.0)?, layout(shape.out)?];
         let product = product(shape)?;
@@ -127,7 +124,7 @@ impl Plan {
         };
         match found {
             Err(error) if is_unsupported(error) => Ok(None),
-            Err(error) => Err(lt_error("cublasLtMatmulAlgoGetHeuristic")(error)),
+            Err(error) => Err(library_error("cublasLtMatmulAlgoGetHeuristic")(error)),
             Ok(found) => {
                 let (algorithm, workspace) = (found.algo, found.workspaceSize);
                 Ok(Some(Self { product, layouts, algorithm, workspace }))
@@ -145,7 +142,7 @@ impl Plan {
     /// and are on the stream.
     pub(super) fn enqueue(
         &mut self,
-        handle: &Handle,
+        handle: &CublasLtHandle,
         places: Places<'_>,
         workspace: Option<Region<'_>>,
         stream: CUstream,
@@ -182,7 +179,7 @@ impl Plan {
         };
         match done {
             Err(error) if is_unsupported(error) => Ok(false),
-            done => done.map(|()| true).map_err(lt_error("cublasLtMatmul")),
+            done => done.map(|()| true).map_err(library_error("cublasLtMatmul")),
         }
     }
 }
@@ -191,22 +188,22 @@ impl Plan {
 fn layout(
     element: ElementType,
     (rows, columns): (usize, usize),
-) -> Result<Descriptor<sys::cublasLtMatrixLayout_t>> {
+) -> Result<CublasLtDescriptor<sys::cublasLtMatrixLayout_t>> {
     let (height, width, stride) = (columns as u64, rows as u64, columns as i64);
     let made = result::create_matrix_layout(cuda_type(element), height, width, stride);
-    let made = made.map_err(lt_error("cublasLtMatrixLayoutCreate"))?;
-    Ok(descriptor::Descriptor(made, result::destroy_matrix_layout))
+    let made = made.map_err(library_error("cublasLtMatrixLayoutCreate"))?;
+    Ok(Descriptor(made, result::destroy_matrix_layout))
 }
 
-fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
+fn product(shape: &MatmulShape) -> Result<CublasLtDescriptor<sys::cublasLtMatmulDesc_t>> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     let compute = match shape.tf32 {
         true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
     };
     let made = result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F);
-    let made = made.map_err(lt_error("cublasLtMatmulDescCreate"))?;
-    let made = descriptor::Descriptor(made, result::destroy_matmul_desc);
+    let made = made.map_err(library_error("cublasLtMatmulDescCreate"))?;
+    let made = Descriptor(made, result::destroy_matmul_desc);
     let turn = |transposed| {
         if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
     };
@@ -218,14 +215,14 @@ fn product(shape: &Shape) -> Result<Descriptor<sys::cublasLtMatmulDesc_t>> {
 }
 
 /// Sets the address of the bias.
-fn set_bias(product: &Descriptor<sys::cublasLtMatmulDesc_t>, bias: u64) -> Result<()> {
+fn set_bias(product: &CublasLtDescriptor<sys::cublasLtMatmulDesc_t>, bias: u64) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)
 }
 
 /// Sets an attribute whose type in cuBLASLt is `T`, or an enumeration or pointer of its size.
 fn set<T>(
-    product: &Descriptor<sys::cublasLtMatmulDesc_t>,
+    product: &CublasLtDescriptor<sys::cublasLtMatmulDesc_t>,
     attribute: sys::cublasLtMatmulDescAttributes_t,
     value: &T,
 ) -> Result<()> {
@@ -233,21 +230,21 @@ fn set<T>(
     // SAFETY: the descriptor is alive, and cuBLASLt reads the bytes of `value` in the call.
     let set =
         unsafe { result::set_matmul_desc_attribute(product.0, attribute, from, size_of::<T>()) };
-    set.map_err(lt_error("cublasLtMatmulDescSetAttribute"))
+    set.map_err(library_error("cublasLtMatmulDescSetAttribute"))
 }
 
 /// Algorithms with at most [`PRODUCT_BYTES`] of workspace, for addresses that are multiples of these.
-fn preference(alignment: [u64; 3]) -> Result<Descriptor<sys::cublasLtMatmulPreference_t>> {
+fn preference(alignment: [u64; 3]) -> Result<CublasLtDescriptor<sys::cublasLtMatmulPreference_t>> {
     use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
     let made = result::create_matmul_pref();
-    let made = made.map_err(lt_error("cublasLtMatmulPreferenceCreate"))?;
-    let made = descriptor::Descriptor(made, result::destroy_matmul_pref);
+    let made = made.map_err(library_error("cublasLtMatmulPreferenceCreate"))?;
+    let made = Descriptor(made, result::destroy_matmul_pref);
     let set = |attribute, value: u64, bytes| {
         let from = (&raw const value).cast();
         // SAFETY: the descriptor is alive. The first `bytes` bytes of `value`, at most 8, are the
         // number, because the machine is little-endian.
         let set = unsafe { result::set_matmul_pref_attribute(made.0, attribute, from, bytes) };
-        set.map_err(lt_error("cublasLtMatmulPreferenceSetAttribute"))
+        set.map_err(library_error("cublasLtMatmulPreferenceSetAttribute"))
     };
     let most = PRODUCT_BYTES as u64;
     set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most, size_of::<u64>())?;

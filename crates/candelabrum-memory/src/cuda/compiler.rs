@@ -8,7 +8,7 @@ use cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
 use cudarc::nvrtc::Ptx;
 
 use super::cuda_error;
-use super::kernel_cache::{self, KernelCache};
+use super::kernel_cache::{CacheKey, KernelCache};
 use super::nvrtc::{self, Target};
 use super::region::bind;
 use crate::{ElementType, Error, Result};
@@ -38,19 +38,19 @@ impl Source {
         }
     }
 
-    fn key(self, stream: &CudaStream) -> Key {
+    fn key(self, stream: &CudaStream) -> ModuleKey {
         (stream.context().ordinal(), self.name, self.number)
     }
 }
 
 /// A source for one type of numbers on one device.
-type Key = (usize, &'static str, ElementType);
+type ModuleKey = (usize, &'static str, ElementType);
 
 /// The kernels that were used so far.
 #[derive(Default)]
 struct Compiled {
-    modules: HashMap<Key, Arc<CudaModule>>,
-    functions: HashMap<(Key, &'static str), CudaFunction>,
+    modules: HashMap<ModuleKey, Arc<CudaModule>>,
+    functions: HashMap<(ModuleKey, &'static str), CudaFunction>,
 }
 
 static COMPILED: OnceLock<Mutex<Compiled>> = OnceLock::new();
@@ -132,7 +132,7 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
     let text = [&[source.definition()], &source.text[..]].concat().concat();
     let kept = KernelCache::open().and_then(|cache| {
         // scripts/cuda/compile_kernels.py makes the same keys.
-        let key = kernel_cache::Key::of(&[&nvrtc::version()?, &options.join(" "), &text]);
+        let key = CacheKey::of(&[&nvrtc::version()?, &options.join(" "), &text]);
         Some((cache, key))
     });
     if let Some((cache, key)) = kept

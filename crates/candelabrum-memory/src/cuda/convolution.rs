@@ -5,12 +5,13 @@
 //! whole device, and another rank's kernel there may wait for this rank.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use super::cudnn::{Handle, Plan, Precision, Product};
+use super::cudnn::{ConvolutionPlan, CudnnHandle, Precision, Product};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
 use super::workspace::{Memory, workspace};
@@ -26,22 +27,22 @@ const MOST_PLANS: usize = 4096;
 const ALIGNMENT: u64 = 16;
 
 /// cuDNN on a stream.
-struct Session {
-    handle: Handle,
-    plans: HashMap<(Convolution, Product, Precision), Plan>,
+struct CudnnSession {
+    handle: CudnnHandle,
+    plans: HashMap<(Convolution, Product, Precision), ConvolutionPlan>,
 }
 
 /// A session and its stream. The context lives as long as the handle.
-struct Entry {
+struct StreamSession {
     stream: Weak<CudaStream>,
     context: Arc<CudaContext>,
-    session: Arc<Mutex<Session>>,
+    session: Arc<Mutex<CudnnSession>>,
 }
 
-static SESSIONS: OnceLock<Mutex<Vec<Entry>>> = OnceLock::new();
+static SESSIONS: OnceLock<Mutex<Vec<StreamSession>>> = OnceLock::new();
 
 /// The session of the stream, whose context is the current one of this thread.
-fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
+fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<CudnnSession>>> {
     let sessions = SESSIONS.get_or_init(Mutex::default);
     let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
     // The address of a stream that is gone is not used again while a `Weak` of it lives.
@@ -50,7 +51,7 @@ fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
         return Ok(Arc::clone(&known.session));
     }
     let context = stream.context();
-    let is_free = |entry: &&mut Entry| {
+    let is_free = |entry: &&mut StreamSession| {
         entry.stream.strong_count() == 0 && entry.context.ordinal() == context.ordinal()
     };
     if let Some(free) = sessions.iter_mut().find(is_free) {
@@ -59,9 +60,9 @@ fn session(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Session>>> {
         free.stream = Arc::downgrade(stream);
         return Ok(session);
     }
-    let session = Session { handle: Handle::new(stream)?, plans: HashMap::new() };
+    let session = CudnnSession { handle: CudnnHandle::new(stream)?, plans: HashMap::new() };
     let session = Arc::new(Mutex::new(session));
-    sessions.push(Entry {
+    sessions.push(StreamSession {
         stream: Arc::downgrade(stream),
         context: Arc::clone(context),
         session: Arc::clone(&session),
@@ -149,7 +150,7 @@ impl Gpu {
         bind(&stream)?;
         let session = session(&stream)?;
         let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
-        let Session { handle, plans } = &mut *session;
+        let CudnnSession { handle, plans } = &mut *session;
         if plans.len() >= MOST_PLANS {
             plans.clear();
         }
@@ -160,9 +161,9 @@ impl Gpu {
             _ => Precision::Bf16,
         };
         let plan = match plans.entry((*sizes, product, precision)) {
-            std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Plan::new(handle, sizes, product, precision)?)
+            Entry::Occupied(plan) => plan.into_mut(),
+            Entry::Vacant(place) => {
+                place.insert(ConvolutionPlan::new(handle, sizes, product, precision)?)
             }
         };
         let workspace = workspace(&stream, plan.workspace())?;

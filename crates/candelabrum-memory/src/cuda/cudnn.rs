@@ -9,8 +9,9 @@ use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaStream;
 
+use super::descriptor::Descriptor;
 use super::region::Region;
-use super::{descriptor, recent};
+use super::{library_error, recent};
 use crate::{Convolution, Error, Result};
 
 /// The oldest cuDNN whose functions have the declarations of this build.
@@ -22,18 +23,14 @@ const MOST_WORKSPACE: usize = 512 << 20;
 /// The most algorithms that cuDNN proposes.
 const MOST_ALGORITHMS: usize = 16;
 
-fn dnn_error(call: &'static str) -> impl Fn(CudnnError) -> Error {
-    move |error| Error::Cuda { call, message: error.to_string() }
-}
-
 /// cuDNN on one stream. It lives as long as the program.
-pub(super) struct Handle(sys::cudnnHandle_t);
+pub(super) struct CudnnHandle(sys::cudnnHandle_t);
 
 // SAFETY: a handle may move between threads. One thread at a time uses it, because every use borrows it
 // mutably or borrows a plan that is locked together with it.
-unsafe impl Send for Handle {}
+unsafe impl Send for CudnnHandle {}
 
-impl Handle {
+impl CudnnHandle {
     /// A handle for the stream, whose context is the current one of this thread.
     pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self> {
         let version = result::get_version();
@@ -56,12 +53,12 @@ impl Handle {
         // SAFETY: both are alive. The handle is not used after the stream is gone, except with
         // another one.
         let set = unsafe { result::set_stream(self.0, stream.cu_stream().cast()) };
-        set.map_err(dnn_error("cudnnSetStream"))
+        set.map_err(library_error("cudnnSetStream"))
     }
 }
 
 /// A descriptor of cuDNN.
-type Descriptor<T> = descriptor::Descriptor<T, CudnnError>;
+type CudnnDescriptor<T> = Descriptor<T, CudnnError>;
 
 /// What is computed from the other two of input, weight and result (or their gradients).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,24 +104,24 @@ enum Algorithm {
 }
 
 /// A product of a convolution, ready to be computed.
-pub(super) struct Plan {
-    xs: Descriptor<sys::cudnnTensorDescriptor_t>,
-    weight: Descriptor<sys::cudnnFilterDescriptor_t>,
-    ys: Descriptor<sys::cudnnTensorDescriptor_t>,
-    convolution: Descriptor<sys::cudnnConvolutionDescriptor_t>,
+pub(super) struct ConvolutionPlan {
+    xs: CudnnDescriptor<sys::cudnnTensorDescriptor_t>,
+    weight: CudnnDescriptor<sys::cudnnFilterDescriptor_t>,
+    ys: CudnnDescriptor<sys::cudnnTensorDescriptor_t>,
+    convolution: CudnnDescriptor<sys::cudnnConvolutionDescriptor_t>,
     algorithm: Algorithm,
     workspace: usize,
 }
 
 // SAFETY: descriptors may move between threads. One thread at a time uses them, because a plan is
 // locked together with its handle.
-unsafe impl Send for Plan {}
+unsafe impl Send for ConvolutionPlan {}
 
-impl Plan {
+impl ConvolutionPlan {
     /// # Errors
     /// cuDNN's, for instance if it cannot compute such a convolution.
     pub(super) fn new(
-        handle: &mut Handle,
+        handle: &mut CudnnHandle,
         sizes: &Convolution,
         product: Product,
         precision: Precision,
@@ -173,7 +170,7 @@ impl Plan {
         self.workspace
     }
 
-    fn find_workspace(&self, handle: &mut Handle) -> Result<usize> {
+    fn find_workspace(&self, handle: &mut CudnnHandle) -> Result<usize> {
         let (handle, xs, ys) = (handle.0, self.xs.0, self.ys.0);
         let (weight, convolution) = (self.weight.0, self.convolution.0);
         let bytes = match self.algorithm {
@@ -211,14 +208,14 @@ impl Plan {
                 )
             },
         };
-        bytes.map_err(dnn_error("cudnnGetConvolutionWorkspaceSize"))
+        bytes.map_err(library_error("cudnnGetConvolutionWorkspaceSize"))
     }
 
     /// Enqueues the product. The regions are those of input, weight and result, with the lengths of
     /// the plan's sizes and on the stream of the handle, and so is the workspace.
     pub(super) fn enqueue(
         &self,
-        handle: &mut Handle,
+        handle: &mut CudnnHandle,
         [xs, weight, ys]: [Region<'_>; 3],
         workspace: Option<Region<'_>>,
     ) -> Result<()> {
@@ -293,7 +290,7 @@ impl Plan {
                 )
             },
         };
-        done.map_err(dnn_error(call))
+        done.map_err(library_error(call))
     }
 }
 
@@ -305,8 +302,12 @@ type Candidate = (Algorithm, sys::cudnnMathType_t);
 macro_rules! algorithms {
     ($name:ident, $variant:ident, $get:path, $call:literal, ($a:ident, $b:ident, $c:ident), $perf:ty,
      $general:path) => {
-        impl Plan {
-            fn $name(&self, handle: &mut Handle, precision: Precision) -> Result<Vec<Candidate>> {
+        impl ConvolutionPlan {
+            fn $name(
+                &self,
+                handle: &mut CudnnHandle,
+                precision: Precision,
+            ) -> Result<Vec<Candidate>> {
                 let mut found = [const { MaybeUninit::<$perf>::uninit() }; MOST_ALGORITHMS];
                 let mut count = 0;
                 // SAFETY: the handle and the descriptors are alive, and `found` has the length that
@@ -323,7 +324,7 @@ macro_rules! algorithms {
                         found.as_mut_ptr().cast(),
                     )
                 };
-                asked.map_err(dnn_error($call))?;
+                asked.map_err(library_error($call))?;
                 let count = usize::try_from(count).unwrap_or(0).min(MOST_ALGORITHMS);
                 // SAFETY: cuDNN has written `count` of them.
                 let found = found[..count].iter().map(|perf| unsafe { perf.assume_init() });
@@ -382,14 +383,14 @@ fn ints(sizes: [usize; 4]) -> Result<[i32; 4]> {
 fn tensor(
     data: sys::cudnnDataType_t,
     dims: [usize; 4],
-) -> Result<Descriptor<sys::cudnnTensorDescriptor_t>> {
+) -> Result<CudnnDescriptor<sys::cudnnTensorDescriptor_t>> {
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_tensor_descriptor();
-    let made = made.map_err(dnn_error("cudnnCreateTensorDescriptor"))?;
-    let made = descriptor::Descriptor(made, result::destroy_tensor_descriptor);
+    let made = made.map_err(library_error("cudnnCreateTensorDescriptor"))?;
+    let made = Descriptor(made, result::destroy_tensor_descriptor);
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_tensor4d_descriptor(made.0, format, data, dims) };
-    set.map_err(dnn_error("cudnnSetTensor4dDescriptor"))?;
+    set.map_err(library_error("cudnnSetTensor4dDescriptor"))?;
     Ok(made)
 }
 
@@ -397,14 +398,14 @@ fn tensor(
 fn filter(
     data: sys::cudnnDataType_t,
     dims: [usize; 4],
-) -> Result<Descriptor<sys::cudnnFilterDescriptor_t>> {
+) -> Result<CudnnDescriptor<sys::cudnnFilterDescriptor_t>> {
     let (dims, format) = (ints(dims)?, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
     let made = result::create_filter_descriptor();
-    let made = made.map_err(dnn_error("cudnnCreateFilterDescriptor"))?;
-    let made = descriptor::Descriptor(made, result::destroy_filter_descriptor);
+    let made = made.map_err(library_error("cudnnCreateFilterDescriptor"))?;
+    let made = Descriptor(made, result::destroy_filter_descriptor);
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_filter4d_descriptor(made.0, data, format, dims) };
-    set.map_err(dnn_error("cudnnSetFilter4dDescriptor"))?;
+    set.map_err(library_error("cudnnSetFilter4dDescriptor"))?;
     Ok(made)
 }
 
@@ -412,13 +413,13 @@ fn filter(
 fn convolution(
     sizes: &Convolution,
     math: sys::cudnnMathType_t,
-) -> Result<Descriptor<sys::cudnnConvolutionDescriptor_t>> {
+) -> Result<CudnnDescriptor<sys::cudnnConvolutionDescriptor_t>> {
     let Convolution { stride, padding, dilation, groups, .. } = *sizes;
     let [pad_height, pad_width, down, right] = ints([padding.0, padding.1, stride.0, stride.1])?;
     let [dilation_height, dilation_width, groups, _] = ints([dilation.0, dilation.1, groups, 0])?;
     let made = result::create_convolution_descriptor();
-    let made = made.map_err(dnn_error("cudnnCreateConvolutionDescriptor"))?;
-    let made = descriptor::Descriptor(made, result::destroy_convolution_descriptor);
+    let made = made.map_err(library_error("cudnnCreateConvolutionDescriptor"))?;
+    let made = Descriptor(made, result::destroy_convolution_descriptor);
     let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
     let float = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
     // SAFETY: the descriptor is alive.
@@ -435,19 +436,19 @@ fn convolution(
             float,
         )
     };
-    set.map_err(dnn_error("cudnnSetConvolution2dDescriptor"))?;
+    set.map_err(library_error("cudnnSetConvolution2dDescriptor"))?;
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_group_count(made.0, groups) };
-    set.map_err(dnn_error("cudnnSetConvolutionGroupCount"))?;
+    set.map_err(library_error("cudnnSetConvolutionGroupCount"))?;
     set_math_type(&made, math)?;
     Ok(made)
 }
 
 fn set_math_type(
-    convolution: &Descriptor<sys::cudnnConvolutionDescriptor_t>,
+    convolution: &CudnnDescriptor<sys::cudnnConvolutionDescriptor_t>,
     math: sys::cudnnMathType_t,
 ) -> Result<()> {
     // SAFETY: the descriptor is alive.
     let set = unsafe { result::set_convolution_math_type(convolution.0, math) };
-    set.map_err(dnn_error("cudnnSetConvolutionMathType"))
+    set.map_err(library_error("cudnnSetConvolutionMathType"))
 }

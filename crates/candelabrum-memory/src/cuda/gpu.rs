@@ -12,7 +12,7 @@ use super::compiler::{Source, write_constant};
 use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
-use super::{CudaNumbers, CudaNumbersMut, Kernels, Scratch, recent};
+use super::{CudaNumbers, CudaNumbersMut, Kernels, Scratch, library_error, recent};
 use crate::{ElementType, Error, Flat, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
@@ -222,7 +222,7 @@ impl Gpu {
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         };
-        done.map_err(|error| Error::Cuda { call: "cublasGemmEx", message: error.to_string() })
+        done.map_err(library_error("cublasGemmEx"))
     }
 }
 

@@ -34,9 +34,9 @@ pub(super) struct KernelCache {
 
 /// What a compilation depends on, as a digest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Key([u8; DIGEST]);
+pub(super) struct CacheKey([u8; DIGEST]);
 
-impl Key {
+impl CacheKey {
     /// The key of these parts. Other parts give another key.
     pub(super) fn of(parts: &[&str]) -> Self {
         let mut digest = Sha256::new();
@@ -69,13 +69,13 @@ impl KernelCache {
         CACHE.get_or_init(open).as_ref()
     }
 
-    fn file(&self, key: Key) -> PathBuf {
+    fn file(&self, key: CacheKey) -> PathBuf {
         let name: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
         self.folder.join(name)
     }
 
     /// The image that was written for the key, if its file is there and whole.
-    pub(super) fn read(&self, key: Key) -> Option<Vec<u8>> {
+    pub(super) fn read(&self, key: CacheKey) -> Option<Vec<u8>> {
         let bytes = fs::read(self.file(key)).ok()?;
         let (digest, image) = bytes.strip_prefix(MAGIC)?.split_at_checked(DIGEST)?;
         (digest == digest_of(key, image)).then(|| image.to_owned())
@@ -83,7 +83,7 @@ impl KernelCache {
 
     /// Writes the image for the key. Other processes see the whole file or none. If that fails, nothing
     /// is written from then on.
-    pub(super) fn write(&self, key: Key, image: &[u8]) {
+    pub(super) fn write(&self, key: CacheKey, image: &[u8]) {
         if self.is_full.load(Ordering::Relaxed) {
             return;
         }
@@ -94,7 +94,7 @@ impl KernelCache {
         }
     }
 
-    fn try_write(&self, key: Key, image: &[u8]) -> io::Result<()> {
+    fn try_write(&self, key: CacheKey, image: &[u8]) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         file.write_all(MAGIC)?;
         file.write_all(&digest_of(key, image))?;
@@ -104,7 +104,7 @@ impl KernelCache {
     }
 }
 
-fn digest_of(key: Key, image: &[u8]) -> [u8; DIGEST] {
+fn digest_of(key: CacheKey, image: &[u8]) -> [u8; DIGEST] {
     Sha256::new().chain_update(key.0).chain_update(image).finalize().into()
 }
 

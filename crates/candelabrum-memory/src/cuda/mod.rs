@@ -49,6 +49,8 @@ mod span;
 mod tensor;
 mod workspace;
 
+use std::fmt::Display;
+
 use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
@@ -75,4 +77,9 @@ pub fn cuda_error(call: &'static str, error: DriverError) -> Error {
     let mut message = text.map_or(name.clone(), |text| format!("{name}: {text}"));
     message.push_str(&recent::suspects(error));
     Error::Cuda { call, message }
+}
+
+/// An error of another library of NVIDIA's in this call.
+fn library_error<E: Display>(call: &'static str) -> impl Fn(E) -> Error {
+    move |error| Error::Cuda { call, message: error.to_string() }
 }

@@ -19,8 +19,8 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::memory::allocate_unset;
 use super::region::Region;
-use super::{CudaSpan, CudaSpanMut, cuda_error};
-use crate::{Error, Result};
+use super::{CudaSpan, CudaSpanMut, cuda_error, library_error};
+use crate::Result;
 
 /// The bytes for cuBLAS and cuBLASLt: what NVIDIA recommends for Hopper, the most of all GPUs.
 pub(super) const PRODUCT_BYTES: usize = 32 << 20;
@@ -112,10 +112,7 @@ pub(super) fn give_to_cublas(device: &CudaDevice) -> Result<()> {
     // SAFETY: invariant (workspace). The handle has the stream as long as it lives, and all of its work is on that
     // stream.
     let set = unsafe { sys::cublasSetWorkspace_v2(*handle.handle(), at, memory.slice.len()) };
-    set.result().map_err(|error| {
-        let message = error.to_string();
-        Error::Cuda { call: "cublasSetWorkspace", message }
-    })
+    set.result().map_err(library_error("cublasSetWorkspace"))
 }
 
 /// Memory in which a kernel leaves numbers for the kernels that are launched after it, until it is dropped. Most often

@@ -1,6 +1,6 @@
 //! The places of a channel's values in a batch.
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
 use super::float::Float;
@@ -66,7 +66,7 @@ impl ChannelPlanes {
     ) {
         // A few blocks of channels per thread. The numbers of the result do not depend on the
         // blocks.
-        let blocks = if threads { 4 * team::threads() } else { 1 };
+        let blocks = if threads { 4 * thread_pool::threads() } else { 1 };
         let block = self.channels.div_ceil(blocks).max(1);
         let mut parts: Vec<PlaneParts<'_, T, N>> = Vec::new();
         parts.resize_with(self.channels.div_ceil(block), || [const { Vec::new() }; N]);

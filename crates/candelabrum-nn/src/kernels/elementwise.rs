@@ -446,7 +446,7 @@ pub(crate) fn largest<T: Float>(first: T, xs: &[T]) -> T {
     lanes.into_iter().fold(rest, larger)
 }
 
-/// `ys += xs`, by the threads of the team where there are many elements.
+/// `ys += xs`, by the threads of the pool where there are many elements.
 pub(crate) fn add_all<T: Float>(ys: &mut [T], xs: &[T]) {
     in_blocks(ys, |first, ys| {
         simd(

@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
 use super::float::Float;
@@ -98,7 +98,7 @@ impl<'a, T> MatMut<'a, T> {
         Some(MatMut { data: T::f32s_at(data)?, rows, cols, row_stride, slice: PhantomData })
     }
 
-    /// Calls `f` with each part, and with its first row and its first column, on the threads of the team.
+    /// Calls `f` with each part, and with its first row and its first column, on the threads of the pool.
     pub(crate) fn for_each_part(self, part: Part, f: impl Fn(Self, usize, usize) + Sync)
     where
         T: Send,
@@ -106,11 +106,11 @@ impl<'a, T> MatMut<'a, T> {
         match part {
             Part::Rows(rows) => {
                 let parts = self.in_rows(rows).into_par_iter().enumerate();
-                team::for_each(parts, |(number, part)| f(part, number * rows, 0));
+                thread_pool::for_each(parts, |(number, part)| f(part, number * rows, 0));
             }
             Part::Columns(columns) => {
                 let parts = self.in_columns(columns).into_par_iter().enumerate();
-                team::for_each(parts, |(number, part)| f(part, 0, number * columns));
+                thread_pool::for_each(parts, |(number, part)| f(part, 0, number * columns));
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 use gemm::Parallelism;
 
 use super::float::Float;
@@ -298,7 +298,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
 
 /// The threads that share a product of so many multiplications.
 fn threads_for(multiplications: usize) -> usize {
-    if multiplications > WORTH_THREADS { team::threads() } else { 1 }
+    if multiplications > WORTH_THREADS { thread_pool::threads() } else { 1 }
 }
 
 /// `out = left right`, or `out += left right` if `add`, with factors in bf16, if that is

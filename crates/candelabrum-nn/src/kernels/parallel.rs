@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 use super::float::Float;
 
@@ -11,16 +11,16 @@ const BLOCK: usize = 1 << 12;
 
 /// With less than about 2 microseconds of work, passing a part to another thread costs more than it saves.
 pub(crate) fn worth_threads(elements: usize) -> bool {
-    elements > 1 << 13 && team::threads() > 1
+    elements > 1 << 13 && thread_pool::threads() > 1
 }
 
-/// Calls `f` with each item, on the threads of the team if `threads`, otherwise on this one.
+/// Calls `f` with each item, on the threads of the pool if `threads`, otherwise on this one.
 pub(crate) fn for_each<I: IndexedParallelIterator>(
     threads: bool,
     items: I,
     f: impl Fn(I::Item) + Sync,
 ) {
-    if threads { team::for_each(items, f) } else { team::alone(items, f) }
+    if threads { thread_pool::for_each(items, f) } else { thread_pool::for_each_serially(items, f) }
 }
 
 /// Calls `f` with each block of `ys` and the number of its first element. The blocks depend only on

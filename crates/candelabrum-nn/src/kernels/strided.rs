@@ -11,7 +11,7 @@ use super::float::Float;
 use super::parallel::worth_threads;
 use super::transpose::{put, transpose};
 use candelabrum_memory::simd::simd;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// The number of rows of a tile. The line of each row stays in the nearest cache.
 const TILE: usize = 16;
@@ -82,7 +82,7 @@ fn split<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source
     let turns = if first.from == 1 { few.next_multiple_of(TILE) } else { few };
     let reach: usize = axes.iter().map(|axis| (axis.len - 1) * axis.to).sum();
     let blocks = destination[..=reach].par_chunks_mut(turns * first.to);
-    team::for_each(blocks.enumerate(), |(number, block)| {
+    thread_pool::for_each(blocks.enumerate(), |(number, block)| {
         let done = number * turns;
         let own = Axis { len: turns.min(first.len - done), ..*first };
         let axes = merged(&[&[own], inner].concat());

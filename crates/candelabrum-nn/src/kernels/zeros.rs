@@ -3,7 +3,7 @@
 use super::float::Float;
 use super::parallel::{in_blocks, worth_threads};
 
-/// `len` zeros. The threads of the team write them, so that each has a part of the pages of new memory.
+/// `len` zeros. The threads of the pool write them, so that each has a part of the pages of new memory.
 pub(crate) fn zeros<T: Float>(len: usize) -> Vec<T> {
     if !worth_threads(len) {
         return vec![T::default(); len];

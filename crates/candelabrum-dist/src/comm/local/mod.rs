@@ -32,7 +32,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candelabrum_memory::{Flat, team};
+use candelabrum_memory::{Flat, thread_pool};
 
 use self::cell::Cell;
 use self::cells::Cells;
@@ -153,7 +153,7 @@ impl Transport for Local {
 
     fn is_left_to_a_wait(bytes: usize, ranks: usize) -> bool {
         // All ranks are on this host, and an operation keeps a core busy.
-        bytes < LIGHT || !team::leaves_a_core_to_each(ranks)
+        bytes < LIGHT || !thread_pool::leaves_a_core_to_each(ranks)
     }
 
     fn messages(&self) -> Arc<dyn Messages> {

@@ -11,7 +11,7 @@ use crate::kernels::float::Float;
 use crate::kernels::matmul::Dst;
 use crate::kernels::parallel::{for_each, worth_threads};
 use candelabrum_memory::simd::simd;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// A convolution by a weight without elements that meet only padding.
 #[derive(Clone, Copy)]
@@ -89,9 +89,9 @@ pub(super) fn each_share<T: Float>(
     if !threads {
         return f(0..images, to);
     }
-    let share = images.div_ceil(team::threads()).max(1);
+    let share = images.div_ceil(thread_pool::threads()).max(1);
     let shares = to.par_chunks_mut(share * image).enumerate();
-    team::for_each(shares, |(number, to)| {
+    thread_pool::for_each(shares, |(number, to)| {
         let first = number * share;
         f(first..first + to.len() / image, to);
     });

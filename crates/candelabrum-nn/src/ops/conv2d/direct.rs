@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -279,10 +279,10 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
 fn weight_gradient<T: Float>(geometry: &Geometry, xs: Images<'_, T>, dys: &[T], dw: &mut [T]) {
     let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
     let taps = dw.len() / (inputs * outputs);
-    let together = inputs.div_ceil(team::threads());
+    let together = inputs.div_ceil(thread_pool::threads());
     let mut parts: Vec<Option<Transposed<T>>> = Vec::new();
     parts.resize_with(inputs.div_ceil(together), || None);
-    team::for_each(parts.par_iter_mut().enumerate(), |(number, part)| {
+    thread_pool::for_each(parts.par_iter_mut().enumerate(), |(number, part)| {
         let channels = number * together..inputs.min((number + 1) * together);
         *part = Some(dispatch(DirectWeightGradient { geometry, xs, dys, channels }));
     });

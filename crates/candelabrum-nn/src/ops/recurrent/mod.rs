@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
 pub(super) use self::cell::{Cell, Step, StepBackward};
@@ -146,7 +146,9 @@ impl<C: Cell> Fused for Recurrent<C> {
             .map(|(((gates, extra), (h, c)), ys)| GroupForward { gates, extra, h, c, ys })
             .collect();
         let biases = Biases::new::<C>(b_ih, b_hh, self.hidden);
-        team::for_each(groups.into_par_iter(), |group| group.run::<C>(self.hidden, &w_hh, &biases));
+        thread_pool::for_each(groups.into_par_iter(), |group| {
+            group.run::<C>(self.hidden, &w_hh, &biases)
+        });
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
             self.final_cell.state.get_or_init(|| c);
@@ -189,7 +191,7 @@ impl<C: Cell> Fused for Recurrent<C> {
             .collect();
         let (batch, hidden) = (self.batch, self.hidden);
         let read = Saved { gates, extra, h_prev: &h_prev, dys, batch, hidden };
-        team::for_each(groups.into_par_iter(), |group| {
+        thread_pool::for_each(groups.into_par_iter(), |group| {
             group.run::<C>(&read, &w_hh, w_hh_of_last.as_ref());
         });
         if let Some(dc0) = grads.take(6) {
@@ -258,7 +260,7 @@ impl<C: Cell> Recurrent<C> {
     fn group<T: Float>(&self, weight: &StepWeight<'_, T>) -> usize {
         let (units, width, _) = self.sizes();
         let threads = match units * width * self.steps > WORTH_THREADS {
-            true if weight.has_independent_rows() => team::threads(),
+            true if weight.has_independent_rows() => thread_pool::threads(),
             _ => 1,
         };
         // The product of a step computes tiles of 8 rows.

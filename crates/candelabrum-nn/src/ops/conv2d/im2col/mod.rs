@@ -26,7 +26,7 @@ use crate::ops::conv2d::conv::{Conv, Gradients};
 use crate::ops::conv2d::geometry::Geometry;
 use crate::ops::conv2d::images::Images;
 use candelabrum_memory::simd::simd;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// From this number of weight elements on, the threads share each product instead of the images.
 const LARGE: usize = 1 << 17;
@@ -59,7 +59,7 @@ impl<T: Float> Conv<'_, T> {
                 self.forward_chunk(&weights, xs.chunk(number, in_chunk), bias, y, true);
             }
         } else {
-            team::for_each(ys.par_chunks_mut(out_chunk).enumerate(), |(number, y)| {
+            thread_pool::for_each(ys.par_chunks_mut(out_chunk).enumerate(), |(number, y)| {
                 self.forward_chunk(&weights, xs.chunk(number, in_chunk), bias, y, false);
             });
         }
@@ -82,7 +82,7 @@ impl<T: Float> Conv<'_, T> {
     /// Whether all threads work together on one product after the other, instead of one product
     /// each.
     fn share_products(&self, parts: usize) -> bool {
-        let threads = team::threads();
+        let threads = thread_pool::threads();
         let few = if self.geometry.is_small() { parts < threads } else { self.is_large() };
         threads == 1 || parts == 1 || few
     }
@@ -163,7 +163,9 @@ impl<T: Float> Conv<'_, T> {
         if self.share_products(parts) {
             works.iter_mut().for_each(|part| self.backward_part(&turned, part, true));
         } else {
-            team::for_each(works.par_iter_mut(), |part| self.backward_part(&turned, part, false));
+            thread_pool::for_each(works.par_iter_mut(), |part| {
+                self.backward_part(&turned, part, false)
+            });
         }
         drop(works);
         for sums in sums.chunks_exact(sizes.max(1)) {

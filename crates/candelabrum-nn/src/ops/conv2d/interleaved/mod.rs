@@ -30,7 +30,7 @@ use super::geometry::Geometry;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::for_each;
 use crate::kernels::product_precision;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// Smaller patches leave the products too little work for the changes of layout around them.
 const SMALLEST_PATCH: usize = 64;
@@ -87,6 +87,6 @@ impl<T: Float> Conv<'_, T> {
 
     /// Whether the threads share the rows of interleaved images instead of the images.
     fn share_images(&self) -> bool {
-        self.geometry.batch.div_ceil(IMAGES) < team::threads()
+        self.geometry.batch.div_ceil(IMAGES) < thread_pool::threads()
     }
 }

@@ -9,7 +9,7 @@ use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch}
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
 use candelabrum_memory::simd::simd;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// Output channels that a thread computes at a time.
 const CHANNELS: usize = 16;
@@ -38,13 +38,13 @@ pub(super) fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T]
     let batch = xs.chunks(IMAGES * input.len()).zip(dys.chunks(IMAGES * output.len()));
     for (number, (xs, dys)) in batch.enumerate() {
         let each = images.par_chunks_mut(padded.len()).zip(xs.par_chunks(input.len()));
-        team::for_each(each, |(image, x)| {
+        thread_pool::for_each(each, |(image, x)| {
             simd(
                 #[inline(always)]
                 || channels_last(input, geometry.padding, x, image),
             );
         });
-        team::for_each(sums.par_chunks_mut(part).enumerate(), |(index, sums)| {
+        thread_pool::for_each(sums.par_chunks_mut(part).enumerate(), |(index, sums)| {
             let (ky, channel) = (kys.start + index / parts, index % parts * CHANNELS);
             for (image, dy) in dys.chunks_exact(output.len()).enumerate() {
                 let first = image * padded.len() + pixel(ky, kxs.start);

@@ -46,7 +46,7 @@ use super::geometry::Geometry;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
 use crate::kernels::product_precision;
-use candelabrum_memory::team;
+use candelabrum_memory::thread_pool;
 
 /// Tiles whose transforms are in the cache at the same time: whole tiles of the product on each
 /// instruction set.
@@ -79,7 +79,7 @@ impl<T: Float> Conv<'_, T> {
         convolve(problem, &TransformedWeights::new(self.weight, &problem, false), xs, ys);
         if bias.is_some() || self.activation.is_some() {
             let finish = |y: &mut [T]| self.finish(y, bias, problem.out_pixels());
-            team::for_each(ys.par_chunks_mut(self.geometry.out_image()), finish);
+            thread_pool::for_each(ys.par_chunks_mut(self.geometry.out_image()), finish);
         }
     }
 
@@ -159,8 +159,8 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
 /// Writes the gradient of the weight. The threads share the output channels.
 fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]) {
     let kernels = problem.in_channels * 9;
-    let channels = problem.out_channels.div_ceil(team::threads()).next_multiple_of(8);
-    team::for_each(dw.par_chunks_mut(channels * kernels).enumerate(), |(number, dw)| {
+    let channels = problem.out_channels.div_ceil(thread_pool::threads()).next_multiple_of(8);
+    thread_pool::for_each(dw.par_chunks_mut(channels * kernels).enumerate(), |(number, dw)| {
         let first = number * channels;
         let channels = first..first + dw.len() / kernels;
         dispatch(WinogradWeightGradient { problem, xs, dzs, channels, dw });

@@ -1,93 +1,100 @@
-//! A loop divided over the threads of a team.
+//! A loop divided over the threads of a pool.
 //!
-//! A layer of a small network is some microseconds of work. Waking a thread that sleeps costs as much.
-//! So the threads of a team wait for the next loop actively, for 0.2 ms (`crew.rs`), and sleep only then.
-//! In a training step the loops follow one another within this time.
+//! A layer of a small network is some microseconds of work. Waking a parked thread costs as much. So the
+//! workers of a pool spin for 0.2 ms until the next loop begins (`pool.rs`), and park only then. In a training
+//! step the loops follow one another within this time.
 //!
-//! The calling thread is a member of the team and works too. The number of members is the number of
-//! threads of the caller's rayon pool (`RAYON_NUM_THREADS`, or the pool in which the caller was
-//! installed), so one setting holds for these loops, for candle's and for the user's own. Members get
-//! parts of the loop that lie together, the same in each loop of this length, because the numbers of
-//! these parts may still be in their caches. A member that has finished its parts takes those of others.
+//! The calling thread works too. The threads are as many as those of the caller's rayon pool
+//! (`RAYON_NUM_THREADS`, or the pool in which the caller was installed), so one setting holds for these loops,
+//! for candle's and for the user's own. A worker gets parts of the loop that lie together, the same in each
+//! loop of this length, because the numbers of these parts may still be in its caches. A worker that has
+//! finished its parts takes those of others.
 //!
-//! Loops in a part of a loop run on the thread that works on the part.
+//! A loop in a part of a loop runs on the thread that works on the part.
 
-mod crew;
-mod job;
-mod mark;
-mod teams;
+mod lease;
+mod nested;
+mod pool;
+mod task;
 
 use std::sync::{Mutex, PoisonError};
 
 use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
 
-/// The parts into which a loop is cut for each member. With several, a member that the operating system
+/// The parts into which a loop is cut for each thread. With several, a thread that the operating system
 /// interrupts delays only one of them.
 const PARTS: usize = 4;
 
-/// The members of a team of this thread: 1 where a loop runs on this thread alone.
+/// The threads of a loop of this thread: 1 where the loop runs on this thread alone.
 pub fn threads() -> usize {
-    if mark::works_on_a_part() { 1 } else { rayon::current_num_threads() }
+    if nested::is_nested() { 1 } else { rayon::current_num_threads() }
 }
 
-/// Whether `processes` processes like this one, each with a team of this size, leave a core to each of them
+/// Whether `processes` processes like this one, each with a pool of this size, leave a core to each of them
 /// for another thread. The cores are those that this process may use.
 pub fn leaves_a_core_to_each(processes: usize) -> bool {
-    teams::cores() >= processes.saturating_mul(threads() + 1)
+    lease::cores() >= processes.saturating_mul(threads() + 1)
 }
 
-/// Calls `f` with each item, in no particular order, on the threads of the team. rayon divides the items
-/// into parts, and the team works on them. `f` must not wait for rayon's threads, because they may wait for
+/// Calls `f` with each item, in no particular order, on the threads of a pool. rayon divides the items
+/// into parts, and the pool works on them. `f` must not wait for rayon's threads, because they may wait for
 /// `f`.
 ///
 /// # Panics
 /// If `f` panics for an item. The panic reaches the caller when no call of `f` is under way any more. On a
-/// team, `f` is still called with the items of all other parts, and only the later items of the same part
+/// pool, `f` is still called with the items of all other parts, and only the later items of the same part
 /// are left out. Where this thread works alone, all later items are.
 pub fn for_each<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
-    run(items, threads(), f);
+    for_each_on(threads(), items, f);
 }
 
 /// Calls `f` with each item, in order, on this thread.
-pub fn alone<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
-    run(items, 1, f);
+pub fn for_each_serially<I: IndexedParallelIterator>(items: I, f: impl Fn(I::Item) + Sync) {
+    for_each_on(1, items, f);
 }
 
-fn run<I: IndexedParallelIterator>(items: I, threads: usize, f: impl Fn(I::Item) + Sync) {
+fn for_each_on<I: IndexedParallelIterator>(threads: usize, items: I, f: impl Fn(I::Item) + Sync) {
     let count = items.len();
-    items.with_producer(Loop { count, threads, f });
+    items.with_producer(ParallelLoop { count, threads, f });
 }
 
 /// A loop over `count` items.
-struct Loop<F> {
+struct ParallelLoop<F> {
     count: usize,
     threads: usize,
     f: F,
 }
 
-impl<T, F: Fn(T) + Sync> ProducerCallback<T> for Loop<F> {
+impl<T, F: Fn(T) + Sync> ProducerCallback<T> for ParallelLoop<F> {
     type Output = ();
 
     fn callback<P: Producer<Item = T>>(self, items: P) {
         let Self { count, threads, f } = self;
-        let parts = count.min(PARTS * threads);
-        if threads == 1 || parts < 2 {
-            return items.into_iter().for_each(f);
-        }
-        let mut rest = items;
-        let mut cut = Vec::with_capacity(parts);
-        for part in 1..parts {
-            let items;
-            (items, rest) = rest.split_at(part * count / parts - (part - 1) * count / parts);
-            cut.push(Mutex::new(Some(items)));
-        }
-        cut.push(Mutex::new(Some(rest)));
-        teams::run(threads, parts, &|part| {
-            let items = cut[part].lock().unwrap_or_else(PoisonError::into_inner).take();
-            items.into_iter().flat_map(P::into_iter).for_each(&f);
-        });
+        run(threads, count, items, &|part: P| part.into_iter().for_each(&f));
     }
+}
+
+/// Calls `work` with each part of the `count` items. The call is dynamic and not inlined, so the program has
+/// one copy of this function for each type of items, and one copy of each loop's own code.
+#[inline(never)]
+fn run<P: Producer>(threads: usize, count: usize, items: P, work: &(dyn Fn(P) + Sync)) {
+    let parts = count.min(PARTS * threads);
+    if threads == 1 || parts < 2 {
+        return work(items);
+    }
+    let mut rest = items;
+    let mut cut = Vec::with_capacity(parts);
+    for part in 1..parts {
+        let items;
+        (items, rest) = rest.split_at(part * count / parts - (part - 1) * count / parts);
+        cut.push(Mutex::new(Some(items)));
+    }
+    cut.push(Mutex::new(Some(rest)));
+    lease::run(threads, parts, &|part| {
+        let items = cut[part].lock().unwrap_or_else(PoisonError::into_inner).take();
+        items.into_iter().for_each(work);
+    });
 }
 
 #[cfg(test)]
@@ -128,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_sleep_are_woken() {
+    fn parked_workers_are_woken() {
         on_pools(|_| {
             for _ in 0..5 {
-                thread::sleep(2 * crew::ACTIVE);
+                thread::sleep(2 * pool::SPIN);
                 let calls = AtomicUsize::new(0);
                 for_each((0..64).into_par_iter(), |_| {
                     thread::sleep(Duration::from_micros(20));
@@ -150,7 +157,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(5));
                 names.lock().expect("no panic").insert(thread::current().id());
             };
-            // Other tests may have the only team for a while.
+            // Other tests may have the only pool for a while.
             for _ in 0..100 {
                 for_each((0..4 * threads).into_par_iter(), note);
                 if names.lock().expect("no panic").len() == threads {
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
         on_pools(|_| {
             for bad in [0, 13, 31] {
                 let [begun, returned] = [const { AtomicUsize::new(0) }; 2];
