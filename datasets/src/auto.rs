@@ -19,9 +19,9 @@ use crate::{
     cache::cache_dir,
     download::{HttpTransport, Remote, check_files, download},
     environment::Environment,
-    error::{Error, Result},
+    error::{Error, Fault, Result},
     mnist::Mnist,
-    mnist_files::{FILE_NAMES, missing_files},
+    mnist_files::{FILE_NAMES, missing_files, no_mnist},
     source::Source,
 };
 
@@ -55,7 +55,9 @@ impl FromStr for DatasetKind {
             "auto" => Ok(Self::Auto),
             "mnist" => Ok(Self::Mnist),
             "synthetic" => Ok(Self::Synthetic),
-            _ => Err(Error::UnknownDataset { name: name.into() }),
+            _ => Err(Error::argument(format!(
+                "{name:?} is no dataset: choose auto, mnist or synthetic"
+            ))),
         }
     }
 }
@@ -126,11 +128,8 @@ pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
         return Ok(Located { source: Source::synthetic(request.seed), note: None });
     }
     if let Some(dir) = &request.data_dir {
-        let missing: Vec<String> = missing_files(dir).into_iter().map(String::from).collect();
-        if !missing.is_empty() {
-            return Err(Error::FilesMissing { dir: dir.clone(), missing });
-        }
-        return found(dir);
+        let missing = missing_files(dir);
+        return if missing.is_empty() { found(dir) } else { Err(no_mnist(dir, &missing)) };
     }
     let mut tried = Vec::new();
     if let Some(dir) = search(request, remote, &mut tried)? {
@@ -161,21 +160,20 @@ fn search(
                 return Ok(Some(dir.clone()));
             }
             if missing.len() < FILE_NAMES.len() {
-                let missing = missing.into_iter().map(String::from).collect();
-                return Err(Error::FilesMissing { dir: dir.clone(), missing });
+                return Err(no_mnist(dir, &missing));
             }
             tried.push(format!("$MNIST_DIR {} holds none of its files", dir.display()));
         }
     }
     let Some(cache) = cache_dir(&request.environment) else {
-        tried.push(Error::NoCacheDirectory.to_string());
+        tried.push("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME".into());
         return Ok(None);
     };
     // Only the cache must contain exactly MNIST. A user's directory may contain another set of the
     // same shape.
     match check_files(remote.files, &cache) {
         Ok(()) => return Ok(Some(cache)),
-        Err(Error::FilesMissing { .. }) => {
+        Err(Error::Data { fault: Fault::Missing, .. }) => {
             tried.push(format!("not in the cache {}", cache.display()));
         }
         Err(damaged) => tried.push(format!("in the cache: {damaged}")),
@@ -197,7 +195,7 @@ fn search(
 fn found(dir: &Path) -> Result<Located> {
     let absolute = std::path::absolute(dir).map_err(Error::io("find", dir))?;
     if absolute.to_str().is_none() {
-        return Err(Error::PathNotText { path: absolute });
+        return Err(Error::no_text(absolute));
     }
     Ok(Located { source: Source::Directory(absolute), note: None })
 }

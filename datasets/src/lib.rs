@@ -54,9 +54,7 @@ pub use cache::cache_dir;
 pub use collate::Collated;
 pub use dataset::Dataset;
 pub use environment::Environment;
-pub use error::{
-    Error, IdxError, PictureError, Result, ShardError, TableError, TensorsError, TextError,
-};
+pub use error::{Error, Fault, Place, Result};
 pub use folder::{FolderOptions, ImageFolder};
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;

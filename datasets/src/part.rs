@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::{
     dataset::Dataset,
     digest::sha256,
-    error::{Error, Result},
+    error::{Error, Result, check_count},
     partition::{Partition, Remainder, partition},
     pass::Pass,
 };
@@ -68,9 +68,7 @@ impl<D: Dataset> Part<D> {
         if let Some(&sample) = samples.iter().find(|&&sample| sample as usize >= len) {
             return Err(Error::NoSuchSample { sample: sample as usize, len });
         }
-        if u32::try_from(samples.len()).is_err() {
-            return Err(Error::TooManySamples { len: samples.len() });
-        }
+        check_count(samples.len())?;
         let shared_by = whole.shared_by();
         Ok(Self { whole, samples: Samples::Chosen(samples), dropped: 0, shared_by })
     }

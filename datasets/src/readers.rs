@@ -68,7 +68,9 @@ impl<T: Send + 'static> Readers<T> {
             let shared = Arc::clone(&readers.shared);
             let builder = Builder::new().name("candelabrum-batches".into());
             let thread = builder.spawn(move || shared.run());
-            readers.threads.push(thread.map_err(|source| Error::LoaderThread { source })?);
+            readers.threads.push(thread.map_err(|error| Error::Thread {
+                what: format!("cannot start the thread that prepares batches: {error}"),
+            })?);
         }
         Ok(readers)
     }
@@ -103,8 +105,11 @@ impl<T> Shared<T> {
     fn read(&self, number: usize) -> Result<T> {
         // After a panic nothing more is read here, and what the reader shares with others is behind
         // locks.
-        catch_unwind(AssertUnwindSafe(|| (self.read)(number)))
-            .unwrap_or_else(|panic| Err(Error::LoaderPanicked { message: panic_message(&*panic) }))
+        catch_unwind(AssertUnwindSafe(|| (self.read)(number))).unwrap_or_else(|panic| {
+            let message = panic_message(&*panic);
+            let what = format!("the thread that prepares batches panicked: {message}");
+            Err(Error::Thread { what })
+        })
     }
 }
 
@@ -256,9 +261,9 @@ mod tests {
             let read = |number| match number {
                 5 => {
                     std::thread::sleep(Duration::from_millis(10));
-                    Err(Error::EmptyDataset)
+                    Err(Error::custom("item 5"))
                 }
-                9 => Err(Error::ZeroBatchSize),
+                9 => Err(Error::custom("item 9")),
                 _ => {
                     wait_a_little(number);
                     Ok(number)
@@ -266,7 +271,7 @@ mod tests {
             };
             let (items, message) = until_error(read, threads);
             assert_eq!(items, [0, 1, 2, 3, 4], "{threads} threads");
-            assert_eq!(message, Error::EmptyDataset.to_string());
+            assert_eq!(message, "item 5");
         }
     }
 

@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor, WithDType};
 
 use crate::{
     collate::Collated,
-    error::{Result, TensorsError},
+    error::{Error, Result},
 };
 
 /// A sample, several of which make a batch.
@@ -38,15 +38,18 @@ impl Stack for Tensor {
     /// B tensors (..) -> (B, ..)
     fn stack(samples: Vec<Self>) -> Result<Tensor> {
         let Some(first) = samples.first() else {
-            return Err(TensorsError::Count { got: 0, needed: None }.into());
+            return Err(no_tensors());
         };
         for (place, sample) in samples.iter().enumerate() {
             if sample.shape() != first.shape() || sample.dtype() != first.dtype() {
-                let (shape, first_shape) = (sample.shape().clone(), first.shape().clone());
-                let (dtype, first_dtype) = (sample.dtype(), first.dtype());
-                let unequal =
-                    TensorsError::Unequal { place, dtype, shape, first_dtype, first_shape };
-                return Err(unequal.into());
+                return Err(Error::argument(format!(
+                    "sample {place} of the batch is {:?} {:?}, the first one is {:?} {:?}: crop, pad \
+                     or convert them to one shape and type",
+                    sample.dtype(),
+                    sample.shape(),
+                    first.dtype(),
+                    first.shape()
+                )));
             }
         }
         Ok(Tensor::stack(&samples, 0)?.detach())
@@ -65,13 +68,15 @@ impl Stack for Vec<Tensor> {
         let expected = samples.first().map_or(0, Vec::len);
         if expected == 0 {
             // A batch of no tensors would count as one without samples.
-            return Err(TensorsError::Count { got: 0, needed: None }.into());
+            return Err(no_tensors());
         }
         let mut columns: Vec<Vec<Tensor>> = vec![Vec::with_capacity(samples.len()); expected];
         for (place, sample) in samples.into_iter().enumerate() {
             if sample.len() != expected {
                 let got = sample.len();
-                return Err(TensorsError::UnequalCount { place, got, expected }.into());
+                return Err(Error::argument(format!(
+                    "sample {place} of the batch has {got} tensors, the first one has {expected}"
+                )));
             }
             columns.iter_mut().zip(sample).for_each(|(column, tensor)| column.push(tensor));
         }
@@ -81,6 +86,10 @@ impl Stack for Vec<Tensor> {
     fn stack_none(like: Self) -> Result<Vec<Tensor>> {
         like.into_iter().map(<Tensor as Stack>::stack_none).collect()
     }
+}
+
+fn no_tensors() -> Error {
+    Error::argument("0 tensors, the batch has at least 1")
 }
 
 /// Numbers -> (B,)

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     dataset::Dataset,
     digest::{hexadecimal, sampled},
-    error::{Error, Result, TextError},
+    error::{Error, Fault, Result, check_count},
     pass::Pass,
     vocabulary::Vocabulary,
 };
@@ -115,7 +115,10 @@ impl TextDataset {
         }
         let text = String::from_utf8(content).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();
-            TextError::NotUtf8 { path: path.into(), offset }
+            let what = format!(
+                "not UTF-8 at byte {offset}: convert the file, or use the vocabulary of bytes"
+            );
+            Fault::Unsupported.at(path, what)
         })?;
         Self::of_text(&text, vocabulary, length, stride)
     }
@@ -136,8 +139,9 @@ impl TextDataset {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let bytes = file.metadata().map_err(Error::io("open", path))?.len();
         if !bytes.is_multiple_of(width.bytes() as u64) {
-            let path = path.into();
-            return Err(TextError::PartialToken { path, bytes, width: width.bytes() }.into());
+            let width = width.bytes();
+            let what = format!("{bytes} bytes are not a whole number of tokens of {width} bytes");
+            return Err(Fault::Corrupt.at(path, what));
         }
         let count = (bytes / width.bytes() as u64) as usize;
         let (file, path) = (Arc::new(file), path.into());
@@ -153,7 +157,9 @@ impl TextDataset {
         if matches!(dtype, DType::U32 | DType::I64) || dtype == DType::U8 && largest < 256 {
             return Ok(Self { dtype, ..self });
         }
-        Err(TextError::TokenType { largest, dtype }.into())
+        Err(Error::argument(format!(
+            "tokens up to {largest} as {dtype:?}: choose u8 for tokens below 256, u32 or i64"
+        )))
     }
 
     /// The number of tokens in the text.
@@ -171,15 +177,20 @@ impl TextDataset {
 
     fn of(tokens: Tokens, length: usize, stride: usize) -> Result<Self> {
         if length == 0 || stride == 0 {
-            return Err(TextError::Window { length, stride }.into());
+            return Err(Error::argument(format!(
+                "windows of {length} tokens every {stride} tokens: both must be at least 1"
+            )));
         }
         if tokens.len() <= length {
-            return Err(TextError::TooShort { tokens: tokens.len(), length }.into());
+            return Err(Error::argument(format!(
+                "a text of {} tokens has no window of {length} tokens and their targets: {} are \
+                 needed",
+                tokens.len(),
+                length.saturating_add(1)
+            )));
         }
         let data = Self { tokens, length, stride, dtype: DType::U32, sha256: Arc::default() };
-        if u32::try_from(data.len()).is_err() {
-            return Err(Error::TooManySamples { len: data.len() });
-        }
+        check_count(data.len())?;
         Ok(data)
     }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::error::{Result, TextError};
+use crate::error::{Error, Result};
 
 /// The tokens of a text.
 ///
@@ -73,8 +73,11 @@ impl Vocabulary {
                 let token = |(offset, character)| {
                     let found = characters.binary_search(&character);
                     found.map(|token| token as u32).map_err(|_| {
-                        TextError::UnknownCharacter { character, offset, vocabulary: self.len() }
-                            .into()
+                        Error::argument(format!(
+                            "the character {character:?} at byte {offset} is not among the {} of \
+                             the vocabulary: make it of all texts",
+                            self.len()
+                        ))
                     })
                 };
                 text.char_indices().map(token).collect()
@@ -87,7 +90,10 @@ impl Vocabulary {
     /// # Errors
     /// A token that is not in the vocabulary.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        let unknown = |token| TextError::UnknownToken { token, vocabulary: self.len() }.into();
+        let unknown = |token| {
+            let len = self.len();
+            Error::argument(format!("token {token} of a vocabulary of {len}: tokens count from 0"))
+        };
         match &self.0 {
             Tokens::Bytes => {
                 let byte = |&token| u8::try_from(token).map_err(|_| unknown(token));

@@ -7,7 +7,7 @@ mod common;
 use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
 use candelabrum_datasets::{
-    DatasetKind, Environment, Error, Located, Request, Source,
+    DatasetKind, Environment, Error, Fault, Located, Request, Source,
     download::{Body, MNIST_MIRRORS, Remote, RemoteFile},
     locate_with,
 };
@@ -195,7 +195,9 @@ fn a_corrupt_file_in_a_named_place_is_an_error_and_never_synthetic() {
     }
     fs::remove_file(dir.join("train-images-idx3-ubyte")).unwrap();
     let error = locate(&environment).0.unwrap_err();
-    assert!(matches!(&error, Error::FilesMissing { missing, .. } if missing.len() == 1), "{error}");
+    assert!(matches!(error, Error::Data { fault: Fault::Missing, .. }), "{error}");
+    let expected = "not an MNIST directory: train-images-idx3-ubyte not found";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
 #[test]

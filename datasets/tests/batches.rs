@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
 use candelabrum_datasets::{
-    Augmentation, BatchOptions, Batches, DistributedSampler, Error, ImageDataset, Mnist, Remainder,
+    Augmentation, BatchOptions, Batches, DistributedSampler, ImageDataset, Mnist, Remainder,
     SamplerConfig, Scaling,
 };
 use candle_core::{DType, Tensor};
@@ -160,16 +160,18 @@ fn images_come_in_the_type_of_the_options() {
 #[test]
 fn a_scaling_for_another_number_of_channels_is_an_error() {
     let options = BatchOptions { scaling: Scaling::IMAGENET, ..BatchOptions::default() };
-    let error = digits().epoch_batches(&sampler(0, 1, 4), 0, &options).unwrap_err();
-    assert!(matches!(error, Error::ScalingChannels { means: 3, channels: 1, .. }), "{error}");
+    let error = digits().epoch_batches(&sampler(0, 1, 4), 0, &options).unwrap_err().to_string();
+    assert!(error.contains("3 means") && error.contains("1 channel"), "{error}");
 }
 
 #[test]
 fn a_sampler_for_another_dataset_is_an_error() {
     let sampler = DistributedSampler::sequential(50, 10).unwrap();
     let error = digits().epoch_batches(&sampler, 0, &BatchOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::SamplerLength { sampler: 50, dataset: 103 }), "{error}");
-    assert!(matches!(digits().batches(0), Err(Error::ZeroBatchSize)));
+    let expected = "the sampler counts 50 samples, the dataset has 103";
+    assert!(error.to_string().starts_with(expected), "{error}");
+    let error = digits().batches(0).unwrap_err().to_string();
+    assert_eq!(error, "--batch-size 0: a batch needs at least 1 sample");
 }
 
 #[test]

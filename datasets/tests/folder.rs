@@ -5,8 +5,8 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use candelabrum_datasets::{
-    Augmentation, Batch, Dataset, Error, FolderOptions, ImageFolder, ImagePipeline, Part, Pass,
-    PictureError, RandomResizedCrop, Resize, Scaling,
+    Augmentation, Batch, Dataset, Error, Fault, FolderOptions, ImageFolder, ImagePipeline, Part,
+    Pass, RandomResizedCrop, Resize, Scaling,
 };
 use image::{GrayImage, Luma, Rgb, RgbImage};
 use tempfile::TempDir;
@@ -135,8 +135,9 @@ fn pictures_that_are_not_read_are_an_error_unless_they_shall_be_left_out() {
     fs::create_dir(root.path().join("elk")).unwrap();
     fs::write(root.path().join("elk/x.webp"), "").unwrap();
     let options = FolderOptions { ignore_others: true, ..FolderOptions::default() };
-    let error = ImageFolder::open_with(root.path(), gray([1, 1]), &options).unwrap_err();
-    assert!(matches!(error, Error::Picture(PictureError::EmptyClass { .. })), "{error}");
+    let error =
+        ImageFolder::open_with(root.path(), gray([1, 1]), &options).unwrap_err().to_string();
+    assert!(error.contains("elk: no files with the ending png"), "{error}");
 }
 
 #[test]
@@ -233,8 +234,8 @@ fn the_window_of_an_evaluation_lies_in_the_center() {
         "{error}"
     );
     assert!(ImagePipeline::rgb([0, 5]).is_err() && ImagePipeline::gray([5, 1 << 17]).is_err());
-    let error = gray([1, 1]).scaled(Scaling::IMAGENET).unwrap_err();
-    assert!(matches!(error, Error::ScalingChannels { means: 3, channels: 1, .. }));
+    let error = gray([1, 1]).scaled(Scaling::IMAGENET).unwrap_err().to_string();
+    assert!(error.contains("3 means") && error.contains("1 channel"), "{error}");
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn a_corrupt_file_is_an_error_that_names_it() {
         fs::write(root.path().join("cat/a.png"), content).unwrap();
         for pass in [EVALUATION, Pass::training(0, 0)] {
             let error = data.read(&[1, 0], &pass).unwrap_err();
-            assert!(matches!(error, Error::Picture(PictureError::File { .. })), "{error}");
+            assert!(matches!(error, Error::Data { fault: Fault::Corrupt, .. }), "{error}");
             assert!(error.to_string().contains("cat/a.png: not a readable image"), "{error}");
         }
     }
@@ -339,8 +340,8 @@ fn corrupt_files_are_replaced_in_training_left_out_in_an_evaluation_and_counted(
     assert_eq!(data.read(&[2], &EVALUATION).unwrap().xs.dims(), [0, 1, 2, 2]);
     assert_eq!(data.clone().corrupt(), 2, "clones share the count");
     fs::write(root.path().join("cat/b.jpg"), "gone").unwrap();
-    let error = data.read(&[1], &training).unwrap_err();
-    assert!(matches!(error, Error::Picture(PictureError::AllCorrupt { files: 3, .. })), "{error}");
+    let error = data.read(&[1], &training).unwrap_err().to_string();
+    assert!(error.contains("none of the 3 files is a readable image"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use candelabrum_datasets::{Error, ShardError, ShardOptions, Shards};
+use candelabrum_datasets::{ShardOptions, Shards};
 use tar::{EntryType, Header};
 use tempfile::TempDir;
 
@@ -85,8 +85,7 @@ fn keys(content: &[u8]) -> Vec<String> {
 /// The message after the name of the file.
 fn message(content: &[u8]) -> String {
     let Opened { path, shards, .. } = open(content);
-    let Err(Error::Shard(error)) = shards else { panic!("{shards:?}") };
-    let text = error.to_string();
+    let text = shards.unwrap_err().to_string();
     let name = format!("{}: ", path.display());
     text.strip_prefix(&name).unwrap_or_else(|| panic!("{text}")).to_owned()
 }
@@ -303,8 +302,8 @@ fn a_shard_that_gnu_tar_has_packed_is_read_or_refused_for_its_links() {
             let shards = Shards::open([&path], &ShardOptions::default()).unwrap();
             assert_eq!(shards.record(1).unwrap().part("jpg").unwrap(), b"000.jpg");
             assert!(pack(&[format, blocks]));
-            let error = Shards::open([&path], &ShardOptions::default()).unwrap_err();
-            assert!(matches!(error, Error::Shard(ShardError::Unusable { .. })), "{error}");
+            let error = Shards::open([&path], &ShardOptions::default()).unwrap_err().to_string();
+            assert!(error.contains("is a sparse file"), "{error}");
         }
     }
 }

@@ -81,7 +81,8 @@ fn a_panic_in_a_users_function_is_an_error() {
 fn a_sampler_for_another_number_of_samples_is_an_error() {
     let data = Arc::new(noisy(10));
     let error = Loader::new(data, single(9, 2, 0), LoaderOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::SamplerLength { sampler: 9, dataset: 10 }), "{error}");
+    let expected = "the sampler counts 9 samples, the dataset has 10";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 #[test]
