@@ -75,18 +75,11 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
         self
     }
 
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
-    }
-
-    /// Divides by the largest average of squares so far.
-    #[must_use]
-    pub fn amsgrad(mut self) -> Self {
-        self.rule.amsgrad = true;
-        self
+    setters! {
+        /// The number added to the square root, outside of it.
+        eps;
+        /// Divides by the largest average of squares so far.
+        amsgrad = true;
     }
 }
 

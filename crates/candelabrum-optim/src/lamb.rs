@@ -58,11 +58,9 @@ impl Lamb {
         self
     }
 
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
+    setters! {
+        /// The number added to the square root, outside of it.
+        eps;
     }
 }
 

@@ -53,32 +53,15 @@ impl RmsProp {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    /// The share of the average of squares that each step keeps.
-    #[must_use]
-    pub fn alpha(mut self, alpha: f64) -> Self {
-        self.rule.alpha = alpha;
-        self
-    }
-
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
-    }
-
-    /// The share of the velocity that each step keeps.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.rule.momentum = momentum;
-        self
-    }
-
-    /// Divides by the standard deviation instead of the root mean square.
-    #[must_use]
-    pub fn centered(mut self) -> Self {
-        self.rule.centered = true;
-        self
+    setters! {
+        /// The share of the average of squares that each step keeps.
+        alpha;
+        /// The number added to the square root, outside of it.
+        eps;
+        /// The share of the velocity that each step keeps.
+        momentum;
+        /// Divides by the standard deviation instead of the root mean square.
+        centered = true;
     }
 }
 
