@@ -6,7 +6,7 @@
 //! label order are MNIST's: 28 x 28 bytes, ten classes, balanced and shuffled.
 //!
 //! The distortions make the task hard enough to be useful: a linear model stays below 92% test
-//! accuracy (`tests/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
+//! accuracy (`tests/it/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
 //! a few epochs.
 //!
 //! Sample i depends only on (seed, set, i), for any number of samples or threads. Only

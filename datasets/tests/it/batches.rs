@@ -1,7 +1,5 @@
 //! From a dataset to tensors.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use candelabrum_datasets::{
     Augmentation, BatchOptions, Batches, DistributedSampler, ImageDataset, Mnist, Remainder,
     SamplerConfig, Scaling,

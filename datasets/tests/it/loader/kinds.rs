@@ -14,7 +14,7 @@ use candelabrum_datasets::{
 use candle_core::{Device, Tensor};
 use image::{GrayImage, Luma};
 
-use crate::contents::Open;
+use super::contents::Open;
 
 /// What is done with a dataset of each kind.
 pub(crate) trait ForEach {

@@ -1,7 +1,5 @@
 //! Folders of images: classes, sizes, windows, and files that are no images.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use candelabrum_datasets::{

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use candelabrum_datasets::{Dataset, ShardOptions, Shards, Shuffle, shards_in};
 
-use crate::{
+use super::{
     contents::{all, loader, single},
     kinds::{numbers, write_numbers},
 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candelabrum_datasets::{Dataset, DistributedSampler, Remainder, SamplerConfig, Shuffle};
 
-use crate::{
+use super::{
     contents::{Open, Row, all, loader},
     kinds::{ForEach, for_each_kind},
 };

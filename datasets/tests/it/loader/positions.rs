@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candelabrum_datasets::{Dataset, LoaderPosition, Shuffle};
 
-use crate::{
+use super::{
     contents::{Open, Row, all, loader, rows, single},
     kinds::{ForEach, for_each_kind, noisy},
 };

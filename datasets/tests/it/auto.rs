@@ -1,17 +1,13 @@
 //! The choice of the data, and the messages about it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
-mod common;
-
 use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
+use crate::mnist_files::{GOOD, good_files, write_good};
 use candelabrum_datasets::{
     DatasetKind, Environment, Error, Fault, Located, Request, Source,
     download::{Body, MNIST_MIRRORS, Remote, RemoteFile},
     locate_with,
 };
-use common::{GOOD, good_files, write_good};
 
 /// Locates without a network. Also returns the number of requests to the network.
 fn locate(request: &Request) -> (Result<Located, Error>, usize) {

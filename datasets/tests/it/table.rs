@@ -1,7 +1,5 @@
 //! Tables of text: what is read, and which cell is wrong.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use candelabrum_datasets::{CsvConfig, CsvTable, CsvTargets, Dataset, Error, Pass, Result};
 use candle_core::DType;
 
@@ -17,8 +15,10 @@ fn read(text: &str, config: &CsvConfig) -> Result<CsvTable> {
     CsvTable::read(text.as_bytes(), "trees.csv", config)
 }
 
-fn message(text: &str, config: &CsvConfig) -> String {
-    read(text, config).unwrap_err().to_string()
+/// Checks the error of a table: how its message begins after the name of the file.
+fn refused(text: &str, config: &CsvConfig, expected: &str) {
+    let message = read(text, config).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("trees.csv{expected}")), "{text:?}: {message}");
 }
 
 #[test]
@@ -66,10 +66,7 @@ fn a_second_table_has_the_labels_of_the_first() {
     let batch = second.dataset().unwrap().read(&[0, 1], &Pass::evaluation()).unwrap();
     assert_eq!(batch.ys.to_vec1::<u32>().unwrap(), [2, 1], "not 1 and 0");
     let text = "width,height,kind,rings\n1,1,oak,1\n2,2,birch,2\n";
-    assert_eq!(
-        message(text, &config),
-        "trees.csv, line 3: \"birch\" is not one of the 3 known classes"
-    );
+    refused(text, &config, ", line 3: \"birch\" is not one of the 3 known classes");
 }
 
 #[test]
@@ -86,15 +83,13 @@ fn a_bad_cell_is_named_by_file_line_and_column() {
         [("wide", "\"wide\""), ("", "\"\""), ("NaN", "\"NaN\""), ("inf", "\"inf\"")]
     {
         let text = TREES.replace("3,2.5,oak", &format!("{cell},2.5,oak"));
-        let expected = format!("trees.csv, line 4, column \"width\": {shown} is no finite number");
-        assert_eq!(message(&text, &class), expected);
+        let expected = format!(", line 4, column \"width\": {shown} is no finite number");
+        refused(&text, &class, &expected);
     }
-    let text = TREES.replace("2.5,oak", "2.5, ");
-    let expected = "trees.csv, line 4, column \"kind\": no class: fill the cell or delete the row";
-    assert_eq!(message(&text, &class), expected);
+    let expected = ", line 4, column \"kind\": no class: fill the cell or delete the row";
+    refused(&TREES.replace("2.5,oak", "2.5, "), &class, expected);
     // A quoted cell may have several lines.
-    let text = "x,kind\n1,\"a\nb\"\noops,c\n";
-    assert!(message(text, &class).starts_with("trees.csv, line 4, column \"x\""));
+    refused("x,kind\n1,\"a\nb\"\noops,c\n", &class, ", line 4, column \"x\"");
     let text = TREES.replace(",30", ",thirty");
     let error = read(&text, &CsvConfig::numbers(["rings"])).unwrap_err();
     let Error::Data { place, .. } = &error else { panic!("{error}") };
@@ -106,38 +101,30 @@ fn a_bad_cell_is_named_by_file_line_and_column() {
 fn rows_of_other_lengths_are_named_by_their_lines() {
     let class = CsvConfig::class("kind");
     let short = TREES.replace("3,2.5,oak,30", "3,2.5,oak");
-    assert_eq!(message(&short, &class), "trees.csv, line 4: 3 cells, the header has 4");
+    refused(&short, &class, ", line 4: 3 cells, the header has 4");
     let long = TREES.replace("3,2.5,oak,30", "3,2.5,oak,30,");
-    assert_eq!(message(&long, &class), "trees.csv, line 4: 5 cells, the header has 4");
+    refused(&long, &class, ", line 4: 5 cells, the header has 4");
 }
 
 #[test]
 fn columns_that_do_not_exist_or_exist_twice_are_errors() {
-    let expected = "trees.csv: no column \"type\"; the header has width, height, kind, rings";
-    assert_eq!(message(TREES, &CsvConfig::class("type")), expected);
+    let expected = ": no column \"type\"; the header has width, height, kind, rings";
+    refused(TREES, &CsvConfig::class("type"), expected);
     let config = CsvConfig { inputs: Some(vec!["depth".into()]), ..CsvConfig::class("kind") };
-    assert!(message(TREES, &config).starts_with("trees.csv: no column \"depth\""));
+    refused(TREES, &config, ": no column \"depth\"");
     let twice = TREES.replace(" height ", "width");
     let config = CsvConfig { inputs: Some(vec!["width".into()]), ..CsvConfig::class("kind") };
-    assert_eq!(
-        message(&twice, &config),
-        "trees.csv: several columns \"width\": rename all but one"
-    );
+    refused(&twice, &config, ": several columns \"width\": rename all but one");
 }
 
 #[test]
 fn tables_without_rows_or_columns_are_errors() {
-    let empty = |text, config: &CsvConfig| {
-        let error = message(text, config);
-        assert!(error.ends_with("none may be 0"), "{text:?}: {error}");
-    };
-    empty("x,kind\n", &CsvConfig::class("kind"));
-    empty("kind\na\n", &CsvConfig::class("kind"));
-    empty(
-        "x\n1\n",
-        &CsvConfig { inputs: None, targets: CsvTargets::Numbers(vec![]), delimiter: b',' },
-    );
-    assert!(message("", &CsvConfig::class("y")).starts_with("trees.csv: no column \"y\""));
+    let class = CsvConfig::class("kind");
+    refused("x,kind\n", &class, ": 0 rows, 1 columns of inputs and 1 of targets: none may be 0");
+    refused("kind\na\n", &class, ": 1 rows, 0 columns of inputs and 1 of targets");
+    let no_targets = CsvConfig { targets: CsvTargets::Numbers(vec![]), ..class };
+    refused("x\n1\n", &no_targets, ": 1 rows, 1 columns of inputs and 0 of targets");
+    refused("", &CsvConfig::class("y"), ": no column \"y\"");
     let bytes = [b"x,y\n1,".as_slice(), &[0xff], b"\n"].concat();
     let error = CsvTable::read(&bytes[..], "trees.csv", &CsvConfig::class("y")).unwrap_err();
     assert_eq!(error.to_string(), "trees.csv, line 2: not UTF-8: convert the file");
@@ -252,9 +239,8 @@ fn a_number_that_would_be_another_one_is_an_error_wherever_it_is_written() {
         ("-9007199254740993", "-9007199254740992"),
         ("1600000001123456789", "1600000001123456800"),
     ] {
-        let error = message(&format!("x,y\n1,a\n{cell},b\n"), &class);
-        let expected = format!("trees.csv, line 3, column \"x\": {cell} would become {number}: ");
-        assert!(error.starts_with(&expected), "{error}");
+        let expected = format!(", line 3, column \"x\": {cell} would become {number}: ");
+        refused(&format!("x,y\n1,a\n{cell},b\n"), &class, &expected);
     }
     // Numbers whose rounding does not matter, and those that f32 has.
     let text = "x,z,y\n0.123456789,16777216,a\n0.987654321,1.5e10,b\n52.52000659999,6.02e23,c\n";
@@ -273,12 +259,9 @@ fn a_number_that_would_be_another_one_is_an_error_wherever_it_is_written() {
 fn a_column_without_a_name_or_with_that_of_another_one_is_no_input() {
     let class = CsvConfig::class("y");
     // What pandas writes, and a separator at the end of each line.
-    let index = message(",x,y\n0,1,a\n1,2,b\n", &class);
-    assert!(index.starts_with("trees.csv: column 1 of 3 has no name"), "{index}");
-    let trailing = message("x,y,\n1,a,\n", &class);
-    assert!(trailing.starts_with("trees.csv: column 3 of 3 has no name"), "{trailing}");
-    let twice = message("x,x,y\n1,2,a\n", &class);
-    assert_eq!(twice, "trees.csv: several columns \"x\": rename all but one");
+    refused(",x,y\n0,1,a\n1,2,b\n", &class, ": column 1 of 3 has no name");
+    refused("x,y,\n1,a,\n", &class, ": column 3 of 3 has no name");
+    refused("x,x,y\n1,2,a\n", &class, ": several columns \"x\": rename all but one");
     // Chosen inputs leave the others out.
     let config = CsvConfig { inputs: Some(vec!["x".into()]), ..class };
     let table = read(",x,z,z,y\n0,1,1,1,a\n1,2,1,1,b\n", &config).unwrap();
@@ -288,21 +271,17 @@ fn a_column_without_a_name_or_with_that_of_another_one_is_no_input() {
 #[test]
 fn a_quote_in_a_wrong_place_takes_no_rows_away() {
     let class = CsvConfig::class("y");
-    let text = message("x,y\n1,\"a\n2,b\n3,c\n", &class);
-    assert!(text.starts_with("trees.csv, line 2: the quote of a cell is not closed"), "{text}");
-    let text = message("x,y\n1,\"a\n2,\"b\"\n3,c\n", &class);
-    assert!(text.starts_with("trees.csv, line 3: text follows the quote"), "{text}");
-    let text = message("x,y\n\"1,a\n2,b\n", &class);
-    assert!(text.starts_with("trees.csv, line 2: the quote"), "{text}");
+    refused("x,y\n1,\"a\n2,b\n3,c\n", &class, ", line 2: the quote of a cell is not closed");
+    refused("x,y\n1,\"a\n2,\"b\"\n3,c\n", &class, ", line 3: text follows the quote");
+    refused("x,y\n\"1,a\n2,b\n", &class, ", line 2: the quote");
     // A long cell that is still being read when another one is wrong.
-    let text = message(&format!("x,y\noops,a\n1,\"{}\"\n", "long\n".repeat(99_999)), &class);
-    assert!(text.starts_with("trees.csv, line 2, column \"x\": \"oops\""), "{text}");
+    let long = format!("x,y\noops,a\n1,\"{}\"\n", "long\n".repeat(99_999));
+    refused(&long, &class, ", line 2, column \"x\": \"oops\"");
     let table = read("x,y\n1,\"a \"\"b\"\"\" \n\n2,5\" pipe\n", &class).unwrap();
     assert_eq!(table.classes(), ["5\" pipe", "a \"b\""]);
 }
 
 #[test]
 fn the_zeros_of_an_unfinished_file_are_no_part_of_a_class() {
-    let text = message("x,y\n1,a\n2,b\0\0\0", &CsvConfig::class("y"));
-    assert!(text.starts_with("trees.csv, line 3: a zero byte"), "{text}");
+    refused("x,y\n1,a\n2,b\0\0\0", &CsvConfig::class("y"), ", line 3: a zero byte");
 }

@@ -1,7 +1,5 @@
 //! Shards: what is in them, how they are read, and shards that are cut short, damaged or odd.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},

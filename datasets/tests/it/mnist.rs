@@ -1,16 +1,12 @@
 //! Four files as one dataset.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
-mod common;
-
 use std::{
     env, fs,
     path::{Path, PathBuf},
 };
 
+use crate::mnist_files::{gzip, images, labels, write_good};
 use candelabrum_datasets::{Error, Fault, Mnist, Remainder};
-use common::{gzip, images, labels, write_good};
 
 /// Opens a directory of good files after `spoil` has changed it.
 fn open_after(spoil: impl FnOnce(&Path)) -> Result<Mnist, Error> {

@@ -1,7 +1,5 @@
 //! Downloads, from memory and from a server on this machine.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use std::{
     cell::RefCell,
     fs,

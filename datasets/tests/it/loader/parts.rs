@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use candelabrum_datasets::{Dataset, Error, Part, Remainder, ShardOptions, Shards, Shuffle};
 
-use crate::{
+use super::{
     contents::{Row, all, loader, single},
     kinds::{numbers, write_numbers},
 };

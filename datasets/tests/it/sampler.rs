@@ -1,7 +1,5 @@
 //! Properties of the sampler that make runs with different numbers of ranks equal.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
-
 use candelabrum_datasets::{DistributedSampler, EpochOrder, Remainder, SamplerConfig};
 use proptest::prelude::*;
 

@@ -7,7 +7,7 @@ use candelabrum_datasets::{
 };
 use candle_core::{DType, Device, Tensor};
 
-use crate::{
+use super::{
     contents::{loader, single},
     kinds::{noisy, numbers, token_file, write_numbers},
 };
