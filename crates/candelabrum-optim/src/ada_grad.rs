@@ -46,13 +46,13 @@ impl AdaGrad {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    setters! {
-        /// Divides the rate of step t by `1 + (t - 1) · lr_decay`, in addition to any schedule.
-        lr_decay;
+    builder! { optimizer:
+        /// Divides the rate of step t by `1 + (t - 1) · decay`, in addition to any schedule.
+        lr_decay(lr_decay: f64) => optimizer.rule.lr_decay = lr_decay;
         /// The initial value of the sums of squares.
-        initial_accumulator;
+        initial_accumulator(value: f64) => optimizer.rule.initial_accumulator = value;
         /// The number added to the square root, outside of it.
-        eps;
+        eps(eps: f64) => optimizer.rule.eps = eps;
     }
 }
 

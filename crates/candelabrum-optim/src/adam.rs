@@ -68,18 +68,15 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
         Self::with_rule(rule, lr, if DECOUPLED { 0.01 } else { 0.0 })
     }
 
-    /// The shares of the averages of the gradient and of its square that each step keeps.
-    #[must_use]
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
-        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
-        self
-    }
-
-    setters! {
+    builder! { optimizer:
+        /// The shares of the averages of the gradient and of its square that each step keeps.
+        betas(beta1: f64, beta2: f64) => {
+            (optimizer.rule.beta1, optimizer.rule.beta2) = (beta1, beta2);
+        };
         /// The number added to the square root, outside of it.
-        eps;
+        eps(eps: f64) => optimizer.rule.eps = eps;
         /// Divides by the largest average of squares so far.
-        amsgrad = true;
+        amsgrad() => optimizer.rule.amsgrad = true;
     }
 }
 

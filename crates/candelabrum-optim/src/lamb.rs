@@ -51,16 +51,13 @@ impl Lamb {
         Self::with_rule(LambRule { beta1: 0.9, beta2: 0.999, eps: 1e-6 }, lr, 0.01)
     }
 
-    /// The shares of the averages of the gradient and of its square that each step keeps.
-    #[must_use]
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
-        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
-        self
-    }
-
-    setters! {
+    builder! { optimizer:
+        /// The shares of the averages of the gradient and of its square that each step keeps.
+        betas(beta1: f64, beta2: f64) => {
+            (optimizer.rule.beta1, optimizer.rule.beta2) = (beta1, beta2);
+        };
         /// The number added to the square root, outside of it.
-        eps;
+        eps(eps: f64) => optimizer.rule.eps = eps;
     }
 }
 

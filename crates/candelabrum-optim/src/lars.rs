@@ -47,11 +47,11 @@ impl Lars {
         Self::with_rule(LarsRule { momentum: 0.9, trust_coefficient: 0.001 }, lr, 0.0005)
     }
 
-    setters! {
+    builder! { optimizer:
         /// The share of the velocity that each step keeps.
-        momentum;
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
         /// The distance that a layer may move, as a share of its norm.
-        trust_coefficient;
+        trust_coefficient(coefficient: f64) => optimizer.rule.trust_coefficient = coefficient;
     }
 }
 

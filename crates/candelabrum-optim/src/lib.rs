@@ -35,7 +35,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod setters;
+mod builder;
 
 mod ada_grad;
 mod adam;

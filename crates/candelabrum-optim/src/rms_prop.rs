@@ -53,15 +53,15 @@ impl RmsProp {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    setters! {
+    builder! { optimizer:
         /// The share of the average of squares that each step keeps.
-        alpha;
+        alpha(alpha: f64) => optimizer.rule.alpha = alpha;
         /// The number added to the square root, outside of it.
-        eps;
+        eps(eps: f64) => optimizer.rule.eps = eps;
         /// The share of the velocity that each step keeps.
-        momentum;
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
         /// Divides by the standard deviation instead of the root mean square.
-        centered = true;
+        centered() => optimizer.rule.centered = true;
     }
 }
 

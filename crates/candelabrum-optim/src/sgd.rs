@@ -48,14 +48,14 @@ impl Sgd {
         Self::with_rule(SgdRule::default(), lr, 0.0)
     }
 
-    setters! {
+    builder! { optimizer:
         /// The share of the velocity that each step keeps.
-        momentum;
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
         /// The share by which each new gradient in the velocity is reduced.
-        dampening;
+        dampening(dampening: f64) => optimizer.rule.dampening = dampening;
         /// Uses Nesterov's variant, which looks ahead along the velocity. It needs momentum and no
         /// dampening.
-        nesterov = true;
+        nesterov() => optimizer.rule.nesterov = true;
     }
 }
 
