@@ -1,8 +1,6 @@
 //! Properties of every optimizer: bits that do not depend on threads or on the order of updates,
 //! groups, settings that are refused, and a run that continues where another one stopped.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
