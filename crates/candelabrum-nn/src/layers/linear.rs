@@ -34,25 +34,13 @@ impl Linear {
         }
     }
 
-    /// Makes a layer without bias.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
-    }
-
-    /// The distribution of the weight's initial values.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.init = Some(init);
-        self
-    }
-
-    /// Applies `activation` to the output, fused into the matrix product.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.activation = Some(activation);
-        self
+    builder! { layer:
+        /// Makes a layer without bias.
+        no_bias() => layer.bias = false;
+        /// The distribution of the weight's initial values.
+        init(init: Init) => layer.init = Some(init);
+        /// Applies `activation` to the output, fused into the matrix product.
+        activation(activation: Activation) => layer.activation = Some(activation);
     }
 
     /// The weight, `None` before the first input, which creates it.
