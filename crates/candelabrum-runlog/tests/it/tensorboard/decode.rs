@@ -27,7 +27,7 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Vec<Decoded> {
 }
 
 /// A field of a message: a number, or bytes.
-enum Value<'a> {
+enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
@@ -37,18 +37,20 @@ fn event(message: &[u8]) -> Vec<Decoded> {
     // The step may come after the values, and is left out where it is 0.
     for (field, value) in fields(message) {
         match (field, value) {
-            (1, Value::Number(bits)) => has_time = f64::from_bits(bits) > 1.7e9,
-            (2, Value::Number(number)) => step = number as i64,
-            (3, Value::Bytes(text)) => events.push(Decoded::FileVersion(utf8(text))),
-            (5, Value::Bytes(summary)) => {
+            (1, FieldValue::Number(bits)) => has_time = f64::from_bits(bits) > 1.7e9,
+            (2, FieldValue::Number(number)) => step = number as i64,
+            (3, FieldValue::Bytes(text)) => events.push(Decoded::FileVersion(utf8(text))),
+            (5, FieldValue::Bytes(summary)) => {
                 for (field, value) in fields(summary) {
-                    let Value::Bytes(scalar) = value else { panic!("no message") };
+                    let FieldValue::Bytes(scalar) = value else { panic!("no message") };
                     assert_eq!(field, 1);
                     events.push(self::scalar(step, scalar));
                 }
             }
-            (7, Value::Bytes(session)) => {
-                let [(1, Value::Number(status))] = fields(session)[..] else { panic!("no status") };
+            (7, FieldValue::Bytes(session)) => {
+                let [(1, FieldValue::Number(status))] = fields(session)[..] else {
+                    panic!("no status")
+                };
                 events.push(Decoded::Session { step, status });
             }
             (other, _) => panic!("unknown field {other}"),
@@ -60,7 +62,7 @@ fn event(message: &[u8]) -> Vec<Decoded> {
 
 fn scalar(step: i64, message: &[u8]) -> Decoded {
     match fields(message)[..] {
-        [(1, Value::Bytes(tag)), (2, Value::Number(bits))] => {
+        [(1, FieldValue::Bytes(tag)), (2, FieldValue::Number(bits))] => {
             Decoded::Scalar { step, tag: utf8(tag), value: f32::from_bits(bits as u32) }
         }
         _ => panic!("no scalar"),
@@ -72,18 +74,20 @@ fn utf8(bytes: &[u8]) -> String {
 }
 
 /// The fields of a protobuf message, with their numbers.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
+fn fields(mut bytes: &[u8]) -> Vec<(u64, FieldValue<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
         let key = varint(&mut bytes);
         let value = match key & 7 {
-            0 => Value::Number(varint(&mut bytes)),
-            1 => Value::Number(u64::from_le_bytes(take(&mut bytes, 8).try_into().unwrap())),
+            0 => FieldValue::Number(varint(&mut bytes)),
+            1 => FieldValue::Number(u64::from_le_bytes(take(&mut bytes, 8).try_into().unwrap())),
             2 => {
                 let length = varint(&mut bytes) as usize;
-                Value::Bytes(take(&mut bytes, length))
+                FieldValue::Bytes(take(&mut bytes, length))
             }
-            5 => Value::Number(u32::from_le_bytes(take(&mut bytes, 4).try_into().unwrap()).into()),
+            5 => FieldValue::Number(
+                u32::from_le_bytes(take(&mut bytes, 4).try_into().unwrap()).into(),
+            ),
             other => panic!("unknown type {other}"),
         };
         fields.push((key >> 3, value));

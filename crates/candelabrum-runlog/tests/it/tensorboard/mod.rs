@@ -1,8 +1,6 @@
 //! TensorBoard event files: decoded byte by byte here, and read by TensorBoard itself where Python has
 //! it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

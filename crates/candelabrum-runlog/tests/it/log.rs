@@ -1,7 +1,5 @@
 //! A log from its first event to its reader: files, resumes, crashes, full disks, lost directories.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;
