@@ -81,7 +81,7 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
 }
 
 impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
-    /// The numbers of [`Factors`] in f64.
+    /// The numbers of [`AdamFactors`] in f64.
     fn factors(&self, now: Now) -> [f64; SCALARS] {
         let decay = now.weight_decay;
         [
@@ -130,7 +130,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         let factors = self.factors(now);
         let first = Average::new(factors[2]);
         let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
-        let factors = Factors { l2, shrink, first, keep2, take2, root, eps, step };
+        let factors = AdamFactors { l2, shrink, first, keep2, take2, root, eps, step };
         parts.for_each(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, max] }| {
@@ -145,7 +145,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 }
 
 /// The factors of one step, computed in f64.
-struct Factors {
+struct AdamFactors {
     l2: f32,
     shrink: f32,
     first: Average,
@@ -156,7 +156,7 @@ struct Factors {
     step: f32,
 }
 
-impl Factors {
+impl AdamFactors {
     #[inline(always)]
     fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
         let g = g + self.l2 * *p;
@@ -172,7 +172,7 @@ impl Factors {
 }
 
 #[inline(always)]
-fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &Factors) {
+fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &AdamFactors) {
     for (((p, &g), m), v) in value.iter_mut().zip(grad).zip(m).zip(v) {
         factors.average(p, g, m, v);
         factors.descend(p, *m, *v);
@@ -186,7 +186,7 @@ fn amsgrad(
     m: &mut [f32],
     v: &mut [f32],
     max: &mut [f32],
-    factors: &Factors,
+    factors: &AdamFactors,
 ) {
     for ((((p, &g), m), v), max) in value.iter_mut().zip(grad).zip(m).zip(v).zip(max) {
         factors.average(p, g, m, v);
