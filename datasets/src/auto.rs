@@ -64,7 +64,7 @@ impl FromStr for DatasetKind {
 
 /// Everything that determines the data.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct DataRequest {
     /// The kind of dataset.
     pub kind: DatasetKind,
     /// The user's directory.
@@ -114,7 +114,7 @@ impl Located {
 /// # Errors
 /// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, or, for
 /// [`DatasetKind::Mnist`], no MNIST in any of the places.
-pub fn locate(request: &Request) -> Result<Located> {
+pub fn locate(request: &DataRequest) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
     locate_with(request, &Remote::mnist(&transport))
 }
@@ -123,7 +123,7 @@ pub fn locate(request: &Request) -> Result<Located> {
 ///
 /// # Errors
 /// Those of [`locate`].
-pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
+pub fn locate_with(request: &DataRequest, remote: &Remote<'_>) -> Result<Located> {
     if request.kind == DatasetKind::Synthetic {
         return Ok(Located { source: Source::synthetic(request.seed), note: None });
     }
@@ -148,7 +148,7 @@ pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
 /// A directory with the four files, from the places that are not on the command line. Failed
 /// attempts are added to `tried`.
 fn search(
-    request: &Request,
+    request: &DataRequest,
     remote: &Remote<'_>,
     tried: &mut Vec<String>,
 ) -> Result<Option<PathBuf>> {

@@ -64,7 +64,7 @@ impl std::fmt::Debug for IdxImages {
 /// Each has the file's name: missing, not a file, empty, wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
 /// trailing bytes, damaged gzip.
 pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
-    let mut file = Opened::new(path)?;
+    let mut file = IdxFile::new(path)?;
     let dims = file.header(IMAGES, "images of unsigned bytes (rank 3)")?;
     let [count, rows, columns] = dims.map(|dim| dim as usize);
     if let Some(expected) = limits.image_size.filter(|&size| size != [rows, columns]) {
@@ -82,20 +82,20 @@ pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
 /// # Errors
 /// Those of [`read_images`].
 pub fn read_labels(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
-    let mut file = Opened::new(path)?;
+    let mut file = IdxFile::new(path)?;
     let dims: [u32; 1] = file.header(LABELS, "labels of unsigned bytes (rank 1)")?;
     file.elements(&dims, limits.bytes)
 }
 
 /// A regular file that is not empty. Gzipped content is unpacked while it is read.
-struct Opened<'a> {
+struct IdxFile<'a> {
     path: &'a Path,
     bytes: u64,
     gzipped: bool,
     reader: Box<dyn Read>,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> IdxFile<'a> {
     fn new(path: &'a Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
         if !metadata.is_file() {

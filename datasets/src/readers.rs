@@ -21,22 +21,22 @@ use crate::error::{Error, Result};
 
 /// Items in the order of their numbers, read by threads in advance.
 pub(crate) struct Readers<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ReadAhead<T>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared<T> {
+struct ReadAhead<T> {
     read: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
     /// How many items may be read or being read before they are given out.
     ahead: usize,
-    state: Mutex<State<T>>,
+    state: Mutex<ReadAheadState<T>>,
     /// Signals that an item has been read.
     arrived: Condvar,
     /// Signals that an item has been given out, or that the threads shall end.
     room: Condvar,
 }
 
-struct State<T> {
+struct ReadAheadState<T> {
     /// The numbers that no thread has taken.
     untaken: Range<usize>,
     /// The number of the next item to give out.
@@ -54,8 +54,8 @@ impl<T: Send + 'static> Readers<T> {
         ahead: usize,
     ) -> Result<Self> {
         let threads = threads.min(ahead).min(numbers.len());
-        let state = State { next: numbers.start, untaken: numbers, read: BTreeMap::new() };
-        let shared = Arc::new(Shared {
+        let state = ReadAheadState { next: numbers.start, untaken: numbers, read: BTreeMap::new() };
+        let shared = Arc::new(ReadAhead {
             read: Box::new(read),
             ahead,
             state: Mutex::new(state),
@@ -76,7 +76,7 @@ impl<T: Send + 'static> Readers<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ReadAhead<T> {
     /// What each thread does.
     fn run(&self) {
         while let Some(number) = self.take() {

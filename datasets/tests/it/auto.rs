@@ -4,19 +4,19 @@ use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
 use crate::mnist_files::{GOOD, good_files, write_good};
 use candelabrum_datasets::{
-    DatasetKind, Environment, Error, Fault, Located, Request, Source,
+    DataRequest, DatasetKind, Environment, Error, Fault, Located, Source,
     download::{Body, MNIST_MIRRORS, Remote, RemoteFile},
     locate_with,
 };
 
 /// Locates without a network. Also returns the number of requests to the network.
-fn locate(request: &Request) -> (Result<Located, Error>, usize) {
+fn locate(request: &DataRequest) -> (Result<Located, Error>, usize) {
     locate_by(request, |_| None)
 }
 
 /// Locates with a network that has some files, by name. Also returns the number of requests.
 fn locate_by(
-    request: &Request,
+    request: &DataRequest,
     serve: impl Fn(&str) -> Option<Vec<u8>>,
 ) -> (Result<Located, Error>, usize) {
     let asked = Cell::new(0);
@@ -32,11 +32,11 @@ fn locate_by(
 }
 
 /// A request that may download, with a cache under `root`.
-fn request(kind: DatasetKind, root: &Path) -> Request {
+fn request(kind: DatasetKind, root: &Path) -> DataRequest {
     let environment =
         Environment { candelabrum_cache: Some(root.join("cache")), ..Environment::default() };
     let download = Some(Duration::from_secs(1));
-    Request { kind, environment, seed: 4, download, ..Request::default() }
+    DataRequest { kind, environment, seed: 4, download, ..DataRequest::default() }
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn the_named_directory_comes_before_the_environment_and_that_before_the_cache() 
     let mut request = request(DatasetKind::Auto, root.path());
     request.data_dir = Some(named.clone());
     request.environment.mnist_dir = Some(env.clone());
-    let source = |request: &Request| {
+    let source = |request: &DataRequest| {
         let (located, asked) = locate(request);
         assert_eq!(asked, 0);
         let located = located.unwrap();
@@ -116,7 +116,7 @@ fn a_damaged_file_in_the_cache_is_named_and_fetched_again() {
     let note = located.unwrap().note.unwrap();
     assert_eq!(asked, 2);
     assert!(note.contains("train-images-idx3-ubyte: wrong checksum"), "{note}");
-    let mnist = Request { kind: DatasetKind::Mnist, download: None, ..request.clone() };
+    let mnist = DataRequest { kind: DatasetKind::Mnist, download: None, ..request.clone() };
     let message = locate(&mnist).0.unwrap_err().to_string();
     assert!(message.contains("wrong checksum"), "{message}");
     assert_eq!(fs::read(&images).unwrap(), damaged);
@@ -163,7 +163,7 @@ fn a_named_directory_without_the_files_is_an_error_for_auto_too() {
     let root = tempfile::tempdir().unwrap();
     for kind in [DatasetKind::Auto, DatasetKind::Mnist] {
         for dir in [root.path().to_owned(), root.path().join("missing")] {
-            let request = Request { data_dir: Some(dir), ..request(kind, root.path()) };
+            let request = DataRequest { data_dir: Some(dir), ..request(kind, root.path()) };
             let message = locate(&request).0.unwrap_err().to_string();
             for name in ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"] {
                 assert!(message.contains(name), "{message}");

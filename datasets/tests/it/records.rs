@@ -54,10 +54,10 @@ fn fault(error: &Error) -> Fault {
 }
 
 /// The endings and the contents of the files of a sample.
-type Parts = Vec<(String, Vec<u8>)>;
+type Files = Vec<(String, Vec<u8>)>;
 
 /// Each sample as its key and its parts.
-fn samples(shards: &Shards) -> Vec<(String, Parts)> {
+fn samples(shards: &Shards) -> Vec<(String, Files)> {
     let sample = |number| {
         let record = shards.record(number).unwrap();
         assert_eq!(record.sample(), number);

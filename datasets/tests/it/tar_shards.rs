@@ -50,21 +50,21 @@ fn archive(members: &[Vec<u8>], zeros: usize) -> Vec<u8> {
     [members.concat(), vec![0; zeros]].concat()
 }
 
-struct Opened {
+struct OpenedShard {
     _dir: TempDir,
     path: PathBuf,
     shards: candelabrum_datasets::Result<Shards>,
 }
 
-fn open_with(content: &[u8], options: &ShardOptions) -> Opened {
+fn open_with(content: &[u8], options: &ShardOptions) -> OpenedShard {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.tar");
     fs::write(&path, content).unwrap();
     let shards = Shards::open([&path], options);
-    Opened { _dir: dir, path, shards }
+    OpenedShard { _dir: dir, path, shards }
 }
 
-fn open(content: &[u8]) -> Opened {
+fn open(content: &[u8]) -> OpenedShard {
     open_with(content, &ShardOptions::default())
 }
 
@@ -82,7 +82,7 @@ fn keys(content: &[u8]) -> Vec<String> {
 
 /// Checks the error of a file: how its message begins after the name of the file, and what is in it.
 fn refused(content: &[u8], start: &str, parts: &[&str]) {
-    let Opened { path, shards, .. } = open(content);
+    let OpenedShard { path, shards, .. } = open(content);
     let text = shards.unwrap_err().to_string();
     assert!(text.starts_with(&format!("{}: {start}", path.display())), "{text}");
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");

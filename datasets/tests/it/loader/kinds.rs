@@ -8,8 +8,8 @@ use std::{
 
 use candelabrum_datasets::{
     Augmentation, CsvConfig, CsvTable, Dataset, Error, FnDataset, ImageDataset, ImageFolder,
-    ImagePipeline, Mnist, Part, Pass, RandomResizedCrop, Record, RecordDataset, RecordWriter,
-    Remainder, Result, ShardOptions, Shards, TensorDataset, TextDataset, TokenWidth,
+    ImagePipeline, Mnist, Pass, RandomResizedCrop, Record, RecordDataset, RecordWriter, Remainder,
+    Result, ShardOptions, Shards, Subset, TensorDataset, TextDataset, TokenWidth,
 };
 use candle_core::{Device, Tensor};
 use image::{GrayImage, Luma};
@@ -32,7 +32,7 @@ pub(crate) fn for_each_kind(folder: &Path, each: &mut impl ForEach) {
     each.run("a folder of images", Arc::new(pictures(folder, false)));
     each.run("a folder with a corrupt image", Arc::new(pictures(folder, true)));
     each.run("shards", Arc::new(numbers(mixed_shards(folder))));
-    let part = Part::new(numbers(mixed_shards(folder)), 1, 2, Remainder::Drop).unwrap();
+    let part = Subset::new(numbers(mixed_shards(folder)), 1, 2, Remainder::Drop).unwrap();
     each.run("a part of shards", Arc::new(part));
 }
 

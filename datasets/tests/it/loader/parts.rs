@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use candelabrum_datasets::{Dataset, Error, Part, Remainder, ShardOptions, Shards, Shuffle};
+use candelabrum_datasets::{Dataset, Error, Remainder, ShardOptions, Shards, Shuffle, Subset};
 
 use super::{
     contents::{Row, all, loader, single},
@@ -21,7 +21,7 @@ fn shards(folder: &Path) -> Shards {
 /// The samples of each part of so many, in the order of the first epoch of a run with a window.
 fn parts(folder: &Path, count: usize, remainder: Remainder) -> Vec<Vec<Row>> {
     let part = |index| {
-        let part = Part::new(numbers(shards(folder)), index, count, remainder).unwrap();
+        let part = Subset::new(numbers(shards(folder)), index, count, remainder).unwrap();
         assert_eq!(part.shared_by(), count);
         let part = Arc::new(part);
         let sampler = single(part.len(), 3, 7).with_shuffle(Shuffle::Window(4));
@@ -76,8 +76,8 @@ fn a_sample_is_augmented_in_a_part_as_in_the_whole() {
 #[test]
 fn parts_of_parts_chosen_samples_and_first_ones_are_datasets() {
     let folder = tempfile::tempdir().unwrap();
-    let half = || Part::new(numbers(shards(folder.path())), 1, 2, Remainder::Keep).unwrap();
-    let quarter = Part::new(half(), 0, 2, Remainder::Keep).unwrap();
+    let half = || Subset::new(numbers(shards(folder.path())), 1, 2, Remainder::Keep).unwrap();
+    let quarter = Subset::new(half(), 0, 2, Remainder::Keep).unwrap();
     assert_eq!((quarter.len(), quarter.shared_by()), (6, 4));
     let read = |data: &dyn Dataset<Batch = (candle_core::Tensor, candle_core::Tensor)>| {
         let samples: Vec<u32> = (0..data.len() as u32).collect();
@@ -85,11 +85,14 @@ fn parts_of_parts_chosen_samples_and_first_ones_are_datasets() {
         xs.flatten_all().unwrap().to_vec1::<f32>().unwrap()
     };
     assert_eq!(read(&quarter), [12.0, 13.0, 14.0, 15.0, 16.0, 17.0]);
-    assert_eq!(read(&Part::first(half(), 2)), [12.0, 13.0]);
-    assert_eq!(Part::first(half(), 1000).len(), 11);
-    assert_eq!(read(&Part::of(half(), vec![3, 0, 3]).unwrap()), [15.0, 12.0, 15.0]);
-    assert!(matches!(Part::of(half(), vec![11]), Err(Error::NoSuchSample { sample: 11, len: 11 })));
-    let Err(error) = Part::new(half(), 2, 2, Remainder::Drop) else { panic!("no error") };
+    assert_eq!(read(&Subset::first(half(), 2)), [12.0, 13.0]);
+    assert_eq!(Subset::first(half(), 1000).len(), 11);
+    assert_eq!(read(&Subset::of(half(), vec![3, 0, 3]).unwrap()), [15.0, 12.0, 15.0]);
+    assert!(matches!(
+        Subset::of(half(), vec![11]),
+        Err(Error::NoSuchSample { sample: 11, len: 11 })
+    ));
+    let Err(error) = Subset::new(half(), 2, 2, Remainder::Drop) else { panic!("no error") };
     assert!(error.to_string().starts_with("global rank 2 in a world of 2"), "{error}");
     let fingerprints = [half().fingerprint(), quarter.fingerprint()].map(|text| text.unwrap());
     assert_ne!(fingerprints[0], fingerprints[1]);

@@ -15,7 +15,7 @@ use crate::{
 
 /// Some samples of a dataset.
 #[derive(Debug, Clone)]
-pub struct Part<D: Dataset> {
+pub struct Subset<D: Dataset> {
     whole: D,
     samples: Samples,
     dropped: usize,
@@ -30,7 +30,7 @@ enum Samples {
     Chosen(Arc<[u32]>),
 }
 
-impl<D: Dataset> Part<D> {
+impl<D: Dataset> Subset<D> {
     /// The contiguous share with number `part_index` of `num_parts` equal ones, as in MXNet: see
     /// [`partition`].
     ///
@@ -84,7 +84,7 @@ impl<D: Dataset> Part<D> {
     }
 }
 
-impl<D: Dataset> Dataset for Part<D> {
+impl<D: Dataset> Dataset for Subset<D> {
     type Batch = D::Batch;
 
     fn len(&self) -> usize {
