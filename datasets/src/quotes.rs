@@ -34,6 +34,27 @@ pub(crate) enum Wrong {
     Zero(u64),
 }
 
+impl Wrong {
+    /// The line, and what is wrong there and what to do.
+    pub(crate) fn in_words(self) -> (u64, &'static str) {
+        match self {
+            Self::Open(line) => {
+                (line, "the quote of a cell is not closed: close it, or double a quote in a cell")
+            }
+            Self::Inside(line) => (
+                line,
+                "text follows the quote that closes a cell: double a quote in a cell, or close the \
+                 quote of a cell before",
+            ),
+            Self::Zero(line) => (
+                line,
+                "a zero byte: the rest of the file has not arrived, or it is no UTF-8; fetch it \
+                 again or convert it",
+            ),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CellPlace {
     /// At the start of the file, after some bytes of a byte order mark.

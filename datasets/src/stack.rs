@@ -116,59 +116,24 @@ macro_rules! stack_numbers {
 
 stack_numbers!(u8, u32, i64, f32, f64);
 
-impl<A, B> Stack for (A, B)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor);
+macro_rules! stack_tuples {
+    ($(($($sample:ident: $type:ident),*))*) => {$(
+        impl<$($type: Stack<Batch = Tensor>),*> Stack for ($($type,)*) {
+            type Batch = ($($type::Batch,)*);
 
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor)> {
-        let (a, b): (Vec<A>, Vec<B>) = samples.into_iter().unzip();
-        Ok((A::stack(a)?, B::stack(b)?))
-    }
+            fn stack(samples: Vec<Self>) -> Result<Self::Batch> {
+                let ($($sample,)*): ($(Vec<$type>,)*) = samples.into_iter().collect();
+                Ok(($($type::stack($sample)?,)*))
+            }
 
-    fn stack_none((a, b): Self) -> Result<(Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?))
-    }
+            fn stack_none(($($sample,)*): Self) -> Result<Self::Batch> {
+                Ok(($($type::stack_none($sample)?,)*))
+            }
+        }
+    )*};
 }
 
-impl<A, B, C> Stack for (A, B, C)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-    C: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor, Tensor);
-
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor, Tensor)> {
-        let (a, b, c): (Vec<A>, Vec<B>, Vec<C>) = samples.into_iter().collect();
-        Ok((A::stack(a)?, B::stack(b)?, C::stack(c)?))
-    }
-
-    fn stack_none((a, b, c): Self) -> Result<(Tensor, Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?, C::stack_none(c)?))
-    }
-}
-
-impl<A, B, C, D> Stack for (A, B, C, D)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-    C: Stack<Batch = Tensor>,
-    D: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor, Tensor, Tensor);
-
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
-        let (a, b, c, d): (Vec<A>, Vec<B>, Vec<C>, Vec<D>) = samples.into_iter().collect();
-        Ok((A::stack(a)?, B::stack(b)?, C::stack(c)?, D::stack(d)?))
-    }
-
-    fn stack_none((a, b, c, d): Self) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?, C::stack_none(c)?, D::stack_none(d)?))
-    }
-}
+stack_tuples!((a: A, b: B) (a: A, b: B, c: C) (a: A, b: B, c: C, d: D));
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use crate::{
     batch::Batch,
     classes::Classes,
     error::{Error, Fault, Place, Result},
-    quotes::{Quotes, Wrong},
+    quotes::Quotes,
     rng::{Purpose, rng, shuffle},
     standardization::Standardization,
     tensors::{Column, TensorDataset},
@@ -146,22 +146,7 @@ impl CsvTable {
         match reader.get_ref().wrong() {
             None => table,
             Some(wrong) => {
-                let (line, what) = match wrong {
-                    Wrong::Open(line) => (
-                        line,
-                        "the quote of a cell is not closed: close it, or double a quote in a cell",
-                    ),
-                    Wrong::Inside(line) => (
-                        line,
-                        "text follows the quote that closes a cell: double a quote in a cell, or \
-                         close the quote of a cell before",
-                    ),
-                    Wrong::Zero(line) => (
-                        line,
-                        "a zero byte: the rest of the file has not arrived, or it is no UTF-8; \
-                         fetch it again or convert it",
-                    ),
-                };
+                let (line, what) = wrong.in_words();
                 Err(Fault::Corrupt.at(Place::line(path, line), what))
             }
         }

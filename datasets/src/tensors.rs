@@ -286,28 +286,22 @@ impl FromTensors for Tensor {
     }
 }
 
-impl FromTensors for (Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(2);
+macro_rules! from_tensors {
+    ($($count:literal => $tuple:ty;)*) => {$(
+        impl FromTensors for $tuple {
+            const COUNT: Option<usize> = Some($count);
 
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 2]>::try_from(tensors).ok().map(Self::from)
-    }
+            fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+                <[Tensor; $count]>::try_from(tensors).ok().map(Self::from)
+            }
+        }
+    )*};
 }
 
-impl FromTensors for (Tensor, Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(3);
-
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 3]>::try_from(tensors).ok().map(Self::from)
-    }
-}
-
-impl FromTensors for (Tensor, Tensor, Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(4);
-
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 4]>::try_from(tensors).ok().map(Self::from)
-    }
+from_tensors! {
+    2 => (Tensor, Tensor);
+    3 => (Tensor, Tensor, Tensor);
+    4 => (Tensor, Tensor, Tensor, Tensor);
 }
 
 impl FromTensors for Batch {
