@@ -14,19 +14,14 @@ use candelabrum_datasets::{
     Error,
     download::{Body, HttpTransport, Remote, RemoteFile, Transport, download},
 };
-use flate2::{Compression, write::GzEncoder};
+
+use crate::mnist_files::gzip;
 
 /// `printf hello | sha256sum`
 const HELLO: RemoteFile<'static> = RemoteFile {
     name: "hello",
     sha256: "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
 };
-
-fn gzip(content: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(content).unwrap();
-    encoder.finish().unwrap()
-}
 
 fn body(content: Vec<u8>) -> io::Result<Body> {
     Ok(Body { length: Some(content.len() as u64), reader: Box::new(Cursor::new(content)) })

@@ -20,7 +20,7 @@ fn dir() -> TempDir {
 }
 
 /// A tar file of these files, by name and content.
-fn write_tar(path: &Path, files: &[(&str, &[u8])]) {
+pub(crate) fn write_tar(path: &Path, files: &[(&str, &[u8])]) {
     let mut builder = Builder::new(File::create(path).unwrap());
     for (name, content) in files {
         let mut header = Header::new_gnu();

@@ -144,13 +144,8 @@ impl MultiHeadAttention {
                 )
             }
             let dim = features / heads;
-            let linear = |name, outputs, init: Option<Init>| {
-                let mut layer = Linear::new(&self.scope.pp(name), outputs);
-                if !self.bias {
-                    layer = layer.no_bias();
-                }
-                if let Some(init) = init { layer.init(init) } else { layer }
-            };
+            let linear =
+                |name, outputs, init| Linear::with(&self.scope.pp(name), outputs, self.bias, init);
             let input = |name, heads: usize| linear(name, heads * dim, self.init);
             let inputs = if packed {
                 Inputs::Packed(input("qkv", heads + 2 * kv_heads))

@@ -88,13 +88,8 @@ impl FeedForward {
     }
 
     fn create(&self, features: usize) -> Layers {
-        let linear = |name, outputs, init: Option<Init>| {
-            let mut layer = Linear::new(&self.scope.pp(name), outputs);
-            if !self.bias {
-                layer = layer.no_bias();
-            }
-            if let Some(init) = init { layer.init(init) } else { layer }
-        };
+        let linear =
+            |name, outputs, init| Linear::with(&self.scope.pp(name), outputs, self.bias, init);
         let hidden = self.hidden.unwrap_or(match self.units {
             HiddenUnits::Activation(_) => 4 * features,
             HiddenUnits::SwiGlu => 8 * features / 3,

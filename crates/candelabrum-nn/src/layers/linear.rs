@@ -43,6 +43,11 @@ impl Linear {
         activation(activation: Activation) => layer.activation = Some(activation);
     }
 
+    /// A layer with or without bias, whose weight has the usual distribution unless `init` is given.
+    pub(super) fn with(scope: &Scope, outputs: usize, bias: bool, init: Option<Init>) -> Self {
+        Self { bias, init, ..Self::new(scope, outputs) }
+    }
+
     /// The weight, `None` before the first input, which creates it.
     pub fn weight(&self) -> Option<&Param> {
         self.weights.get().map(|weights| &weights.weight)

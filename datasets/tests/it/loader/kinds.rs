@@ -1,7 +1,7 @@
 //! A small dataset of every kind.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,6 +15,7 @@ use candle_core::{Device, Tensor};
 use image::{GrayImage, Luma};
 
 use super::contents::Open;
+use crate::records::write_tar;
 
 /// What is done with a dataset of each kind.
 pub(crate) trait ForEach {
@@ -105,14 +106,11 @@ fn mixed_shards(folder: &Path) -> Shards {
     let paths: Vec<PathBuf> =
         ["a.tfrecord", "b.tar", "c.tfrecord"].map(|name| folder.join(name)).into();
     write_numbers(&paths[0], 0..11);
-    let mut builder = tar::Builder::new(File::create(&paths[1]).unwrap());
-    for number in 11..25 {
-        let content = number.to_string();
-        let mut header = tar::Header::new_gnu();
-        header.set_size(content.len() as u64);
-        builder.append_data(&mut header, format!("{number}.txt"), content.as_bytes()).unwrap();
-    }
-    builder.finish().unwrap();
+    let files: Vec<(String, String)> =
+        (11..25).map(|number| (format!("{number}.txt"), number.to_string())).collect();
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, content)| (&**name, content.as_bytes())).collect();
+    write_tar(&paths[1], &files);
     write_numbers(&paths[2], 25..37);
     Shards::open(paths, &ShardOptions::default()).unwrap()
 }
