@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use candelabrum::datasets::{DatasetKind, Environment, Request};
+use candelabrum::datasets::{DataRequest, DatasetKind, Environment};
 use candelabrum::dist::launch::{self, Launch, Outcome};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
@@ -63,12 +63,12 @@ fn run_rank(args: &Args) -> Result<()> {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let data = load_data(
-        &Request {
+        &DataRequest {
             kind: args.dataset,
             data_dir: args.data_dir.clone(),
             environment: Environment::of_process(),
             download: Some(DOWNLOAD_TIME),
-            ..Request::default()
+            ..DataRequest::default()
         },
         world,
     )?;

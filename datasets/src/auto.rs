@@ -19,9 +19,9 @@ use crate::{
     cache::cache_dir,
     download::{HttpTransport, Remote, check_files, download},
     environment::Environment,
-    error::{Error, Result},
+    error::{Error, Fault, Result},
     mnist::Mnist,
-    mnist_files::{FILE_NAMES, missing_files},
+    mnist_files::{FILE_NAMES, missing_files, no_mnist},
     source::Source,
 };
 
@@ -55,14 +55,16 @@ impl FromStr for DatasetKind {
             "auto" => Ok(Self::Auto),
             "mnist" => Ok(Self::Mnist),
             "synthetic" => Ok(Self::Synthetic),
-            _ => Err(Error::UnknownDataset { name: name.into() }),
+            _ => Err(Error::argument(format!(
+                "{name:?} is no dataset: choose auto, mnist or synthetic"
+            ))),
         }
     }
 }
 
 /// Everything that determines the data.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct DataRequest {
     /// The kind of dataset.
     pub kind: DatasetKind,
     /// The user's directory.
@@ -112,7 +114,7 @@ impl Located {
 /// # Errors
 /// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, or, for
 /// [`DatasetKind::Mnist`], no MNIST in any of the places.
-pub fn locate(request: &Request) -> Result<Located> {
+pub fn locate(request: &DataRequest) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
     locate_with(request, &Remote::mnist(&transport))
 }
@@ -121,16 +123,13 @@ pub fn locate(request: &Request) -> Result<Located> {
 ///
 /// # Errors
 /// Those of [`locate`].
-pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
+pub fn locate_with(request: &DataRequest, remote: &Remote<'_>) -> Result<Located> {
     if request.kind == DatasetKind::Synthetic {
         return Ok(Located { source: Source::synthetic(request.seed), note: None });
     }
     if let Some(dir) = &request.data_dir {
-        let missing: Vec<String> = missing_files(dir).into_iter().map(String::from).collect();
-        if !missing.is_empty() {
-            return Err(Error::FilesMissing { dir: dir.clone(), missing });
-        }
-        return found(dir);
+        let missing = missing_files(dir);
+        return if missing.is_empty() { found(dir) } else { Err(no_mnist(dir, &missing)) };
     }
     let mut tried = Vec::new();
     if let Some(dir) = search(request, remote, &mut tried)? {
@@ -149,7 +148,7 @@ pub fn locate_with(request: &Request, remote: &Remote<'_>) -> Result<Located> {
 /// A directory with the four files, from the places that are not on the command line. Failed
 /// attempts are added to `tried`.
 fn search(
-    request: &Request,
+    request: &DataRequest,
     remote: &Remote<'_>,
     tried: &mut Vec<String>,
 ) -> Result<Option<PathBuf>> {
@@ -161,21 +160,20 @@ fn search(
                 return Ok(Some(dir.clone()));
             }
             if missing.len() < FILE_NAMES.len() {
-                let missing = missing.into_iter().map(String::from).collect();
-                return Err(Error::FilesMissing { dir: dir.clone(), missing });
+                return Err(no_mnist(dir, &missing));
             }
             tried.push(format!("$MNIST_DIR {} holds none of its files", dir.display()));
         }
     }
     let Some(cache) = cache_dir(&request.environment) else {
-        tried.push(Error::NoCacheDirectory.to_string());
+        tried.push("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME".into());
         return Ok(None);
     };
     // Only the cache must contain exactly MNIST. A user's directory may contain another set of the
     // same shape.
     match check_files(remote.files, &cache) {
         Ok(()) => return Ok(Some(cache)),
-        Err(Error::FilesMissing { .. }) => {
+        Err(Error::Data { fault: Fault::Missing, .. }) => {
             tried.push(format!("not in the cache {}", cache.display()));
         }
         Err(damaged) => tried.push(format!("in the cache: {damaged}")),
@@ -197,7 +195,7 @@ fn search(
 fn found(dir: &Path) -> Result<Located> {
     let absolute = std::path::absolute(dir).map_err(Error::io("find", dir))?;
     if absolute.to_str().is_none() {
-        return Err(Error::PathNotText { path: absolute });
+        return Err(Error::no_text(absolute));
     }
     Ok(Located { source: Source::Directory(absolute), note: None })
 }

@@ -73,37 +73,26 @@ impl Collated for Vec<Tensor> {
     }
 }
 
-impl Collated for (Tensor, Tensor) {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
+macro_rules! collated_tuples {
+    ($(($($tensor:ident: $type:ty),*))*) => {$(
+        impl Collated for ($($type,)*) {
+            fn len(&self) -> usize {
+                self.0.len()
+            }
 
-    fn to(self, device: &Device, dtype: DType) -> Result<Self> {
-        Ok((self.0.to(device, dtype)?, self.1.to(device, dtype)?))
-    }
+            fn to(self, device: &Device, dtype: DType) -> Result<Self> {
+                let ($($tensor,)*) = self;
+                Ok(($($tensor.to(device, dtype)?,)*))
+            }
+        }
+    )*};
 }
 
-impl Collated for (Tensor, Tensor, Tensor) {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn to(self, device: &Device, dtype: DType) -> Result<Self> {
-        let [a, b, c] = [self.0, self.1, self.2].map(|tensor| tensor.to(device, dtype));
-        Ok((a?, b?, c?))
-    }
-}
-
-impl Collated for (Tensor, Tensor, Tensor, Tensor) {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn to(self, device: &Device, dtype: DType) -> Result<Self> {
-        let [a, b, c, d] = [self.0, self.1, self.2, self.3].map(|tensor| tensor.to(device, dtype));
-        Ok((a?, b?, c?, d?))
-    }
-}
+collated_tuples!(
+    (a: Tensor, b: Tensor)
+    (a: Tensor, b: Tensor, c: Tensor)
+    (a: Tensor, b: Tensor, c: Tensor, d: Tensor)
+);
 
 #[cfg(test)]
 mod tests {

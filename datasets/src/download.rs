@@ -17,9 +17,9 @@ use sha2::{Digest, Sha256};
 use crate::{
     cache::write_atomically,
     digest::hexadecimal,
-    error::{Error, Result},
+    error::{Error, Fault, Result},
     idx::is_gzip,
-    mnist_files::{FILE_NAMES, find_file},
+    mnist_files::{FILE_NAMES, find_file, no_mnist},
 };
 
 /// The mirrors of MNIST, as address prefixes.
@@ -199,11 +199,11 @@ pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
 /// Checks the files in `dir`. The error is about the first missing or damaged file.
 ///
 /// # Errors
-/// [`Error::FilesMissing`], [`Error::WrongChecksum`], or a file that cannot be read.
+/// A missing file ([`Fault::Missing`]), a wrong checksum, or a file that cannot be read.
 pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
     for file in files {
         let Some(path) = find_file(dir, file.name) else {
-            return Err(Error::FilesMissing { dir: dir.into(), missing: vec![file.name.into()] });
+            return Err(no_mnist(dir, &[file.name]));
         };
         check(file, &path)?;
     }
@@ -217,7 +217,9 @@ fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
     if found == file.sha256 {
         return Ok(());
     }
-    Err(Error::WrongChecksum { path: path.into(), found, expected: file.sha256.into() })
+    let expected = file.sha256;
+    let what = format!("wrong checksum: sha-256 {found}, expected {expected}: delete the file");
+    Err(Fault::Corrupt.at(path, what))
 }
 
 /// A good copy of a file, from the first mirror that has one. Mirrors without one are moved to the
@@ -242,7 +244,11 @@ fn from_any_mirror(
             }
         }
     }
-    Err(Error::Download { file: file.name.into(), failures })
+    let what = format!(
+        "could not be downloaded: {}; fetch it by hand and name its folder with --data-dir",
+        failures.join("; ")
+    );
+    Err(Fault::Missing.at(file.name, what))
 }
 
 fn fetch(

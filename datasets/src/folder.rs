@@ -20,7 +20,7 @@ use crate::{
     batch::Batch,
     dataset::Dataset,
     digest::{sampled, sha256},
-    error::{Error, PictureError, Result},
+    error::{Error, Fault, Result, check_count},
     folder_files::Found,
     image_pipeline::ImagePipeline,
     pass::Pass,
@@ -114,7 +114,10 @@ impl ImageFolder {
         let classes = options.classes.as_ref().unwrap_or(&names);
         if let Some(unknown) = names.iter().find(|name| !classes.contains(name)) {
             let (folder, classes) = (root.join(unknown), classes.len());
-            return Err(PictureError::UnknownClass { folder, classes }.into());
+            let what = format!(
+                "not one of the {classes} classes: open it with those of the folder for training"
+            );
+            return Err(Fault::Mismatch.at(folder, what));
         }
         let mut empty = None;
         for (class, name) in (0..).zip(classes).filter(|(_, name)| names.contains(name)) {
@@ -126,14 +129,20 @@ impl ImageFolder {
         }
         let Found { images, left_out, unread, first_unread } = found;
         if let Some(first) = first_unread.filter(|_| !options.ignore_others) {
-            return Err(PictureError::Unread { root: root.into(), unread, first }.into());
+            let first = first.display();
+            let what = format!(
+                "{unread} picture(s) would be left out, the first one is {first}: PNG and JPEG \
+                 files in the folders of classes are read, so convert, rename or move the others, \
+                 or set FolderOptions::ignore_others"
+            );
+            return Err(Fault::Unsupported.at(root, what));
         }
         if let Some(folder) = empty {
-            return Err(PictureError::EmptyClass { folder }.into());
+            let what = "no files with the ending png, jpg or jpeg in the folder of this class or \
+                        below it";
+            return Err(Fault::Missing.at(folder, what));
         }
-        if u32::try_from(images.len()).is_err() {
-            return Err(Error::TooManySamples { len: images.len() });
-        }
+        check_count(images.len())?;
         Ok(Self {
             root: root.into(),
             classes: classes.as_slice().into(),
@@ -199,13 +208,15 @@ impl ImageFolder {
         let len = self.files.len();
         let (path, label) = self.file(sample).ok_or(Error::NoSuchSample { sample, len })?;
         let encoded = fs::read(&path).map_err(Error::io("read", &path))?;
-        let error = match self.pipeline.extend(to, &encoded, sample, pass) {
-            Ok(()) => return Ok(Some(label)),
-            Err(PictureError::Decode { source }) => PictureError::File { path, source },
-            Err(other) => other,
+        let Err(error) = self.pipeline.extend(to, &encoded, sample, pass) else {
+            return Ok(Some(label));
         };
+        let what = format!(
+            "not a readable image: {error}: repair or delete the file, or skip corrupt files"
+        );
+        let error = Fault::Corrupt.at(path, what);
         if !self.skips_corrupt {
-            return Err(error.into());
+            return Err(error);
         }
         if self.corrupt.lock().insert(sample) {
             tracing::warn!(target: "candelabrum::data", "skipped: {error}");
@@ -223,7 +234,10 @@ impl ImageFolder {
         }
         let first = self.clone().strictly().append(to, sample, pass);
         let first = first.err().map_or_else(String::new, |error| error.to_string());
-        Err(PictureError::AllCorrupt { root: self.root.clone(), files, first }.into())
+        let what = format!(
+            "none of the {files} files is a readable image, the first one because: {first}"
+        );
+        Err(Fault::Corrupt.at(&self.root, what))
     }
 
     fn strictly(self) -> Self {

@@ -14,7 +14,7 @@ use std::{
 
 use image::ImageFormat;
 
-use crate::error::{Error, PictureError, Result};
+use crate::error::{Error, Fault, Result};
 
 /// What is below a folder of images.
 #[derive(Debug, Default)]
@@ -49,13 +49,14 @@ impl Found {
             if is_hidden(&name) {
                 found.left_out += 1;
             } else if state(&path)?.is_dir() {
-                names.push(name.into_string().map_err(|_| Error::PathNotText { path })?);
+                names.push(name.into_string().map_err(|_| Error::no_text(path))?);
             } else {
                 found.leave_out(path)?;
             }
         }
         if names.is_empty() {
-            return Err(PictureError::NoClasses { root: root.into() }.into());
+            let what = "no folders in it; each class needs a folder with its images";
+            return Err(Fault::Missing.at(root, what));
         }
         Ok((names, found))
     }
@@ -83,7 +84,8 @@ impl Found {
     ) -> Result<()> {
         let own = state(folder)?;
         if above.iter().any(|other| (other.dev(), other.ino()) == (own.dev(), own.ino())) {
-            return Err(PictureError::Loop { path: folder.into() }.into());
+            let what = "a link to a folder that contains it, so the images have no end: delete it";
+            return Err(Fault::Unsupported.at(folder, what));
         }
         above.push(own);
         for name in names_in(folder)? {
@@ -100,7 +102,7 @@ impl Found {
             } else if state.is_file() {
                 images.push((below_class.into(), name));
             } else {
-                return Err(Error::NotAFile { path });
+                return Err(Error::no_file(path));
             }
         }
         above.pop();
@@ -133,11 +135,11 @@ fn names_in(folder: &Path) -> Result<Vec<OsString>> {
 fn state(path: &Path) -> Result<Metadata> {
     fs::metadata(path).map_err(|source| {
         let is_link = fs::symlink_metadata(path).is_ok_and(|link| link.is_symlink());
-        let path = PathBuf::from(path);
         if is_link {
-            PictureError::Link { path, source }.into()
+            let what = format!("a link that cannot be followed ({source}): repair or delete it");
+            Fault::Missing.at(path, what)
         } else {
-            Error::Io { operation: "find", path, source }
+            Error::io("find", path)(source)
         }
     })
 }

@@ -14,7 +14,7 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Error, IdxError, Result};
+use crate::error::{Error, Fault, Result};
 
 const IMAGES: u32 = 0x0000_0803;
 const LABELS: u32 = 0x0000_0801;
@@ -61,15 +61,17 @@ impl std::fmt::Debug for IdxImages {
 /// Reads a file of images (magic number 0x00000803). The content shows whether it is gzipped.
 ///
 /// # Errors
-/// Those of opening a file, and those of [`IdxError`], each with the file's name: missing, not a file,
-/// empty, wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
+/// Each has the file's name: missing, not a file, empty, wrong magic number, a size outside `limits` or larger than the file can hold, truncated,
 /// trailing bytes, damaged gzip.
 pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
-    let mut file = Opened::new(path)?;
+    let mut file = IdxFile::new(path)?;
     let dims = file.header(IMAGES, "images of unsigned bytes (rank 3)")?;
     let [count, rows, columns] = dims.map(|dim| dim as usize);
     if let Some(expected) = limits.image_size.filter(|&size| size != [rows, columns]) {
-        return Err(Error::ImageSize { path: path.into(), rows, columns, expected });
+        let [height, width] = expected;
+        let what =
+            format!("images of {rows} x {columns} pixels, this dataset has {height} x {width}");
+        return Err(Fault::Mismatch.at(path, what));
     }
     let pixels = file.elements(&dims, limits.bytes)?;
     Ok(IdxImages { count, rows, columns, pixels })
@@ -80,27 +82,27 @@ pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
 /// # Errors
 /// Those of [`read_images`].
 pub fn read_labels(path: &Path, limits: &Limits) -> Result<Vec<u8>> {
-    let mut file = Opened::new(path)?;
+    let mut file = IdxFile::new(path)?;
     let dims: [u32; 1] = file.header(LABELS, "labels of unsigned bytes (rank 1)")?;
     file.elements(&dims, limits.bytes)
 }
 
 /// A regular file that is not empty. Gzipped content is unpacked while it is read.
-struct Opened<'a> {
+struct IdxFile<'a> {
     path: &'a Path,
     bytes: u64,
     gzipped: bool,
     reader: Box<dyn Read>,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> IdxFile<'a> {
     fn new(path: &'a Path) -> Result<Self> {
         let metadata = std::fs::metadata(path).map_err(Error::io("open", path))?;
         if !metadata.is_file() {
-            return Err(Error::NotAFile { path: path.into() });
+            return Err(Error::no_file(path));
         }
         if metadata.len() == 0 {
-            return Err(IdxError::EmptyFile { path: path.into() }.into());
+            return Err(Fault::CutShort.at(path, "the file is empty, fetch it again"));
         }
         let mut file = File::open(path).map_err(Error::io("open", path))?;
         let mut start = Vec::new();
@@ -122,16 +124,18 @@ impl<'a> Opened<'a> {
         let found = next()?;
         let path = self.path;
         if found != magic {
-            return Err(
-                IdxError::WrongMagic { path: path.into(), found, expected: magic, what }.into()
+            let what = format!(
+                "magic number {found:#010x}, expected {magic:#010x} for {what}: not such a file"
             );
+            return Err(Fault::Unsupported.at(path, what));
         }
         let mut dims = [0; RANK];
         for dim in &mut dims {
             *dim = next()?;
         }
         if dims.contains(&0) {
-            return Err(IdxError::ZeroDimension { path: path.into(), dims: dims.to_vec() }.into());
+            let what = format!("the header gives dimensions {dims:?}, none may be zero");
+            return Err(Fault::Corrupt.at(path, what));
         }
         Ok(dims)
     }
@@ -139,23 +143,21 @@ impl<'a> Opened<'a> {
     /// The elements after a header with these dimensions. They must be the rest of the file.
     fn elements(&mut self, dims: &[u32], limit: u64) -> Result<Vec<u8>> {
         let claimed: u128 = dims.iter().map(|&dim| u128::from(dim)).product();
-        let (path, dims_claimed) = (self.path, || dims.to_vec());
+        let path = self.path;
+        let claims = || format!("the header claims {dims:?} = {claimed} bytes");
         if claimed > u128::from(limit) {
-            return Err(IdxError::OverLimit {
-                path: path.into(),
-                dims: dims_claimed(),
-                claimed,
-                limit,
-            }
-            .into());
+            let what = format!("{}, the limit is {limit}", claims());
+            return Err(Fault::Unsupported.at(path, what));
         }
         let file_bytes = self.bytes;
         let ratio = if self.gzipped { MAX_DEFLATE_RATIO } else { 1 };
         if claimed > u128::from(file_bytes) * ratio {
-            let dims = dims_claimed();
-            return Err(
-                IdxError::ImplausibleSize { path: path.into(), dims, claimed, file_bytes }.into()
+            let what = format!(
+                "{}, a file of {file_bytes} bytes cannot hold that: the header is corrupt or the \
+                 file was cut short",
+                claims()
             );
+            return Err(Fault::Corrupt.at(path, what));
         }
         let (header, claimed) = (header_bytes(dims.len()), claimed as u64); // at most `limit`
         // One more byte than needed: it detects trailing bytes, and reaching the end checks gzip's
@@ -166,9 +168,11 @@ impl<'a> Opened<'a> {
             return Err(self.truncated(header + claimed, header as usize + elements.len()));
         }
         if got > claimed {
-            return Err(
-                IdxError::TrailingBytes { path: path.into(), expected: header + claimed }.into()
+            let expected = header + claimed;
+            let what = format!(
+                "bytes follow after the {expected} that the header announces: the file is corrupt"
             );
+            return Err(Fault::Corrupt.at(path, what));
         }
         elements.shrink_to_fit();
         Ok(elements)
@@ -181,7 +185,9 @@ impl<'a> Opened<'a> {
         let mut bytes = Vec::with_capacity(count as usize);
         self.reader.by_ref().take(count).read_to_end(&mut bytes).map_err(|source| {
             if self.gzipped && is_decoding_error(&source) {
-                IdxError::DamagedGzip { path: self.path.into(), source }.into()
+                let what =
+                    format!("damaged or truncated gzip stream ({source}), fetch the file again");
+                Fault::Corrupt.at(self.path, what)
             } else {
                 Error::Io { operation: "read", path: self.path.into(), source }
             }
@@ -190,7 +196,10 @@ impl<'a> Opened<'a> {
     }
 
     fn truncated(&self, expected: u64, got: usize) -> Error {
-        IdxError::Truncated { path: self.path.into(), expected, got: got as u64 }.into()
+        let what = format!(
+            "{got} bytes where {expected} are needed: the file was cut short, fetch it again"
+        );
+        Fault::CutShort.at(self.path, what)
     }
 }
 
@@ -328,7 +337,8 @@ mod tests {
     #[test]
     fn a_directory_and_a_missing_file_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(read_labels(dir.path(), &Limits::default()), Err(Error::NotAFile { .. })));
+        let message = read_labels(dir.path(), &Limits::default()).unwrap_err().to_string();
+        assert!(message.contains(": a directory or another thing"), "{message}");
         let missing = dir.path().join("nothing-here");
         let message = read_labels(&missing, &Limits::default()).unwrap_err().to_string();
         assert!(message.contains("nothing-here: cannot open"), "{message}");

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     augment::Augmentation,
     digest::hexadecimal,
-    error::{Error, Result},
+    error::{Error, Result, check_count},
     partition::{Remainder, partition},
     scaling::Scaling,
 };
@@ -57,18 +57,15 @@ impl ImageDataset {
             .iter()
             .fold(labels.len() as u128, |product, &dim| product.saturating_mul(dim as u128));
         if pixels.len() as u128 != expected || shape.contains(&0) {
-            return Err(Error::PixelCount {
-                labels: labels.len(),
-                shape,
-                expected,
-                got: pixels.len(),
-            });
+            return Err(Error::argument(format!(
+                "a dataset of {} images of shape {shape:?} needs {expected} bytes of pixels, got {}",
+                labels.len(),
+                pixels.len()
+            )));
         }
-        if u32::try_from(labels.len()).is_err() {
-            return Err(Error::TooManySamples { len: labels.len() });
-        }
+        check_count(labels.len())?;
         if let Some(index) = labels.iter().position(|&label| label as usize >= classes) {
-            return Err(Error::Label { index, label: labels[index], classes });
+            return Err(Error::argument(wrong_label(labels[index], index, classes)));
         }
         Ok(Self {
             pixels,
@@ -209,6 +206,11 @@ impl ImageDataset {
     }
 }
 
+/// What is wrong with a label that is not the number of a class.
+pub(crate) fn wrong_label(label: impl fmt::Display, index: usize, classes: usize) -> String {
+    format!("label {label} at index {index}, labels must be below {classes}")
+}
+
 impl fmt::Debug for ImageDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ImageDataset")
@@ -294,7 +296,7 @@ mod tests {
     #[test]
     fn parts_that_do_not_fit_are_errors() {
         let error = ImageDataset::new(vec![0; 9], vec![0; 5], [1, 1, 2], 5).unwrap_err();
-        assert!(matches!(error, Error::PixelCount { expected: 10, got: 9, .. }));
+        assert!(error.to_string().ends_with("needs 10 bytes of pixels, got 9"), "{error}");
         let error = ImageDataset::new(vec![0; 4], vec![0, 7], [1, 1, 2], 5).unwrap_err();
         assert_eq!(error.to_string(), "label 7 at index 1, labels must be below 5");
         let huge = [usize::MAX, usize::MAX, usize::MAX];

@@ -17,7 +17,7 @@ use image::{
 
 use crate::{
     augment::Augmentation,
-    error::{PictureError, Result},
+    error::{Error, Result},
     jpeg,
     pass::Pass,
     random_resized_crop::{RandomResizedCrop, Window},
@@ -93,7 +93,9 @@ impl ImagePipeline {
 
     fn of(channels: usize, [height, width]: [usize; 2]) -> Result<Self> {
         if !(1..=MOST).contains(&height) || !(1..=MOST).contains(&width) {
-            return Err(PictureError::Size { height, width, most: MOST }.into());
+            return Err(Error::argument(format!(
+                "images of {height} x {width} pixels: both must be from 1 to {MOST}"
+            )));
         }
         let (crop, augmentation) = (None, None);
         let shape = [channels, height, width];
@@ -108,7 +110,10 @@ impl ImagePipeline {
         let [_, height, width] = self.shape;
         match resize {
             Resize::Shorter(shorter) if shorter < height.max(width) => {
-                Err(PictureError::Shorter { shorter, height, width }.into())
+                Err(Error::argument(format!(
+                    "a shorter side of {shorter} pixels has no window of {height} x {width}: choose \
+                     at least the longer of both"
+                )))
             }
             _ => Ok(Self { resize, ..self }),
         }
@@ -165,8 +170,8 @@ impl ImagePipeline {
         encoded: &[u8],
         sample: usize,
         pass: &Pass,
-    ) -> Result<(), PictureError> {
-        let image = decode(encoded).map_err(|source| PictureError::Decode { source })?;
+    ) -> Result<(), ImageError> {
+        let image = decode(encoded)?;
         let window = self.window([image.width(), image.height()], sample, pass);
         let mut pixels = self.pixels(image, window);
         if let Some(augmentation) = self.augmentation.filter(|_| pass.training) {

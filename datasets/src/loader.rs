@@ -89,12 +89,14 @@ impl<D: Dataset + ?Sized> Loader<D> {
     pub fn new(data: Arc<D>, sampler: DistributedSampler, options: LoaderOptions) -> Result<Self> {
         let (counted, len) = (sampler.config().len, data.len());
         if counted != len {
-            return Err(Error::SamplerLength { sampler: counted, dataset: len });
+            return Err(Error::argument(format!(
+                "the sampler counts {counted} samples, the dataset has {len}: make one for the other"
+            )));
         }
         let shards = data.shards();
         let in_shards = shards.iter().fold(0_usize, |sum, &len| sum.saturating_add(len));
         if in_shards != len {
-            return Err(Error::ShardLengths { shards: in_shards, sampler: len });
+            return Err(Error::shard_lengths(in_shards, len));
         }
         Ok(Self { data, sampler, shards, options })
     }

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Fault, Result},
     idx::{self, Limits},
-    image_dataset::ImageDataset,
+    image_dataset::{ImageDataset, wrong_label},
     mnist::{CLASSES, Mnist, SIDE},
 };
 
@@ -49,8 +49,17 @@ fn find_files(dir: &Path) -> Result<[PathBuf; 4]> {
     if let [Some(a), Some(b), Some(c), Some(d)] = found {
         return Ok([a, b, c, d]);
     }
-    let missing = missing_files(dir).into_iter().map(String::from).collect();
-    Err(Error::FilesMissing { dir: dir.into(), missing })
+    Err(no_mnist(dir, &missing_files(dir)))
+}
+
+/// A directory lacks some of the four files.
+pub(crate) fn no_mnist(dir: &Path, missing: &[&str]) -> Error {
+    let what = format!(
+        "not an MNIST directory: {} not found (the four files are train-images-idx3-ubyte, \
+         train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or .gz)",
+        missing.join(", ")
+    );
+    Fault::Missing.at(dir, what)
 }
 
 /// The files of the four that `dir` does not contain under any of their names.
@@ -71,21 +80,16 @@ fn read_pair(images_path: &Path, labels_path: &Path) -> Result<ImageDataset> {
     let images = idx::read_images(images_path, &limits)?;
     let labels = idx::read_labels(labels_path, &Limits { bytes: MOST_IMAGES, ..limits })?;
     if images.count != labels.len() {
-        return Err(Error::CountMismatch {
-            images: images_path.into(),
-            image_count: images.count,
-            labels: labels_path.into(),
-            label_count: labels.len(),
-        });
+        let what = format!(
+            "{} images, but {} holds {} labels: they do not belong together",
+            images.count,
+            labels_path.display(),
+            labels.len()
+        );
+        return Err(Fault::Mismatch.at(images_path, what));
     }
     if let Some(index) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-        let label = labels[index];
-        return Err(Error::LabelOutOfRange {
-            path: labels_path.into(),
-            index,
-            label,
-            classes: CLASSES,
-        });
+        return Err(Fault::Corrupt.at(labels_path, wrong_label(labels[index], index, CLASSES)));
     }
     let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
     ImageDataset::new(images.pixels, labels, [1, SIDE, SIDE], CLASSES)

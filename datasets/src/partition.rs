@@ -71,7 +71,10 @@ pub fn partition(
         }
     };
     if share == 0 || (remainder == Remainder::Keep && even == 0) {
-        return Err(Error::EmptyShare { len, world_size });
+        return Err(Error::argument(format!(
+            "{len} samples over {world_size} ranks leave a rank without any: use at most {len} \
+             workers"
+        )));
     }
     Ok(Partition { start, share, len, dropped, padded })
 }
@@ -79,10 +82,13 @@ pub fn partition(
 /// Checks that the rank belongs to the world.
 pub(crate) fn check_rank(global_rank: usize, world_size: usize) -> Result<()> {
     if world_size == 0 {
-        return Err(Error::EmptyWorld);
+        return Err(Error::argument("a world of 0 ranks: world_size must be at least 1"));
     }
     if global_rank >= world_size {
-        return Err(Error::RankOutOfRange { global_rank, world_size });
+        return Err(Error::argument(format!(
+            "global rank {global_rank} in a world of {world_size}: ranks count from 0 and end below \
+             world_size"
+        )));
     }
     Ok(())
 }
@@ -125,15 +131,17 @@ mod tests {
 
     #[test]
     fn impossible_worlds_are_errors_on_every_rank() {
-        assert!(matches!(partition(10, 0, 0, Remainder::Drop), Err(Error::EmptyWorld)));
-        let error = partition(10, 3, 3, Remainder::Drop).unwrap_err();
-        assert!(error.to_string().starts_with("global rank 3 in a world of 3"), "{error}");
+        let check = |len, rank, world_size, remainder, expected: &str| {
+            let message = partition(len, rank, world_size, remainder).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{message}");
+        };
+        check(10, 0, 0, Remainder::Drop, "a world of 0 ranks");
+        check(10, 3, 3, Remainder::Drop, "global rank 3 in a world of 3");
         for remainder in [Remainder::Drop, Remainder::Keep] {
             for rank in 0..4 {
-                let error = partition(3, rank, 4, remainder).unwrap_err();
-                assert!(matches!(error, Error::EmptyShare { len: 3, world_size: 4 }), "{error}");
+                check(3, rank, 4, remainder, "3 samples over 4 ranks leave a rank without any");
             }
         }
-        assert!(matches!(partition(0, 0, 1, Remainder::Pad), Err(Error::EmptyShare { .. })));
+        check(0, 0, 1, Remainder::Pad, "0 samples over 1 ranks");
     }
 }

@@ -12,7 +12,7 @@ use std::io::{self, Read};
 pub(crate) struct Quotes<R> {
     from: R,
     delimiter: u8,
-    place: Place,
+    place: CellPlace,
     /// The line that is read, counted from 1, and whether a line feed belongs to the line end before it.
     line: u64,
     after_return: bool,
@@ -34,8 +34,29 @@ pub(crate) enum Wrong {
     Zero(u64),
 }
 
+impl Wrong {
+    /// The line, and what is wrong there and what to do.
+    pub(crate) fn in_words(self) -> (u64, &'static str) {
+        match self {
+            Self::Open(line) => {
+                (line, "the quote of a cell is not closed: close it, or double a quote in a cell")
+            }
+            Self::Inside(line) => (
+                line,
+                "text follows the quote that closes a cell: double a quote in a cell, or close the \
+                 quote of a cell before",
+            ),
+            Self::Zero(line) => (
+                line,
+                "a zero byte: the rest of the file has not arrived, or it is no UTF-8; fetch it \
+                 again or convert it",
+            ),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CellPlace {
     /// At the start of the file, after some bytes of a byte order mark.
     Mark(u8),
     Start,
@@ -49,14 +70,14 @@ enum Place {
 
 impl<R> Quotes<R> {
     pub(crate) fn new(from: R, delimiter: u8) -> Self {
-        let (place, line, opened) = (Place::Mark(0), 1, 1);
+        let (place, line, opened) = (CellPlace::Mark(0), 1, 1);
         let (after_return, wrong, ended) = (false, None, false);
         Self { from, delimiter, place, line, after_return, opened, wrong, ended }
     }
 
     /// The first wrong byte so far. To be called when all has been read, or the table was wrong.
     pub(crate) fn wrong(&self) -> Option<Wrong> {
-        let is_open = self.ended && self.place == Place::Quoted;
+        let is_open = self.ended && self.place == CellPlace::Quoted;
         self.wrong.or(is_open.then_some(Wrong::Open(self.opened)))
     }
 
@@ -70,22 +91,24 @@ impl<R> Quotes<R> {
         self.after_return = byte == b'\r';
         let ends_cell = byte == self.delimiter || matches!(byte, b'\n' | b'\r');
         self.place = match self.place {
-            Place::Mark(known) if MARK.get(usize::from(known)) == Some(&byte) => {
-                Place::Mark(known + 1)
+            CellPlace::Mark(known) if MARK.get(usize::from(known)) == Some(&byte) => {
+                CellPlace::Mark(known + 1)
             }
-            Place::Quoted if byte == b'"' => Place::Quote,
-            Place::Quoted => Place::Quoted,
-            Place::Quote if byte == b'"' => Place::Quoted,
-            _ if ends_cell => Place::Start,
-            Place::Start | Place::Mark(_) if byte == b'"' => {
+            CellPlace::Quoted if byte == b'"' => CellPlace::Quote,
+            CellPlace::Quoted => CellPlace::Quoted,
+            CellPlace::Quote if byte == b'"' => CellPlace::Quoted,
+            _ if ends_cell => CellPlace::Start,
+            CellPlace::Start | CellPlace::Mark(_) if byte == b'"' => {
                 self.opened = self.line;
-                Place::Quoted
+                CellPlace::Quoted
             }
-            Place::Start | Place::Mark(_) | Place::Plain => Place::Plain,
-            Place::Quote | Place::Closed if matches!(byte, b' ' | b'\t') => Place::Closed,
-            Place::Quote | Place::Closed => {
+            CellPlace::Start | CellPlace::Mark(_) | CellPlace::Plain => CellPlace::Plain,
+            CellPlace::Quote | CellPlace::Closed if matches!(byte, b' ' | b'\t') => {
+                CellPlace::Closed
+            }
+            CellPlace::Quote | CellPlace::Closed => {
                 self.wrong.get_or_insert(Wrong::Inside(self.line));
-                Place::Plain
+                CellPlace::Plain
             }
         };
     }

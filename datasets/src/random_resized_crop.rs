@@ -5,7 +5,7 @@
 //! image's size alone.
 
 use crate::{
-    error::{PictureError, Result},
+    error::{Error, Result},
     rng::{Purpose, below, rng, uniform},
 };
 
@@ -46,7 +46,10 @@ impl RandomResizedCrop {
         if is_range(scale) && scale[1] <= 1.0 && is_range(ratio) {
             return Ok(());
         }
-        Err(PictureError::Crop { scale, ratio }.into())
+        Err(Error::argument(format!(
+            "a crop with scales {scale:?} and ratios {ratio:?}: both need 0 < from <= to, and \
+             scales at most 1"
+        )))
     }
 
     /// Draws the window of one sample in one epoch. Both sides of the image are at least 1.

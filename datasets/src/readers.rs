@@ -21,22 +21,22 @@ use crate::error::{Error, Result};
 
 /// Items in the order of their numbers, read by threads in advance.
 pub(crate) struct Readers<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ReadAhead<T>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared<T> {
+struct ReadAhead<T> {
     read: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
     /// How many items may be read or being read before they are given out.
     ahead: usize,
-    state: Mutex<State<T>>,
+    state: Mutex<ReadAheadState<T>>,
     /// Signals that an item has been read.
     arrived: Condvar,
     /// Signals that an item has been given out, or that the threads shall end.
     room: Condvar,
 }
 
-struct State<T> {
+struct ReadAheadState<T> {
     /// The numbers that no thread has taken.
     untaken: Range<usize>,
     /// The number of the next item to give out.
@@ -54,8 +54,8 @@ impl<T: Send + 'static> Readers<T> {
         ahead: usize,
     ) -> Result<Self> {
         let threads = threads.min(ahead).min(numbers.len());
-        let state = State { next: numbers.start, untaken: numbers, read: BTreeMap::new() };
-        let shared = Arc::new(Shared {
+        let state = ReadAheadState { next: numbers.start, untaken: numbers, read: BTreeMap::new() };
+        let shared = Arc::new(ReadAhead {
             read: Box::new(read),
             ahead,
             state: Mutex::new(state),
@@ -68,13 +68,15 @@ impl<T: Send + 'static> Readers<T> {
             let shared = Arc::clone(&readers.shared);
             let builder = Builder::new().name("candelabrum-batches".into());
             let thread = builder.spawn(move || shared.run());
-            readers.threads.push(thread.map_err(|source| Error::LoaderThread { source })?);
+            readers.threads.push(thread.map_err(|error| Error::Thread {
+                what: format!("cannot start the thread that prepares batches: {error}"),
+            })?);
         }
         Ok(readers)
     }
 }
 
-impl<T> Shared<T> {
+impl<T> ReadAhead<T> {
     /// What each thread does.
     fn run(&self) {
         while let Some(number) = self.take() {
@@ -103,8 +105,11 @@ impl<T> Shared<T> {
     fn read(&self, number: usize) -> Result<T> {
         // After a panic nothing more is read here, and what the reader shares with others is behind
         // locks.
-        catch_unwind(AssertUnwindSafe(|| (self.read)(number)))
-            .unwrap_or_else(|panic| Err(Error::LoaderPanicked { message: panic_message(&*panic) }))
+        catch_unwind(AssertUnwindSafe(|| (self.read)(number))).unwrap_or_else(|panic| {
+            let message = panic_message(&*panic);
+            let what = format!("the thread that prepares batches panicked: {message}");
+            Err(Error::Thread { what })
+        })
     }
 }
 
@@ -256,9 +261,9 @@ mod tests {
             let read = |number| match number {
                 5 => {
                     std::thread::sleep(Duration::from_millis(10));
-                    Err(Error::EmptyDataset)
+                    Err(Error::custom("item 5"))
                 }
-                9 => Err(Error::ZeroBatchSize),
+                9 => Err(Error::custom("item 9")),
                 _ => {
                     wait_a_little(number);
                     Ok(number)
@@ -266,7 +271,7 @@ mod tests {
             };
             let (items, message) = until_error(read, threads);
             assert_eq!(items, [0, 1, 2, 3, 4], "{threads} threads");
-            assert_eq!(message, Error::EmptyDataset.to_string());
+            assert_eq!(message, "item 5");
         }
     }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, check_count},
     order::{Shuffle, permutation},
     partition::{Remainder, check_rank},
 };
@@ -80,7 +80,8 @@ impl DistributedSampler {
     /// size larger than a rank's share of the epoch.
     pub fn with_epoch_size(self, epoch_size: usize) -> Result<Self> {
         if epoch_size == 0 {
-            return Err(Error::EmptyEpoch);
+            let what = "an epoch of 0 samples: the epoch size must be at least 1";
+            return Err(Error::argument(what));
         }
         Self::of(self.config, self.shuffle, epoch_size)
     }
@@ -89,22 +90,23 @@ impl DistributedSampler {
         let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
         check_rank(global_rank, world_size)?;
         if batch_size == 0 {
-            return Err(Error::ZeroBatchSize);
+            return Err(Error::argument("--batch-size 0: a batch needs at least 1 sample"));
         }
         if len == 0 {
-            return Err(Error::EmptyDataset);
+            return Err(Error::empty_dataset());
         }
-        let most = len.max(epoch_size);
-        if u32::try_from(most).is_err() {
-            return Err(Error::TooManySamples { len: most });
-        }
+        check_count(len.max(epoch_size))?;
         let share = match remainder {
             Remainder::Drop => epoch_size / world_size,
             Remainder::Pad => epoch_size.div_ceil(world_size),
             Remainder::Keep => usize::MAX,
         };
         if batch_size > share {
-            return Err(Error::BatchTooLarge { batch_size, share, global_rank, world_size });
+            return Err(Error::argument(format!(
+                "--batch-size {batch_size} is larger than a rank's share of {share} samples: rank \
+                 {global_rank} of {world_size} cannot fill one batch, use --batch-size {share} or \
+                 less, or fewer workers"
+            )));
         }
         let global = batch_size.saturating_mul(world_size);
         let steps = match remainder {
@@ -186,7 +188,7 @@ impl DistributedSampler {
     pub fn epoch_of_shards(&self, epoch: usize, shards: &[usize]) -> Result<EpochOrder> {
         let counted = shards.iter().fold(0_usize, |sum, &len| sum.saturating_add(len));
         if counted != self.config.len {
-            return Err(Error::ShardLengths { shards: counted, sampler: self.config.len });
+            return Err(Error::shard_lengths(counted, self.config.len));
         }
         Ok(self.order(epoch, shards))
     }
@@ -303,21 +305,24 @@ mod tests {
             "{message}"
         );
         let pad = SamplerConfig { remainder: Remainder::Pad, ..big };
-        assert!(matches!(DistributedSampler::new(pad), Err(Error::BatchTooLarge { .. })));
+        assert_eq!(DistributedSampler::new(pad).unwrap_err().to_string(), message);
         let keep = SamplerConfig { remainder: Remainder::Keep, ..big };
         assert_eq!(DistributedSampler::new(keep).unwrap().epoch(0).batch(0).len(), 20_000);
     }
 
     #[test]
     fn senseless_parameters_are_errors() {
-        let error = |config| DistributedSampler::new(config).unwrap_err();
-        assert!(matches!(error(config(10, 0, 1)), Error::ZeroBatchSize));
-        assert!(matches!(error(config(0, 1, 1)), Error::EmptyDataset));
-        assert!(matches!(error(config(10, 1, 0)), Error::EmptyWorld));
         let outside = SamplerConfig { global_rank: 2, ..config(10, 1, 2) };
-        assert!(matches!(error(outside), Error::RankOutOfRange { .. }));
-        let many = config(u32::MAX as usize + 1, 1, 1);
-        assert!(matches!(error(many), Error::TooManySamples { .. }));
+        for (config, expected) in [
+            (config(10, 0, 1), "--batch-size 0"),
+            (config(0, 1, 1), "the dataset is empty"),
+            (config(10, 1, 0), "a world of 0 ranks"),
+            (outside, "global rank 2 in a world of 2"),
+            (config(u32::MAX as usize + 1, 1, 1), "4294967296 samples are more than"),
+        ] {
+            let message = DistributedSampler::new(config).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
     }
 
     #[test]

@@ -76,7 +76,10 @@ where
             if sample >= self.len {
                 return Err(Error::NoSuchSample { sample, len: self.len });
             }
-            let located = |source| Error::Sample { sample, source: Box::new(source) };
+            let located = |source| {
+                let sample = format!("sample {sample}");
+                Error::Sample { sample, source: Box::new(source) }
+            };
             (self.sample)(sample, pass).map_err(located)
         };
         if samples.is_empty() {

@@ -50,11 +50,17 @@ impl Scaling {
         let Self::Standardized { mean, std } = self else { return Ok(()) };
         if mean.len() != channels || std.len() != channels {
             let (means, stds) = (mean.len(), std.len());
-            return Err(Error::ScalingChannels { means, stds, channels });
+            return Err(Error::argument(format!(
+                "the scaling has {means} means and {stds} standard deviations, the images have \
+                 {channels} channel(s): give one of each for every channel"
+            )));
         }
         let numbers = mean.iter().all(|x| x.is_finite());
         if !numbers || !std.iter().all(|&x| x.is_finite() && x > 0.0) {
-            return Err(Error::ScalingValues { mean: mean.to_vec(), std: std.to_vec() });
+            return Err(Error::argument(format!(
+                "scaling by the means {mean:?} and the standard deviations {std:?}: all must be \
+                 finite, and deviations above 0"
+            )));
         }
         Ok(())
     }

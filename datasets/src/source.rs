@@ -73,7 +73,12 @@ impl FromStr for Source {
             Some(("synthetic", numbers)) => parse_synthetic(numbers),
             _ => None,
         }
-        .ok_or_else(|| Error::UnknownSource { text: text.into() })
+        .ok_or_else(|| {
+            Error::argument(format!(
+                "{text:?} is no data source: expected `mnist:DIRECTORY` or \
+                 `synthetic:seed=S,train=N,test=M`"
+            ))
+        })
     }
 }
 

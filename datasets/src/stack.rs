@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor, WithDType};
 
 use crate::{
     collate::Collated,
-    error::{Result, TensorsError},
+    error::{Error, Result},
 };
 
 /// A sample, several of which make a batch.
@@ -38,15 +38,18 @@ impl Stack for Tensor {
     /// B tensors (..) -> (B, ..)
     fn stack(samples: Vec<Self>) -> Result<Tensor> {
         let Some(first) = samples.first() else {
-            return Err(TensorsError::Count { got: 0, needed: None }.into());
+            return Err(no_tensors());
         };
         for (place, sample) in samples.iter().enumerate() {
             if sample.shape() != first.shape() || sample.dtype() != first.dtype() {
-                let (shape, first_shape) = (sample.shape().clone(), first.shape().clone());
-                let (dtype, first_dtype) = (sample.dtype(), first.dtype());
-                let unequal =
-                    TensorsError::Unequal { place, dtype, shape, first_dtype, first_shape };
-                return Err(unequal.into());
+                return Err(Error::argument(format!(
+                    "sample {place} of the batch is {:?} {:?}, the first one is {:?} {:?}: crop, pad \
+                     or convert them to one shape and type",
+                    sample.dtype(),
+                    sample.shape(),
+                    first.dtype(),
+                    first.shape()
+                )));
             }
         }
         Ok(Tensor::stack(&samples, 0)?.detach())
@@ -65,13 +68,15 @@ impl Stack for Vec<Tensor> {
         let expected = samples.first().map_or(0, Vec::len);
         if expected == 0 {
             // A batch of no tensors would count as one without samples.
-            return Err(TensorsError::Count { got: 0, needed: None }.into());
+            return Err(no_tensors());
         }
         let mut columns: Vec<Vec<Tensor>> = vec![Vec::with_capacity(samples.len()); expected];
         for (place, sample) in samples.into_iter().enumerate() {
             if sample.len() != expected {
                 let got = sample.len();
-                return Err(TensorsError::UnequalCount { place, got, expected }.into());
+                return Err(Error::argument(format!(
+                    "sample {place} of the batch has {got} tensors, the first one has {expected}"
+                )));
             }
             columns.iter_mut().zip(sample).for_each(|(column, tensor)| column.push(tensor));
         }
@@ -81,6 +86,10 @@ impl Stack for Vec<Tensor> {
     fn stack_none(like: Self) -> Result<Vec<Tensor>> {
         like.into_iter().map(<Tensor as Stack>::stack_none).collect()
     }
+}
+
+fn no_tensors() -> Error {
+    Error::argument("0 tensors, the batch has at least 1")
 }
 
 /// Numbers -> (B,)
@@ -107,59 +116,24 @@ macro_rules! stack_numbers {
 
 stack_numbers!(u8, u32, i64, f32, f64);
 
-impl<A, B> Stack for (A, B)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor);
+macro_rules! stack_tuples {
+    ($(($($sample:ident: $type:ident),*))*) => {$(
+        impl<$($type: Stack<Batch = Tensor>),*> Stack for ($($type,)*) {
+            type Batch = ($($type::Batch,)*);
 
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor)> {
-        let (a, b): (Vec<A>, Vec<B>) = samples.into_iter().unzip();
-        Ok((A::stack(a)?, B::stack(b)?))
-    }
+            fn stack(samples: Vec<Self>) -> Result<Self::Batch> {
+                let ($($sample,)*): ($(Vec<$type>,)*) = samples.into_iter().collect();
+                Ok(($($type::stack($sample)?,)*))
+            }
 
-    fn stack_none((a, b): Self) -> Result<(Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?))
-    }
+            fn stack_none(($($sample,)*): Self) -> Result<Self::Batch> {
+                Ok(($($type::stack_none($sample)?,)*))
+            }
+        }
+    )*};
 }
 
-impl<A, B, C> Stack for (A, B, C)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-    C: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor, Tensor);
-
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor, Tensor)> {
-        let (a, b, c): (Vec<A>, Vec<B>, Vec<C>) = samples.into_iter().collect();
-        Ok((A::stack(a)?, B::stack(b)?, C::stack(c)?))
-    }
-
-    fn stack_none((a, b, c): Self) -> Result<(Tensor, Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?, C::stack_none(c)?))
-    }
-}
-
-impl<A, B, C, D> Stack for (A, B, C, D)
-where
-    A: Stack<Batch = Tensor>,
-    B: Stack<Batch = Tensor>,
-    C: Stack<Batch = Tensor>,
-    D: Stack<Batch = Tensor>,
-{
-    type Batch = (Tensor, Tensor, Tensor, Tensor);
-
-    fn stack(samples: Vec<Self>) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
-        let (a, b, c, d): (Vec<A>, Vec<B>, Vec<C>, Vec<D>) = samples.into_iter().collect();
-        Ok((A::stack(a)?, B::stack(b)?, C::stack(c)?, D::stack(d)?))
-    }
-
-    fn stack_none((a, b, c, d): Self) -> Result<(Tensor, Tensor, Tensor, Tensor)> {
-        Ok((A::stack_none(a)?, B::stack_none(b)?, C::stack_none(c)?, D::stack_none(d)?))
-    }
-}
+stack_tuples!((a: A, b: B) (a: A, b: B, c: C) (a: A, b: B, c: C, d: D));
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, TableError};
+use crate::error::{Error, Result};
 
 /// The mean and the standard deviation of each column of some inputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ impl Standardization {
     pub fn fit(xs: &Tensor) -> Result<Self> {
         let (rows, columns) = xs.dims2()?;
         if rows == 0 {
-            return Err(TableError::Columns { shape: xs.dims().to_vec(), columns }.into());
+            return Err(wrong_columns(xs, columns));
         }
         let rows: Vec<Vec<f64>> = xs.to_dtype(DType::F64)?.to_vec2()?;
         let moments = (0..columns).map(|column| {
@@ -73,7 +73,7 @@ impl Standardization {
     fn rows(&self, xs: &Tensor) -> Result<(Tensor, Tensor)> {
         let columns = self.mean.len();
         if xs.dims().len() != 2 || xs.dims()[1] != columns || self.std.len() != columns {
-            return Err(TableError::Columns { shape: xs.dims().to_vec(), columns }.into());
+            return Err(wrong_columns(xs, columns));
         }
         let row = |numbers: &[f64]| Tensor::new(numbers, xs.device());
         Ok((row(&self.mean)?, row(&self.std)?))
@@ -88,6 +88,11 @@ pub(crate) fn mean_and_deviation(numbers: impl Iterator<Item = f64> + Clone) -> 
     let mean = first + sum / count;
     let squares: f64 = numbers.map(|x| (x - mean).powi(2)).sum();
     (mean, (squares / count).sqrt())
+}
+
+fn wrong_columns(xs: &Tensor, columns: usize) -> Error {
+    let shape = xs.dims();
+    Error::argument(format!("inputs of shape {shape:?}, means and deviations of {columns} columns"))
 }
 
 /// The type of the results for inputs of this type.

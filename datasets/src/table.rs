@@ -7,7 +7,7 @@
 use std::{
     fs::File,
     io::{BufReader, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use candle_core::{DType, Device, Tensor};
@@ -16,8 +16,8 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 use crate::{
     batch::Batch,
     classes::Classes,
-    error::{Error, Result, TableError},
-    quotes::{Quotes, Wrong},
+    error::{Error, Fault, Place, Result},
+    quotes::Quotes,
     rng::{Purpose, rng, shuffle},
     standardization::Standardization,
     tensors::{Column, TensorDataset},
@@ -146,13 +146,8 @@ impl CsvTable {
         match reader.get_ref().wrong() {
             None => table,
             Some(wrong) => {
-                let path = path.into();
-                Err(match wrong {
-                    Wrong::Open(line) => TableError::OpenQuote { path, line },
-                    Wrong::Inside(line) => TableError::TextAfterQuote { path, line },
-                    Wrong::Zero(line) => TableError::ZeroByte { path, line },
-                }
-                .into())
+                let (line, what) = wrong.in_words();
+                Err(Fault::Corrupt.at(Place::line(path, line), what))
             }
         }
     }
@@ -183,7 +178,10 @@ impl CsvTable {
         }
         let (inputs, targets) = (chosen.inputs.len(), chosen.targets.len());
         if rows == 0 || inputs == 0 || targets == 0 {
-            return Err(TableError::Empty { path: path.into(), rows, inputs, targets }.into());
+            let what = format!(
+                "{rows} rows, {inputs} columns of inputs and {targets} of targets: none may be 0"
+            );
+            return Err(Fault::Mismatch.at(path, what));
         }
         let classes = match &mut ys {
             Targets::Classes(labels) => names.sorted(labels),
@@ -232,7 +230,10 @@ impl CsvTable {
     pub fn split(&self, test_share: f64, seed: u64) -> Result<TableSplit> {
         let test_rows = (self.rows as f64 * test_share).round();
         if !(test_rows >= 1.0 && test_rows <= self.rows as f64 - 1.0) {
-            return Err(TableError::Split { share: test_share, rows: self.rows }.into());
+            return Err(Error::argument(format!(
+                "a test share of {test_share} of {} rows leaves one of both parts empty",
+                self.rows
+            )));
         }
         let mut rows: Vec<usize> = (0..self.rows).collect();
         shuffle(&mut rng(seed, Purpose::Split, 0, 0), &mut rows);
@@ -304,15 +305,15 @@ impl<'a> Chosen<'a> {
     fn of(path: &'a Path, header: &'a StringRecord, config: &CsvConfig) -> Result<Self> {
         let place = |name: &String| -> Result<usize> {
             let mut places = header.iter().enumerate().filter(|(_, column)| column == name);
-            let (path, column) = (PathBuf::from(path), name.clone());
-            match (places.next(), places.next()) {
+            let what = match (places.next(), places.next()) {
+                (Some((place, _)), None) => return Ok(place),
+                (Some(_), Some(_)) => format!("several columns {name:?}: rename all but one"),
                 (None, _) => {
-                    let columns = header.iter().map(String::from).collect();
-                    Err(TableError::NoColumn { path, column, columns }.into())
+                    let columns: Vec<&str> = header.iter().collect();
+                    format!("no column {name:?}; the header has {}", columns.join(", "))
                 }
-                (Some((place, _)), None) => Ok(place),
-                (Some(_), Some(_)) => Err(TableError::SameColumns { path, column }.into()),
-            }
+            };
+            Err(Fault::Mismatch.at(path, what))
         };
         let (targets, is_class) = match &config.targets {
             CsvTargets::Class(column) | CsvTargets::KnownClass { column, .. } => {
@@ -328,8 +329,13 @@ impl<'a> Chosen<'a> {
                 let others: Vec<usize> =
                     (0..header.len()).filter(|place| !targets.contains(place)).collect();
                 if let Some(unnamed) = others.iter().find(|&&place| header[place].is_empty()) {
-                    let (path, place, columns) = (path.into(), unnamed + 1, header.len());
-                    return Err(TableError::NoName { path, place, columns }.into());
+                    let what = format!(
+                        "column {} of {} has no name (the index of pandas, or a separator at the \
+                         end of the lines): name it, delete it, or choose CsvConfig::inputs",
+                        unnamed + 1,
+                        header.len()
+                    );
+                    return Err(Fault::Corrupt.at(path, what));
                 }
                 for &other in &others {
                     place(&header[other].to_owned())?;
@@ -348,40 +354,34 @@ impl<'a> Chosen<'a> {
     /// The label of a record.
     fn class(&self, names: &mut Classes, record: &StringRecord) -> Result<u32> {
         let name = &record[self.targets[0]];
+        let line = record.position().map_or(0, csv::Position::line);
         if name.is_empty() && !names.are_known() {
-            let line = record.position().map_or(0, csv::Position::line);
-            let column = self.header[self.targets[0]].to_owned();
-            return Err(TableError::NoClass { path: self.path.into(), line, column }.into());
+            let cell = Place::cell(self.path, line, &self.header[self.targets[0]]);
+            return Err(Fault::Corrupt.at(cell, "no class: fill the cell or delete the row"));
         }
-        Ok(names.number(name).ok_or_else(|| TableError::UnknownClass {
-            path: self.path.into(),
-            line: record.position().map_or(0, csv::Position::line),
-            class: name.to_owned(),
-            classes: names.len(),
-        })?)
+        names.number(name).ok_or_else(|| {
+            let what = format!("{name:?} is not one of the {} known classes", names.len());
+            Fault::Mismatch.at(Place::line(self.path, line), what)
+        })
     }
 
     /// Appends the numbers in these columns of a record.
     fn numbers(&self, places: &[usize], record: &StringRecord, to: &mut Columns) -> Result<()> {
         let line = record.position().map_or(0, csv::Position::line);
         for &place in places {
-            let cell = record[place].to_owned();
-            let (path, column) = (|| self.path.into(), || self.header[place].to_owned());
-            match cell.parse::<f64>() {
-                Ok(number) if !(number as f32).is_finite() => {
-                    return Err(
-                        TableError::Cell { path: path(), line, column: column(), cell }.into()
+            let cell = &record[place];
+            let at = || Place::cell(self.path, line, &self.header[place]);
+            match cell.parse::<f64>().ok().filter(|&number| (number as f32).is_finite()) {
+                Some(number) if is_too_long(cell, number) => {
+                    let what = format!(
+                        "{cell} would become {number}: subtract a base, shorten the number, or \
+                         leave the column out"
                     );
+                    return Err(Fault::Unsupported.at(at(), what));
                 }
-                Ok(number) if is_too_long(&cell, number) => {
-                    let (path, column) = (path(), column());
-                    return Err(TableError::TooLong { path, line, column, cell, number }.into());
-                }
-                Ok(number) => to.push(number, line),
-                Err(_) => {
-                    return Err(
-                        TableError::Cell { path: path(), line, column: column(), cell }.into()
-                    );
+                Some(number) => to.push(number, line),
+                None => {
+                    return Err(Fault::Corrupt.at(at(), format!("{cell:?} is no finite number")));
                 }
             }
         }
@@ -398,13 +398,12 @@ fn is_too_long(cell: &str, number: f64) -> bool {
 
 /// An error of the reader as one of ours.
 fn unreadable(path: &Path, error: csv::Error) -> Error {
-    let path = PathBuf::from(path);
-    let line = error.position().map_or(0, csv::Position::line);
+    let line = Place::line(path, error.position().map_or(0, csv::Position::line));
     match *error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len: expected, len: got, .. } => {
-            TableError::Cells { path, line, got, expected }.into()
+            Fault::Corrupt.at(line, format!("{got} cells, the header has {expected}"))
         }
-        csv::ErrorKind::Utf8 { .. } => TableError::NotUtf8 { path, line }.into(),
-        _ => TableError::Read { path, source: error.into() }.into(),
+        csv::ErrorKind::Utf8 { .. } => Fault::Unsupported.at(line, "not UTF-8: convert the file"),
+        _ => Error::io("read the table", path)(error.into()),
     }
 }

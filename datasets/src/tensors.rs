@@ -18,7 +18,7 @@ use crate::{
     collate::Collated,
     dataset::Dataset,
     digest::hexadecimal,
-    error::{Error, Result, TensorsError},
+    error::{Error, Result, check_count},
     pass::Pass,
     written::Written,
 };
@@ -167,24 +167,27 @@ impl<B: FromTensors> TensorDataset<B> {
     pub fn of(tensors: Vec<Tensor>) -> Result<Self> {
         let wrong = B::COUNT.is_some_and(|count| count != tensors.len());
         if wrong || tensors.is_empty() {
-            return Err(TensorsError::Count { got: tensors.len(), needed: B::COUNT }.into());
+            return Err(wrong_count(tensors.len(), B::COUNT));
         }
         let mut on_cpu = Vec::with_capacity(tensors.len());
         let mut len = None;
         for (index, tensor) in tensors.into_iter().enumerate() {
             let Some(&rows) = tensor.dims().first() else {
-                return Err(TensorsError::NoDimension { index }.into());
+                return Err(Error::argument(format!(
+                    "tensor {index} has no dimensions: its first dimension must count the samples"
+                )));
             };
             let expected = *len.get_or_insert(rows);
             if rows != expected {
-                return Err(TensorsError::Rows { index, rows, expected }.into());
+                return Err(Error::argument(format!(
+                    "tensor {index} has {rows} samples, the first one has {expected}: all must have \
+                     as many"
+                )));
             }
             on_cpu.push(tensor.to_device(&Device::Cpu)?.contiguous()?.detach());
         }
         let len = len.unwrap_or(0);
-        if u32::try_from(len).is_err() {
-            return Err(Error::TooManySamples { len });
-        }
+        check_count(len)?;
         let (sha256, written) = (Arc::default(), Arc::from([]));
         Ok(Self { tensors: on_cpu.into(), len, sha256, written, batch: PhantomData })
     }
@@ -210,11 +213,17 @@ impl<B: FromTensors> TensorDataset<B> {
     }
 }
 
+/// The number of tensors is not that of the batch. `None`: a batch has any number above 0.
+fn wrong_count(got: usize, needed: Option<usize>) -> Error {
+    let needed = needed.map_or("at least 1".to_owned(), |needed| needed.to_string());
+    Error::argument(format!("{got} tensors, the batch has {needed}"))
+}
+
 fn digest(tensors: &[Tensor]) -> Result<String> {
     /// Elements that are copied at a time.
     const BLOCK: usize = 1 << 20;
     let mut out = BufWriter::new(Sha256::new());
-    let written = |source| TensorsError::Digest { source };
+    let written = |error| Error::custom(format!("cannot compute the digest of tensors: {error}"));
     for tensor in tensors {
         write!(out, "{:?} {:?};", tensor.dtype(), tensor.dims()).map_err(written)?;
         let flat = tensor.flatten_all()?;
@@ -241,7 +250,7 @@ impl<B: FromTensors> Dataset for TensorDataset<B> {
         }
         if let Some(lost) = self.written.iter().flatten().find_map(|written| written.lost.as_ref())
         {
-            return Err(lost.error().into());
+            return Err(lost.error());
         }
         let numbers = Tensor::new(samples, &Device::Cpu)?;
         let rows = self.tensors.iter().map(|tensor| {
@@ -253,7 +262,7 @@ impl<B: FromTensors> Dataset for TensorDataset<B> {
         });
         let rows: Vec<Tensor> = rows.collect::<candle_core::Result<_>>()?;
         let got = rows.len();
-        Ok(B::from_tensors(rows).ok_or(TensorsError::Count { got, needed: B::COUNT })?)
+        B::from_tensors(rows).ok_or_else(|| wrong_count(got, B::COUNT))
     }
 
     fn fingerprint(&self) -> Result<String> {
@@ -277,28 +286,22 @@ impl FromTensors for Tensor {
     }
 }
 
-impl FromTensors for (Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(2);
+macro_rules! from_tensors {
+    ($($count:literal => $tuple:ty;)*) => {$(
+        impl FromTensors for $tuple {
+            const COUNT: Option<usize> = Some($count);
 
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 2]>::try_from(tensors).ok().map(Self::from)
-    }
+            fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
+                <[Tensor; $count]>::try_from(tensors).ok().map(Self::from)
+            }
+        }
+    )*};
 }
 
-impl FromTensors for (Tensor, Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(3);
-
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 3]>::try_from(tensors).ok().map(Self::from)
-    }
-}
-
-impl FromTensors for (Tensor, Tensor, Tensor, Tensor) {
-    const COUNT: Option<usize> = Some(4);
-
-    fn from_tensors(tensors: Vec<Tensor>) -> Option<Self> {
-        <[Tensor; 4]>::try_from(tensors).ok().map(Self::from)
-    }
+from_tensors! {
+    2 => (Tensor, Tensor);
+    3 => (Tensor, Tensor, Tensor);
+    4 => (Tensor, Tensor, Tensor, Tensor);
 }
 
 impl FromTensors for Batch {

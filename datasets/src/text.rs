@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     dataset::Dataset,
     digest::{hexadecimal, sampled},
-    error::{Error, Result, TextError},
+    error::{Error, Fault, Result, check_count},
     pass::Pass,
     vocabulary::Vocabulary,
 };
@@ -39,7 +39,7 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct TextDataset {
-    tokens: Tokens,
+    tokens: StoredTokens,
     length: usize,
     stride: usize,
     dtype: DType,
@@ -59,7 +59,7 @@ pub enum TokenWidth {
 }
 
 #[derive(Clone)]
-enum Tokens {
+enum StoredTokens {
     Bytes(Arc<[u8]>),
     Words(Arc<[u32]>),
     File { file: Arc<File>, path: PathBuf, width: TokenWidth, count: usize },
@@ -75,8 +75,8 @@ impl TextDataset {
     pub fn new(tokens: impl Into<Vec<u32>>, length: usize, stride: usize) -> Result<Self> {
         let tokens = tokens.into();
         let bytes: Option<Vec<u8>> = tokens.iter().map(|&token| u8::try_from(token).ok()).collect();
-        let tokens =
-            bytes.map_or(Tokens::Words(tokens.into()), |bytes| Tokens::Bytes(bytes.into()));
+        let tokens = bytes
+            .map_or(StoredTokens::Words(tokens.into()), |bytes| StoredTokens::Bytes(bytes.into()));
         Self::of(tokens, length, stride)
     }
 
@@ -91,7 +91,7 @@ impl TextDataset {
         stride: usize,
     ) -> Result<Self> {
         if vocabulary.is_bytes() {
-            return Self::of(Tokens::Bytes(text.as_bytes().into()), length, stride);
+            return Self::of(StoredTokens::Bytes(text.as_bytes().into()), length, stride);
         }
         Self::new(vocabulary.encode(text)?, length, stride)
     }
@@ -111,11 +111,14 @@ impl TextDataset {
         let path = path.as_ref();
         let content = std::fs::read(path).map_err(Error::io("read", path))?;
         if vocabulary.is_bytes() {
-            return Self::of(Tokens::Bytes(content.into()), length, stride);
+            return Self::of(StoredTokens::Bytes(content.into()), length, stride);
         }
         let text = String::from_utf8(content).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();
-            TextError::NotUtf8 { path: path.into(), offset }
+            let what = format!(
+                "not UTF-8 at byte {offset}: convert the file, or use the vocabulary of bytes"
+            );
+            Fault::Unsupported.at(path, what)
         })?;
         Self::of_text(&text, vocabulary, length, stride)
     }
@@ -136,12 +139,13 @@ impl TextDataset {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let bytes = file.metadata().map_err(Error::io("open", path))?.len();
         if !bytes.is_multiple_of(width.bytes() as u64) {
-            let path = path.into();
-            return Err(TextError::PartialToken { path, bytes, width: width.bytes() }.into());
+            let width = width.bytes();
+            let what = format!("{bytes} bytes are not a whole number of tokens of {width} bytes");
+            return Err(Fault::Corrupt.at(path, what));
         }
         let count = (bytes / width.bytes() as u64) as usize;
         let (file, path) = (Arc::new(file), path.into());
-        Self::of(Tokens::File { file, path, width, count }, length, stride)
+        Self::of(StoredTokens::File { file, path, width, count }, length, stride)
     }
 
     /// The same windows with tokens of another type in the tensors: u8, u32 (the default) or i64.
@@ -153,7 +157,9 @@ impl TextDataset {
         if matches!(dtype, DType::U32 | DType::I64) || dtype == DType::U8 && largest < 256 {
             return Ok(Self { dtype, ..self });
         }
-        Err(TextError::TokenType { largest, dtype }.into())
+        Err(Error::argument(format!(
+            "tokens up to {largest} as {dtype:?}: choose u8 for tokens below 256, u32 or i64"
+        )))
     }
 
     /// The number of tokens in the text.
@@ -169,17 +175,22 @@ impl TextDataset {
         self.tokens() - covered
     }
 
-    fn of(tokens: Tokens, length: usize, stride: usize) -> Result<Self> {
+    fn of(tokens: StoredTokens, length: usize, stride: usize) -> Result<Self> {
         if length == 0 || stride == 0 {
-            return Err(TextError::Window { length, stride }.into());
+            return Err(Error::argument(format!(
+                "windows of {length} tokens every {stride} tokens: both must be at least 1"
+            )));
         }
         if tokens.len() <= length {
-            return Err(TextError::TooShort { tokens: tokens.len(), length }.into());
+            return Err(Error::argument(format!(
+                "a text of {} tokens has no window of {length} tokens and their targets: {} are \
+                 needed",
+                tokens.len(),
+                length.saturating_add(1)
+            )));
         }
         let data = Self { tokens, length, stride, dtype: DType::U32, sha256: Arc::default() };
-        if u32::try_from(data.len()).is_err() {
-            return Err(Error::TooManySamples { len: data.len() });
-        }
+        check_count(data.len())?;
         Ok(data)
     }
 
@@ -218,7 +229,7 @@ impl Dataset for TextDataset {
     fn fingerprint(&self) -> Result<String> {
         let Self { length, stride, dtype, .. } = self;
         let tokens = match &self.tokens {
-            Tokens::File { file, path, width, count } => {
+            StoredTokens::File { file, path, width, count } => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let bytes = (count * width.bytes()) as u64;
                 let blocks = sampled(file, bytes).map_err(Error::io("read", path))?;
@@ -240,7 +251,7 @@ impl TokenWidth {
     }
 }
 
-impl Tokens {
+impl StoredTokens {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -294,7 +305,7 @@ impl Tokens {
     }
 }
 
-impl std::fmt::Debug for Tokens {
+impl std::fmt::Debug for StoredTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} tokens", self.len())
     }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::error::{Result, TextError};
+use crate::error::{Error, Result};
 
 /// The tokens of a text.
 ///
@@ -23,10 +23,10 @@ use crate::error::{Result, TextError};
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vocabulary(Tokens);
+pub struct Vocabulary(TokenKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Tokens {
+enum TokenKind {
     Bytes,
     /// In ascending order.
     Characters(Arc<[char]>),
@@ -35,20 +35,20 @@ enum Tokens {
 impl Vocabulary {
     /// The 256 bytes. A text becomes its bytes in UTF-8, so every text has tokens.
     pub fn bytes() -> Self {
-        Self(Tokens::Bytes)
+        Self(TokenKind::Bytes)
     }
 
     /// The characters that occur in a text, in the order of Unicode.
     pub fn characters(text: &str) -> Self {
         let characters: BTreeSet<char> = text.chars().collect();
-        Self(Tokens::Characters(characters.into_iter().collect()))
+        Self(TokenKind::Characters(characters.into_iter().collect()))
     }
 
     /// The number of tokens.
     pub fn len(&self) -> usize {
         match &self.0 {
-            Tokens::Bytes => 256,
-            Tokens::Characters(characters) => characters.len(),
+            TokenKind::Bytes => 256,
+            TokenKind::Characters(characters) => characters.len(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Vocabulary {
 
     /// Whether the tokens are bytes.
     pub(crate) fn is_bytes(&self) -> bool {
-        self.0 == Tokens::Bytes
+        self.0 == TokenKind::Bytes
     }
 
     /// The tokens of a text.
@@ -68,13 +68,16 @@ impl Vocabulary {
     /// A character that is not in the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match &self.0 {
-            Tokens::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Tokens::Characters(characters) => {
+            TokenKind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            TokenKind::Characters(characters) => {
                 let token = |(offset, character)| {
                     let found = characters.binary_search(&character);
                     found.map(|token| token as u32).map_err(|_| {
-                        TextError::UnknownCharacter { character, offset, vocabulary: self.len() }
-                            .into()
+                        Error::argument(format!(
+                            "the character {character:?} at byte {offset} is not among the {} of \
+                             the vocabulary: make it of all texts",
+                            self.len()
+                        ))
                     })
                 };
                 text.char_indices().map(token).collect()
@@ -87,14 +90,17 @@ impl Vocabulary {
     /// # Errors
     /// A token that is not in the vocabulary.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        let unknown = |token| TextError::UnknownToken { token, vocabulary: self.len() }.into();
+        let unknown = |token| {
+            let len = self.len();
+            Error::argument(format!("token {token} of a vocabulary of {len}: tokens count from 0"))
+        };
         match &self.0 {
-            Tokens::Bytes => {
+            TokenKind::Bytes => {
                 let byte = |&token| u8::try_from(token).map_err(|_| unknown(token));
                 let bytes = tokens.iter().map(byte).collect::<Result<Vec<u8>>>()?;
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Tokens::Characters(characters) => {
+            TokenKind::Characters(characters) => {
                 let known = |&token: &u32| characters.get(token as usize).copied();
                 tokens.iter().map(|token| known(token).ok_or_else(|| unknown(*token))).collect()
             }

@@ -5,6 +5,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 /// Makes the file at `path` from the output of `write`, and replaces an existing file. If several
 /// processes write at the same time, the last one wins.
 ///
@@ -17,12 +19,7 @@ pub fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::Builder::new()
-        // By default only its user can read a temporary file. But a report is for everybody, and
-        // several users may share a cache.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(parent.unwrap_or(Path::new(".")))?;
+    let mut file = temporary_beside(path)?;
     let mut out = BufWriter::new(file.as_file_mut());
     write(&mut out)?;
     out.flush()?;
@@ -30,6 +27,16 @@ pub fn write_whole(
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
+}
+
+/// A new file in the directory of `path`.
+pub(crate) fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    tempfile::Builder::new()
+        // By default only its user can read a temporary file. But a report is for everybody, and
+        // several users may share a cache.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(parent.unwrap_or(Path::new(".")))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    error::{Result, TableError},
+    error::{Error, Fault, Place, Result},
     standardization::mean_and_deviation,
 };
 
@@ -112,9 +112,15 @@ impl Written {
 }
 
 impl Lost {
-    pub(crate) fn error(&self) -> TableError {
-        let Self { path, line, column, number } = self.clone();
-        TableError::Rounded { path, line, column, number, rounded: number as f32 }
+    pub(crate) fn error(&self) -> Error {
+        let Self { path, line, column, number } = self;
+        let what = format!(
+            "{number} would become {}, which an f32 can be: standardize the table \
+             (TableSplit::standardized, standardized_targets), subtract a base, or leave the \
+             column out",
+            *number as f32
+        );
+        Fault::Unsupported.at(Place::cell(path, *line, column), what)
     }
 }
 

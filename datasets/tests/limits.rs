@@ -4,12 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests, outside test functions")]
 
-mod common;
+#[path = "it/mnist_files.rs"]
+mod mnist_files;
 
 use std::fs;
 
 use candelabrum_datasets::Mnist;
-use common::{gzip, write_good};
+use mnist_files::{gzip, write_good};
 
 /// The maximum memory of this process so far, in KiB. `None` if the system does not report it.
 fn peak_kib() -> Option<u64> {

@@ -29,7 +29,7 @@ const LAST: usize = 1280;
 #[derive(Debug)]
 pub struct MobileNetV2 {
     first: ConvNorm,
-    blocks: Vec<Block>,
+    blocks: Vec<InvertedResidual>,
     last: ConvNorm,
     average: GlobalAvgPool,
     dropout: Dropout,
@@ -46,7 +46,7 @@ struct ConvNorm {
 /// The inverted residual of the paper's figure 4: a 1×1 convolution widens, a 3×3 convolution looks at
 /// each channel alone, a 1×1 convolution narrows. The last one has no activation.
 #[derive(Debug)]
-struct Block {
+struct InvertedResidual {
     first: Conv2d,
     /// Each convolution with the normalisation of its input.
     others: Vec<(BatchNorm2d, Conv2d)>,
@@ -71,7 +71,7 @@ impl MobileNetV2 {
             for index in 0..count {
                 let scope = features.pp(blocks.len() + 1).pp("conv");
                 let stride = if index == 0 { stride } else { 1 };
-                blocks.push(Block::new(&scope, expansion, [inputs, outputs], stride));
+                blocks.push(InvertedResidual::new(&scope, expansion, [inputs, outputs], stride));
                 inputs = outputs;
             }
         }
@@ -98,7 +98,7 @@ impl Model for MobileNetV2 {
     }
 }
 
-impl Block {
+impl InvertedResidual {
     fn new(scope: &Scope, expansion: usize, [inputs, outputs]: [usize; 2], stride: usize) -> Self {
         let wide = expansion * inputs;
         let norm = |scope: Scope| BatchNorm2d::new(&scope).activation(Activation::Relu6);
@@ -118,7 +118,7 @@ impl Block {
     }
 }
 
-impl Module for Block {
+impl Module for InvertedResidual {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let layer = |ys: Tensor, (norm, conv): &(BatchNorm2d, Conv2d)| norm.forward_conv(&ys, conv);
         let ys = self.others.iter().try_fold(self.first.forward(xs)?, layer)?;

@@ -80,14 +80,14 @@ struct ResNet {
     conv1: Conv2d,
     bn1: BatchNorm2d,
     pool: Option<MaxPool2d>,
-    blocks: Vec<Block>,
+    blocks: Vec<ResidualBlock>,
     average: GlobalAvgPool,
     fc: Linear,
 }
 
 /// Convolutions whose result is added to their input.
 #[derive(Debug)]
-struct Block {
+struct ResidualBlock {
     first: Conv2d,
     /// Each convolution with the normalisation of its input.
     others: Vec<(BatchNorm2d, Conv2d)>,
@@ -117,7 +117,13 @@ impl ResNet {
             for index in 0..count {
                 // Every stage but the first halves the size of its images.
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                blocks.push(Block::new(&scope.pp(index), plan, &mut inputs, channels, stride));
+                blocks.push(ResidualBlock::new(
+                    &scope.pp(index),
+                    plan,
+                    &mut inputs,
+                    channels,
+                    stride,
+                ));
             }
         }
         Self {
@@ -144,7 +150,7 @@ impl Module for ResNet {
     }
 }
 
-impl Block {
+impl ResidualBlock {
     /// A block for inputs of so many channels, which become the block's outputs.
     fn new(scope: &Scope, plan: Plan, inputs: &mut usize, channels: usize, stride: usize) -> Self {
         let wide = plan.iter().position(|[kernel, _]| *kernel == 3);
@@ -170,7 +176,7 @@ impl Block {
     }
 }
 
-impl Module for Block {
+impl Module for ResidualBlock {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let layer = |ys: Tensor, (norm, conv): &(BatchNorm2d, Conv2d)| norm.forward_conv(&ys, conv);
         let ys = self.others.iter().try_fold(self.first.forward(xs)?, layer)?;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use candelabrum::datasets::{Batches, DatasetKind, Environment, Request as DataRequest};
+use candelabrum::datasets::{Batches, DataRequest, DatasetKind, Environment};
 use candelabrum::dist::{Collective, Payload};
 use candelabrum::kvstore::ServerStats;
 use candelabrum::models::Cnn;

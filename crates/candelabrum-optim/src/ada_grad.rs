@@ -46,25 +46,13 @@ impl AdaGrad {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    /// Divides the rate of step t by `1 + (t - 1) · decay`, in addition to any schedule.
-    #[must_use]
-    pub fn lr_decay(mut self, lr_decay: f64) -> Self {
-        self.rule.lr_decay = lr_decay;
-        self
-    }
-
-    /// The initial value of the sums of squares.
-    #[must_use]
-    pub fn initial_accumulator(mut self, value: f64) -> Self {
-        self.rule.initial_accumulator = value;
-        self
-    }
-
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
+    builder! { optimizer:
+        /// Divides the rate of step t by `1 + (t - 1) · decay`, in addition to any schedule.
+        lr_decay(lr_decay: f64) => optimizer.rule.lr_decay = lr_decay;
+        /// The initial value of the sums of squares.
+        initial_accumulator(value: f64) => optimizer.rule.initial_accumulator = value;
+        /// The number added to the square root, outside of it.
+        eps(eps: f64) => optimizer.rule.eps = eps;
     }
 }
 

@@ -68,30 +68,20 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
         Self::with_rule(rule, lr, if DECOUPLED { 0.01 } else { 0.0 })
     }
 
-    /// The shares of the averages of the gradient and of its square that each step keeps.
-    #[must_use]
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
-        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
-        self
-    }
-
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
-    }
-
-    /// Divides by the largest average of squares so far.
-    #[must_use]
-    pub fn amsgrad(mut self) -> Self {
-        self.rule.amsgrad = true;
-        self
+    builder! { optimizer:
+        /// The shares of the averages of the gradient and of its square that each step keeps.
+        betas(beta1: f64, beta2: f64) => {
+            (optimizer.rule.beta1, optimizer.rule.beta2) = (beta1, beta2);
+        };
+        /// The number added to the square root, outside of it.
+        eps(eps: f64) => optimizer.rule.eps = eps;
+        /// Divides by the largest average of squares so far.
+        amsgrad() => optimizer.rule.amsgrad = true;
     }
 }
 
 impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
-    /// The numbers of [`Factors`] in f64.
+    /// The numbers of [`AdamFactors`] in f64.
     fn factors(&self, now: Now) -> [f64; SCALARS] {
         let decay = now.weight_decay;
         [
@@ -140,7 +130,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         let factors = self.factors(now);
         let first = Average::new(factors[2]);
         let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
-        let factors = Factors { l2, shrink, first, keep2, take2, root, eps, step };
+        let factors = AdamFactors { l2, shrink, first, keep2, take2, root, eps, step };
         parts.for_each(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, max] }| {
@@ -155,7 +145,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 }
 
 /// The factors of one step, computed in f64.
-struct Factors {
+struct AdamFactors {
     l2: f32,
     shrink: f32,
     first: Average,
@@ -166,7 +156,7 @@ struct Factors {
     step: f32,
 }
 
-impl Factors {
+impl AdamFactors {
     #[inline(always)]
     fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
         let g = g + self.l2 * *p;
@@ -182,7 +172,7 @@ impl Factors {
 }
 
 #[inline(always)]
-fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &Factors) {
+fn adam(value: &mut [f32], grad: &[f32], m: &mut [f32], v: &mut [f32], factors: &AdamFactors) {
     for (((p, &g), m), v) in value.iter_mut().zip(grad).zip(m).zip(v) {
         factors.average(p, g, m, v);
         factors.descend(p, *m, *v);
@@ -196,7 +186,7 @@ fn amsgrad(
     m: &mut [f32],
     v: &mut [f32],
     max: &mut [f32],
-    factors: &Factors,
+    factors: &AdamFactors,
 ) {
     for ((((p, &g), m), v), max) in value.iter_mut().zip(grad).zip(m).zip(v).zip(max) {
         factors.average(p, g, m, v);

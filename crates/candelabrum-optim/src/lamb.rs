@@ -51,18 +51,23 @@ impl Lamb {
         Self::with_rule(LambRule { beta1: 0.9, beta2: 0.999, eps: 1e-6 }, lr, 0.01)
     }
 
-    /// The shares of the averages of the gradient and of its square that each step keeps.
-    #[must_use]
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Self {
-        (self.rule.beta1, self.rule.beta2) = (beta1, beta2);
-        self
+    builder! { optimizer:
+        /// The shares of the averages of the gradient and of its square that each step keeps.
+        betas(beta1: f64, beta2: f64) => {
+            (optimizer.rule.beta1, optimizer.rule.beta2) = (beta1, beta2);
+        };
+        /// The number added to the square root, outside of it.
+        eps(eps: f64) => optimizer.rule.eps = eps;
     }
+}
 
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
+impl LambRule {
+    /// The numbers of the formula in one step.
+    fn factors(&self, now: Now) -> [f64; SCALARS] {
+        let scale1 = 1.0 / now.bias_correction(self.beta1);
+        let scale2 = 1.0 / now.bias_correction(self.beta2);
+        let (take1, take2) = (1.0 - self.beta1, 1.0 - self.beta2);
+        [take1, self.beta2, take2, scale1, scale2, self.eps, now.weight_decay, -now.lr]
     }
 }
 
@@ -89,24 +94,15 @@ impl Rule for LambRule {
         const ALONE: &str = concat!("#define NO_TRUST_RATIO\n", include_str!("kernels/lamb.cu"));
         let (name, text) =
             if now.trust_ratio { ("lamb", TEXT) } else { ("lamb_without_trust_ratio", ALONE) };
-        let scale1 = 1.0 / now.bias_correction(self.beta1);
-        let scale2 = 1.0 / now.bias_correction(self.beta2);
-        let (take1, take2) = (1.0 - self.beta1, 1.0 - self.beta2);
-        let scalars =
-            [take1, self.beta2, take2, scale1, scale2, self.eps, now.weight_decay, -now.lr];
         // The first pass moves the averages, also where nothing is summed.
-        Some((Formula { name, text, needs_sums: true }, scalars))
+        Some((Formula { name, text, needs_sums: true }, self.factors(now)))
     }
 
     fn update(&self, now: Now, mut parts: Parts<'_>) {
-        let first = Average::new(1.0 - self.beta1);
-        let (keep2, take2) = (self.beta2 as f32, (1.0 - self.beta2) as f32);
-        let direction = Direction {
-            scale1: (1.0 / now.bias_correction(self.beta1)) as f32,
-            scale2: (1.0 / now.bias_correction(self.beta2)) as f32,
-            eps: self.eps as f32,
-            decay: now.weight_decay as f32,
-        };
+        let factors = self.factors(now);
+        let first = Average::new(factors[0]);
+        let [_, keep2, take2, scale1, scale2, eps, decay, _] = factors.map(|factor| factor as f32);
+        let direction = Direction { scale1, scale2, eps, decay };
         let [value, step] = parts.again().sums(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, _] }| {

@@ -47,18 +47,11 @@ impl Lars {
         Self::with_rule(LarsRule { momentum: 0.9, trust_coefficient: 0.001 }, lr, 0.0005)
     }
 
-    /// The share of the velocity that each step keeps.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.rule.momentum = momentum;
-        self
-    }
-
-    /// The distance that a layer may move, as a share of its norm.
-    #[must_use]
-    pub fn trust_coefficient(mut self, coefficient: f64) -> Self {
-        self.rule.trust_coefficient = coefficient;
-        self
+    builder! { optimizer:
+        /// The share of the velocity that each step keeps.
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
+        /// The distance that a layer may move, as a share of its norm.
+        trust_coefficient(coefficient: f64) => optimizer.rule.trust_coefficient = coefficient;
     }
 }
 

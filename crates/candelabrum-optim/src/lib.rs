@@ -34,6 +34,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod builder;
+
 mod ada_grad;
 mod adam;
 mod average;

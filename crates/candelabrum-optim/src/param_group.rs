@@ -54,33 +54,16 @@ impl ParamGroup {
         Self { selection, lr: None, lr_scale: None, weight_decay: None, trust_ratio: None }
     }
 
-    /// Replaces the optimizer's learning rate.
-    #[must_use]
-    pub fn lr(mut self, lr: impl Into<Schedule>) -> Self {
-        self.lr = Some(lr.into());
-        self
-    }
-
-    /// Multiplies the learning rate of the optimizer or of a group.
-    #[must_use]
-    pub fn lr_scale(mut self, scale: f64) -> Self {
-        self.lr_scale = Some(scale);
-        self
-    }
-
-    /// Replaces the optimizer's weight decay.
-    #[must_use]
-    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
-        self.weight_decay = Some(weight_decay);
-        self
-    }
-
-    /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale the rate by norms, which is
-    /// not usual for biases and norms. Other optimizers ignore this setting.
-    #[must_use]
-    pub fn trust_ratio(mut self, on: bool) -> Self {
-        self.trust_ratio = Some(on);
-        self
+    builder! { group:
+        /// Replaces the optimizer's learning rate.
+        lr(lr: impl Into<Schedule>) => group.lr = Some(lr.into());
+        /// Multiplies the learning rate of the optimizer or of a group.
+        lr_scale(scale: f64) => group.lr_scale = Some(scale);
+        /// Replaces the optimizer's weight decay.
+        weight_decay(weight_decay: f64) => group.weight_decay = Some(weight_decay);
+        /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale the rate by norms, which is
+        /// not usual for biases and norms. Other optimizers ignore this setting.
+        trust_ratio(on: bool) => group.trust_ratio = Some(on);
     }
 
     pub(crate) fn selects(&self, param: &ParamInfo<'_>) -> bool {

@@ -53,32 +53,15 @@ impl RmsProp {
         Self::with_rule(rule, lr, 0.0)
     }
 
-    /// The share of the average of squares that each step keeps.
-    #[must_use]
-    pub fn alpha(mut self, alpha: f64) -> Self {
-        self.rule.alpha = alpha;
-        self
-    }
-
-    /// The number added to the square root, outside of it.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.rule.eps = eps;
-        self
-    }
-
-    /// The share of the velocity that each step keeps.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.rule.momentum = momentum;
-        self
-    }
-
-    /// Divides by the standard deviation instead of the root mean square.
-    #[must_use]
-    pub fn centered(mut self) -> Self {
-        self.rule.centered = true;
-        self
+    builder! { optimizer:
+        /// The share of the average of squares that each step keeps.
+        alpha(alpha: f64) => optimizer.rule.alpha = alpha;
+        /// The number added to the square root, outside of it.
+        eps(eps: f64) => optimizer.rule.eps = eps;
+        /// The share of the velocity that each step keeps.
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
+        /// Divides by the standard deviation instead of the root mean square.
+        centered() => optimizer.rule.centered = true;
     }
 }
 
@@ -113,7 +96,7 @@ impl Rule for RmsPropRule {
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {
-        let factors = Factors {
+        let factors = RmsPropFactors {
             l2: now.weight_decay as f32,
             keep: self.alpha as f32,
             take: (1.0 - self.alpha) as f32,
@@ -136,7 +119,7 @@ impl Rule for RmsPropRule {
 }
 
 /// The factors of one step.
-struct Factors {
+struct RmsPropFactors {
     l2: f32,
     keep: f32,
     take: f32,
@@ -146,7 +129,7 @@ struct Factors {
     step: f32,
 }
 
-impl Factors {
+impl RmsPropFactors {
     #[inline(always)]
     fn square(&self, s: &mut f32, g: f32) -> f32 {
         *s = self.keep * *s + self.take * g * g;
@@ -175,7 +158,7 @@ impl Factors {
 }
 
 #[inline(always)]
-fn plain(value: &mut [f32], grad: &[f32], squares: &mut [f32], factors: &Factors) {
+fn plain(value: &mut [f32], grad: &[f32], squares: &mut [f32], factors: &RmsPropFactors) {
     for ((p, &g), s) in value.iter_mut().zip(grad).zip(squares) {
         let g = g + factors.l2 * *p;
         let s = factors.square(s, g);
@@ -189,7 +172,7 @@ fn with_momentum(
     grad: &[f32],
     squares: &mut [f32],
     velocity: &mut [f32],
-    factors: &Factors,
+    factors: &RmsPropFactors,
 ) {
     for (((p, &g), s), b) in value.iter_mut().zip(grad).zip(squares).zip(velocity) {
         let g = g + factors.l2 * *p;
@@ -204,7 +187,7 @@ fn centered(
     grad: &[f32],
     squares: &mut [f32],
     means: &mut [f32],
-    factors: &Factors,
+    factors: &RmsPropFactors,
 ) {
     for (((p, &g), s), a) in value.iter_mut().zip(grad).zip(squares).zip(means) {
         let g = g + factors.l2 * *p;
@@ -220,7 +203,7 @@ fn centered_momentum(
     squares: &mut [f32],
     means: &mut [f32],
     velocity: &mut [f32],
-    factors: &Factors,
+    factors: &RmsPropFactors,
 ) {
     let kept = squares.iter_mut().zip(means).zip(velocity);
     for ((p, &g), ((s, a), b)) in value.iter_mut().zip(grad).zip(kept) {

@@ -61,18 +61,11 @@ impl<R: Rule> RuleOptimizer<R> {
         }
     }
 
-    /// The strength of the weight decay. Its effect is part of the optimizer's formula.
-    #[must_use]
-    pub fn weight_decay(mut self, weight_decay: f64) -> Self {
-        self.weight_decay = weight_decay;
-        self
-    }
-
-    /// Adds other settings for some parameters. A later group overrides earlier ones.
-    #[must_use]
-    pub fn group(mut self, group: ParamGroup) -> Self {
-        self.groups.push(group);
-        self
+    builder! { optimizer:
+        /// The strength of the weight decay. Its effect is part of the optimizer's formula.
+        weight_decay(weight_decay: f64) => optimizer.weight_decay = weight_decay;
+        /// Adds other settings for some parameters. A later group overrides earlier ones.
+        group(group: ParamGroup) => optimizer.groups.push(group);
     }
 
     fn check(&self) -> Result<()> {

@@ -48,26 +48,14 @@ impl Sgd {
         Self::with_rule(SgdRule::default(), lr, 0.0)
     }
 
-    /// The share of the velocity that each step keeps.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.rule.momentum = momentum;
-        self
-    }
-
-    /// The share by which each new gradient in the velocity is reduced.
-    #[must_use]
-    pub fn dampening(mut self, dampening: f64) -> Self {
-        self.rule.dampening = dampening;
-        self
-    }
-
-    /// Uses Nesterov's variant, which looks ahead along the velocity. It needs momentum and no
-    /// dampening.
-    #[must_use]
-    pub fn nesterov(mut self) -> Self {
-        self.rule.nesterov = true;
-        self
+    builder! { optimizer:
+        /// The share of the velocity that each step keeps.
+        momentum(momentum: f64) => optimizer.rule.momentum = momentum;
+        /// The share by which each new gradient in the velocity is reduced.
+        dampening(dampening: f64) => optimizer.rule.dampening = dampening;
+        /// Uses Nesterov's variant, which looks ahead along the velocity. It needs momentum and no
+        /// dampening.
+        nesterov() => optimizer.rule.nesterov = true;
     }
 }
 

@@ -6,9 +6,10 @@
 use std::io;
 use std::path::Path;
 
+use crate::event::Figures;
 use crate::file::LogFile;
 use crate::number::word;
-use crate::{Event, Kind, Result, Sink, Values};
+use crate::{Event, Kind, Result, Sink};
 
 /// The file's name in the directory of a log.
 pub const CSV_FILE: &str = "metrics.csv";
@@ -48,10 +49,10 @@ impl Csv {
     }
 
     /// A row per value. A checkpoint has no epoch.
-    fn rows(&mut self, step: u64, epoch: Option<u64>, kind: &str, values: &Values) -> Result<()> {
+    fn rows(&mut self, Figures { step, epoch, kind, values }: Figures<'_>) -> Result<()> {
         let (step, epoch) = (step.to_string(), epoch.map_or(String::new(), |e| e.to_string()));
-        values.iter().try_for_each(|(name, value)| {
-            let text = word(*value).map_or_else(|| format!("{value:?}"), str::to_owned);
+        values.into_iter().try_for_each(|(name, value)| {
+            let text = word(value).map_or_else(|| format!("{value:?}"), str::to_owned);
             self.row([&step, &epoch, kind, name, &text])
         })
     }
@@ -59,28 +60,16 @@ impl Csv {
 
 impl Sink for Csv {
     fn name(&self) -> String {
-        self.0.get_ref().path().display().to_string()
+        self.0.get_ref().name()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
-        let single = |name: &str, value| [(name.to_owned(), value)].into();
-        match &event.kind {
-            Kind::Resume(resume) => {
-                let (step, epoch) = (resume.step, Some(resume.epoch));
-                self.rows(step, epoch, "resume", &single("step", step as f64))
-            }
-            Kind::Train(at) => self.rows(at.step, Some(at.epoch), "train", &at.values),
-            Kind::Evaluation(at) => self.rows(at.step, Some(at.epoch), "evaluation", &at.values),
-            Kind::Epoch(end) => {
-                let (step, epoch) = (end.step, Some(end.epoch));
-                self.rows(step, epoch, "epoch", &single("seconds", end.seconds))?;
-                self.rows(step, epoch, "epoch", &end.values)
-            }
-            Kind::Checkpoint(made) => {
-                self.rows(made.step, None, "checkpoint", &single("seconds", made.seconds))
-            }
-            Kind::Start(_) | Kind::Note { .. } | Kind::End(_) => Ok(()),
+        if let Kind::Resume(resume) = &event.kind {
+            let (step, epoch) = (resume.step, Some(resume.epoch));
+            let values = vec![("step", step as f64)];
+            return self.rows(Figures { step, epoch, kind: "resume", values });
         }
+        event.kind.figures().map_or(Ok(()), |figures| self.rows(figures))
     }
 
     fn flush(&mut self) -> Result<()> {

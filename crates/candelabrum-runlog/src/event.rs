@@ -94,6 +94,35 @@ pub enum Kind {
     End(End),
 }
 
+/// The numbers that an event has at a step.
+pub(crate) struct Figures<'a> {
+    pub(crate) step: u64,
+    pub(crate) epoch: Option<u64>,
+    /// The name of the kind of event.
+    pub(crate) kind: &'static str,
+    /// The seconds first, and then the values by name.
+    pub(crate) values: Vec<(&'a str, f64)>,
+}
+
+impl Kind {
+    /// The numbers of this event, for files of numbers. A resume has none.
+    pub(crate) fn figures(&self) -> Option<Figures<'_>> {
+        static NONE: Values = Values::new();
+        let (step, epoch, kind, seconds, values) = match self {
+            Self::Train(at) => (at.step, Some(at.epoch), "train", None, &at.values),
+            Self::Evaluation(at) => (at.step, Some(at.epoch), "evaluation", None, &at.values),
+            Self::Epoch(end) => {
+                (end.step, Some(end.epoch), "epoch", Some(end.seconds), &end.values)
+            }
+            Self::Checkpoint(made) => (made.step, None, "checkpoint", Some(made.seconds), &NONE),
+            Self::Start(_) | Self::Resume(_) | Self::Note { .. } | Self::End(_) => return None,
+        };
+        let seconds = seconds.map(|seconds| ("seconds", seconds));
+        let values = values.iter().map(|(name, value)| (&**name, *value));
+        Some(Figures { step, epoch, kind, values: seconds.into_iter().chain(values).collect() })
+    }
+}
+
 /// What a run intends to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {

@@ -50,13 +50,20 @@ impl LogFile {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// The name of the file's sink in messages.
+    pub(crate) fn name(&self) -> String {
+        self.path.display().to_string()
     }
 
     /// The error of a write that failed.
     pub(crate) fn failed(&self, source: io::Error) -> Error {
         Error::Write { path: self.path.clone(), source }
+    }
+
+    /// Writes what is still in memory, for [`Sink::flush`](crate::Sink::flush).
+    pub(crate) fn flush_checked(&mut self) -> Result<()> {
+        self.flush().map_err(|error| self.failed(error))?;
+        self.check()
     }
 
     /// Whether the file is still at its path. The system lets a run write for ever to a file that was

@@ -36,7 +36,7 @@ impl JsonLines {
 
 impl Sink for JsonLines {
     fn name(&self) -> String {
-        self.0.path().display().to_string()
+        self.0.name()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
@@ -45,7 +45,6 @@ impl Sink for JsonLines {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.0.flush().map_err(|error| self.0.failed(error))?;
-        self.0.check()
+        self.0.flush_checked()
     }
 }

@@ -92,9 +92,9 @@ mod tests {
     use crate::{Settings, Values};
 
     #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
+    struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Shared {
+    impl Write for SharedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().write(bytes)
         }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_line_comes_each_interval_and_says_how_far_the_run_is() {
-        let out = Shared::default();
+        let out = SharedOutput::default();
         let mut lines = Lines::new(Box::new(out.clone()), Lines::EVERY);
         let settings = Settings { epochs: Some(10), steps: Some(1000), ..Settings::new(1, "0") };
         lines.event(&Event { time: 100.0, kind: Kind::Start(settings) }).unwrap();

@@ -28,20 +28,20 @@ const FLUSH_AFTER: Duration = Duration::from_secs(1);
 /// are in the files when [`event`](Self::event) returns. Dropping the log flushes it.
 #[must_use]
 pub struct RunLog {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSinks>,
     /// The event that sinks added later begin with.
     opening: Vec<Event>,
     flusher: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedSinks {
+    state: Mutex<SinksState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SinksState {
     sinks: Vec<Box<dyn Sink>>,
     /// The errors that were not returned yet.
     errors: Vec<Error>,
@@ -101,7 +101,7 @@ impl RunLog {
     pub fn with_sinks(mut sinks: Vec<Box<dyn Sink>>, opening: Vec<Kind>) -> Result<Self> {
         let opening: Vec<Event> = opening.into_iter().map(Event::now).collect();
         sinks.iter_mut().try_for_each(|sink| open(&mut **sink, &opening))?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedSinks::default());
         shared.state.lock().sinks = sinks;
         let for_thread = Arc::clone(&shared);
         let flusher = thread::Builder::new()
@@ -165,7 +165,7 @@ fn open(sink: &mut dyn Sink, opening: &[Event]) -> Result<()> {
     sink.flush()
 }
 
-impl State {
+impl SinksState {
     /// Does something with each sink, and turns off those with which it fails.
     fn each(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<()>) {
         let Self { sinks, errors, .. } = self;
@@ -184,7 +184,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl SharedSinks {
     /// The work of the thread, until the log is dropped.
     fn flush_when_due(&self) {
         let mut state = self.state.lock();

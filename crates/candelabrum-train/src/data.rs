@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use candelabrum_datasets::{Loaded, Located, Request, Source, locate};
+use candelabrum_datasets::{DataRequest, Loaded, Located, Source, locate};
 use candelabrum_dist::{Error as DistError, World};
 
 use crate::Result;
@@ -30,12 +30,12 @@ type Answer = std::result::Result<(String, Option<String>), String>;
 /// # Errors
 /// A directory without the files, damaged or wrong files, or no MNIST files anywhere. The ranks of
 /// other hosts get [`candelabrum_dist::Error::PeerFailed`] with the cause.
-pub fn load_data(request: &Request, world: &World) -> Result<Loaded> {
+pub fn load_data(request: &DataRequest, world: &World) -> Result<Loaded> {
     let host = world.host_group()?;
     let longest = world.deadline()? / 2;
     let find = || {
         let download = request.download.map(|within| within.min(longest));
-        locate(&Request { download, ..request.clone() })
+        locate(&DataRequest { download, ..request.clone() })
     };
     let found = (host.rank() == 0).then(find);
     let answer: Option<Answer> = found.as_ref().map(|found| match found {

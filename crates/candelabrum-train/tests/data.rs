@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_datasets::{DatasetKind, Environment, Request};
+use candelabrum_datasets::{DataRequest, DatasetKind, Environment};
 use candelabrum_dist::World;
 use candelabrum_testkit::ranks::{RankOutput, RanksOf, is_rank};
 use candelabrum_train::load_data;
@@ -28,13 +28,13 @@ fn rank_main() {
     }
     let world = World::from_env().unwrap();
     let download = std::env::var(DOWNLOAD).ok();
-    let request = Request {
+    let request = DataRequest {
         kind: std::env::var(KIND).unwrap().parse::<DatasetKind>().unwrap(),
         environment: Environment::of_process(),
         seed: 7,
         download: download.map(|seconds| Duration::from_secs(seconds.parse().unwrap())),
         quiet: true,
-        ..Request::default()
+        ..DataRequest::default()
     };
     let start = Instant::now();
     match load_data(&request, &world) {

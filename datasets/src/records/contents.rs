@@ -1,5 +1,9 @@
 //! What the headers of a shard say of its samples.
 
+use std::path::Path;
+
+use crate::error::{Error, Fault};
+
 /// What the headers of a shard say of its samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
@@ -16,4 +20,13 @@ impl Contents {
     pub(crate) fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
+}
+
+/// The file of a shard ends at byte `got`, inside the record at this offset, which ends at byte
+/// `expected`.
+pub(crate) fn cut_short(path: &Path, offset: u64, expected: u64, got: u64) -> Error {
+    let what = format!(
+        "the record at byte {offset} ends at byte {expected}, the file at {got}: it was cut short"
+    );
+    Fault::CutShort.at(path, what)
 }

@@ -56,8 +56,9 @@ impl<F> RecordDataset<F> {
         let record = self.shards.record(sample)?;
         (self.decode)(&record, pass).map_err(|source| match self.shards.place(sample) {
             Ok((path, offset)) => {
-                let (key, source) = (record.key().to_owned(), Box::new(source));
-                Error::Record { path, offset, key, source }
+                let (path, key) = (path.display(), record.key());
+                let sample = format!("{path}: sample {key:?} at byte {offset}");
+                Error::Sample { sample, source: Box::new(source) }
             }
             Err(_) => source,
         })

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Result, ShardError},
+    error::{Error, Fault, Result},
     records::format::ShardFormat,
 };
 
@@ -36,32 +36,34 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         }
     }
     if paths.is_empty() {
-        return Err(ShardError::NoShards { folder: folder.into() }.into());
+        let what = "no files that end in .tar, .tfrecord or .tfrecords";
+        return Err(Fault::Missing.at(folder, what));
     }
     none_is_missing(&paths)?;
     Ok(paths)
 }
 
 /// Whether a file is a shard by its name. One that would be a shard in another state is an error.
-fn is_shard(path: &Path) -> Result<bool, ShardError> {
+fn is_shard(path: &Path) -> Result<bool> {
     if path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b".")) {
         return Ok(false);
     }
-    match ShardFormat::of(path) {
-        Ok(_) => return Ok(true),
-        Err(error @ ShardError::Compressed { .. }) => {
+    let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+    match ShardFormat::by_name(path) {
+        Some(Ok(_)) => return Ok(true),
+        Some(Err(error)) => {
             // `a.tgz`, `a.tar.gz`, and not `a.json.gz`.
-            let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
             if ending.as_encoded_bytes().starts_with(b"t") || is_shard(&path.with_extension(""))? {
                 return Err(error);
             }
         }
-        Err(_) => {
-            let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+        None => {
             let unfinished = UNFINISHED.iter().any(|known| ending == *known);
             // It may become a compressed shard.
             if unfinished && is_shard(&path.with_extension("")).unwrap_or(true) {
-                return Err(ShardError::Unfinished { path: path.into() });
+                let what = "an unfinished download: finish it, delete the file, or open the others \
+                            by a list";
+                return Err(Fault::CutShort.at(path, what));
             }
         }
     }
@@ -69,7 +71,7 @@ fn is_shard(path: &Path) -> Result<bool, ShardError> {
 }
 
 /// Refuses shards of which each says how many there are, if there are fewer.
-fn none_is_missing(paths: &[PathBuf]) -> Result<(), ShardError> {
+fn none_is_missing(paths: &[PathBuf]) -> Result<()> {
     // By the names without the number.
     let mut sets: BTreeMap<_, (&Path, BTreeSet<u64>)> = BTreeMap::new();
     for path in paths {
@@ -83,7 +85,11 @@ fn none_is_missing(paths: &[PathBuf]) -> Result<(), ShardError> {
         if let (Some(missing), Some(name)) = (missing, Numbered::of(path)) {
             let path = path.with_file_name(name.with_number(missing));
             let found = numbers.len();
-            return Err(ShardError::Missing { path, found, count });
+            let what = format!(
+                "missing, {found} of {count} such shards are there: fetch it, or open the others by \
+                 a list"
+            );
+            return Err(Fault::Missing.at(path, what));
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::ShardError;
+use crate::error::{Error, Fault, Result};
 
 /// The format of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,19 +31,35 @@ pub enum ShardFormat {
 
 impl ShardFormat {
     /// The format of a file by the ending of its name.
-    pub(crate) fn of(path: &Path) -> Result<Self, ShardError> {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        Self::by_name(path).unwrap_or_else(|| {
+            let what = "the name of a shard ends in .tar, .tfrecord or .tfrecords: rename it, or \
+                        name the format";
+            Err(Fault::Unsupported.at(path, what))
+        })
+    }
+
+    /// The same, or `None` if the name does not say it. The format of a compressed file is an error.
+    pub(crate) fn by_name(path: &Path) -> Option<Result<Self>> {
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
         match ending.to_str().unwrap_or_default() {
-            "tar" => Ok(Self::Tar),
-            "tfrecord" | "tfrecords" => Ok(Self::TfRecord),
+            "tar" => Some(Ok(Self::Tar)),
+            "tfrecord" | "tfrecords" => Some(Ok(Self::TfRecord)),
             // TensorFlow appends the number of the shard.
             numbered if numbered.starts_with("tfrecord-") || numbered.starts_with("tfrecords-") => {
-                Ok(Self::TfRecord)
+                Some(Ok(Self::TfRecord))
             }
             "bz2" | "gz" | "lz4" | "tbz2" | "tgz" | "txz" | "tzst" | "xz" | "zst" => {
-                Err(ShardError::Compressed { path: path.into() })
+                Some(Err(compressed(path)))
             }
-            _ => Err(ShardError::UnknownFormat { path: path.into() }),
+            _ => None,
         }
     }
+}
+
+/// A shard is compressed.
+pub(crate) fn compressed(path: &Path) -> Error {
+    let what = "a compressed shard cannot be read by positions: unpack it (the files in it may be \
+                compressed)";
+    Fault::Unsupported.at(path, what)
 }

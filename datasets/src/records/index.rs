@@ -3,10 +3,12 @@
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 use crate::{
-    error::{Error, Result, ShardError},
+    error::{Error, Result},
     records::{
-        contents::Contents, format::ShardFormat, options::ShardOptions, sidecar, tar_shard,
-        tf_record,
+        contents::Contents,
+        format::{ShardFormat, compressed},
+        options::ShardOptions,
+        sidecar, tar_shard, tf_record,
     },
 };
 
@@ -25,7 +27,7 @@ impl Index {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let state = file.metadata().map_err(Error::io("open", path))?;
         if !state.is_file() {
-            return Err(Error::NotAFile { path: path.into() });
+            return Err(Error::no_file(path));
         }
         let bytes = state.len();
         let known = options.keep_index.then(|| sidecar::read(path, &state, format)).flatten();
@@ -35,7 +37,7 @@ impl Index {
         let mut start = [0; 2];
         let read = file.read_at(&mut start, 0).map_err(Error::io("read", path))?;
         if read == 2 && start == [0x1f, 0x8b] {
-            return Err(ShardError::Compressed { path: path.into() }.into());
+            return Err(compressed(path));
         }
         let contents = match format {
             ShardFormat::Tar => tar_shard::index(path, &file, bytes, options.blocking_factor)?,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::error::{Result, ShardError};
+use crate::error::{Error, Result};
 
 /// The ending of each part of a sample, in lower case, and its place in the bytes that were read.
 pub(crate) type Parts = Vec<(String, Range<usize>)>;
@@ -51,10 +51,11 @@ impl Record {
     /// A sample without such a file.
     pub fn part(&self, ending: &str) -> Result<&[u8]> {
         let found = self.parts.iter().find(|(name, _)| name == ending);
-        Ok(found.map(|(_, place)| self.at(place)).ok_or_else(|| {
-            let parts = self.parts.iter().map(|(name, _)| name.clone()).collect();
-            ShardError::NoPart { key: self.key.clone(), part: ending.into(), parts }
-        })?)
+        found.map(|(_, place)| self.at(place)).ok_or_else(|| {
+            let parts: Vec<&str> = self.parts.iter().map(|(name, _)| &**name).collect();
+            let (key, parts) = (&self.key, parts.join(", "));
+            Error::argument(format!("sample {key:?} has no part {ending:?}; it has {parts}"))
+        })
     }
 
     fn at(&self, place: &Range<usize>) -> &[u8] {

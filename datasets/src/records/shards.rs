@@ -4,7 +4,7 @@ use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use crate::{
     digest::{hexadecimal, sampled, sha256},
-    error::{Error, Result, ShardError},
+    error::{Error, Fault, Place, Result, check_count},
     records::{
         files::OpenFiles, format::ShardFormat, index::Index, options::ShardOptions, record::Record,
         tar_shard, tf_record,
@@ -50,9 +50,7 @@ impl Shards {
             starts.push(len);
             shards.push(Shard { path, format, index });
         }
-        if u32::try_from(len).is_err() {
-            return Err(Error::TooManySamples { len });
-        }
+        check_count(len)?;
         Ok(Self { shards, starts, files: OpenFiles::new(options.open_files) })
     }
 
@@ -88,16 +86,15 @@ impl Shards {
         let (offset, len) = (range.start, range.end - range.start);
         let mut bytes = Vec::new();
         let reserved = bytes.try_reserve_exact(len as usize);
-        reserved.map_err(|source| ShardError::Memory {
-            path: path.clone(),
-            offset,
-            bytes: len,
-            source,
+        reserved.map_err(|error| {
+            let what =
+                format!("no memory for the {len} bytes of the record at byte {offset}: {error}");
+            Fault::Unsupported.at(path, what)
         })?;
         bytes.resize(len as usize, 0);
         let file = self.files.get(number, path)?;
         file.read_exact_at(&mut bytes, offset).map_err(Error::io("read", path))?;
-        let corrupt = |reason| ShardError::Corrupt { path: path.clone(), offset, reason };
+        let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
         let (key, parts) = match format {
             ShardFormat::Tar => tar_shard::parts(&bytes).map_err(corrupt)?,
             ShardFormat::TfRecord => {

@@ -21,8 +21,12 @@ use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType, Header};
 
 use crate::{
-    error::ShardError,
-    records::{contents::Contents, record::Parts, tar_name::Name},
+    error::{Error, Fault, Place, Result},
+    records::{
+        contents::{Contents, cut_short},
+        record::Parts,
+        tar_name::Name,
+    },
 };
 
 /// All parts of a tar file begin at multiples of so many bytes.
@@ -40,7 +44,7 @@ pub(crate) fn index(
     file: &File,
     bytes: u64,
     blocking_factor: u32,
-) -> Result<Contents, ShardError> {
+) -> Result<Contents> {
     let mut archive = Archive::new(Headers { file, left: HEADERS });
     // Headers with long names precede the header of a file, so it begins where the one before ends.
     let (mut start, mut end_of_samples) = (0, 0);
@@ -48,21 +52,19 @@ pub(crate) fn index(
     let (mut key, mut endings) = (None, BTreeSet::new());
     // Digests of all keys so far, because the keys themselves could be a kilobyte each.
     let mut keys = HashSet::new();
-    let corrupt = |offset, error: io::Error| ShardError::Corrupt {
-        path: path.into(),
-        offset,
-        reason: format!("no tar header can be read: {error}"),
+    let corrupt = |offset, reason| Fault::Corrupt.at(Place::byte(path, offset), reason);
+    let unreadable = |offset, error: io::Error| -> Error {
+        corrupt(offset, format!("no tar header can be read: {error}"))
     };
-    for entry in archive.entries_with_seek().map_err(|error| corrupt(0, error))? {
-        let mut entry = entry.map_err(|error| corrupt(start, error))?;
+    for entry in archive.entries_with_seek().map_err(|error| unreadable(0, error))? {
+        let mut entry = entry.map_err(|error| unreadable(start, error))?;
         let end = end(&entry);
         let member = member(&mut entry).map_err(|reason| {
-            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-            ShardError::Unusable { path: path.into(), offset: start, name, reason }
+            let what = format!("{:?} {reason}", String::from_utf8_lossy(&entry.path_bytes()));
+            Fault::Unsupported.at(Place::byte(path, start), what)
         })?;
         if end > bytes {
-            let (path, offset) = (path.into(), start);
-            return Err(ShardError::Truncated { path, offset, expected: end, got: bytes });
+            return Err(cut_short(path, start, end, bytes));
         }
         match member {
             Member::Nothing => {}
@@ -76,16 +78,19 @@ pub(crate) fn index(
                 let shown = || String::from_utf8_lossy(&this).into_owned();
                 if key.as_ref() != Some(&this) {
                     if !keys.insert(Sha256::digest(&this)) {
-                        let (path, key) = (path.into(), shown());
-                        return Err(ShardError::Apart { path, offset: start, key });
+                        let what = format!(
+                            "the files of sample {:?} are not adjacent: pack them with \
+                             tar --sort=name",
+                            shown()
+                        );
+                        return Err(corrupt(start, what));
                     }
                     endings.clear();
                     offsets.push(start);
                 }
                 let ending = readable(&ending);
                 if !endings.insert(ending.clone()) {
-                    let reason = several(&shown(), &ending);
-                    return Err(ShardError::Corrupt { path: path.into(), offset: start, reason });
+                    return Err(corrupt(start, several(&shown(), &ending)));
                 }
                 key = Some(this);
                 end_of_samples = end;
@@ -203,28 +208,29 @@ fn check_pax<R: Read>(entry: &mut Entry<'_, R>, is_for_all: bool) -> Result<(), 
 }
 
 /// Checks that nothing but zeros is behind the last member, and not more than a tar program writes.
-fn check_end(
-    path: &Path,
-    file: &File,
-    end: u64,
-    bytes: u64,
-    blocking_factor: u32,
-) -> Result<(), ShardError> {
+fn check_end(path: &Path, file: &File, end: u64, bytes: u64, blocking_factor: u32) -> Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let mut offset = end;
     while offset < bytes {
         let read = file.read_at(&mut buffer, offset).map_err(|error| {
-            let reason = format!("the end of the archive cannot be read: {error}");
-            ShardError::Corrupt { path: path.into(), offset, reason }
+            let what = format!("the end of the archive cannot be read: {error}");
+            Fault::Corrupt.at(Place::byte(path, offset), what)
         })?;
         if let Some(place) = buffer[..read].iter().position(|&byte| byte != 0) {
-            let (path, offset) = (path.into(), offset + place as u64);
+            let offset = offset + place as u64;
             let block = offset - (offset - end) % BLOCK;
-            return Err(if is_header(file, block) {
-                ShardError::SecondArchive { path, offset: block }
+            let what = if is_header(file, block) {
+                format!(
+                    "another tar file begins at byte {block}, behind the end of the first one: join \
+                     them with tar --concatenate, or make each a shard of its own"
+                )
             } else {
-                ShardError::BehindEnd { path, offset, end }
-            });
+                format!(
+                    "byte {offset} is not zero, behind the end of the archive at byte {end}: the \
+                     file is damaged, fetch or pack it again"
+                )
+            };
+            return Err(Fault::Corrupt.at(path, what));
         }
         if read == 0 {
             break;
@@ -232,11 +238,21 @@ fn check_end(
         offset += read as u64;
     }
     let (zeros, most) = (offset - end, BLOCK * (u64::from(blocking_factor) + 1));
-    let path = path.into();
-    if zeros < 2 * BLOCK {
-        return Err(ShardError::NoEnd { path, offset: end });
-    }
-    if zeros > most { Err(ShardError::Zeros { path, offset: end, zeros, most }) } else { Ok(()) }
+    let what = if zeros < 2 * BLOCK {
+        format!(
+            "no 1024 bytes of zeros at byte {end}, with which a tar file ends: it was cut short, \
+             fetch or pack it again"
+        )
+    } else if zeros > most {
+        format!(
+            "{zeros} bytes of zeros from byte {end} to the end, a tar program writes at most \
+             {most}: fetch it again, its end has not arrived (or name its \
+             ShardOptions::blocking_factor, if it was packed with tar -b)"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Fault::CutShort.at(path, what))
 }
 
 /// Whether there is a header of a tar file at this place.

@@ -16,7 +16,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use crate::{error::ShardError, records::contents::Contents};
+use crate::{
+    error::{Fault, Place, Result},
+    records::contents::{Contents, cut_short},
+};
 
 /// Bytes before the content of a record.
 const BEFORE: u64 = 12;
@@ -34,13 +37,12 @@ pub(crate) fn frame(content: &[u8]) -> ([u8; BEFORE as usize], [u8; AFTER as usi
 
 /// The offsets of the records. Reads the lengths and the checksums alone. The digest of the latter
 /// changes with every content, although no content is read.
-pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents, ShardError> {
+pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents> {
     let mut reader = BufReader::new(file);
     let (mut offset, mut offsets, mut digest) = (0, vec![0], Sha256::new());
     while offset < bytes {
-        let truncated =
-            |expected| ShardError::Truncated { path: path.into(), offset, expected, got: bytes };
-        let corrupt = |reason: String| ShardError::Corrupt { path: path.into(), offset, reason };
+        let truncated = |expected| cut_short(path, offset, expected, bytes);
+        let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
         if bytes - offset < BEFORE + AFTER {
             return Err(truncated(offset + BEFORE + AFTER));
         }

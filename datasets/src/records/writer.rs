@@ -4,9 +4,7 @@
 //! the end of a file.
 
 use std::{
-    fs::Permissions,
     io::BufWriter,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +13,7 @@ use tempfile::NamedTempFile;
 use crate::{
     error::{Error, Result},
     records::tf_record,
+    whole_file::temporary_beside,
 };
 
 /// Writes records to a file in TensorFlow's format
@@ -51,12 +50,7 @@ impl RecordWriter {
     /// A folder in which no file can be created.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let file = tempfile::Builder::new()
-            // By default only its user can read a temporary file.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(Error::io("create", path))?;
+        let file = temporary_beside(path).map_err(Error::io("create", path))?;
         Ok(Self { path: path.into(), out: BufWriter::new(file) })
     }
 

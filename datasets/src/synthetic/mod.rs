@@ -6,7 +6,7 @@
 //! label order are MNIST's: 28 x 28 bytes, ten classes, balanced and shuffled.
 //!
 //! The distortions make the task hard enough to be useful: a linear model stays below 92% test
-//! accuracy (`tests/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
+//! accuracy (`tests/it/synthetic.rs` trains one), and a small convolutional network exceeds 97% within
 //! a few epochs.
 //!
 //! Sample i depends only on (seed, set, i), for any number of samples or threads. Only
@@ -19,7 +19,7 @@ mod glyphs;
 use std::{num::NonZero, thread};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, check_count},
     image_dataset::ImageDataset,
     mnist::{CLASSES, Mnist, SIDE},
     rng::{Purpose, rng, shuffle},
@@ -51,11 +51,9 @@ impl Mnist {
 
 fn generate(seed: u64, len: usize, images: Purpose, labels: Purpose) -> Result<ImageDataset> {
     if len == 0 {
-        return Err(Error::EmptyDataset);
+        return Err(Error::empty_dataset());
     }
-    if u32::try_from(len).is_err() {
-        return Err(Error::TooManySamples { len });
-    }
+    check_count(len)?;
     let labels = balanced_labels(seed, len, labels);
     let mut pixels = vec![0; len * PIXELS];
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(16);
@@ -124,6 +122,7 @@ mod tests {
 
     #[test]
     fn no_images_are_an_error() {
-        assert!(matches!(Mnist::synthetic(0, 0, 10), Err(Error::EmptyDataset)));
+        let message = Mnist::synthetic(0, 0, 10).unwrap_err().to_string();
+        assert_eq!(message, "the dataset is empty");
     }
 }

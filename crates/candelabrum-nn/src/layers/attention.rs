@@ -53,60 +53,25 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The number of heads of keys and values, which divides the number of heads.
-    #[must_use]
-    pub fn kv_heads(mut self, kv_heads: usize) -> Self {
-        self.config.kv_heads = kv_heads;
-        self
-    }
-
-    /// Hides from each query the keys behind its own position.
-    #[must_use]
-    pub fn causal(mut self) -> Self {
-        self.config.causal = true;
-        self
-    }
-
-    /// Rotates queries and keys by their positions.
-    #[must_use]
-    pub fn rotary(mut self, rotary: Rotary) -> Self {
-        self.config.rotary = Some(rotary);
-        self
-    }
-
-    /// The factor of the scores, instead of `1 / sqrt(D)`.
-    #[must_use]
-    pub fn scale(mut self, scale: f64) -> Self {
-        self.config.scale = Some(scale);
-        self
-    }
-
-    /// Makes projections without biases.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
-    }
-
-    /// Drops each element of the projected result with probability `p` in training.
-    #[must_use]
-    pub fn dropout(mut self, p: f32) -> Self {
-        self.dropout = (p != 0.0).then(|| Dropout::new(&self.scope.pp("dropout"), p));
-        self
-    }
-
-    /// The distribution of the initial weights of the projections of the input.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.init = Some(init);
-        self
-    }
-
-    /// The distribution of the initial weight of `out`.
-    #[must_use]
-    pub fn out_init(mut self, init: Init) -> Self {
-        self.out_init = Some(init);
-        self
+    builder! { layer:
+        /// The number of heads of keys and values, which divides the number of heads.
+        kv_heads(kv_heads: usize) => layer.config.kv_heads = kv_heads;
+        /// Hides from each query the keys behind its own position.
+        causal() => layer.config.causal = true;
+        /// Rotates queries and keys by their positions.
+        rotary(rotary: Rotary) => layer.config.rotary = Some(rotary);
+        /// The factor of the scores, instead of `1 / sqrt(D)`.
+        scale(scale: f64) => layer.config.scale = Some(scale);
+        /// Makes projections without biases.
+        no_bias() => layer.bias = false;
+        /// Drops each element of the projected result with probability `p` in training.
+        dropout(p: f32) => {
+            layer.dropout = (p != 0.0).then(|| Dropout::new(&layer.scope.pp("dropout"), p));
+        };
+        /// The distribution of the initial weights of the projections of the input.
+        init(init: Init) => layer.init = Some(init);
+        /// The distribution of the initial weight of `out`.
+        out_init(init: Init) => layer.out_init = Some(init);
     }
 
     /// Attention within `xs`, with `mask` added to the scores as [`ops::attention()`] does.
@@ -179,13 +144,8 @@ impl MultiHeadAttention {
                 )
             }
             let dim = features / heads;
-            let linear = |name, outputs, init: Option<Init>| {
-                let mut layer = Linear::new(&self.scope.pp(name), outputs);
-                if !self.bias {
-                    layer = layer.no_bias();
-                }
-                if let Some(init) = init { layer.init(init) } else { layer }
-            };
+            let linear =
+                |name, outputs, init| Linear::with(&self.scope.pp(name), outputs, self.bias, init);
             let input = |name, heads: usize| linear(name, heads * dim, self.init);
             let inputs = if packed {
                 ProjectionInputs::Packed(input("qkv", heads + 2 * kv_heads))

@@ -48,40 +48,18 @@ impl BatchNorm2d {
         Self { scope, affine: true, momentum, eps, activation, exchange: None, state }
     }
 
-    /// The weight of a new batch in the running statistics.
-    #[must_use]
-    pub fn momentum(mut self, momentum: f64) -> Self {
-        self.momentum = momentum;
-        self
-    }
-
-    /// The constant added to the variance.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.eps = eps;
-        self
-    }
-
-    /// Makes a layer without weight and bias.
-    #[must_use]
-    pub fn no_affine(mut self) -> Self {
-        self.affine = false;
-        self
-    }
-
-    /// Applies `activation` to the output, fused into the normalisation.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.activation = Some(activation);
-        self
-    }
-
-    /// Normalises, in training, by the batches of all replicas of `exchange`. This replaces the
-    /// exchange of the store.
-    #[must_use]
-    pub fn synchronized(mut self, exchange: Arc<dyn StatisticsExchange>) -> Self {
-        self.exchange = Some(exchange);
-        self
+    builder! { layer:
+        /// The weight of a new batch in the running statistics.
+        momentum(momentum: f64) => layer.momentum = momentum;
+        /// The constant added to the variance.
+        eps(eps: f64) => layer.eps = eps;
+        /// Makes a layer without weight and bias.
+        no_affine() => layer.affine = false;
+        /// Applies `activation` to the output, fused into the normalisation.
+        activation(activation: Activation) => layer.activation = Some(activation);
+        /// Normalises, in training, by the batches of all replicas of `exchange`. This replaces the
+        /// exchange of the store.
+        synchronized(exchange: Arc<dyn StatisticsExchange>) => layer.exchange = Some(exchange);
     }
 
     fn create(&self, channels: usize) -> Result<BatchNormState> {

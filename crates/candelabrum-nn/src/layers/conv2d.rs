@@ -40,54 +40,22 @@ impl Conv2d {
         }
     }
 
-    /// Step of the kernel, in pixels.
-    #[must_use]
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.config.stride = (stride, stride);
-        self
-    }
-
-    /// Zeros added on each side, in pixels.
-    #[must_use]
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.config.padding = (padding, padding);
-        self
-    }
-
-    /// Distance between the kernel's elements, in pixels.
-    #[must_use]
-    pub fn dilation(mut self, dilation: usize) -> Self {
-        self.config.dilation = (dilation, dilation);
-        self
-    }
-
-    /// Splits input and output channels into `groups`. Each group of outputs uses one group of
-    /// inputs.
-    #[must_use]
-    pub fn groups(mut self, groups: usize) -> Self {
-        self.config.groups = groups;
-        self
-    }
-
-    /// Makes a layer without bias.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
-    }
-
-    /// The distribution of the weight's initial values.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.init = Some(init);
-        self
-    }
-
-    /// Applies `activation` to the output, fused into the convolution.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.activation = Some(activation);
-        self
+    builder! { layer:
+        /// Step of the kernel, in pixels.
+        stride(stride: usize) => layer.config.stride = (stride, stride);
+        /// Zeros added on each side, in pixels.
+        padding(padding: usize) => layer.config.padding = (padding, padding);
+        /// Distance between the kernel's elements, in pixels.
+        dilation(dilation: usize) => layer.config.dilation = (dilation, dilation);
+        /// Splits input and output channels into `groups`. Each group of outputs uses one group of
+        /// inputs.
+        groups(groups: usize) => layer.config.groups = groups;
+        /// Makes a layer without bias.
+        no_bias() => layer.bias = false;
+        /// The distribution of the weight's initial values.
+        init(init: Init) => layer.init = Some(init);
+        /// Applies `activation` to the output, fused into the convolution.
+        activation(activation: Activation) => layer.activation = Some(activation);
     }
 
     /// The weight, `None` before the first input, which creates it.

@@ -35,18 +35,11 @@ impl Embedding {
         }
     }
 
-    /// Makes row `index` the padding: it starts at zero and is not trained.
-    #[must_use]
-    pub fn padding_index(mut self, index: usize) -> Self {
-        self.padding_index = Some(index);
-        self
-    }
-
-    /// The distribution of the table's initial values.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.init = init;
-        self
+    builder! { layer:
+        /// Makes row `index` the padding: it starts at zero and is not trained.
+        padding_index(index: usize) => layer.padding_index = Some(index);
+        /// The distribution of the table's initial values.
+        init(init: Init) => layer.init = init;
     }
 
     /// The table. The first use of the layer creates it, and this call is a use. With it a last layer

@@ -46,55 +46,25 @@ impl FeedForward {
         }
     }
 
-    /// The number of hidden units, instead of `4 C`, or of `8 C / 3` with SwiGLU, which then has as many
-    /// parameters.
-    #[must_use]
-    pub fn hidden(mut self, hidden: usize) -> Self {
-        self.hidden = Some(hidden);
-        self
-    }
-
-    /// The activation of the hidden units, instead of GELU.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.units = HiddenUnits::Activation(activation);
-        self
-    }
-
-    /// Gates the hidden units: [`ops::swiglu`].
-    #[must_use]
-    pub fn swiglu(mut self) -> Self {
-        self.units = HiddenUnits::SwiGlu;
-        self
-    }
-
-    /// Makes linear layers without biases.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
-    }
-
-    /// Drops each element of the result with probability `p` in training.
-    #[must_use]
-    pub fn dropout(mut self, p: f32) -> Self {
-        self.dropout = (p != 0.0).then(|| Dropout::new(&self.scope.pp("dropout"), p));
-        self
-    }
-
-    /// The distribution of the initial weights of both layers.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        (self.init, self.down_init) = (Some(init), Some(init));
-        self
-    }
-
-    /// The distribution of the initial weights of `down`, whose result is added to a residual. Call it after
-    /// [`init`](Self::init).
-    #[must_use]
-    pub fn residual_init(mut self, init: Init) -> Self {
-        self.down_init = Some(init);
-        self
+    builder! { layer:
+        /// The number of hidden units, instead of `4 C`, or of `8 C / 3` with SwiGLU, which then has as many
+        /// parameters.
+        hidden(hidden: usize) => layer.hidden = Some(hidden);
+        /// The activation of the hidden units, instead of GELU.
+        activation(activation: Activation) => layer.units = HiddenUnits::Activation(activation);
+        /// Gates the hidden units: [`ops::swiglu`].
+        swiglu() => layer.units = HiddenUnits::SwiGlu;
+        /// Makes linear layers without biases.
+        no_bias() => layer.bias = false;
+        /// Drops each element of the result with probability `p` in training.
+        dropout(p: f32) => {
+            layer.dropout = (p != 0.0).then(|| Dropout::new(&layer.scope.pp("dropout"), p));
+        };
+        /// The distribution of the initial weights of both layers.
+        init(init: Init) => (layer.init, layer.down_init) = (Some(init), Some(init));
+        /// The distribution of the initial weights of `down`, whose result is added to a residual. Call it after
+        /// [`init`](Self::init).
+        residual_init(init: Init) => layer.down_init = Some(init);
     }
 
     /// The result plus `residual`, in one operation if there is no dropout.
@@ -118,13 +88,8 @@ impl FeedForward {
     }
 
     fn create(&self, features: usize) -> Layers {
-        let linear = |name, outputs, init: Option<Init>| {
-            let mut layer = Linear::new(&self.scope.pp(name), outputs);
-            if !self.bias {
-                layer = layer.no_bias();
-            }
-            if let Some(init) = init { layer.init(init) } else { layer }
-        };
+        let linear =
+            |name, outputs, init| Linear::with(&self.scope.pp(name), outputs, self.bias, init);
         let hidden = self.hidden.unwrap_or(match self.units {
             HiddenUnits::Activation(_) => 4 * features,
             HiddenUnits::SwiGlu => 8 * features / 3,

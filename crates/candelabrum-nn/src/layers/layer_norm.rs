@@ -47,32 +47,15 @@ impl LayerNorm {
         Self { scope: scope.clone(), dims: 1, weight: true, bias: true, eps: 1e-5, state }
     }
 
-    /// Normalises over the last `dims` dimensions together.
-    #[must_use]
-    pub fn dims(mut self, dims: usize) -> Self {
-        self.dims = dims;
-        self
-    }
-
-    /// The constant added to the variance.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.eps = eps;
-        self
-    }
-
-    /// Makes a layer without bias.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
-    }
-
-    /// Makes a layer without weight and bias.
-    #[must_use]
-    pub fn no_affine(mut self) -> Self {
-        (self.weight, self.bias) = (false, false);
-        self
+    builder! { layer:
+        /// Normalises over the last `dims` dimensions together.
+        dims(dims: usize) => layer.dims = dims;
+        /// The constant added to the variance.
+        eps(eps: f64) => layer.eps = eps;
+        /// Makes a layer without bias.
+        no_bias() => layer.bias = false;
+        /// Makes a layer without weight and bias.
+        no_affine() => (layer.weight, layer.bias) = (false, false);
     }
 }
 
@@ -82,25 +65,13 @@ impl RmsNorm {
         Self { scope: scope.clone(), dims: 1, weight: true, eps: None, state: OnceCell::new() }
     }
 
-    /// Normalises over the last `dims` dimensions together.
-    #[must_use]
-    pub fn dims(mut self, dims: usize) -> Self {
-        self.dims = dims;
-        self
-    }
-
-    /// The constant added to the mean square.
-    #[must_use]
-    pub fn eps(mut self, eps: f64) -> Self {
-        self.eps = Some(eps);
-        self
-    }
-
-    /// Makes a layer without weight.
-    #[must_use]
-    pub fn no_affine(mut self) -> Self {
-        self.weight = false;
-        self
+    builder! { layer:
+        /// Normalises over the last `dims` dimensions together.
+        dims(dims: usize) => layer.dims = dims;
+        /// The constant added to the mean square.
+        eps(eps: f64) => layer.eps = Some(eps);
+        /// Makes a layer without weight.
+        no_affine() => layer.weight = false;
     }
 }
 

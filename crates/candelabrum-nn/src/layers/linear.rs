@@ -34,25 +34,18 @@ impl Linear {
         }
     }
 
-    /// Makes a layer without bias.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.bias = false;
-        self
+    builder! { layer:
+        /// Makes a layer without bias.
+        no_bias() => layer.bias = false;
+        /// The distribution of the weight's initial values.
+        init(init: Init) => layer.init = Some(init);
+        /// Applies `activation` to the output, fused into the matrix product.
+        activation(activation: Activation) => layer.activation = Some(activation);
     }
 
-    /// The distribution of the weight's initial values.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.init = Some(init);
-        self
-    }
-
-    /// Applies `activation` to the output, fused into the matrix product.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.activation = Some(activation);
-        self
+    /// A layer with or without bias, whose weight has the usual distribution unless `init` is given.
+    pub(super) fn with(scope: &Scope, outputs: usize, bias: bool, init: Option<Init>) -> Self {
+        Self { bias, init, ..Self::new(scope, outputs) }
     }
 
     /// The weight, `None` before the first input, which creates it.

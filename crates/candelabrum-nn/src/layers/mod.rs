@@ -1,6 +1,9 @@
 //! Layers. Each layer is a candle [`Module`](candle_core::Module). It creates its parameters at its
 //! first call, so it infers the input sizes that the user does not give.
 
+#[macro_use]
+mod builder;
+
 mod activations;
 mod attention;
 mod batch_norm2d;

@@ -22,25 +22,13 @@ impl MaxPool2d {
         Self { scope: None, config }
     }
 
-    /// Step of the window, in pixels.
-    #[must_use]
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.config.stride = (stride, stride);
-        self
-    }
-
-    /// Padding on each side, in pixels, which is never the maximum. At most half the kernel.
-    #[must_use]
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.config.padding = (padding, padding);
-        self
-    }
-
-    /// Shows the layer in the model's summary under the name of `scope`.
-    #[must_use]
-    pub fn named(mut self, scope: &Scope) -> Self {
-        self.scope = Some(scope.clone());
-        self
+    builder! { layer:
+        /// Step of the window, in pixels.
+        stride(stride: usize) => layer.config.stride = (stride, stride);
+        /// Padding on each side, in pixels, which is never the maximum. At most half the kernel.
+        padding(padding: usize) => layer.config.padding = (padding, padding);
+        /// Shows the layer in the model's summary under the name of `scope`.
+        named(scope: &Scope) => layer.scope = Some(scope.clone());
     }
 }
 
@@ -69,32 +57,15 @@ impl AvgPool2d {
         Self { scope: None, config: Pool2dConfig::square(kernel), count_include_pad: true }
     }
 
-    /// Step of the window, in pixels.
-    #[must_use]
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.config.stride = (stride, stride);
-        self
-    }
-
-    /// Zeros on each side, in pixels. At most half the kernel.
-    #[must_use]
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.config.padding = (padding, padding);
-        self
-    }
-
-    /// Takes the mean over the pixels of the image only, PyTorch's `count_include_pad=False`.
-    #[must_use]
-    pub fn without_padding_in_mean(mut self) -> Self {
-        self.count_include_pad = false;
-        self
-    }
-
-    /// Shows the layer in the model's summary under the name of `scope`.
-    #[must_use]
-    pub fn named(mut self, scope: &Scope) -> Self {
-        self.scope = Some(scope.clone());
-        self
+    builder! { layer:
+        /// Step of the window, in pixels.
+        stride(stride: usize) => layer.config.stride = (stride, stride);
+        /// Zeros on each side, in pixels. At most half the kernel.
+        padding(padding: usize) => layer.config.padding = (padding, padding);
+        /// Takes the mean over the pixels of the image only, PyTorch's `count_include_pad=False`.
+        without_padding_in_mean() => layer.count_include_pad = false;
+        /// Shows the layer in the model's summary under the name of `scope`.
+        named(scope: &Scope) => layer.scope = Some(scope.clone());
     }
 }
 

@@ -18,19 +18,12 @@ impl SoftMaxCrossEntropy {
         Self::default()
     }
 
-    /// Spreads the share `share` of each label, from 0 to 1, evenly over all classes.
-    #[must_use]
-    pub fn label_smoothing(mut self, share: f32) -> Self {
-        self.config.label_smoothing = share;
-        self
-    }
-
-    /// Leaves rows with this class index out of the mean. Micro-batches and ranks are then weighted by the rows
-    /// that they count: see [`LossWeight`](crate::LossWeight).
-    #[must_use]
-    pub fn ignore_index(mut self, class: i64) -> Self {
-        self.config.ignore_index = Some(class);
-        self
+    builder! { layer:
+        /// Spreads the share `share` of each label, from 0 to 1, evenly over all classes.
+        label_smoothing(share: f32) => layer.config.label_smoothing = share;
+        /// Leaves rows with this class index out of the mean. Micro-batches and ranks are then weighted by the rows
+        /// that they count: see [`LossWeight`](crate::LossWeight).
+        ignore_index(class: i64) => layer.config.ignore_index = Some(class);
     }
 
     /// The scalar loss of `logits` `(.., classes)` against `targets`: class indices `(..)` of u8,

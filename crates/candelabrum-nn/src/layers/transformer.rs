@@ -46,87 +46,45 @@ impl TransformerBlock {
         }
     }
 
-    /// Hides from each position those behind it.
-    #[must_use]
-    pub fn causal(mut self) -> Self {
-        self.attention = self.attention.causal();
-        self
-    }
-
-    /// The number of heads of keys and values, which divides the number of heads.
-    #[must_use]
-    pub fn kv_heads(mut self, kv_heads: usize) -> Self {
-        self.attention = self.attention.kv_heads(kv_heads);
-        self
-    }
-
-    /// Rotates queries and keys by their positions.
-    #[must_use]
-    pub fn rotary(mut self, rotary: Rotary) -> Self {
-        self.attention = self.attention.rotary(rotary);
-        self
-    }
-
-    /// Normalises by the root mean square instead of mean and variance.
-    #[must_use]
-    pub fn rms_norm(mut self) -> Self {
-        self.rms = true;
-        self
-    }
-
-    /// The number of hidden units of the feed-forward branch, instead of `4 C`, or of `8 C / 3` with
-    /// SwiGLU, which then has as many parameters.
-    #[must_use]
-    pub fn hidden(mut self, hidden: usize) -> Self {
-        self.feed_forward = self.feed_forward.hidden(hidden);
-        self
-    }
-
-    /// The activation of the hidden units, instead of GELU.
-    #[must_use]
-    pub fn activation(mut self, activation: Activation) -> Self {
-        self.feed_forward = self.feed_forward.activation(activation);
-        self
-    }
-
-    /// Gates the hidden units: [`swiglu`](crate::ops::swiglu).
-    #[must_use]
-    pub fn swiglu(mut self) -> Self {
-        self.feed_forward = self.feed_forward.swiglu();
-        self
-    }
-
-    /// Makes linear layers without biases.
-    #[must_use]
-    pub fn no_bias(mut self) -> Self {
-        self.attention = self.attention.no_bias();
-        self.feed_forward = self.feed_forward.no_bias();
-        self
-    }
-
-    /// Drops each element of both branches' results with probability `p` in training.
-    #[must_use]
-    pub fn dropout(mut self, p: f32) -> Self {
-        self.attention = self.attention.dropout(p);
-        self.feed_forward = self.feed_forward.dropout(p);
-        self
-    }
-
-    /// The distribution of the initial weights of all linear layers.
-    #[must_use]
-    pub fn init(mut self, init: Init) -> Self {
-        self.attention = self.attention.init(init).out_init(init);
-        self.feed_forward = self.feed_forward.init(init);
-        self
-    }
-
-    /// The distribution of the initial weights of `attention.out` and `down`, whose results are added
-    /// to the residual. Call it after [`init`](Self::init).
-    #[must_use]
-    pub fn residual_init(mut self, init: Init) -> Self {
-        self.attention = self.attention.out_init(init);
-        self.feed_forward = self.feed_forward.residual_init(init);
-        self
+    builder! { layer:
+        /// Hides from each position those behind it.
+        causal() => layer.attention = layer.attention.causal();
+        /// The number of heads of keys and values, which divides the number of heads.
+        kv_heads(kv_heads: usize) => layer.attention = layer.attention.kv_heads(kv_heads);
+        /// Rotates queries and keys by their positions.
+        rotary(rotary: Rotary) => layer.attention = layer.attention.rotary(rotary);
+        /// Normalises by the root mean square instead of mean and variance.
+        rms_norm() => layer.rms = true;
+        /// The number of hidden units of the feed-forward branch, instead of `4 C`, or of `8 C / 3` with
+        /// SwiGLU, which then has as many parameters.
+        hidden(hidden: usize) => layer.feed_forward = layer.feed_forward.hidden(hidden);
+        /// The activation of the hidden units, instead of GELU.
+        activation(activation: Activation) => {
+            layer.feed_forward = layer.feed_forward.activation(activation);
+        };
+        /// Gates the hidden units: [`swiglu`](crate::ops::swiglu).
+        swiglu() => layer.feed_forward = layer.feed_forward.swiglu();
+        /// Makes linear layers without biases.
+        no_bias() => {
+            layer.attention = layer.attention.no_bias();
+            layer.feed_forward = layer.feed_forward.no_bias();
+        };
+        /// Drops each element of both branches' results with probability `p` in training.
+        dropout(p: f32) => {
+            layer.attention = layer.attention.dropout(p);
+            layer.feed_forward = layer.feed_forward.dropout(p);
+        };
+        /// The distribution of the initial weights of all linear layers.
+        init(init: Init) => {
+            layer.attention = layer.attention.init(init).out_init(init);
+            layer.feed_forward = layer.feed_forward.init(init);
+        };
+        /// The distribution of the initial weights of `attention.out` and `down`, whose results are added
+        /// to the residual. Call it after [`init`](Self::init).
+        residual_init(init: Init) => {
+            layer.attention = layer.attention.out_init(init);
+            layer.feed_forward = layer.feed_forward.residual_init(init);
+        };
     }
 
     /// The block with `mask` added to the scores of its attention, as [`attention`](crate::ops::attention()) does.

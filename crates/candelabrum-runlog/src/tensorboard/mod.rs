@@ -10,8 +10,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use self::message::{Message, SessionLog, Summary, What};
+use crate::event::Figures;
 use crate::file::LogFile;
-use crate::{Error, Event, Kind, Result, Sink, Values};
+use crate::{Error, Event, Kind, Result, Sink};
 
 mod message;
 mod record;
@@ -46,12 +47,6 @@ impl TensorBoard {
         let record = record::frame(&Message { wall_time: time, step, what: Some(what) });
         self.0.write_all(&record).map_err(|error| self.0.failed(error))
     }
-
-    fn scalars(&mut self, time: f64, step: u64, kind: &str, values: &Values) -> Result<()> {
-        let scalars = values.iter().map(|(name, value)| (format!("{kind}/{name}"), *value as f32));
-        let summary = Summary::of(scalars);
-        if summary.is_empty() { Ok(()) } else { self.write(time, step, What::Summary(summary)) }
-    }
 }
 
 /// The largest time in the names of the event files of a directory.
@@ -67,34 +62,28 @@ fn latest(dir: &Path) -> io::Result<Option<u64>> {
 
 impl Sink for TensorBoard {
     fn name(&self) -> String {
-        self.0.path().display().to_string()
+        self.0.name()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
-        let time = event.time;
-        match &event.kind {
-            Kind::Train(at) => self.scalars(time, at.step, "train", &at.values),
-            Kind::Evaluation(at) => self.scalars(time, at.step, "evaluation", &at.values),
-            Kind::Epoch(end) => {
-                let mut values = end.values.clone();
-                values.insert("seconds".to_owned(), end.seconds);
-                self.scalars(time, end.step, "epoch", &values)
-            }
-            Kind::Checkpoint(made) => {
-                let values = [("seconds".to_owned(), made.seconds)].into();
-                self.scalars(time, made.step, "checkpoint", &values)
-            }
-            // TensorBoard forgets all events of this step and of later ones.
-            Kind::Resume(resume) => {
-                let next = resume.step.saturating_add(1);
-                self.write(time, next, What::SessionLog(SessionLog::started()))
-            }
-            Kind::Start(_) | Kind::Note { .. } | Kind::End(_) => Ok(()),
+        // TensorBoard forgets all events of this step and of later ones.
+        if let Kind::Resume(resume) = &event.kind {
+            let next = resume.step.saturating_add(1);
+            return self.write(event.time, next, What::SessionLog(SessionLog::started()));
         }
+        let Some(Figures { step, kind, mut values, .. }) = event.kind.figures() else {
+            return Ok(());
+        };
+        values.sort_by_key(|(name, _)| *name);
+        let scalar = |(name, value): (&str, f64)| (format!("{kind}/{name}"), value as f32);
+        let summary = Summary::of(values.into_iter().map(scalar));
+        if summary.is_empty() {
+            return Ok(());
+        }
+        self.write(event.time, step, What::Summary(summary))
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.0.flush().map_err(|error| self.0.failed(error))?;
-        self.0.check()
+        self.0.flush_checked()
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candelabrum_datasets::{
-    Augmentation, DatasetKind, DistributedSampler, Environment, ImageDataset, Loaded, Remainder,
-    Request, SamplerConfig,
+    Augmentation, DataRequest, DatasetKind, DistributedSampler, Environment, ImageDataset, Loaded,
+    Remainder, SamplerConfig,
 };
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{DistOpt, DistOptConfig, OnOverflow, StrategyConfig, World, strategy};
@@ -341,9 +341,9 @@ impl TrainArgs {
     }
 
     /// The dataset of these options.
-    pub fn data_request(&self) -> Request {
+    pub fn data_request(&self) -> DataRequest {
         self.reads.data.note();
-        Request {
+        DataRequest {
             kind: self.dataset,
             data_dir: self.data_dir.clone(),
             environment: Environment::of_process(),
