@@ -20,7 +20,6 @@ mod ci;
 mod gpu_bundle;
 mod interrupt;
 mod kernels;
-mod launch;
 mod machine;
 mod rebuild;
 mod setup;
@@ -55,11 +54,6 @@ enum Command {
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
     Softgpu(softgpu::Args),
-    /// Start workers and servers of a key-value store on this machine, as MXNet's tracker does
-    Launch(launch::Args),
-    /// Become a process of such a job
-    #[command(hide = true)]
-    Follow(launch::Follower),
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
@@ -82,20 +76,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Tasks::parse().command;
-    let Err(error) = enter(&command).and_then(|()| run(command)) else { return ExitCode::SUCCESS };
+    let entered = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
+    let Err(error) = entered.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
     // and its own output is above.
     eprintln!("error: {error:#}");
     error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
-}
-
-/// Makes the checkout around the current folder the one of the command. A process of a job has
-/// none: its program may run anywhere.
-fn enter(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Follow(_) => Ok(()),
-        _ => checkout::enter()?.map_or(Ok(()), rebuild::rebuild),
-    }
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -110,8 +96,6 @@ fn run(command: Command) -> anyhow::Result<()> {
             test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
         }
         Command::Softgpu(args) => softgpu::run(&args),
-        Command::Launch(args) => launch::run(&args),
-        Command::Follow(args) => launch::follow(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),
         Command::BenchDdp(args) => bench::run::run(&args),
