@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let rows = rows(&document.trace_events, window);
     let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
     let title = format!("step {step}, {:.2} ms", (window[1] - window[0]) / 1e3);
-    let picture = picture(&title, file, window, &rows).svg()?;
+    let picture = picture(&title, file, window, &rows).svg();
     fs::write(&out, picture).with_context(|| format!("cannot write {}", out.display()))?;
     println!("{title}: {}", out.display());
     Ok(())

@@ -26,7 +26,7 @@ pub(crate) use self::host::{Host, last_cache};
 pub(crate) use self::hosts::Hosts;
 pub(crate) use self::launch::Player;
 pub(crate) use self::live::Live;
-pub(crate) use self::picture::{Axis, Band, Bar, Chart, Line, Look, Picture};
+pub(crate) use self::picture::{Band, Bar, Chart, Line, Look, Picture, by_powers, from_zero};
 pub(crate) use self::plan::{Block, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
 pub(crate) use self::report::{Output, Report};

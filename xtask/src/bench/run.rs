@@ -266,7 +266,7 @@ pub(crate) fn picture<B: Bench>(bench: &B, report: &Report) -> Picture {
 fn write<B: Bench>(bench: &B, report: &Report, output: &Output) -> Result<[PathBuf; 3]> {
     let json = output.json(&format!("{}.json", B::FILE), report)?;
     let csv = output.write(&format!("{}.csv", B::FILE), &report.csv())?;
-    let svg = output.write(&format!("{}.svg", B::FILE), &picture(bench, report).svg()?)?;
+    let svg = output.write(&format!("{}.svg", B::FILE), &picture(bench, report).svg())?;
     Ok([json, csv, svg])
 }
 

@@ -10,13 +10,14 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, ensure};
+use candelabrum_plot::{bytes, seconds};
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
-    Programs, Report, Row, Setup, Trial, Wanted, best, choice_name, compare, compile_mpi,
+    Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player, Programs,
+    Report, Row, Setup, Trial, Wanted, best, by_powers, choice_name, compare, compile_mpi,
     last_cache, once, short, values,
 };
 
@@ -194,14 +195,13 @@ impl Bench for AllReduce {
         let size = |row: &Row| row.number("size") as f64;
         let spread = |row: &Row| row.figures.get(TIME.figure).copied();
         let chart = |ranks: usize, lines: &[(Look, String)]| {
-            let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
-            let x = Axis::decades("numbers of one rank", sizes, units);
             let times = rows().filter_map(spread).flat_map(|s| [s.min, s.max]).collect();
-            let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
+            let x = ("numbers of one rank", by_powers(rows().map(size).collect(), bytes));
+            let y = ("", by_powers(times, seconds));
             let line = |(look, name): &(Look, String)| {
                 let own = rows().filter(|row| row.contender == *name);
                 let own = own.filter(|row| row.number("ranks") == ranks);
-                let at = |row: &Row| Some((size(row).log10(), spread(row)?.map(f64::log10)));
+                let at = |row: &Row| Some((size(row), spread(row)?));
                 Line { look: *look, points: own.filter_map(at).collect() }
             };
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };

@@ -15,6 +15,7 @@ use self::page::page;
 use crate::state::now;
 
 mod chart;
+mod colour;
 mod curves;
 mod events;
 mod load;
@@ -23,7 +24,6 @@ mod phases;
 mod settings;
 mod strategies;
 mod summary;
-mod svg;
 
 /// The options of `candelabrum report`.
 #[derive(Debug, clap::Args)]

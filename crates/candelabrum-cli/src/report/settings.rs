@@ -38,7 +38,7 @@ fn table(runs: &[Loaded], rows: &[Row]) -> Markup {
         div.wide { table.settings {
             thead { tr {
                 th { "setting" }
-                @for (i, run) in runs.iter().enumerate() { th.run { (super::svg::chip(i)) (run.name) } }
+                @for (i, run) in runs.iter().enumerate() { th.run { (super::colour::chip(i)) (run.name) } }
             } }
             tbody { @for (name, values) in rows { tr {
                 th { (name) }

@@ -1,12 +1,12 @@
 //! What each strategy of a run sent, and what it kept back.
 
+use candelabrum_plot::{bytes, number};
 use candelabrum_runlog::{EpochEnd, Run, names};
 use maud::{Markup, html};
 
 use super::chart::Chart;
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::chip;
-use crate::plot::{bytes, number};
 
 /// The epochs of one strategy.
 #[derive(Debug, PartialEq)]

@@ -1,12 +1,12 @@
 //! The table at the top: what each run was and how it went, compared with the first run.
 
+use candelabrum_plot::{bytes, number};
 use candelabrum_runlog::{Run, Series, duration_in_words, names};
 use jiff::Timestamp;
 use maud::{Markup, html};
 
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::chip;
-use crate::plot::{bytes, number};
 
 /// Smoothing of the loss at the end: over this share of its points.
 const SMOOTHING: f64 = 0.02;

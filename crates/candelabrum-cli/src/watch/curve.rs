@@ -1,5 +1,6 @@
 //! A curve in the terminal: a chart with dots of braille, and a line of small bars.
 
+use candelabrum_plot::{Axis, Scale, number};
 use candelabrum_runlog::{Point, Series};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -7,8 +8,6 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis as Edge, Block, Chart, Dataset, GraphType, Paragraph};
-
-use crate::plot::{Axis, Scale, number};
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
@@ -39,7 +38,7 @@ pub(super) fn draw(
     let ys = raw.iter().map(|point| point.value);
     let scale = if look.is_logarithmic { Scale::Logarithmic } else { Scale::Linear };
     let axis = Axis::around(ys, scale, (usize::from(inner.height) / 3).clamp(1, 6));
-    let (steps, bounds) = (steps(series.points()), bounds(&axis));
+    let steps = steps(series.points());
     let [raw, smooth] = [raw, smooth].map(|points| pieces(&points, &axis));
 
     let data = |piece, style: Style| {
@@ -57,7 +56,7 @@ pub(super) fn draw(
         .block(block)
         .legend_position(None)
         .x_axis(Edge::default().bounds(steps).labels(below).style(Style::new().dim()))
-        .y_axis(Edge::default().bounds(bounds).labels(labels(&axis)).style(Style::new().dim()));
+        .y_axis(Edge::default().bounds([0.0, 1.0]).labels(labels(&axis)).style(Style::new().dim()));
     frame.render_widget(chart, area);
     if raw.is_empty() {
         frame.render_widget(Paragraph::new(Line::from("no values yet").dim().centered()), inner);
@@ -76,33 +75,21 @@ fn middle([first, last]: [f64; 2]) -> Vec<f64> {
     vec![first, f64::midpoint(first, last), last]
 }
 
-/// The bounds of the vertical axis: the values, or their logarithms.
-fn bounds(axis: &Axis) -> [f64; 2] {
-    match axis.scale {
-        Scale::Linear => [axis.low, axis.high],
-        Scale::Logarithmic => [axis.low.log10(), axis.high.log10()],
-    }
-}
-
 /// Labels at equal distances, since a terminal's chart has no others: the ticks of a linear axis, and of a
 /// logarithmic one as many values at equal ratios.
 fn labels(axis: &Axis) -> Vec<String> {
     if axis.scale == Scale::Linear {
         return axis.labels();
     }
-    let ([low, high], count) = (bounds(axis), axis.ticks.len().clamp(2, 6));
-    let value = |i: usize| 10_f64.powf(low + (high - low) * i as f64 / (count - 1) as f64);
+    let (ratio, count) = (axis.high / axis.low, axis.ticks.len().clamp(2, 6));
+    let value = |i: usize| axis.low * ratio.powf(i as f64 / (count - 1) as f64);
     let short = |value: f64| format!("{value:.1e}").parse().map_or(value.to_string(), number);
     (0..count).map(|i| short(value(i))).collect()
 }
 
-/// The parts of a curve between values that have no place.
+/// The parts of a curve between values that have no place, as steps and shares of the height.
 fn pieces(points: &[Point], axis: &Axis) -> Vec<Vec<(f64, f64)>> {
-    let place = |point: &Point| {
-        axis.place(point.value)?;
-        let value = if axis.scale == Scale::Linear { point.value } else { point.value.log10() };
-        Some((point.step as f64, value))
-    };
+    let place = |point: &Point| Some((point.step as f64, axis.place(point.value)?));
     let has_place = |point: &Point| place(point).is_some();
     let pieces = points.chunk_by(|a, b| has_place(a) == has_place(b));
     pieces
@@ -156,9 +143,9 @@ mod tests {
     #[test]
     fn a_curve_is_interrupted_where_a_value_has_no_place() {
         let points = series(&[1.0, 2.0, f64::NAN, 0.0, 4.0]);
-        let axis = |scale| Axis::around([1.0, 4.0], scale, 3);
+        let axis = |scale| Axis::around([0.0, 1.0, 4.0], scale, 3);
         let linear = pieces(points.points(), &axis(Scale::Linear));
-        assert_eq!(linear, [vec![(0.0, 1.0), (1.0, 2.0)], vec![(3.0, 0.0), (4.0, 4.0)]]);
+        assert_eq!(linear, [vec![(0.0, 0.25), (1.0, 0.5)], vec![(3.0, 0.0), (4.0, 1.0)]]);
         let logarithmic = pieces(points.points(), &axis(Scale::Logarithmic));
         assert_eq!(logarithmic.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
