@@ -15,7 +15,6 @@ mod report;
 pub(crate) mod run;
 mod runner;
 mod sample;
-pub(crate) mod saved;
 mod screen;
 pub(crate) mod table;
 

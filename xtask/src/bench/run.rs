@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::HumanDuration;
 use serde::Serialize;
 
 use super::compare::{Change, changes};
@@ -19,8 +18,7 @@ use super::programs::{Programs, Wanted};
 use super::report::{Output, Report};
 use super::runner::{Event, Schedule};
 use super::sample::{Metric, Row, Values};
-use super::saved;
-use super::screen::{Screen, estimate};
+use super::screen::Screen;
 use super::table::Column;
 use crate::interrupt::Watch;
 
@@ -156,7 +154,7 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let Cli { bench, common } = cli;
     let schedule = common.schedule(B::DEFAULTS)?;
     bench.check()?;
-    let earlier = common.compare.as_deref().map(|path| saved::read(path, B::NAME)).transpose()?;
+    let earlier = common.compare.as_deref().map(|path| Report::read(path, B::NAME)).transpose()?;
     let machine = Host::look();
     let output = Output::new(common.out.as_deref(), B::NAME)?;
     let watch = Watch::start()?;
@@ -172,16 +170,16 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let trials: usize = blocks.iter().map(|block| block.trials().count()).sum();
     ensure!(trials > 0, "no contender is left to measure");
 
-    let (turns, time) = estimate(&blocks, &schedule);
-    let Schedule { rounds, seconds, .. } = schedule;
+    let Schedule { rounds, starts, seconds, .. } = schedule;
+    let players: usize = blocks.iter().map(|block| block.players.len()).sum();
     println!("\n{}", B::TITLE);
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
-    println!("{rounds} rounds of {seconds} s, about {}", HumanDuration(time));
+    println!("{rounds} rounds of {seconds} s");
     let mut settings: Values = serde_json::from_value(serde_json::to_value(bench)?)?;
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
     let mut report = Report::new(B::NAME, machine, settings);
-    let mut screen = Screen::new(turns);
+    let mut screen = Screen::new(players * starts + trials * rounds);
     let mut measured = Ok(());
     for block in &blocks {
         screen.begin(block);

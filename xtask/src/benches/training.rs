@@ -59,27 +59,16 @@ impl Training {
 
     /// Matrix products, whose speed is that of a step of nothing else.
     pub(super) fn products(&self, player: &Path) -> Player {
-        // Its step is one product.
-        self.options(Player::new(player).args(["products"]), "ours").slow(0.0, 0.0).other()
+        self.options(Player::new(player).args(["products"]), "ours").other()
     }
 
     /// About the seconds of one of candle's steps.
     pub(super) fn candle_seconds(&self) -> f64 {
-        self.seconds(self.network.example_seconds[1])
-    }
-
-    /// About the seconds of a step, if an example takes so many on one thread.
-    fn seconds(&self, example: f64) -> f64 {
-        example * self.batch_size as f64 / self.threads as f64
+        self.network.candle_seconds * self.batch_size as f64 / self.threads as f64
     }
 
     fn options(&self, player: Player, contender: &str) -> Player {
-        let step = match contender {
-            "candle" => self.candle_seconds(),
-            _ => self.seconds(self.network.example_seconds[0]),
-        };
         player
-            .slow(step, step * self.network.warm_up_steps as f64)
             .option("--contender", contender)
             .option("--network", self.network.name)
             .option("--batch-size", self.batch_size)
@@ -111,7 +100,7 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
     let speed = format!("{}/s [min-max]", network.unit);
     // Long steps give few images per second.
-    let digits = if network.example_seconds[0] > 0.01 { 2 } else { 0 };
+    let digits = if network.candle_seconds > 0.1 { 2 } else { 0 };
     let speed = Column::spread(&speed, SPEED.figure, 1.0, digits);
     vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
