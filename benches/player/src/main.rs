@@ -16,6 +16,7 @@ mod allreduce;
 mod arithmetic;
 mod candle;
 mod contender;
+mod exchange;
 mod ours;
 mod overlap;
 mod pace;
