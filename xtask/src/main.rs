@@ -41,7 +41,7 @@ enum Command {
     /// Run every test that this machine can run, and say what was left out and why
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
-    Setup(setup::Args),
+    Setup(setup::SetupArgs),
     /// Run what continuous integration runs: fmt, tidy, clippy, doc, ptxas, test --all with gpu-test, gpu-check, deny
     Ci,
     /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
@@ -53,7 +53,7 @@ enum Command {
     /// Run the GPU tests on the software GPU (docs/gpu.md)
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
-    Softgpu(softgpu::Args),
+    Softgpu(softgpu::SoftgpuArgs),
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
@@ -71,7 +71,7 @@ enum Command {
     /// Measure the key-value store against an all-reduce, also where one worker is slower
     BenchKvstore(Cli<kvstore::KvStore>),
     /// Draw one step of the timeline that a training program wrote with --timeline
-    Timeline(timeline::Args),
+    Timeline(timeline::TimelineArgs),
 }
 
 fn main() -> ExitCode {

@@ -27,7 +27,7 @@ const BATCH: f64 = 2e-3;
 const BATCHES: (usize, usize) = (3, 500);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AllReduceArgs {
     #[arg(long, default_value = "segment")]
     numbers: Numbers,
     /// Milliseconds by which rank 0 begins every batch later than the others; the clock starts then
@@ -46,7 +46,7 @@ enum Numbers {
     Alone,
 }
 
-pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+pub(crate) fn run(args: &AllReduceArgs, world: &World) -> anyhow::Result<()> {
     let mut all_reduce = AllReduce {
         world: world.clone(),
         numbers: args.numbers,

@@ -30,7 +30,7 @@ const WARM_UP: usize = 5;
 const EVALUATED: usize = 500;
 
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct StragglerArgs {
     /// Images in a worker's batch
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
@@ -51,7 +51,7 @@ struct StragglerRequest {
     seconds: Seconds,
 }
 
-pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+pub(crate) fn run(args: &StragglerArgs, world: &World) -> anyhow::Result<()> {
     let (mut data, mut name) = (None, "");
     if !world.is_server() {
         let workers = world.world_size();
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
 }
 
 struct Straggler {
-    args: Args,
+    args: StragglerArgs,
     world: World,
     /// This worker's share for training and all images for the test. Servers have none.
     data: Option<Mnist>,
@@ -151,7 +151,7 @@ struct Worker {
 
 impl Worker {
     fn new(
-        args: &Args,
+        args: &StragglerArgs,
         request: StragglerRequest,
         world: &World,
         data: &Mnist,

@@ -28,7 +28,7 @@ pub(crate) use self::live::Live;
 pub(crate) use self::picture::{Band, Bar, Chart, Line, Look, Picture, by_powers, from_zero};
 pub(crate) use self::plan::{Block, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
-pub(crate) use self::report::{Output, Report};
+pub(crate) use self::report::{BenchReport, Output};
 pub(crate) use self::run::{Bench, Cli, Defaults, Setup, choice_name};
 pub(crate) use self::sample::{Metric, Row, Sample, Values, best, compare, split_commit, values};
 pub(crate) use self::table::Column;

@@ -26,7 +26,7 @@ const CHANGES: &str = "Since version 2 all benchmarks write one form: a row per 
 
 /// The content of the JSON file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     pub(crate) version: u32,
     pub(crate) about_version: String,
     /// The command, such as `bench-step`.
@@ -38,7 +38,7 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(bench: &str, machine: Host, plan: Values) -> Self {
         let (notes, rows) = (Vec::new(), Vec::new());
         let (bench, about_version) = (bench.to_owned(), CHANGES.to_owned());
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_csv_has_a_cell_for_every_column() {
-        let mut report = Report::new("bench", Host::look(), Values::new());
+        let mut report = BenchReport::new("bench", Host::look(), Values::new());
         let mut row = Row::new(values([("network", json!("cnn")), ("workers", json!(4))]), "ours");
         row.figures.insert("speed".into(), Spread { median: 2.0, min: 1.5, max: 3.0 });
         report.rows = vec![row, Row::new(values([("workers", json!(1))]), "other")];

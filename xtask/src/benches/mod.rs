@@ -23,7 +23,7 @@ mod tests {
 
     use super::*;
     use crate::bench::run::{annotate, picture};
-    use crate::bench::{Bench, Report, Row, table};
+    use crate::bench::{Bench, BenchReport, Row, table};
     use crate::checkout::repo_root;
 
     /// The benchmark with these options.
@@ -57,7 +57,7 @@ mod tests {
     fn shown<B: Bench + Args>(words: &[&str]) {
         let bench = bench::<B>(&[]);
         let path = repo_root().join(format!("xtask/fixtures/{}.json", B::FILE));
-        let mut report = Report::read(&path, B::NAME).unwrap();
+        let mut report = BenchReport::read(&path, B::NAME).unwrap();
         let kept = report.clone();
         legs(&mut report).for_each(|rows| bench.derive(rows));
         assert_eq!(report.rows, kept.rows);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     /// The rows that were compared with each other.
-    fn legs(report: &mut Report) -> impl Iterator<Item = &mut [Row]> {
+    fn legs(report: &mut BenchReport) -> impl Iterator<Item = &mut [Row]> {
         let place = |row: &Row| {
             ["network", "threads", "backend", "size"].map(|name| row.point.get(name).cloned())
         };

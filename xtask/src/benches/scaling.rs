@@ -13,8 +13,8 @@ use super::network::Network;
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
-    Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup, Wanted,
-    choice_name, compare, counted, from_zero, list_names, once,
+    Band, Bench, BenchReport, Block, Chart, Column, Defaults, Line, Look, Metric, Row, Setup,
+    Wanted, choice_name, compare, counted, from_zero, list_names, once,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -169,13 +169,13 @@ impl Bench for Scaling {
         vec![speeds, times]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let lacks = report.rows.iter().any(|row| row.ratio("speed_up").is_none());
         let why = "-: 1 worker with fp32 was not measured, so there is no speed-up.";
         lacks.then(|| why.to_owned()).into_iter().collect()
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let panels: Vec<&[Row]> = report
             .rows
             .chunk_by(|a, b| {

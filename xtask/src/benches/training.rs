@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::network::{About, Network, losses_agree};
-use crate::bench::{Column, Metric, Player, Report, Row, Values, compare, once, values};
+use crate::bench::{BenchReport, Column, Metric, Player, Row, Values, compare, once, values};
 
 /// Images or sequences of all ranks.
 pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is_better: true };
@@ -108,7 +108,7 @@ pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
 /// that they do not train the same way. `tolerance` is allowed besides that of the network.
 pub(super) fn loss_notes(
-    report: &Report,
+    report: &BenchReport,
     name: impl Fn(&Row) -> String,
     tolerance: f64,
 ) -> Vec<String> {
@@ -138,7 +138,7 @@ pub(super) fn loss_notes(
 }
 
 /// A line about the networks on which candle was not measured, because it takes too long there.
-pub(super) fn left_out_note(report: &Report) -> Option<String> {
+pub(super) fn left_out_note(report: &BenchReport) -> Option<String> {
     let seconds = |row: &Row| {
         let (network, batch_size) = (Network::of(row), row.number("batch_size"));
         Training { network, batch_size, threads: row.number("threads").max(1) }.candle_seconds()
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_contender_that_trains_another_way_is_named() {
         let notes = |network, losses: [(&str, f64); 3]| {
-            let mut report = Report::new("bench", Host::look(), Values::new());
+            let mut report = BenchReport::new("bench", Host::look(), Values::new());
             let row = |(contender, loss): (&str, f64)| {
                 let mut row = Row::new(values([("network", network)]), contender);
                 row.facts.insert("warm_up_losses".into(), json!(vec![loss; 14]));
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn long_steps_without_candle_are_named() {
         let note = |rows: &[(usize, &str)]| {
-            let mut report = Report::new("bench", Host::look(), Values::new());
+            let mut report = BenchReport::new("bench", Host::look(), Values::new());
             let row = |&(batch_size, contender): &(usize, &str)| {
                 let place = values([("network", json!("resnet50-224"))]);
                 let sizes = values([("batch_size", batch_size), ("threads", 1)]);

@@ -37,7 +37,7 @@ enum Compared {
 }
 
 /// A row: its name, and for each run a text and, for comparison, a number.
-struct Row {
+struct SummaryRow {
     name: String,
     cells: Vec<(String, Option<f64>)>,
     compared: Compared,
@@ -73,7 +73,7 @@ pub(super) fn section(runs: &[Loaded]) -> Markup {
 }
 
 /// How a run's value compares with that of the first.
-fn comparison(row: &Row, run: usize) -> Option<String> {
+fn comparison(row: &SummaryRow, run: usize) -> Option<String> {
     let [first, value] = [row.cells.first()?.1?, row.cells.get(run)?.1?];
     match row.compared {
         _ if run == 0 => None,
@@ -94,8 +94,8 @@ fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.*e}", digits - 1).parse().unwrap_or(value)
 }
 
-fn rows(runs: &[Loaded]) -> Vec<Row> {
-    let row = |name: &str, compared, cell: &dyn Fn(&Loaded) -> (String, Option<f64>)| Row {
+fn rows(runs: &[Loaded]) -> Vec<SummaryRow> {
+    let row = |name: &str, compared, cell: &dyn Fn(&Loaded) -> (String, Option<f64>)| SummaryRow {
         name: name.to_owned(),
         cells: runs.iter().map(cell).collect(),
         compared,
@@ -144,7 +144,7 @@ fn rows(runs: &[Loaded]) -> Vec<Row> {
 }
 
 /// The best and the last value of every evaluated metric.
-fn evaluations(runs: &[Loaded]) -> Vec<Row> {
+fn evaluations(runs: &[Loaded]) -> Vec<SummaryRow> {
     let all = runs.iter().flat_map(|run| run.run.series.keys());
     let mut names: Vec<&str> = all.filter_map(|name| name.strip_prefix("evaluation/")).collect();
     names.sort_unstable();
@@ -167,7 +167,7 @@ fn evaluations(runs: &[Loaded]) -> Vec<Row> {
             Some((_, last)) => (number(last.value), Some(last.value)),
             None => (String::new(), None),
         };
-        let row = |name: String, cells| Row { name, cells, compared: Compared::Difference };
+        let row = |name: String, cells| SummaryRow { name, cells, compared: Compared::Difference };
         rows.push(row(format!("{which} {name} of evaluations"), runs.iter().map(best).collect()));
         rows.push(row(format!("last {name} of evaluations"), runs.iter().map(last).collect()));
     }
@@ -248,7 +248,7 @@ mod tests {
     fn values_are_compared_with_the_first_run() {
         let row = |compared, values: &[Option<f64>]| {
             let cells = values.iter().map(|value| (String::new(), *value)).collect();
-            let row = Row { name: String::new(), cells, compared };
+            let row = SummaryRow { name: String::new(), cells, compared };
             (1..values.len()).map(|run| comparison(&row, run)).collect::<Vec<_>>()
         };
         let text = |text: &str| Some(text.to_owned());
