@@ -9,5 +9,5 @@ mod number;
 mod svg;
 
 pub use axis::{Axis, Scale};
-pub use number::{bytes, number, percent, seconds};
+pub use number::{bytes, mean, number, percent, seconds};
 pub use svg::{Frame, Grid, path};

@@ -45,6 +45,13 @@ fn in_units(mut value: f64, units: &[&str]) -> String {
     format!("{} {}", number(value), units[unit])
 }
 
+/// The mean of the finite values, if there is one.
+pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let finite = values.into_iter().filter(|value| value.is_finite());
+    let (sum, count) = finite.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
 /// A share of 1 in percent.
 pub fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
@@ -86,6 +93,7 @@ mod tests {
             assert_eq!(bytes(value), text);
         }
         assert_eq!(percent(0.12345), "12.3%");
+        assert_eq!((mean([1.0, f64::NAN, 4.0]), mean([f64::INFINITY])), (Some(2.5), None));
         assert_eq!([1e-5, 0.1, 1e-9, 5000.0].map(seconds), ["10 µs", "100 ms", "1 ns", "5000 s"]);
     }
 }

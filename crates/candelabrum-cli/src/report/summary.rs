@@ -1,6 +1,6 @@
 //! The table at the top: what each run was and how it went, compared with the first run.
 
-use candelabrum_plot::{bytes, number};
+use candelabrum_plot::{bytes, mean, number};
 use candelabrum_runlog::{Run, Series, duration_in_words, names};
 use jiff::Timestamp;
 use maud::{Markup, html};
@@ -123,18 +123,18 @@ fn rows(runs: &[Loaded]) -> Vec<SummaryRow> {
         (loss.map(number).unwrap_or_default(), loss)
     }));
     rows.extend(evaluations(runs));
-    let mean = |name: &'static str, kinds: &'static [&str]| {
+    let mean_of = |name: &'static str, kinds: &'static [&str]| {
         move |run: &Run| {
             let series = kinds.iter().find_map(|kind| run.series.get(&format!("{kind}/{name}")))?;
-            mean(series)
+            mean(series.points().iter().map(|point| point.value))
         }
     };
-    let rate = mean(names::SAMPLES_PER_SECOND, &["epoch", "train"]);
+    let rate = mean_of(names::SAMPLES_PER_SECOND, &["epoch", "train"]);
     rows.push(ratio("samples per second", number, &rate));
     rows.push(ratio(
         "sent per step",
         bytes,
-        &mean(names::BYTES_SENT_PER_STEP, &["epoch", "train"]),
+        &mean_of(names::BYTES_SENT_PER_STEP, &["epoch", "train"]),
     ));
     rows.push(text("resumes", &resumes));
     rows.push(text("checkpoints", &checkpoints));
@@ -184,12 +184,6 @@ fn more_is_better(name: &str) -> bool {
 fn final_loss(series: &Series) -> Option<f64> {
     let smoothed = series.smoothed(series.points().len() as f64 * SMOOTHING);
     smoothed.iter().rev().find(|point| point.value.is_finite()).map(|point| point.value)
-}
-
-fn mean(series: &Series) -> Option<f64> {
-    let finite: Vec<f64> =
-        series.points().iter().map(|point| point.value).filter(|value| value.is_finite()).collect();
-    (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
 }
 
 /// `3 of 10`.

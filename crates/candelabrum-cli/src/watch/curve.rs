@@ -1,6 +1,6 @@
 //! A curve in the terminal: a chart with dots of braille, and a line of small bars.
 
-use candelabrum_plot::{Axis, Scale, number};
+use candelabrum_plot::{Axis, Scale, mean, number};
 use candelabrum_runlog::{Point, Series};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -101,21 +101,24 @@ fn pieces(points: &[Point], axis: &Axis) -> Vec<Vec<(f64, f64)>> {
 /// Small bars of the last values, averaged in groups of equal size to fit the width. A bar of full height
 /// is the largest value.
 pub(super) fn bars(series: &Series, width: usize) -> String {
-    let values: Vec<f64> = series.points().iter().map(|point| point.value).collect();
-    let group = values.len().div_ceil(width.max(1)).max(1);
-    let mean = |group: &[f64]| {
-        let finite: Vec<f64> = group.iter().copied().filter(|value| value.is_finite()).collect();
-        finite.iter().sum::<f64>() / finite.len() as f64
-    };
-    let means: Vec<f64> = values.chunks(group).map(mean).collect();
-    let highest = means.iter().copied().filter(|mean| mean.is_finite()).fold(0.0, f64::max);
-    let bar = |mean: &f64| match mean / highest {
+    let bar = |share: f64| match share {
         share if share.is_finite() && share > 0.0 => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
             [((share * 8.0).ceil() as usize).clamp(1, 8) - 1],
         0.0 => '▁',
         _ => ' ',
     };
-    means.iter().map(bar).collect()
+    shares(series, width).into_iter().map(bar).collect()
+}
+
+/// The means of a series in groups that fit a width, as shares of the largest one. NaN where a group has no
+/// number.
+pub(super) fn shares(series: &Series, width: usize) -> Vec<f64> {
+    let points = series.points();
+    let group = points.len().div_ceil(width.max(1)).max(1);
+    let mean = |group: &[Point]| mean(group.iter().map(|point| point.value));
+    let means: Vec<Option<f64>> = points.chunks(group).map(mean).collect();
+    let highest = means.iter().flatten().copied().fold(0.0, f64::max);
+    means.into_iter().map(|mean| mean.map_or(f64::NAN, |mean| mean / highest)).collect()
 }
 
 #[cfg(test)]
