@@ -5,7 +5,7 @@
 //! cargo run --release --example kvstore_mnist -- --workers 2 --servers 1 --kvstore dist_async
 //! mpiexec -n 3 cargo run --release --features mpi --example kvstore_mnist -- --servers 1
 //! cargo build --release --example kvstore_mnist
-//! cargo xtask launch -n 2 -s 1 -- target/release/examples/kvstore_mnist
+//! candelabrum run --workers 2 --servers 1 -- target/release/examples/kvstore_mnist
 //! ```
 //!
 //! The options of `mnist_dist` have the same meaning here, and those that a store does not have are errors.

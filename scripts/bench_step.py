@@ -91,10 +91,6 @@ class Cnn(nn.Module):
         ys = self.pool(torch.relu(self.conv2(ys)))
         return self.linear2(torch.relu(self.linear1(ys.flatten(1))))
 
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 1, 28)
-
 
 class Mlp(nn.Module):
     """784-1024-1024-10, on the same images."""
@@ -107,11 +103,6 @@ class Mlp(nn.Module):
 
     def forward(self, xs):
         return self.linear3(torch.relu(self.linear2(torch.relu(self.linear1(xs)))))
-
-    @staticmethod
-    def batch(index, size):
-        xs, ys = images(index, size, 1, 28)
-        return xs.flatten(1), ys
 
 
 class Block(nn.Module):
@@ -191,42 +182,6 @@ class Resnet(nn.Module):
         return self.fc(self.avgpool(ys).flatten(1))
 
 
-class Resnet18(Resnet):
-    def __init__(self):
-        super().__init__(Block, [2, 2, 2, 2], 10)
-
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 3, 32)
-
-
-class Resnet18Small(Resnet):
-    def __init__(self):
-        super().__init__(Block, [2, 2, 2, 2], 10, small_stem=True)
-
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 3, 32)
-
-
-class Resnet18At224(Resnet):
-    def __init__(self):
-        super().__init__(Block, [2, 2, 2, 2], 1000)
-
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 3, 224)
-
-
-class Resnet50At224(Resnet):
-    def __init__(self):
-        super().__init__(Bottleneck, [3, 4, 6, 3], 1000)
-
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 3, 224)
-
-
 def conv_norm(inputs, outputs, kernel=3, stride=1, groups=1):
     """torchvision's Conv2dNormActivation with ReLU6."""
     return nn.Sequential(
@@ -277,10 +232,6 @@ class MobileNetV2(nn.Module):
         ys = nn.functional.adaptive_avg_pool2d(self.features(xs), 1)
         return self.classifier(ys.flatten(1))
 
-    @staticmethod
-    def batch(index, size):
-        return images(index, size, 3, 224)
-
 
 class Gru(nn.Module):
     """A classifier of token sequences: embedding, GRU, a linear layer on the last hidden state."""
@@ -295,10 +246,6 @@ class Gru(nn.Module):
         ys, _ = self.gru(self.embedding(xs))
         return self.linear(ys[:, -1])
 
-    @staticmethod
-    def batch(index, size):
-        return sequences(index, size)
-
 
 class Lstm(nn.Module):
     """A language model of characters: embedding, LSTM, a linear layer at every position."""
@@ -312,10 +259,6 @@ class Lstm(nn.Module):
     def forward(self, xs):
         ys, _ = self.lstm(self.embedding(xs))
         return self.linear(ys)
-
-    @staticmethod
-    def batch(index, size):
-        return texts(index, size, TEXT)
 
 
 class GptBlock(nn.Module):
@@ -358,22 +301,32 @@ class Gpt(nn.Module):
         ys = nn.functional.embedding(xs, self.tokens) + self.positions
         return nn.functional.linear(self.norm(self.blocks(ys)), self.tokens)
 
-    @staticmethod
-    def batch(index, size):
-        return texts(index, size, CONTEXT)
+
+def images_of(channels, side):
+    return lambda index, size: images(index, size, channels, side)
 
 
+def texts_of(length):
+    return lambda index, size: texts(index, size, length)
+
+
+def flat_images(index, size):
+    xs, ys = images(index, size, 1, 28)
+    return xs.flatten(1), ys
+
+
+# What makes each network, and its batches by their number and size.
 NETWORKS = {
-    "cnn": Cnn,
-    "mlp": Mlp,
-    "resnet18": Resnet18,
-    "resnet18-small": Resnet18Small,
-    "resnet18-224": Resnet18At224,
-    "resnet50-224": Resnet50At224,
-    "mobilenet-v2-224": MobileNetV2,
-    "gru": Gru,
-    "lstm": Lstm,
-    "gpt": Gpt,
+    "cnn": (Cnn, images_of(1, 28)),
+    "mlp": (Mlp, flat_images),
+    "resnet18": (lambda: Resnet(Block, [2, 2, 2, 2], 10), images_of(3, 32)),
+    "resnet18-small": (lambda: Resnet(Block, [2, 2, 2, 2], 10, small_stem=True), images_of(3, 32)),
+    "resnet18-224": (lambda: Resnet(Block, [2, 2, 2, 2], 1000), images_of(3, 224)),
+    "resnet50-224": (lambda: Resnet(Bottleneck, [3, 4, 6, 3], 1000), images_of(3, 224)),
+    "mobilenet-v2-224": (MobileNetV2, images_of(3, 224)),
+    "gru": (Gru, sequences),
+    "lstm": (Lstm, texts_of(TEXT)),
+    "gpt": (Gpt, texts_of(CONTEXT)),
 }
 
 
@@ -406,11 +359,12 @@ class Run:
     """A contender in training."""
 
     def __init__(self, args):
-        network = NETWORKS[args.network]()
+        make, batch = NETWORKS[args.network]
+        network = make()
         initialise(network)
         network = network.to(args.device)
         first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
-        batches = [network.batch(first + i, args.batch_size) for i in range(BATCHES)]
+        batches = [batch(first + i, args.batch_size) for i in range(BATCHES)]
         self.batches = [(xs.to(args.device), ys.to(args.device)) for xs, ys in batches]
         if args.contender == "pytorch-channels-last":
             layout = torch.channels_last

@@ -1,4 +1,4 @@
-//! Interrupts during a benchmark, without a loss of the samples so far, and during a job.
+//! Interrupts during a benchmark, without a loss of the samples so far.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -20,7 +20,6 @@ mod ci;
 mod gpu_bundle;
 mod interrupt;
 mod kernels;
-mod launch;
 mod machine;
 mod rebuild;
 mod setup;
@@ -42,7 +41,7 @@ enum Command {
     /// Run every test that this machine can run, and say what was left out and why
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
-    Setup(setup::Args),
+    Setup(setup::SetupArgs),
     /// Run what continuous integration runs: fmt, tidy, clippy, doc, ptxas, test --all with gpu-test, gpu-check, deny
     Ci,
     /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
@@ -54,12 +53,7 @@ enum Command {
     /// Run the GPU tests on the software GPU (docs/gpu.md)
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
-    Softgpu(softgpu::Args),
-    /// Start workers and servers of a key-value store on this machine, as MXNet's tracker does
-    Launch(launch::Args),
-    /// Become a process of such a job
-    #[command(hide = true)]
-    Follow(launch::Follower),
+    Softgpu(softgpu::SoftgpuArgs),
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
@@ -77,25 +71,17 @@ enum Command {
     /// Measure the key-value store against an all-reduce, also where one worker is slower
     BenchKvstore(Cli<kvstore::KvStore>),
     /// Draw one step of the timeline that a training program wrote with --timeline
-    Timeline(timeline::Args),
+    Timeline(timeline::TimelineArgs),
 }
 
 fn main() -> ExitCode {
     let command = Tasks::parse().command;
-    let Err(error) = enter(&command).and_then(|()| run(command)) else { return ExitCode::SUCCESS };
+    let entered = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
+    let Err(error) = entered.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
     // and its own output is above.
     eprintln!("error: {error:#}");
     error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, Interrupted::exit_code)
-}
-
-/// Makes the checkout around the current folder the one of the command. A process of a job has
-/// none: its program may run anywhere.
-fn enter(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Follow(_) => Ok(()),
-        _ => checkout::enter()?.map_or(Ok(()), rebuild::rebuild),
-    }
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -110,8 +96,6 @@ fn run(command: Command) -> anyhow::Result<()> {
             test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
         }
         Command::Softgpu(args) => softgpu::run(&args),
-        Command::Launch(args) => launch::run(&args),
-        Command::Follow(args) => launch::follow(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),
         Command::BenchDdp(args) => bench::run::run(&args),

@@ -14,14 +14,14 @@ use crate::machine;
 use crate::shell::{find_program, run as run_command};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SetupArgs {
     /// Also make a virtual environment `.venv` with PyTorch and TensorBoard, for bench-step, golden files
     /// and the test of event files
     #[arg(long)]
     pytorch: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &SetupArgs) -> Result<()> {
     install_missing()?;
     if args.pytorch { install_pytorch() } else { Ok(()) }
 }

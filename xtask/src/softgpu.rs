@@ -11,7 +11,7 @@ use crate::machine;
 use crate::shell::{display, without_package};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SoftgpuArgs {
     /// The command, with its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 /// Builds the kit, and runs the command in its environment and in the current folder. cargo builds
 /// below the kit's folder there, unless the command has a `--target-dir`.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &SoftgpuArgs) -> Result<()> {
     let lacks = machine::lacks_for_softgpu().join(" and ");
     ensure!(lacks.is_empty(), "the software GPU needs {lacks}: cargo xtask setup installs it");
     let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;

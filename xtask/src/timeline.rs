@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::bench::{Band, Bar, Chart, Look, Picture};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct TimelineArgs {
     /// File that a training program wrote with --timeline
     file: PathBuf,
 
@@ -28,11 +28,11 @@ pub(crate) struct Args {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    trace_events: Vec<Event>,
+    trace_events: Vec<TraceEvent>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Event {
+struct TraceEvent {
     ph: String,
     pid: usize,
     tid: usize,
@@ -48,12 +48,12 @@ struct Event {
 
 /// A thread's spans in the window. Each lane has those of a level of nesting.
 #[derive(Debug)]
-struct Row {
+struct ThreadRow {
     title: String,
-    lanes: Vec<Vec<Event>>,
+    lanes: Vec<Vec<TraceEvent>>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &TimelineArgs) -> Result<()> {
     let file = &args.file;
     let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let document: Document = serde_json::from_slice(&text)
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let rows = rows(&document.trace_events, window);
     let out = args.out.clone().unwrap_or_else(|| file.with_extension("svg"));
     let title = format!("step {step}, {:.2} ms", (window[1] - window[0]) / 1e3);
-    let picture = picture(&title, file, window, &rows).svg()?;
+    let picture = picture(&title, file, window, &rows).svg();
     fs::write(&out, picture).with_context(|| format!("cannot write {}", out.display()))?;
     println!("{title}: {}", out.display());
     Ok(())
@@ -70,8 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The number of the requested step, and the time from the first rank's start to the last rank's
 /// end.
-fn window(events: &[Event], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
-    let mut steps: BTreeMap<usize, Vec<&Event>> = BTreeMap::new();
+fn window(events: &[TraceEvent], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
+    let mut steps: BTreeMap<usize, Vec<&TraceEvent>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.ph == "X" && event.name == "step") {
         steps.entry(event.pid).or_default().push(event);
     }
@@ -90,34 +90,34 @@ fn window(events: &[Event], asked: Option<usize>) -> Result<(usize, [f64; 2])> {
 }
 
 /// The spans in the window, by rank and thread.
-fn rows(events: &[Event], [start, end]: [f64; 2]) -> Vec<Row> {
-    let mut threads: BTreeMap<(usize, usize), Vec<Event>> = BTreeMap::new();
+fn rows(events: &[TraceEvent], [start, end]: [f64; 2]) -> Vec<ThreadRow> {
+    let mut threads: BTreeMap<(usize, usize), Vec<TraceEvent>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.ph == "X" && event.name != "epoch") {
         if event.ts < end && event.ts + event.dur > start {
             threads.entry((event.pid, event.tid)).or_default().push(event.clone());
         }
     }
     let name_of = |place: (usize, usize)| {
-        let is_name = |e: &&Event| e.name == "thread_name" && (e.pid, e.tid) == place;
+        let is_name = |e: &&TraceEvent| e.name == "thread_name" && (e.pid, e.tid) == place;
         events.iter().find(is_name).and_then(|e| e.args["name"].as_str()).unwrap_or("thread")
     };
-    let row = |(place, mut spans): ((usize, usize), Vec<Event>)| {
+    let row = |(place, mut spans): ((usize, usize), Vec<TraceEvent>)| {
         // If two spans begin at the same time, the longer one is the outer one.
         spans.sort_by(|a, b| a.ts.total_cmp(&b.ts).then(b.dur.total_cmp(&a.dur)));
-        let (mut around, mut lanes) = (Vec::new(), Vec::<Vec<Event>>::new());
+        let (mut around, mut lanes) = (Vec::new(), Vec::<Vec<TraceEvent>>::new());
         for span in spans {
             around.retain(|&end| end > span.ts);
             lanes.resize(lanes.len().max(around.len() + 1), Vec::new());
             around.push(span.ts + span.dur);
             lanes[around.len() - 1].push(span);
         }
-        Row { title: format!("rank {}, {}", place.0, name_of(place)), lanes }
+        ThreadRow { title: format!("rank {}, {}", place.0, name_of(place)), lanes }
     };
     threads.into_iter().map(row).collect()
 }
 
 /// A bar for each lane, and a space below each thread.
-fn picture(title: &str, file: &Path, [start, end]: [f64; 2], rows: &[Row]) -> Picture {
+fn picture(title: &str, file: &Path, [start, end]: [f64; 2], rows: &[ThreadRow]) -> Picture {
     let mut bars = Vec::new();
     for row in rows {
         for (level, lane) in row.lanes.iter().enumerate() {
@@ -141,7 +141,7 @@ fn picture(title: &str, file: &Path, [start, end]: [f64; 2], rows: &[Row]) -> Pi
 }
 
 /// The text in a span: its name, and its bucket or buffer.
-fn label(span: &Event) -> String {
+fn label(span: &TraceEvent) -> String {
     let about = ["bucket", "label", "op"].iter().find_map(|field| match &span.args[field] {
         // `bucket 0: conv1.weight, conv1.bias` is shortened, because there is no space for the
         // names.
@@ -152,7 +152,7 @@ fn label(span: &Event) -> String {
     about.map_or(span.name.clone(), |about| format!("{} {about}", span.name))
 }
 
-fn look(span: &Event) -> Look {
+fn look(span: &TraceEvent) -> Look {
     Look::Bar(match (span.name.as_str(), span.args["phase"].as_str()) {
         ("forward", _) => 0,
         ("backward", _) => 1,
@@ -179,7 +179,7 @@ mod tests {
         {"ph":"X","pid":1,"tid":1,"name":"transfer","ts":250,"dur":20,"args":{"label":"bucket 0: a, b"}}
     ]}"#;
 
-    fn events() -> Vec<Event> {
+    fn events() -> Vec<TraceEvent> {
         serde_json::from_str::<Document>(TIMELINE).unwrap().trace_events
     }
 
@@ -206,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, out) = (dir.path().join("timeline.json"), dir.path().join("timeline.svg"));
         fs::write(&file, TIMELINE).unwrap();
-        run(&Args { file, out: None, step: None }).unwrap();
+        run(&TimelineArgs { file, out: None, step: None }).unwrap();
         let picture = fs::read_to_string(out).unwrap();
         for text in ["transfer bucket 0", "rank 1", "step 1, 0.11 ms", "0.02", "milliseconds"] {
             assert!(picture.contains(text), "{text}");

@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::exchange::{number, sum};
 use crate::serve::{Player, Seconds, serve};
 
 /// The minimum time of a batch in seconds.
@@ -26,7 +27,7 @@ const BATCH: f64 = 2e-3;
 const BATCHES: (usize, usize) = (3, 500);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AllReduceArgs {
     #[arg(long, default_value = "segment")]
     numbers: Numbers,
     /// Milliseconds by which rank 0 begins every batch later than the others; the clock starts then
@@ -45,7 +46,7 @@ enum Numbers {
     Alone,
 }
 
-pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+pub(crate) fn run(args: &AllReduceArgs, world: &World) -> anyhow::Result<()> {
     let mut all_reduce = AllReduce {
         world: world.clone(),
         numbers: args.numbers,
@@ -79,15 +80,16 @@ struct Batch {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct AllReduceRequest {
     elements: u32,
     seconds: Seconds,
 }
 
 impl Player for AllReduce {
-    type Request = Request;
+    type Request = AllReduceRequest;
 
-    fn sample(&mut self, Request { elements, seconds }: Request) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: AllReduceRequest) -> anyhow::Result<Value> {
+        let AllReduceRequest { elements, seconds } = request;
         let batch = match self.batch {
             Some(batch) if batch.elements == elements => batch,
             _ => self.prepare(elements)?,
@@ -120,12 +122,12 @@ impl AllReduce {
             Numbers::Slice | Numbers::Alone => self.slice = vec![0.0; elements as usize],
         }
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
-        self.values()?.iter_mut().enumerate().for_each(|(i, value)| *value = known(rank, i));
+        self.values()?.iter_mut().enumerate().for_each(|(i, value)| *value = number(rank, i));
         self.operate()?;
         let numbers = self.numbers;
         let expected = |i| match numbers {
-            Numbers::Alone => -known(rank, i),
-            Numbers::Segment | Numbers::Slice => (0..ranks).map(|rank| known(rank, i)).sum(),
+            Numbers::Alone => -number(rank, i),
+            Numbers::Segment | Numbers::Slice => sum(ranks, i),
         };
         let right = |(i, value): (usize, &f32)| *value == expected(i);
         let is_right = self.values()?.iter().enumerate().all(right);
@@ -183,10 +185,4 @@ impl AllReduce {
         self.world.comm().all_reduce(&mut value, ReduceOp::Max)?;
         Ok(value[0])
     }
-}
-
-/// A rank's number at a place for the check of the sums: a small integer, because f32 adds small
-/// integers exactly.
-fn known(rank: usize, place: usize) -> f32 {
-    ((place + 7 * rank) % 1009) as f32
 }

@@ -16,6 +16,7 @@ mod allreduce;
 mod arithmetic;
 mod candle;
 mod contender;
+mod exchange;
 mod ours;
 mod overlap;
 mod pace;
@@ -59,7 +60,7 @@ enum Command {
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
     Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
-    Allreduce(allreduce::Args),
+    Allreduce(allreduce::AllReduceArgs),
     /// Push and pull all parameters of ResNet-18, or reduce them over all ranks; a request is
     /// {"exchange":"dist_sync|dist_async|all_reduce|memory","seconds":S}, and for a store
     /// "optimizer":true and "compression":"fp16|2bit"
@@ -67,7 +68,7 @@ enum Command {
     /// Train on two workers, of which the second one may be slower, and evaluate; a request is
     /// {"exchange":"dist_sync|dist_async|all_reduce","slow":FACTOR,"seconds":S}, and for dist_async
     /// "bound":ROUNDS
-    Straggler(straggler::Args),
+    Straggler(straggler::StragglerArgs),
     /// Print the names of the strategies, one per line
     Strategies,
 }

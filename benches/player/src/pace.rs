@@ -13,7 +13,7 @@ use crate::serve::Seconds;
 /// The number of repetitions.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
+pub(crate) enum Repeat {
     /// About as many as fill this time, at least one.
     Seconds(Seconds),
     Steps(NonZeroU32),
@@ -60,12 +60,12 @@ impl Pace {
     /// a time by its previous measurement.
     pub(crate) fn run<T>(
         &mut self,
-        request: Request,
+        request: Repeat,
         work: impl FnOnce(u32) -> anyhow::Result<T>,
     ) -> anyhow::Result<(Timed, T)> {
         let mut steps = [match request {
-            Request::Seconds(Seconds(time)) => (time / self.step_seconds).ceil().clamp(1.0, 1e6),
-            Request::Steps(steps) => f64::from(steps.get()),
+            Repeat::Seconds(Seconds(time)) => (time / self.step_seconds).ceil().clamp(1.0, 1e6),
+            Repeat::Steps(steps) => f64::from(steps.get()),
         }];
         let comm = self.world.comm();
         comm.broadcast(&mut steps, 0)?;

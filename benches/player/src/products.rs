@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::arithmetic::Multiplications;
 use crate::ours;
-use crate::pace::{Pace, Request, cpu_time};
+use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem;
 use crate::serve::{Player, serve};
 use crate::settings::Settings;
@@ -54,13 +54,13 @@ impl Products {
         let matrices = [matrix()?, matrix()?];
         let pace = Pace::new(world);
         let mut products = Self { matrices, per_step, batch_size, multiplications, pace };
-        products.sample(Request::Steps(WARM_UP))?;
+        products.sample(Repeat::Steps(WARM_UP))?;
         Ok(products)
     }
 }
 
 impl Player for Products {
-    type Request = Request;
+    type Request = Repeat;
 
     fn ready(&self) -> Value {
         let Multiplications { forward, step } = self.multiplications;
@@ -68,7 +68,7 @@ impl Player for Products {
     }
 
     /// A step of a request is a product here.
-    fn sample(&mut self, request: Request) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: Repeat) -> anyhow::Result<Value> {
         let Self { matrices: [a, b], per_step, batch_size, pace, .. } = self;
         let cpu = cpu_time();
         let (timed, ()) = pace.run(request, |products| {

@@ -10,7 +10,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use candelabrum::datasets::{Batches, DataRequest, DatasetKind, Environment};
 use candelabrum::dist::{Collective, Payload};
 use candelabrum::kvstore::ServerStats;
@@ -20,6 +20,7 @@ use candelabrum::train::{Accuracy, Metrics, Score, load_data};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::exchange::Exchange;
 use crate::serve::{Player, Seconds, serve};
 
 /// Steps of each worker before the clock starts.
@@ -29,7 +30,7 @@ const WARM_UP: usize = 5;
 const EVALUATED: usize = 500;
 
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct StragglerArgs {
     /// Images in a worker's batch
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
@@ -41,7 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct StragglerRequest {
     exchange: Exchange,
     /// The most rounds by which a worker may be ahead.
     bound: Option<u64>,
@@ -50,16 +51,7 @@ struct Request {
     seconds: Seconds,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Exchange {
-    DistSync,
-    DistAsync,
-    /// Without servers.
-    AllReduce,
-}
-
-pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
+pub(crate) fn run(args: &StragglerArgs, world: &World) -> anyhow::Result<()> {
     let (mut data, mut name) = (None, "");
     if !world.is_server() {
         let workers = world.world_size();
@@ -79,7 +71,7 @@ pub(crate) fn run(args: &Args, world: &World) -> anyhow::Result<()> {
 }
 
 struct Straggler {
-    args: Args,
+    args: StragglerArgs,
     world: World,
     /// This worker's share for training and all images for the test. Servers have none.
     data: Option<Mnist>,
@@ -87,13 +79,13 @@ struct Straggler {
 }
 
 impl Player for Straggler {
-    type Request = Request;
+    type Request = StragglerRequest;
 
     fn ready(&self) -> Value {
         json!({"dataset": self.name})
     }
 
-    fn sample(&mut self, request: Request) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: StragglerRequest) -> anyhow::Result<Value> {
         let Self { args, world, data, .. } = self;
         let Some(data) = data else {
             Server::new().run(world)?;
@@ -158,7 +150,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(args: &Args, request: Request, world: &World, data: &Mnist) -> anyhow::Result<Self> {
+    fn new(
+        args: &StragglerArgs,
+        request: StragglerRequest,
+        world: &World,
+        data: &Mnist,
+    ) -> anyhow::Result<Self> {
         let params = Params::on(0, DType::F32, &Device::Cpu);
         let model = Cnn::new(&params.root(), data.train.classes());
         let [channels, height, width] = data.train.image_shape();
@@ -169,10 +166,10 @@ impl Worker {
             let store = KvStore::with_config(&config, world)?;
             Ok(Opt::Store(Box::new(StoreOpt::new(sgd(), &params, &store)?)))
         };
-        let opt = match request.exchange {
-            Exchange::DistSync => over_store(StoreKind::DistSync)?,
-            Exchange::DistAsync => over_store(StoreKind::DistAsync)?,
-            Exchange::AllReduce => Opt::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
+        let opt = match (request.exchange.store(), request.exchange) {
+            (Some(kind), _) => over_store(kind)?,
+            (None, Exchange::Memory) => bail!("there is no training by memory"),
+            (None, _) => Opt::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
         };
         let share = Share::new(&data.train, args.batch_size, world.rank() as u64)?;
         let slow = if world.rank() == 1 { request.slow } else { 1.0 };

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::candle::Candle;
 use crate::contender::Train;
 use crate::ours::Ours;
-use crate::pace::{Pace, Request, cpu_time};
+use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem;
 use crate::serve::Player;
 use crate::settings::{Contender, Settings};
@@ -45,7 +45,7 @@ impl Training {
         let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
         let mut training = Self { contender, batches, taken: 0, pace, warm_up_losses };
         for _ in 0..settings.warm_up {
-            let loss = training.sample(Request::Steps(NonZeroU32::MIN))?["loss"].take();
+            let loss = training.sample(Repeat::Steps(NonZeroU32::MIN))?["loss"].take();
             training.warm_up_losses.push(loss);
         }
         Ok(training)
@@ -58,14 +58,14 @@ impl Training {
 }
 
 impl Player for Training {
-    type Request = Request;
+    type Request = Repeat;
 
     fn ready(&self) -> Value {
         json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
     }
 
     /// Trains and measures.
-    fn sample(&mut self, request: Request) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: Repeat) -> anyhow::Result<Value> {
         let Self { contender, batches, taken, pace, .. } = self;
         let (before, cpu) = (contender.cost(), cpu_time());
         let mut step = || {
@@ -125,7 +125,7 @@ mod tests {
             for strategy in DistOption::ALL.map(DistOption::name) {
                 let mut training = training(Contender::Ours, network, strategy)?;
                 assert_eq!(training.gradient_bytes(), 4 * elements);
-                let sample = training.sample(Request::Steps(2.try_into()?))?;
+                let sample = training.sample(Repeat::Steps(2.try_into()?))?;
                 let fields = sample.as_object().expect("it is an object");
                 assert_eq!(fields.len(), if strategy.starts_with("sparse") { 18 } else { 17 });
                 assert!(fields.values().all(Value::is_number), "{sample}");

@@ -8,15 +8,15 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use anyhow::Context;
-use candelabrum::dist::{Collective, CommStats, DistOptConfig, ElementType, Payload};
+use candelabrum::dist::CommStats;
 use candelabrum::kvstore::Compression;
 use candelabrum::models::ResNet18;
 use candelabrum::prelude::*;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::pace;
+use crate::exchange::{Buckets, Exchange, number, numbers, sum};
+use crate::pace::{Pace, Repeat};
 use crate::serve::{Player, Seconds, serve};
 
 /// The classes of ImageNet.
@@ -38,24 +38,13 @@ struct Transfer {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct TransferRequest {
     exchange: Exchange,
     /// Whether servers update by SGD with momentum. Otherwise the sum becomes the value.
     #[serde(default)]
     optimizer: bool,
     compression: Option<Code>,
     seconds: Seconds,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Exchange {
-    DistSync,
-    DistAsync,
-    /// All parameters in buckets, as `DistOpt` divides them.
-    AllReduce,
-    /// The memory's speed: each rank negates a vector of its own.
-    Memory,
 }
 
 /// The compression of pushes.
@@ -68,13 +57,13 @@ enum Code {
 }
 
 impl Player for Transfer {
-    type Request = Request;
+    type Request = TransferRequest;
 
     fn ready(&self) -> Value {
         json!({"parameters": self.params.len(), "bytes": self.bytes()})
     }
 
-    fn sample(&mut self, request: Request) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: TransferRequest) -> anyhow::Result<Value> {
         if self.world.is_server() {
             Server::new().run(&self.world)?;
             return Ok(json!({}));
@@ -82,21 +71,21 @@ impl Player for Transfer {
         let mut work = self.work(request)?;
         let is_right =
             self.expected(request).map(|expected| work.is_right(&expected)).transpose()?;
-        work.forget();
-        let mut pace = pace::Pace::new(&self.world);
+        work.forget()?;
+        let mut pace = Pace::new(&self.world);
         let mut times = Vec::new();
         let mut rounds = |count: u32| -> anyhow::Result<CommStats> {
             times.clear();
-            let before = work.traffic(&self.world);
+            let before = work.traffic();
             for _ in 0..count {
                 let start = Instant::now();
                 work.round()?;
                 times.push(start.elapsed().as_secs_f64());
             }
-            Ok(work.traffic(&self.world) - before)
+            Ok(work.traffic() - before)
         };
-        pace.run(pace::Request::Steps(WARM_UP.try_into()?), &mut rounds)?;
-        let (timed, traffic) = pace.run(pace::Request::Seconds(request.seconds), rounds)?;
+        pace.run(Repeat::Steps(WARM_UP.try_into()?), &mut rounds)?;
+        let (timed, traffic) = pace.run(Repeat::Seconds(request.seconds), rounds)?;
         times.sort_by(f64::total_cmp);
         let is_wrong = is_right == Some(false);
         let mut slowest = [times[times.len() / 2], f64::from(u8::from(is_wrong))];
@@ -128,25 +117,22 @@ impl Transfer {
         self.params.list().iter().map(|param| param.var().elem_count()).collect()
     }
 
-    fn work(&self, request: Request) -> anyhow::Result<Work> {
+    fn work(&self, request: TransferRequest) -> anyhow::Result<Work> {
         let (rank, sizes) = (self.world.rank(), self.sizes());
-        Ok(match request.exchange {
-            Exchange::DistSync => self.store(StoreKind::DistSync, request)?,
-            Exchange::DistAsync => self.store(StoreKind::DistAsync, request)?,
-            Exchange::AllReduce => {
-                let alloc = |len: usize| -> anyhow::Result<Option<Payload>> {
-                    let mut bucket = self.world.comm().alloc(ElementType::F32, len)?;
-                    bucket.as_mut_slice()?.copy_from_slice(&gradient(rank, len));
-                    Ok(Some(bucket))
-                };
-                let buckets = bucket_sizes(&sizes).into_iter().map(alloc);
-                Work::Buckets(self.world.clone(), buckets.collect::<anyhow::Result<_>>()?)
-            }
-            Exchange::Memory => Work::Own(gradient(rank, sizes.iter().sum())),
-        })
+        if let Some(kind) = request.exchange.store() {
+            return self.store(kind, request);
+        }
+        if request.exchange == Exchange::Memory {
+            return Ok(Work::Own(numbers(rank, sizes.iter().sum())));
+        }
+        let mut buckets = Buckets::new(&self.world, self.bytes())?;
+        for values in buckets.values()? {
+            values.copy_from_slice(&numbers(rank, values.len()));
+        }
+        Ok(Work::Buckets(buckets))
     }
 
-    fn store(&self, kind: StoreKind, request: Request) -> anyhow::Result<Work> {
+    fn store(&self, kind: StoreKind, request: TransferRequest) -> anyhow::Result<Work> {
         let store = KvStore::with_config(&StoreConfig::new(kind), &self.world)?;
         store.set_gradient_compression(match request.compression {
             None => Compression::None,
@@ -164,22 +150,20 @@ impl Transfer {
         let sizes = self.sizes();
         Ok(Work::Store {
             names: params.iter().map(|param| param.name().to_owned()).collect(),
-            gradients: sizes.iter().map(|&len| gradient(store.rank(), len)).collect(),
+            gradients: sizes.iter().map(|&len| numbers(store.rank(), len)).collect(),
             values: sizes.iter().map(|&len| vec![0.0; len]).collect(),
             store,
         })
     }
 
     /// The number at each place after the first round, if it is certain.
-    fn expected(&self, request: Request) -> Option<Box<dyn Fn(usize) -> f32>> {
+    fn expected(&self, request: TransferRequest) -> Option<Box<dyn Fn(usize) -> f32>> {
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
         let is_lossy = matches!(request.compression, Some(Code::TwoBit));
         match request.exchange {
             Exchange::Memory => Some(Box::new(move |i| -number(rank, i))),
             Exchange::DistSync if request.optimizer || is_lossy => None,
-            Exchange::DistSync | Exchange::AllReduce => {
-                Some(Box::new(move |i| (0..ranks).map(|rank| number(rank, i)).sum()))
-            }
+            Exchange::DistSync | Exchange::AllReduce => Some(Box::new(move |i| sum(ranks, i))),
             Exchange::DistAsync => None,
         }
     }
@@ -187,14 +171,8 @@ impl Transfer {
 
 /// What is measured.
 enum Work {
-    Store {
-        store: KvStore,
-        names: Vec<String>,
-        gradients: Vec<Vec<f32>>,
-        values: Vec<Vec<f32>>,
-    },
-    /// A bucket is `None` only while it is being reduced.
-    Buckets(World, Vec<Option<Payload>>),
+    Store { store: KvStore, names: Vec<String>, gradients: Vec<Vec<f32>>, values: Vec<Vec<f32>> },
+    Buckets(Buckets),
     Own(Vec<f32>),
 }
 
@@ -210,17 +188,7 @@ impl Work {
                 let mut pulls = pulls.into_iter().rev().zip(values);
                 pulls.try_for_each(|(pull, values)| Ok(pull.wait_into(values)?))
             }
-            Self::Buckets(world, buckets) => {
-                let op = Collective::AllReduce(ReduceOp::Sum);
-                let mut started = Vec::new();
-                for bucket in &mut *buckets {
-                    started.push(world.comm().start(op, bucket.take().context("no bucket")?));
-                }
-                for (bucket, pending) in buckets.iter_mut().zip(started) {
-                    *bucket = Some(pending.wait()?);
-                }
-                Ok(())
-            }
+            Self::Buckets(buckets) => buckets.all_reduce(),
             Self::Own(values) => {
                 black_box(values).iter_mut().for_each(|x| *x = -*x);
                 Ok(())
@@ -234,54 +202,25 @@ impl Work {
         let right = |values: &[f32]| values.iter().enumerate().all(|(i, x)| *x == expected(i));
         Ok(match self {
             Self::Store { values, .. } => values.iter().all(|values| right(values)),
-            Self::Buckets(_, buckets) => {
-                let values = buckets.iter().flatten().map(|bucket| Ok(right(bucket.as_slice()?)));
-                values.collect::<anyhow::Result<Vec<bool>>>()?.into_iter().all(|is_right| is_right)
-            }
+            Self::Buckets(buckets) => buckets.values()?.into_iter().all(|values| right(values)),
             Self::Own(values) => right(values),
         })
     }
 
     /// Makes the numbers zeros where repeated sums would overflow.
-    fn forget(&mut self) {
-        if let Self::Buckets(_, buckets) = self {
-            let values = buckets.iter_mut().flatten().filter_map(|b| b.as_mut_slice::<f32>().ok());
-            values.for_each(|values| values.fill(0.0));
+    fn forget(&mut self) -> anyhow::Result<()> {
+        if let Self::Buckets(buckets) = self {
+            buckets.values()?.into_iter().for_each(|values| values.fill(0.0));
         }
+        Ok(())
     }
 
     /// The payload of this worker so far.
-    fn traffic(&self, world: &World) -> CommStats {
+    fn traffic(&self) -> CommStats {
         match self {
             Self::Store { store, .. } => store.traffic(),
-            Self::Buckets(..) => world.comm().stats(),
+            Self::Buckets(buckets) => buckets.world.comm().stats(),
             Self::Own(_) => CommStats::default(),
         }
     }
-}
-
-/// A worker's gradient of a parameter.
-fn gradient(rank: usize, len: usize) -> Vec<f32> {
-    (0..len).map(|place| number(rank, place)).collect()
-}
-
-/// A number of magnitude below a half, which fp16 represents exactly, and of which f32 adds exactly.
-fn number(rank: usize, place: usize) -> f32 {
-    ((place + 7 * rank) % 1009) as f32 / 1024.0 - 0.5
-}
-
-/// The elements of the buckets of parameters of these sizes: from the last parameter on, as many as
-/// [`DistOptConfig`] puts into one by default.
-fn bucket_sizes(sizes: &[usize]) -> Vec<usize> {
-    let DistOptConfig { first_bucket_bytes, bucket_bytes, .. } = DistOptConfig::default();
-    let (mut buckets, mut open) = (Vec::new(), 0);
-    for &size in sizes.iter().rev() {
-        let cap = if buckets.is_empty() { first_bucket_bytes } else { bucket_bytes };
-        if open > 0 && (open + size) * size_of::<f32>() > cap {
-            buckets.push(std::mem::take(&mut open));
-        }
-        open += size;
-    }
-    buckets.extend((open > 0).then_some(open));
-    buckets
 }

@@ -23,7 +23,7 @@ use made_up::MadeUp;
 #[derive(Parser)]
 struct Report {
     #[command(flatten)]
-    args: report::Args,
+    args: report::ReportArgs,
 }
 
 fn main() -> Result<()> {

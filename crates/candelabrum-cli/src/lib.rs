@@ -3,7 +3,6 @@
 
 mod broken;
 mod entries;
-mod plot;
 mod state;
 
 pub mod report;

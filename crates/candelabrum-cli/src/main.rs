@@ -21,11 +21,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a program on several ranks, watch them, and start them again after a failure
-    Run(Box<run::Args>),
+    Run(Box<run::RunArgs>),
     /// Make one HTML page about a run, or about several beside each other
-    Report(report::Args),
+    Report(report::ReportArgs),
     /// Show a dashboard of a run in the terminal, while it runs
-    Watch(watch::Args),
+    Watch(watch::WatchArgs),
 }
 
 fn main() -> ExitCode {

@@ -14,7 +14,7 @@ enum {
 };
 struct Blas {
     void *stream = nullptr;
-    int pointer_mode = 0, math_mode = 0;
+    int pointer_mode = 0;
 };
 API int cublasCreate_v2(void **h) {
     *h = new Blas;
@@ -28,16 +28,8 @@ API int cublasSetStream_v2(void *h, void *s) {
     ((Blas *)h)->stream = s;
     return BLAS_OK;
 }
-API int cublasGetStream_v2(void *h, void **s) {
-    *s = ((Blas *)h)->stream;
-    return BLAS_OK;
-}
 API int cublasSetPointerMode_v2(void *h, int m) {
     ((Blas *)h)->pointer_mode = m;
-    return BLAS_OK;
-}
-API int cublasGetPointerMode_v2(void *h, int *m) {
-    *m = ((Blas *)h)->pointer_mode;
     return BLAS_OK;
 }
 API int cublasSetWorkspace_v2(void *h, void *at, size_t bytes) {
@@ -45,19 +37,6 @@ API int cublasSetWorkspace_v2(void *h, void *at, size_t bytes) {
     if (trace()) say("cublasSetWorkspace %zu", bytes);
     return BLAS_OK;
 }
-API int cublasSetMathMode(void *h, int m) {
-    ((Blas *)h)->math_mode = m;
-    return BLAS_OK;
-}
-API int cublasGetMathMode(void *h, int *m) {
-    *m = ((Blas *)h)->math_mode;
-    return BLAS_OK;
-}
-API int cublasGetVersion_v2(void *, int *v) {
-    *v = 130100;
-    return BLAS_OK;
-}
-API const char *cublasGetStatusString(int) { return "softgpu"; }
 
 static int batched(void *h, Gemm g, const void *a, long long sa, const void *b, long long sb,
                    void *c, long long sc, int count) {
@@ -171,12 +150,6 @@ API int cublasGemmEx(void *h, int ta, int tb, int m, int n, int k, const void *a
     }
 GEMM(S, float, R_32F)
 GEMM(D, double, R_64F)
-API int cublasHgemm(void *h, int ta, int tb, int m, int n, int k, const __half *alpha,
-                    const __half *a, int lda, const __half *b, int ldb, const __half *beta,
-                    __half *c, int ldc) {
-    return batched(h, {ta, tb, m, n, k, alpha, beta, R_16F, lda, R_16F, ldb, R_16F, ldc, R_16F}, a,
-                   0, b, 0, c, 0, 1);
-}
 API int cublasHgemmStridedBatched(void *h, int ta, int tb, int m, int n, int k, const __half *alpha,
                                   const __half *a, int lda, long long sa, const __half *b, int ldb,
                                   long long sb, const __half *beta, __half *c, int ldc,

@@ -69,22 +69,6 @@ API int cuMemsetD8Async(devptr d, unsigned char v, size_t n, void *sh) {
     enqueue(s, [=] { memset((void *)d, v, n); });
     return OK;
 }
-API int cuMemsetD16Async(devptr d, unsigned short v, size_t n, void *sh) {
-    STREAM(sh);
-    count_call(Call::FILL);
-    if (!n) return nothing(s, "a fill");
-    if (!on_device("a fill", d, 2 * n)) return INVALID;
-    enqueue(s, [=] { std::fill_n((unsigned short *)d, n, v); });
-    return OK;
-}
-API int cuMemsetD32Async(devptr d, unsigned v, size_t n, void *sh) {
-    STREAM(sh);
-    count_call(Call::FILL);
-    if (!n) return nothing(s, "a fill");
-    if (!on_device("a fill", d, 4 * n)) return INVALID;
-    enqueue(s, [=] { std::fill_n((unsigned *)d, n, v); });
-    return OK;
-}
 
 // The calls without a stream: on the legacy default stream, and complete when they return.
 static int complete(int code) {
@@ -102,10 +86,4 @@ API int cuMemcpyDtoH_v2(void *h, devptr d, size_t n) {
 }
 API int cuMemcpyDtoD_v2(devptr d, devptr a, size_t n) {
     return complete(cuMemcpyDtoDAsync_v2(d, a, n, nullptr));
-}
-API int cuMemsetD8_v2(devptr d, unsigned char v, size_t n) {
-    return complete(cuMemsetD8Async(d, v, n, nullptr));
-}
-API int cuMemsetD32_v2(devptr d, unsigned v, size_t n) {
-    return complete(cuMemsetD32Async(d, v, n, nullptr));
 }

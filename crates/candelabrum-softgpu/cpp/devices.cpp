@@ -30,18 +30,8 @@ API int cuDeviceGetName(char *name, int n, int) {
     snprintf(name, n, "softgpu");
     return OK;
 }
-API int cuDeviceGetUuid_v2(char *u, int d) {
-    memset(u, 0, 16);
-    memcpy(u, "softgpu", 7);
-    u[15] = (char)d;
-    return OK;
-}
 API int cuDeviceTotalMem_v2(size_t *n, int) {
     *n = device_memory();
-    return OK;
-}
-API int cuDeviceGetPCIBusId(char *s, int n, int d) {
-    snprintf(s, n, "0000:%02x:00.0", d);
     return OK;
 }
 
@@ -76,22 +66,12 @@ API int cuDeviceGetAttribute(int *v, int what, int) {
     *v = attribute(what);
     return OK;
 }
-API int cuDeviceCanAccessPeer(int *v, int, int) {
-    *v = 1;
-    return OK;
-}
 API int cuDevicePrimaryCtxRetain(void **c, int d) {
     if (d < 0 || d >= device_count()) return BAD_DEVICE;
     *c = context_of(d);
     return OK;
 }
 API int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
-API int cuDevicePrimaryCtxReset_v2(int) { return OK; }
-API int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) {
-    *flags = 0;
-    *active = 1;
-    return OK;
-}
 API int cuCtxSetCurrent(void *c) {
     set_current((Context *)c);
     return OK;
@@ -100,30 +80,7 @@ API int cuCtxGetCurrent(void **c) {
     *c = current();
     return OK;
 }
-API int cuCtxPushCurrent_v2(void *c) { return cuCtxSetCurrent(c); }
-API int cuCtxPopCurrent_v2(void **c) { return cuCtxGetCurrent(c); }
-API int cuCtxGetDevice(int *d) {
-    if (!current()) return BAD_CONTEXT;
-    *d = current()->device;
-    return OK;
-}
 API int cuCtxSetFlags(unsigned) { return OK; }
-API int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
-    *least = 0;
-    *greatest = -5;
-    return OK;
-}
-API int cuCtxEnablePeerAccess(void *, unsigned) { return OK; }
-API int cuCtxSetLimit(int, size_t) { return OK; }
-API int cuCtxGetLimit(size_t *v, int) {
-    *v = 1 << 20;
-    return OK;
-}
-API int cuCtxSetCacheConfig(int) { return OK; }
-API int cuCtxGetCacheConfig(int *v) {
-    *v = 0;
-    return OK;
-}
 API int cuCtxSynchronize() {
     Context *c = current();
     if (!c) return BAD_CONTEXT;

@@ -52,7 +52,6 @@ API int cuEventRecord(void *e, void *h) {
         s, [mark] { mark->set(); }, false);
     return OK;
 }
-API int cuEventRecordWithFlags(void *e, void *h, unsigned) { return cuEventRecord(e, h); }
 API int cuEventQuery(void *e) {
     auto mark = mark_of(e);
     if (int error = error_so_far()) return error;

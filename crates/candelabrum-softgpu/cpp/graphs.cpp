@@ -46,7 +46,6 @@ API int cuGraphInstantiateWithFlags(void **exec, void *g, unsigned long long fla
     *exec = new GraphP(graph);
     return OK;
 }
-API int cuGraphUpload(void *, void *) { return OK; }
 API int cuGraphDestroy(void *g) {
     delete (GraphP *)g;
     return OK;

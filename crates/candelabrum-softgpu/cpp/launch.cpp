@@ -92,9 +92,10 @@ void Launch::run() const {
     running_kernel = nullptr;
 }
 
-static int launch(void *function, uint3 grid, uint3 block, unsigned shared, void *h,
-                  void **params) {
+API int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                       unsigned by, unsigned bz, unsigned shared, void *h, void **params, void **) {
     auto &f = *(Function *)function;
+    const uint3 grid{gx, gy, gz}, block{bx, by, bz};
     STREAM(h);
     TRACE("launch %s (%u,%u,%u) (%u,%u,%u) %u", f.name.c_str(), grid.x, grid.y, grid.z, block.x,
           block.y, block.z, shared);
@@ -109,24 +110,4 @@ static int launch(void *function, uint3 grid, uint3 block, unsigned shared, void
     Launch launch{f.name, f.kernel, args, f.base, grid, block, shared, s->ctx};
     enqueue(s, [launch] { launch.run(); });
     return OK;
-}
-
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                       unsigned bz, unsigned shared, void *h, void **params, void **) {
-    return launch(f, {gx, gy, gz}, {bx, by, bz}, shared, h, params);
-}
-struct LaunchConfig {
-    unsigned gx, gy, gz, bx, by, bz, shared;
-    void *stream, *attributes;
-    unsigned count;
-};
-API int cuLaunchKernelEx(const LaunchConfig *c, void *f, void **params, void **) {
-    return launch(f, {c->gx, c->gy, c->gz}, {c->bx, c->by, c->bz}, c->shared, c->stream, params);
-}
-// A grid of one block needs no barrier of the grid.
-API int cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                  unsigned by, unsigned bz, unsigned shared, void *h,
-                                  void **params) {
-    if ((uint64_t)gx * gy * gz > 1) return NOT_SUPPORTED;
-    return launch(f, {gx, gy, gz}, {bx, by, bz}, shared, h, params);
 }

@@ -116,7 +116,6 @@ API int cuMemAlloc_v2(devptr *p, size_t n) {
     memset((void *)*p, FRESH, n);
     return OK;
 }
-API int cuMemAllocManaged(devptr *p, size_t n, unsigned) { return cuMemAlloc_v2(p, n); }
 API int cuMemAllocAsync(devptr *p, size_t n, void *h) {
     STREAM(h);
     count_call(Call::ALLOCATION);
@@ -133,9 +132,6 @@ API int cuMemAllocAsync(devptr *p, size_t n, void *h) {
     enqueue(s, [q, n] { memset((void *)q, FRESH, n); });
     *p = q;
     return OK;
-}
-API int cuMemAllocFromPoolAsync(devptr *p, size_t n, void *, void *h) {
-    return cuMemAllocAsync(p, n, h);
 }
 API int cuMemFree_v2(devptr p) {
     if (!p) return OK;
@@ -185,26 +181,11 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned) {
     pinned[(devptr)*p] = n;
     return OK;
 }
-API int cuMemAllocHost_v2(void **p, size_t n) { return cuMemHostAlloc(p, n, 0); }
 API int cuMemFreeHost(void *p) {
     std::lock_guard<std::mutex> l(table);
     if (!pinned.erase((devptr)p)) return INVALID;
     free(p);
     return error_so_far();
-}
-API int cuMemHostRegister_v2(void *p, size_t n, unsigned) {
-    std::lock_guard<std::mutex> l(table);
-    pinned[(devptr)p] = n;
-    return OK;
-}
-API int cuMemHostUnregister(void *p) {
-    std::lock_guard<std::mutex> l(table);
-    return pinned.erase((devptr)p) ? OK : INVALID;
-}
-API int cuMemHostGetDevicePointer_v2(devptr *d, void *p, unsigned) {
-    if (!is_pinned(p, 1)) return INVALID;
-    *d = (devptr)p;
-    return OK;
 }
 
 // There is one pool, and nothing can be set about it.
@@ -213,20 +194,7 @@ API int cuDeviceGetDefaultMemPool(void **p, int) {
     *p = POOL;
     return OK;
 }
-API int cuDeviceGetMemPool(void **p, int) {
-    *p = POOL;
-    return OK;
-}
-API int cuMemPoolCreate(void **p, const void *) {
-    *p = POOL;
-    return OK;
-}
-API int cuMemPoolDestroy(void *) { return OK; }
 API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
-API int cuMemPoolGetAttribute(void *, int, void *v) {
-    *(uint64_t *)v = 0;
-    return OK;
-}
 API int cuMemPoolTrimTo(void *, size_t) {
     if (trace()) say("cuMemPoolTrimTo");
     return error_so_far();

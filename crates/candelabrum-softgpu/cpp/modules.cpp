@@ -42,9 +42,6 @@ API int cuModuleLoadData(void **m, const void *image) {
     *m = new Module{lib, path.find("/nvrtc.") != path.npos};
     return OK;
 }
-API int cuModuleLoadDataEx(void **m, const void *image, unsigned, void *, void *) {
-    return cuModuleLoadData(m, image);
-}
 API int cuModuleLoad(void **m, const char *path) {
     FILE *f = fopen(path, "r");
     if (!f) return NO_FILE;
@@ -98,15 +95,5 @@ API int cuFuncSetAttribute(void *f, int what, int v) {
     if (what != SHARED_ATTRIBUTE) return OK;
     if (v < 0 || v > (int)MOST_SHARED) return INVALID;
     ((Function *)f)->most_shared = std::max((unsigned)v, SHARED);
-    return OK;
-}
-API int cuFuncSetCacheConfig(void *, int) { return OK; }
-API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *, int, size_t) {
-    *n = 2;
-    return OK;
-}
-API int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *, void *, size_t, int) {
-    *grid = 4;
-    *block = 256;
     return OK;
 }

@@ -122,16 +122,6 @@ API int ncclCommCount(ncclComm_t h, int *n) {
     *n = h->c->n;
     return SUCCESS;
 }
-API int ncclCommUserRank(ncclComm_t h, int *n) {
-    if (int e = ready(h)) return e;
-    *n = h->c->rank;
-    return SUCCESS;
-}
-API int ncclCommCuDevice(ncclComm_t h, int *n) {
-    if (int e = ready(h)) return e;
-    *n = h->c->ctx->device;
-    return SUCCESS;
-}
 API int ncclCommAbort(ncclComm_t h) {
     if (!h) return SUCCESS;
     h->c->aborted = true;

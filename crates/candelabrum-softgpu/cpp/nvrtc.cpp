@@ -16,9 +16,6 @@ API int nvrtcVersion(int *a, int *b) {
     *b = 0;
     return 0;
 }
-API const char *nvrtcGetErrorString(int e) {
-    return e == 0 ? "NVRTC_SUCCESS" : e == FAILED ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR";
-}
 API int nvrtcCreateProgram(void **p, const char *src, const char *name, int n,
                            const char *const *texts, const char *const *names) {
     auto *q = new Program;

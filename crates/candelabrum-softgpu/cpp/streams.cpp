@@ -193,31 +193,8 @@ API int cuStreamSynchronize(void *h) {
     synchronize(s);
     return s->ctx->error;
 }
-API int cuStreamQuery(void *h) {
-    STREAM(h);
-    return s->idle() ? OK : NOT_READY;
-}
-API int cuStreamGetCtx(void *h, void **c) {
-    Stream *s = stream_of(h);
-    if (!s) return BAD_CONTEXT;
-    *c = s->ctx;
-    return OK;
-}
-API int cuStreamGetPriority(void *, int *p) {
-    *p = 0;
-    return OK;
-}
-API int cuStreamGetFlags(void *, unsigned *f) {
-    *f = 0;
-    return OK;
-}
 API int cuLaunchHostFunc(void *h, void (*f)(void *), void *a) {
     STREAM(h);
     enqueue(s, [=] { f(a); });
-    return OK;
-}
-API int cuStreamAddCallback(void *h, void (*f)(void *, int, void *), void *a, unsigned) {
-    STREAM(h);
-    enqueue(s, [=] { f(h, 0, a); });
     return OK;
 }

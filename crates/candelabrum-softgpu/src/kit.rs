@@ -48,7 +48,7 @@ impl Kit {
         let kit = Kit { folder, bin };
         if !kit.bin.exists() {
             kit.forget_kernels()?;
-            remove_others(&kit.folder, &kit.bin)?;
+            steps::remove_old(&kit.folder, |name| name.starts_with("bin-"))?;
         }
         steps::point(&kit.bin, Path::new("bin"))?;
         Ok(kit)
@@ -120,19 +120,6 @@ impl Kit {
 /// What is in the folder; nothing if there is no folder.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
-}
-
-/// Removes the links of earlier versions of nvcc.
-fn remove_others(folder: &Path, bin: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder).map_err(Error::file("list", folder))? {
-        let path = entry.map_err(Error::file("list", folder))?.path();
-        let is_bin =
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("bin-"));
-        if is_bin && path != bin {
-            fs::remove_file(&path).map_err(Error::file("remove", &path))?;
-        }
-    }
-    Ok(())
 }
 
 /// The folder, and after it the folders of the variable.

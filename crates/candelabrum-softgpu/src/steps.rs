@@ -60,7 +60,7 @@ pub(crate) fn objects(package: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let object = folder.join(format!("{stem}.{}.o", digest.finish()));
         if !object.exists() {
-            remove_others(folder, &stem)?;
+            remove_old(folder, |name| name.split('.').next() == Some(&*stem))?;
             missing.push((source, object.clone()));
         }
         all.push(object);
@@ -76,12 +76,12 @@ pub(crate) fn objects(package: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Removes the objects of earlier versions of this source.
-fn remove_others(folder: &Path, stem: &str) -> Result<()> {
-    for file in files_in(folder)? {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.split('.').next() == Some(stem) {
-            fs::remove_file(&file).map_err(Error::file("remove", &file))?;
+/// Removes what earlier versions left in the folder, by its name.
+pub(crate) fn remove_old(folder: &Path, is_old: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::file("list", folder))? {
+        let path = entry.map_err(Error::file("list", folder))?.path();
+        if path.file_name().is_some_and(|name| is_old(&name.to_string_lossy())) {
+            fs::remove_file(&path).map_err(Error::file("remove", &path))?;
         }
     }
     Ok(())

@@ -28,8 +28,6 @@ pub(crate) struct Player {
     hosts: Option<Rc<Hosts>>,
     /// Whether another commit's build of it is compared with this one.
     pub(crate) is_ours: bool,
-    /// About the seconds of its shortest sample, and of its warm-up, where they are long.
-    pub(crate) slow: [f64; 2],
     /// Facts that it must say when it is ready. Ranks that do not find each other would each be a
     /// world of one.
     pub(crate) expects: Values,
@@ -45,7 +43,6 @@ impl Player {
             by_mpi: false,
             hosts: None,
             is_ours: true,
-            slow: [0.0; 2],
             expects: values([("ranks", 1)]),
         }
     }
@@ -94,11 +91,6 @@ impl Player {
     /// The same, which no other commit's build is compared with.
     pub(crate) fn other(self) -> Self {
         Self { is_ours: false, ..self }
-    }
-
-    /// The same, with about the seconds of its shortest sample and of its warm-up.
-    pub(crate) fn slow(self, sample: f64, warm_up: f64) -> Self {
-        Self { slow: [sample, warm_up], ..self }
     }
 
     /// The same player in another program.

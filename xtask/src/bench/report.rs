@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -16,7 +16,7 @@ use super::sample::{Row, Values};
 use crate::checkout::repo_root;
 
 /// The version of the JSON file.
-pub(crate) const VERSION: u32 = 2;
+const VERSION: u32 = 2;
 
 /// The sentence in the file for readers of the first version.
 const CHANGES: &str = "Since version 2 all benchmarks write one form: a row per contender and point, \
@@ -26,7 +26,7 @@ const CHANGES: &str = "Since version 2 all benchmarks write one form: a row per 
 
 /// The content of the JSON file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     pub(crate) version: u32,
     pub(crate) about_version: String,
     /// The command, such as `bench-step`.
@@ -38,11 +38,22 @@ pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(bench: &str, machine: Host, plan: Values) -> Self {
         let (notes, rows) = (Vec::new(), Vec::new());
         let (bench, about_version) = (bench.to_owned(), CHANGES.to_owned());
         Self { version: VERSION, about_version, bench, machine, plan, notes, rows }
+    }
+
+    /// The report in the JSON file of an earlier run of this benchmark.
+    pub(crate) fn read(path: &Path, bench: &str) -> Result<Self> {
+        let read = || {
+            let report: Self = serde_json::from_slice(&fs::read(path)?)?;
+            ensure!(report.version == VERSION, "its version is {}, not {VERSION}", report.version);
+            ensure!(report.bench == bench, "it is of {}, not of {bench}", report.bench);
+            Ok(report)
+        };
+        read().with_context(|| format!("cannot compare with {}", path.display()))
     }
 
     /// The line below the title of a picture: the machine and the rounds, without a date, so that the
@@ -146,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_csv_has_a_cell_for_every_column() {
-        let mut report = Report::new("bench", Host::look(), Values::new());
+        let mut report = BenchReport::new("bench", Host::look(), Values::new());
         let mut row = Row::new(values([("network", json!("cnn")), ("workers", json!(4))]), "ours");
         row.figures.insert("speed".into(), Spread { median: 2.0, min: 1.5, max: 3.0 });
         report.rows = vec![row, Row::new(values([("workers", json!(1))]), "other")];

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::HumanDuration;
 use serde::Serialize;
 
 use super::compare::{Change, changes};
@@ -16,11 +15,10 @@ use super::host::Host;
 use super::picture::{Band, Picture};
 use super::plan::Block;
 use super::programs::{Programs, Wanted};
-use super::report::{Output, Report};
+use super::report::{BenchReport, Output};
 use super::runner::{Event, Schedule};
 use super::sample::{Metric, Row, Values};
-use super::saved;
-use super::screen::{Screen, estimate};
+use super::screen::Screen;
 use super::table::Column;
 use crate::interrupt::Watch;
 
@@ -57,12 +55,12 @@ pub(crate) trait Bench: Serialize {
     fn tables(&self, rows: &[Row]) -> Vec<Vec<Column>>;
 
     /// Further lines, about these results.
-    fn notes(&self, _: &Report) -> Vec<String> {
+    fn notes(&self, _: &BenchReport) -> Vec<String> {
         Vec::new()
     }
 
     /// The charts of the picture.
-    fn bands(&self, report: &Report) -> Vec<Band>;
+    fn bands(&self, report: &BenchReport) -> Vec<Band>;
 }
 
 /// The command line of a benchmark.
@@ -156,7 +154,8 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let Cli { bench, common } = cli;
     let schedule = common.schedule(B::DEFAULTS)?;
     bench.check()?;
-    let earlier = common.compare.as_deref().map(|path| saved::read(path, B::NAME)).transpose()?;
+    let earlier =
+        common.compare.as_deref().map(|path| BenchReport::read(path, B::NAME)).transpose()?;
     let machine = Host::look();
     let output = Output::new(common.out.as_deref(), B::NAME)?;
     let watch = Watch::start()?;
@@ -172,16 +171,16 @@ pub(crate) fn run<B: Bench + clap::Args>(cli: &Cli<B>) -> Result<()> {
     let trials: usize = blocks.iter().map(|block| block.trials().count()).sum();
     ensure!(trials > 0, "no contender is left to measure");
 
-    let (turns, time) = estimate(&blocks, &schedule);
-    let Schedule { rounds, seconds, .. } = schedule;
+    let Schedule { rounds, starts, seconds, .. } = schedule;
+    let players: usize = blocks.iter().map(|block| block.players.len()).sum();
     println!("\n{}", B::TITLE);
     println!("{}, {} cores, candle {}", machine.cpu, machine.cores, machine.candle);
-    println!("{rounds} rounds of {seconds} s, about {}", HumanDuration(time));
+    println!("{rounds} rounds of {seconds} s");
     let mut settings: Values = serde_json::from_value(serde_json::to_value(bench)?)?;
     settings.extend(found);
     settings.extend([("rounds".into(), rounds.into()), ("seconds".into(), seconds.into())]);
-    let mut report = Report::new(B::NAME, machine, settings);
-    let mut screen = Screen::new(turns);
+    let mut report = BenchReport::new(B::NAME, machine, settings);
+    let mut screen = Screen::new(players * starts + trials * rounds);
     let mut measured = Ok(());
     for block in &blocks {
         screen.begin(block);
@@ -244,7 +243,7 @@ fn tell(changes: &[Change]) -> usize {
 }
 
 /// Completes the notes of a report.
-pub(crate) fn annotate<B: Bench>(bench: &B, report: &mut Report) {
+pub(crate) fn annotate<B: Bench>(bench: &B, report: &mut BenchReport) {
     report.notes = B::LEGEND.iter().map(|&line| line.to_owned()).collect();
     let found = [bench.notes(report), versions(&report.rows)].into_iter().flatten();
     let found = found.chain(crowded(report)).chain(busy(&report.rows));
@@ -252,7 +251,7 @@ pub(crate) fn annotate<B: Bench>(bench: &B, report: &mut Report) {
 }
 
 /// The picture of a report with its notes.
-pub(crate) fn picture<B: Bench>(bench: &B, report: &Report) -> Picture {
+pub(crate) fn picture<B: Bench>(bench: &B, report: &BenchReport) -> Picture {
     let whiskers = "Medians of the samples. Whiskers: the least and the greatest sample.";
     let notes = [whiskers].into_iter().chain(report.notes.iter().map(String::as_str));
     Picture {
@@ -263,10 +262,10 @@ pub(crate) fn picture<B: Bench>(bench: &B, report: &Report) -> Picture {
     }
 }
 
-fn write<B: Bench>(bench: &B, report: &Report, output: &Output) -> Result<[PathBuf; 3]> {
+fn write<B: Bench>(bench: &B, report: &BenchReport, output: &Output) -> Result<[PathBuf; 3]> {
     let json = output.json(&format!("{}.json", B::FILE), report)?;
     let csv = output.write(&format!("{}.csv", B::FILE), &report.csv())?;
-    let svg = output.write(&format!("{}.svg", B::FILE), &picture(bench, report).svg()?)?;
+    let svg = output.write(&format!("{}.svg", B::FILE), &picture(bench, report).svg())?;
     Ok([json, csv, svg])
 }
 
@@ -280,7 +279,7 @@ fn versions(rows: &[Row]) -> Vec<String> {
 }
 
 /// The line about ranks that share cores.
-fn crowded(report: &Report) -> Option<String> {
+fn crowded(report: &BenchReport) -> Option<String> {
     let ranks = |row: &Row| row.number("ranks").max(row.number("workers"));
     let (most, cores) = (report.rows.iter().map(ranks).max()?, report.machine.cores);
     (most > cores).then(|| format!("{most} ranks are more than this machine's {cores} cores."))

@@ -3,18 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
-use serde_json::Value;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::figures::counted;
-use super::launch::Player;
 use super::plan::{Block, Trial};
-use super::runner::Schedule;
 use super::sample::Row;
 use super::table::{Column, lines};
-
-/// About the time that a player needs to start and to get warm.
-const START: Duration = Duration::from_secs(4);
 
 /// The time between two lines in a log.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -28,28 +22,12 @@ pub(crate) struct Screen {
     title: Option<String>,
 }
 
-/// The samples and starts of all blocks, and about the time that they take.
-pub(crate) fn estimate(blocks: &[Block], schedule: &Schedule) -> (u64, Duration) {
-    let players: Vec<&Player> = blocks.iter().flat_map(|block| &block.players).collect();
-    let trials: Vec<(&Trial, &Player)> = blocks
-        .iter()
-        .flat_map(|block| block.trials().map(|trial| (trial, &block.players[trial.player])))
-        .collect();
-    let (starts, samples) = (players.len() * schedule.starts, trials.len() * schedule.rounds);
-    let own = |trial: &Trial| trial.request.get("seconds").and_then(Value::as_f64);
-    let seconds = |(trial, player): &(&Trial, &Player)| {
-        own(trial).unwrap_or(schedule.seconds).max(player.slow[0])
-    };
-    let measured = schedule.rounds as f64 * trials.iter().map(seconds).sum::<f64>();
-    let warm_up: f64 = players.iter().map(|player| player.slow[1]).sum();
-    let time = Duration::from_secs_f64(measured + schedule.starts as f64 * warm_up);
-    ((starts + samples) as u64, START * starts as u32 + time)
-}
-
 impl Screen {
-    pub(crate) fn new(turns: u64) -> Self {
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {msg}");
-        let bar = ProgressBar::new(turns).with_style(style.expect("the template is correct"));
+    /// A bar of so many starts and samples.
+    pub(crate) fn new(turns: usize) -> Self {
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
+        let bar =
+            ProgressBar::new(turns as u64).with_style(style.expect("the template is correct"));
         bar.enable_steady_tick(Duration::from_secs(1));
         Self { bar, last_line: Instant::now(), title: None }
     }
@@ -67,17 +45,12 @@ impl Screen {
     #[expect(clippy::print_stderr, reason = "a long run in a log says that it goes on")]
     pub(crate) fn turn(&mut self, trial: &Trial) {
         self.bar.inc(1);
-        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(1));
-        // If the rest goes on as fast as everything so far. The bar's own estimate follows the last
-        // seconds, in which players may have been started.
-        let share = done as f64 / all as f64;
-        let left = self.bar.elapsed().mul_f64((1.0 - share).max(0.0) / share);
-        let message = format!("{} left: {}", HumanDuration(left), trial.row.describe());
+        self.bar.set_message(trial.row.describe());
         if self.bar.is_hidden() && self.last_line.elapsed() >= PAUSE {
             self.last_line = Instant::now();
-            eprintln!("{done}/{all}, {message}");
+            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            eprintln!("{done}/{all}: {}", trial.row.describe());
         }
-        self.bar.set_message(message);
     }
 
     /// Prints the lines of a leg, whose rounds are over, in each table.
@@ -102,29 +75,4 @@ fn failure(row: &Row) -> Option<String> {
         count => format!(" after {}", counted(count, "sample")),
     };
     Some(format!("{} failed{after}: {}\n", row.contender, failure.reason))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::super::sample::Values;
-    use super::*;
-
-    #[test]
-    fn slow_steps_and_their_warm_up_are_part_of_the_estimate() {
-        let mut block = Block::new("block");
-        block.add("quick", &Values::new(), Player::new(Path::new("quick")));
-        block.add("slow", &Values::new(), Player::new(Path::new("slow")).slow(3.0, 9.0));
-        let schedule = Schedule {
-            rounds: 5,
-            starts: 2,
-            seconds: 1.0,
-            deadline: Duration::ZERO,
-            patience: f64::INFINITY,
-        };
-        let seconds = 5.0 * (1.0 + 3.0) + 2.0 * 9.0;
-        let expected = 4 * START + Duration::from_secs_f64(seconds);
-        assert_eq!(estimate(&[block], &schedule), (4 + 10, expected));
-    }
 }

@@ -10,14 +10,15 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, ensure};
+use candelabrum_plot::{bytes, seconds};
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric, Player,
-    Programs, Report, Row, Setup, Trial, Wanted, best, choice_name, compare, compile_mpi,
-    last_cache, once, short, values,
+    Band, Bench, BenchReport, Block, Chart, Cli, Column, Defaults, Hosts, Line, Look, Metric,
+    Player, Programs, Row, Setup, Trial, Wanted, best, by_powers, choice_name, compare,
+    compile_mpi, last_cache, once, short, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -30,7 +31,7 @@ pub(crate) struct AllReduce {
     sizes: Vec<Size>,
     /// Contenders
     #[arg(long, value_delimiter = ',', default_value = "local,local-slice,mpi,mpi-c,gloo,memory")]
-    contenders: Vec<Contender>,
+    contenders: Vec<AllReduceContender>,
     /// Instead of on one host: two ranks on two hosts made on this machine, connected by a wire of so
     /// many Mbit/s
     #[arg(long, value_name = "MBIT")]
@@ -45,7 +46,7 @@ pub(crate) struct AllReduce {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-enum Contender {
+enum AllReduceContender {
     /// Ours over shared memory, with the numbers in a buffer of the communicator
     Local,
     /// Ours over shared memory, with the numbers in a vector of the caller
@@ -60,7 +61,7 @@ enum Contender {
     Memory,
 }
 
-use Contender::{Gloo, Local, LocalSlice, Memory, Mpi, MpiC};
+use AllReduceContender::{Gloo, Local, LocalSlice, Memory, Mpi, MpiC};
 
 /// The contenders' names in a picture, in the order of the options.
 const LABELS: [&str; 6] = [
@@ -185,23 +186,22 @@ impl Bench for AllReduce {
         vec![columns]
     }
 
-    fn notes(&self, _: &Report) -> Vec<String> {
+    fn notes(&self, _: &BenchReport) -> Vec<String> {
         vec![format!("The last cache of this machine has {} MB.", last_cache() / 1_000_000)]
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let rows = || report.rows.iter().filter(|row| !row.samples.is_empty());
         let size = |row: &Row| row.number("size") as f64;
         let spread = |row: &Row| row.figures.get(TIME.figure).copied();
         let chart = |ranks: usize, lines: &[(Look, String)]| {
-            let (sizes, units) = (rows().map(size).collect(), (0, ["B", "KB", "MB", "GB"]));
-            let x = Axis::decades("numbers of one rank", sizes, units);
             let times = rows().filter_map(spread).flat_map(|s| [s.min, s.max]).collect();
-            let y = Axis::decades("", times, (-9, ["ns", "µs", "ms", "s"]));
+            let x = ("numbers of one rank", by_powers(rows().map(size).collect(), bytes));
+            let y = ("", by_powers(times, seconds));
             let line = |(look, name): &(Look, String)| {
                 let own = rows().filter(|row| row.contender == *name);
                 let own = own.filter(|row| row.number("ranks") == ranks);
-                let at = |row: &Row| Some((size(row).log10(), spread(row)?.map(f64::log10)));
+                let at = |row: &Row| Some((size(row), spread(row)?));
                 Line { look: *look, points: own.filter_map(at).collect() }
             };
             let crowded = if ranks > report.machine.cores { " (more than cores)" } else { "" };
@@ -210,7 +210,9 @@ impl Bench for AllReduce {
             Chart::lines(title, x, y, lines.iter().rev().map(line).collect())
         };
         let (mut key, mut lines) = (Vec::new(), Vec::new());
-        for (place, (&who, label)) in Contender::value_variants().iter().zip(LABELS).enumerate() {
+        for (place, (&who, label)) in
+            AllReduceContender::value_variants().iter().zip(LABELS).enumerate()
+        {
             let look = if who == Memory { Look::Limit } else { Look::Line(place) };
             let name = choice_name(&who);
             if rows().any(|row| row.contender == name) {
@@ -228,7 +230,7 @@ impl AllReduce {
     /// The ranks of a contender. `None` if this machine lacks its program.
     fn player(
         &self,
-        who: Contender,
+        who: AllReduceContender,
         ranks: usize,
         hosts: Option<&Rc<Hosts>>,
         (programs, c): (&Programs, Option<&Path>),

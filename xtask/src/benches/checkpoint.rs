@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::network::Network;
 use super::training::{SPEED, Training, columns, label, place, title};
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, compare, once,
+    Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Row, Setup, compare, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -54,7 +54,7 @@ impl Bench for Checkpoint {
         vec![columns]
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let grouped = Grouped {
             settings: ["network", "", "checkpoint_every"],
             figure: SPEED.figure,

@@ -13,8 +13,8 @@ use super::training::{
     SPEED, STRANGERS, Training, columns, compare_with_strangers, label, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Report, Row, Setup, Wanted, compare,
-    counted,
+    Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Row, Setup, Wanted,
+    compare, counted,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -112,7 +112,7 @@ impl Bench for Ddp {
         vec![columns]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let ours = report.rows.iter().find(|row| row.contender == "ours-local");
         let best = ours.and_then(|row| row.ratio("times_best_ddp"));
         let best = best.map(|times| format!("Candelabrum to the best DDP: {times:.2}×."));
@@ -120,7 +120,7 @@ impl Bench for Ddp {
         best.into_iter().chain(losses).collect()
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let grouped = Grouped {
             settings: ["network", "", "workers"],
             figure: SPEED.figure,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::bench::{
-    Band, Bench, Block, Column, Defaults, Grouped, Metric, Player, Report, Row, Setup, Trial,
+    Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Player, Row, Setup, Trial,
     Values, compare, once, values,
 };
 
@@ -18,7 +18,7 @@ use crate::bench::{
 pub(crate) struct KvStore {
     /// Parts of the benchmark
     #[arg(long, value_delimiter = ',', default_value = "transfer,straggler")]
-    parts: Vec<Part>,
+    parts: Vec<KvStorePart>,
     /// How many times as long the slower worker computes
     #[arg(long, value_name = "TIMES", default_value_t = 3.0)]
     slow: f64,
@@ -33,14 +33,14 @@ pub(crate) struct KvStore {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-enum Part {
+enum KvStorePart {
     /// Push and pull of the parameters of ResNet-18
     Transfer,
     /// Training on two workers, of which one is slower
     Straggler,
 }
 
-use Part::{Straggler, Transfer};
+use KvStorePart::{Straggler, Transfer};
 
 /// GB/s of the first part, images/s of the second one.
 const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
@@ -140,12 +140,12 @@ impl Bench for KvStore {
         vec![columns]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let name = report.rows.iter().find_map(|row| row.fact("dataset"));
         name.map(|name| format!("The images are {name}.")).into_iter().collect()
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let grouped = Grouped {
             settings: ["part", "", "slow"],
             figure: SPEED.figure,
@@ -220,7 +220,7 @@ fn with_and_without_servers(player: Player, servers: usize) -> (Player, Player) 
     (player.ranks(WORKERS + servers, "local").servers(servers), all_reduce)
 }
 
-fn place(part: Part, servers: usize) -> Values {
+fn place(part: KvStorePart, servers: usize) -> Values {
     let mut place = values([("part", part)]);
     place.extend(values([("ranks", WORKERS + servers), ("servers", servers)]));
     place

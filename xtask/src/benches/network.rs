@@ -47,9 +47,8 @@ pub(crate) struct About {
     pub(crate) has_convolutions: bool,
     /// The batches of `bench-step`, if the user names none.
     pub(crate) batch_sizes: &'static [usize],
-    /// About the seconds for one example of a batch on one thread: of PyTorch's slowest mode, and of
-    /// candle. The estimate of a run's time needs them.
-    pub(crate) example_seconds: [f64; 2],
+    /// About the seconds of candle for one example of a batch on one thread.
+    pub(crate) candle_seconds: f64,
     /// The number of steps before the first sample.
     pub(crate) warm_up_steps: usize,
     /// The warm-up step, counted from 1, in which two contenders' losses differ by at most the
@@ -66,7 +65,7 @@ impl Network {
             unit: "images",
             has_convolutions: true,
             batch_sizes: &[64, 256],
-            example_seconds: [0.0007, 0.002],
+            candle_seconds: 0.002,
             warm_up_steps: 14,
             loss_step: 14,
             loss_tolerance: 1e-4,
@@ -93,7 +92,7 @@ impl Network {
             Self::Resnet18 => About {
                 name: "resnet18",
                 label: "ResNet-18, 3×32×32",
-                example_seconds: [0.006, 0.043],
+                candle_seconds: 0.043,
                 warm_up_steps: 6,
                 loss_step: 2,
                 loss_tolerance: 5e-3,
@@ -103,27 +102,27 @@ impl Network {
                 name: "resnet18-small",
                 label: "ResNet-18, 3×3 stem, 3×32×32",
                 batch_sizes: &[64],
-                example_seconds: [0.022, 0.16],
+                candle_seconds: 0.16,
                 ..large
             },
             Self::Resnet18At224 => About {
                 name: "resnet18-224",
                 label: "ResNet-18, 3×224×224",
-                example_seconds: [0.07, 0.5],
+                candle_seconds: 0.5,
                 ..large
             },
             // After one step from 7.25 to 6.0, the losses of PyTorch's layouts differ by 0.05 already.
             Self::Resnet50At224 => About {
                 name: "resnet50-224",
                 label: "ResNet-50, 3×224×224",
-                example_seconds: [0.3, 1.1],
+                candle_seconds: 1.1,
                 loss_tolerance: 0.15,
                 ..large
             },
             Self::MobileNetV2At224 => About {
                 name: "mobilenet-v2-224",
                 label: "MobileNetV2, 3×224×224",
-                example_seconds: [0.07, 0.9],
+                candle_seconds: 0.9,
                 ..large
             },
             Self::Gru => About {
@@ -140,7 +139,7 @@ impl Network {
                 unit: "sequences",
                 has_convolutions: false,
                 batch_sizes: &[64],
-                example_seconds: [0.0015, 0.017],
+                candle_seconds: 0.017,
                 loss_tolerance: 1e-5,
                 ..about
             },
@@ -150,7 +149,7 @@ impl Network {
                 unit: "sequences",
                 has_convolutions: false,
                 batch_sizes: &[16],
-                example_seconds: [0.23, 0.28],
+                candle_seconds: 0.28,
                 loss_step: 3,
                 loss_tolerance: 1e-5,
                 ..large

@@ -18,8 +18,8 @@ use super::network::Network;
 use super::parts;
 use super::training::{place, title};
 use crate::bench::{
-    Band, Bar, Bench, Block, Chart, Column, Defaults, Hosts, Live, Look, Metric, Player, Report,
-    Row, Sample, Setup, Spread, Trial, Values, Wanted, split_commit, values,
+    Band, Bar, Bench, BenchReport, Block, Chart, Column, Defaults, Hosts, Live, Look, Metric,
+    Player, Row, Sample, Setup, Spread, Trial, Values, Wanted, split_commit, values,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -118,7 +118,7 @@ impl Bench for Overlap {
         vec![columns]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let on = report.rows.iter().find(|row| row.contender == "on");
         let hidden = on.and_then(|row| {
             let (hideable, share) =
@@ -133,7 +133,7 @@ impl Bench for Overlap {
         hidden.into_iter().collect()
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let bar = |row: &Row| {
             let mut bar = parts::bar(row, label(&row.contender));
             if row.contender.starts_with("exchange") {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct OverlapCli {
         #[command(flatten)]
         overlap: Overlap,
     }
@@ -203,7 +203,7 @@ mod tests {
         };
         let mut rows =
             [row("off", [1.0, 2.0]), row("on", [0.73, 1.73]), row("exchange", [0.4, 0.4])];
-        Cli::parse_from(["x"]).overlap.derive(&mut rows);
+        OverlapCli::parse_from(["x"]).overlap.derive(&mut rows);
         let close = |name: &str, value: f64| (rows[1].ratio(name).unwrap() - value).abs() < 1e-9;
         assert!(close("hideable_seconds", 0.3) && close("hidden_share", 0.9), "{rows:?}");
     }

@@ -3,54 +3,35 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::training::Training;
 use crate::bench::table;
-use crate::bench::{Output, Programs, Wanted, counted};
+use crate::bench::{Output, Programs, Values, Wanted, counted, values};
 use crate::shell::{display, output};
 
 /// The player's output: seconds of one mean step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Profile {
     steps: usize,
     step_seconds: f64,
     operations: Vec<Operation>,
-    /// candle's backward of its own operations.
-    candle: Vec<Region>,
+    /// candle's backward of its own operations between two calls of ours, named by the first one.
+    candle: Vec<Operation>,
     /// Packing gradients, the collective, the checks.
     exchange_seconds: f64,
     optimizer_seconds: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Operation {
     name: String,
     output: Vec<usize>,
     /// In a step.
     calls: f64,
-    forward_seconds: f64,
+    forward_seconds: Option<f64>,
+    #[serde(alias = "seconds")]
     backward_seconds: f64,
-}
-
-/// candle's own operations between two calls of ours.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Region {
-    name: String,
-    /// Of the first operation.
-    output: Vec<usize>,
-    /// In a step.
-    calls: f64,
-    seconds: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct Entry {
-    network: &'static str,
-    batch_size: usize,
-    threads: usize,
-    #[serde(flatten)]
-    profile: Profile,
 }
 
 /// Profiles every configuration for some seconds.
@@ -64,8 +45,8 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
         let mut command = player.commands()?.remove(0);
         let shown = display(&command);
         let line = output(&mut command).with_context(|| format!("`{shown}` failed"))?;
-        let profile: Profile =
-            serde_json::from_str(&line).with_context(|| format!("`{shown}` printed {line}"))?;
+        let said = || format!("`{shown}` printed {line}");
+        let profile: Profile = serde_json::from_str(&line).with_context(said)?;
         let &Training { network, batch_size, threads } = training;
         let ms = 1000.0 * profile.step_seconds;
         println!(
@@ -74,40 +55,34 @@ pub(super) fn run(trainings: &[Training], seconds: f64, out: Option<&Path>) -> R
             counted(threads, "thread"),
             profile.steps
         );
-        print!("{}", operations(&profile));
-        entries.push(Entry { network: network.name, batch_size, threads, profile });
+        print!("{}", operations(profile));
+        let mut entry = values([("network", network.name)]);
+        entry.extend(values([("batch_size", batch_size), ("threads", threads)]));
+        entry.extend(serde_json::from_str::<Values>(&line).with_context(said)?);
+        entries.push(entry);
     }
     println!("\nwrote {}", folder.json("bench_step_profile.json", &entries)?.display());
     Ok(())
 }
 
 /// The operations in the order of their time, candle's in theirs, then the other parts of the step.
-fn operations(profile: &Profile) -> String {
-    let mut sorted: Vec<&Operation> = profile.operations.iter().collect();
-    sorted.sort_by(|a, b| b.seconds().total_cmp(&a.seconds()));
-    let mut candle: Vec<&Region> = profile.candle.iter().collect();
-    candle.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let known = sorted.iter().map(|operation| operation.seconds()).sum::<f64>()
-        + candle.iter().map(|region| region.seconds).sum::<f64>();
-    let rest = profile.step_seconds - known - profile.exchange_seconds - profile.optimizer_seconds;
+fn operations(mut profile: Profile) -> String {
     let ms = |seconds: f64| format!("{:.3}", 1000.0 * seconds);
     let both =
         |seconds: f64| [ms(seconds), format!("{:.1}%", 100.0 * seconds / profile.step_seconds)];
-    let mut lines: Vec<Vec<String>> = Vec::new();
-    let own = |name: String, output: &[usize], calls: f64| {
-        let output: Vec<String> = output.iter().map(usize::to_string).collect();
-        [name, output.join("×"), format!("{calls:.0}")]
-    };
-    for operation in sorted {
-        let own = own(operation.name.clone(), &operation.output, operation.calls);
-        let passes = [operation.forward_seconds, operation.backward_seconds].map(ms);
-        lines.push([&own[..], &passes, &both(operation.seconds())].concat());
+    let (mut lines, mut known) = (Vec::new(), 0.0);
+    for (origin, operations) in [("", &mut profile.operations), ("candle: ", &mut profile.candle)] {
+        operations.sort_by(|a, b| b.seconds().total_cmp(&a.seconds()));
+        for operation in operations {
+            let Operation { name, output, calls, forward_seconds, backward_seconds } = operation;
+            let output: Vec<String> = output.iter().map(usize::to_string).collect();
+            let own = [format!("{origin}{name}"), output.join("×"), format!("{calls:.0}")];
+            let passes = [forward_seconds.map(ms).unwrap_or_default(), ms(*backward_seconds)];
+            lines.push([&own[..], &passes, &both(operation.seconds())].concat());
+            known += operation.seconds();
+        }
     }
-    for region in candle {
-        let own = own(format!("candle: {}", region.name), &region.output, region.calls);
-        let passes = [String::new(), ms(region.seconds)];
-        lines.push([&own[..], &passes, &both(region.seconds)].concat());
-    }
+    let rest = profile.step_seconds - known - profile.exchange_seconds - profile.optimizer_seconds;
     for (name, seconds) in [
         ("exchange", profile.exchange_seconds),
         ("optimizer", profile.optimizer_seconds),
@@ -123,7 +98,7 @@ fn operations(profile: &Profile) -> String {
 
 impl Operation {
     fn seconds(&self) -> f64 {
-        self.forward_seconds + self.backward_seconds
+        self.forward_seconds.unwrap_or(0.0) + self.backward_seconds
     }
 }
 
@@ -142,7 +117,7 @@ mod tests {
             {"name": "reshape", "output": [64, 10], "calls": 2.0, "seconds": 0.002},
             {"name": "narrow", "output": [64, 3], "calls": 1.0, "seconds": 0.003}],
             "exchange_seconds": 0.005, "optimizer_seconds": 0.015}"#;
-        let text = operations(&serde_json::from_str(line).unwrap());
+        let text = operations(serde_json::from_str(line).unwrap());
         let rows: Vec<Vec<&str>> =
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         let expected = [

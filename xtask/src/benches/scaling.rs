@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
 use anyhow::{Result, bail, ensure};
+use candelabrum_plot::Axis;
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::json;
@@ -12,8 +13,8 @@ use super::network::Network;
 use super::parts;
 use super::training::{SPEED, STRANGERS, Training, compare_with_strangers, place};
 use crate::bench::{
-    Axis, Band, Bench, Block, Chart, Column, Defaults, Line, Look, Metric, Report, Row, Setup,
-    Wanted, choice_name, compare, counted, list_names, once,
+    Band, Bench, BenchReport, Block, Chart, Column, Defaults, Line, Look, Metric, Row, Setup,
+    Wanted, choice_name, compare, counted, from_zero, list_names, once,
 };
 
 /// The strategy whose speed with one worker is the reference of all speed-ups.
@@ -168,13 +169,13 @@ impl Bench for Scaling {
         vec![speeds, times]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let lacks = report.rows.iter().any(|row| row.ratio("speed_up").is_none());
         let why = "-: 1 worker with fp32 was not measured, so there is no speed-up.";
         lacks.then(|| why.to_owned()).into_iter().collect()
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let panels: Vec<&[Row]> = report
             .rows
             .chunk_by(|a, b| {
@@ -233,7 +234,8 @@ fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
     let counts: BTreeSet<usize> = rows.iter().map(|row| row.number("workers")).collect();
     let points = |rows: Vec<&Row>, aside: f64| {
         let place = |row: &Row| counts.iter().position(|&count| count == row.number("workers"));
-        let point = |row: &Row| Some((place(row)? as f64 + aside, *row.figures.get(SPEED.figure)?));
+        let point =
+            |row: &Row| Some((place(row)? as f64 + 0.5 + aside, *row.figures.get(SPEED.figure)?));
         rows.into_iter().filter_map(point).collect()
     };
     let limit = rows.iter().filter(|row| is_base(row) || row.contender == STRANGERS);
@@ -246,14 +248,9 @@ fn throughput(rows: &[Row], strategies: &[String]) -> Chart {
         lines.push(Line { look: Look::Line(index), points: points(own.collect(), beside) });
     }
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, s)| s.max).fold(1.0, f64::max);
-    let ticks = counts.iter().enumerate().map(|(at, count)| (at as f64, count.to_string()));
-    let x = Axis {
-        name: "workers (ranks)".into(),
-        from: -0.5,
-        to: counts.len() as f64 - 0.5,
-        ticks: ticks.collect(),
-    };
-    Chart::lines(title(rows), x, Axis::linear("images per second", most), lines)
+    let names = counts.iter().map(ToString::to_string).enumerate();
+    let x = ("workers (ranks)", Axis::of_things(counts.len(), names));
+    Chart::lines(title(rows), x, ("images per second", from_zero(most)), lines)
 }
 
 fn title(rows: &[Row]) -> String {

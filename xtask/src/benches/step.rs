@@ -16,8 +16,8 @@ use super::training::{
     left_out_note, loss_notes, place, title,
 };
 use crate::bench::{
-    Band, Bench, Block, Cli, Column, Defaults, Grouped, Host, Metric, Report, Row, Sample, Setup,
-    Wanted, choice_name, compare, counted, once,
+    Band, Bench, BenchReport, Block, Cli, Column, Defaults, Grouped, Host, Metric, Row, Sample,
+    Setup, Wanted, choice_name, compare, counted, once,
 };
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -39,7 +39,7 @@ pub(crate) struct Step {
     threads: Vec<NonZeroUsize>,
     /// Contenders [default: all, but candle only where a step of it takes about 15 s or less]
     #[arg(long, value_delimiter = ',')]
-    contenders: Vec<Contender>,
+    contenders: Vec<StepContender>,
     /// The precision of products: bf16 is torch.autocast, and the player's option of this name. candle has
     /// only f32
     #[arg(long, value_enum, default_value_t)]
@@ -69,7 +69,7 @@ impl Precision {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-enum Contender {
+enum StepContender {
     /// This project
     Ours,
     /// candle-nn without changes
@@ -88,11 +88,11 @@ enum Contender {
     Products,
 }
 
-use Contender::{
+use StepContender::{
     Candle, OneThread, Ours, Products, Pytorch, PytorchChannelsLast, PytorchCompile, Strangers,
 };
 
-impl Contender {
+impl StepContender {
     /// Whether the contender exists in a configuration: a memory layout of images needs images, and
     /// one thread shares nothing with itself.
     fn can_train(self, training: &Training) -> bool {
@@ -115,17 +115,19 @@ pub(crate) fn run(cli: &Cli<Step>) -> Result<()> {
 
 impl Step {
     /// The contenders in a configuration.
-    fn contenders(&self, training: &Training) -> Vec<Contender> {
+    fn contenders(&self, training: &Training) -> Vec<StepContender> {
         let asked = match &self.contenders[..] {
             [] => {
-                let is_short =
-                    |who: &Contender| *who != Candle || training.candle_seconds() <= MOST_SECONDS;
-                Contender::value_variants().iter().copied().filter(is_short).collect()
+                let is_short = |who: &StepContender| {
+                    *who != Candle || training.candle_seconds() <= MOST_SECONDS
+                };
+                StepContender::value_variants().iter().copied().filter(is_short).collect()
             }
             asked => once(asked),
         };
-        let has_precision = |who: &Contender| *who != Candle || self.precision == Precision::F32;
-        let can_train = |who: &Contender| who.can_train(training) && has_precision(who);
+        let has_precision =
+            |who: &StepContender| *who != Candle || self.precision == Precision::F32;
+        let can_train = |who: &StepContender| who.can_train(training) && has_precision(who);
         asked.into_iter().filter(can_train).collect()
     }
 
@@ -236,7 +238,7 @@ impl Bench for Step {
         vec![columns]
     }
 
-    fn notes(&self, report: &Report) -> Vec<String> {
+    fn notes(&self, report: &BenchReport) -> Vec<String> {
         let name = |row: &Row| {
             configuration(row.text("network"), row.number("batch_size"), row.number("threads"))
         };
@@ -252,7 +254,7 @@ impl Bench for Step {
         notes
     }
 
-    fn bands(&self, report: &Report) -> Vec<Band> {
+    fn bands(&self, report: &BenchReport) -> Vec<Band> {
         let threads = |row: &Row| {
             let threads = counted(row.number("threads"), "thread");
             format!("{threads}, {} per second", Network::of(row).unit)

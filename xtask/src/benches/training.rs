@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::network::{About, Network, losses_agree};
-use crate::bench::{Column, Metric, Player, Report, Row, Values, compare, once, values};
+use crate::bench::{BenchReport, Column, Metric, Player, Row, Values, compare, once, values};
 
 /// Images or sequences of all ranks.
 pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is_better: true };
@@ -59,27 +59,16 @@ impl Training {
 
     /// Matrix products, whose speed is that of a step of nothing else.
     pub(super) fn products(&self, player: &Path) -> Player {
-        // Its step is one product.
-        self.options(Player::new(player).args(["products"]), "ours").slow(0.0, 0.0).other()
+        self.options(Player::new(player).args(["products"]), "ours").other()
     }
 
     /// About the seconds of one of candle's steps.
     pub(super) fn candle_seconds(&self) -> f64 {
-        self.seconds(self.network.example_seconds[1])
-    }
-
-    /// About the seconds of a step, if an example takes so many on one thread.
-    fn seconds(&self, example: f64) -> f64 {
-        example * self.batch_size as f64 / self.threads as f64
+        self.network.candle_seconds * self.batch_size as f64 / self.threads as f64
     }
 
     fn options(&self, player: Player, contender: &str) -> Player {
-        let step = match contender {
-            "candle" => self.candle_seconds(),
-            _ => self.seconds(self.network.example_seconds[0]),
-        };
         player
-            .slow(step, step * self.network.warm_up_steps as f64)
             .option("--contender", contender)
             .option("--network", self.network.name)
             .option("--batch-size", self.batch_size)
@@ -111,7 +100,7 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
     let speed = format!("{}/s [min-max]", network.unit);
     // Long steps give few images per second.
-    let digits = if network.example_seconds[0] > 0.01 { 2 } else { 0 };
+    let digits = if network.candle_seconds > 0.1 { 2 } else { 0 };
     let speed = Column::spread(&speed, SPEED.figure, 1.0, digits);
     vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
@@ -119,7 +108,7 @@ pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
 /// Lines about contenders whose losses differ from those of the first one at their place, which shows
 /// that they do not train the same way. `tolerance` is allowed besides that of the network.
 pub(super) fn loss_notes(
-    report: &Report,
+    report: &BenchReport,
     name: impl Fn(&Row) -> String,
     tolerance: f64,
 ) -> Vec<String> {
@@ -149,7 +138,7 @@ pub(super) fn loss_notes(
 }
 
 /// A line about the networks on which candle was not measured, because it takes too long there.
-pub(super) fn left_out_note(report: &Report) -> Option<String> {
+pub(super) fn left_out_note(report: &BenchReport) -> Option<String> {
     let seconds = |row: &Row| {
         let (network, batch_size) = (Network::of(row), row.number("batch_size"));
         Training { network, batch_size, threads: row.number("threads").max(1) }.candle_seconds()
@@ -191,7 +180,7 @@ mod tests {
     #[test]
     fn a_contender_that_trains_another_way_is_named() {
         let notes = |network, losses: [(&str, f64); 3]| {
-            let mut report = Report::new("bench", Host::look(), Values::new());
+            let mut report = BenchReport::new("bench", Host::look(), Values::new());
             let row = |(contender, loss): (&str, f64)| {
                 let mut row = Row::new(values([("network", network)]), contender);
                 row.facts.insert("warm_up_losses".into(), json!(vec![loss; 14]));
@@ -210,7 +199,7 @@ mod tests {
     #[test]
     fn long_steps_without_candle_are_named() {
         let note = |rows: &[(usize, &str)]| {
-            let mut report = Report::new("bench", Host::look(), Values::new());
+            let mut report = BenchReport::new("bench", Host::look(), Values::new());
             let row = |&(batch_size, contender): &(usize, &str)| {
                 let place = values([("network", json!("resnet50-224"))]);
                 let sizes = values([("batch_size", batch_size), ("threads", 1)]);

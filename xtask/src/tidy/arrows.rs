@@ -9,7 +9,7 @@ use cargo_metadata::{Dependency, DependencyKind};
 /// ours.
 fn allowed(package: &str) -> Option<&'static [&'static str]> {
     Some(match short(package) {
-        "memory" | "datasets" | "testkit" | "softgpu" | "runlog" => &[],
+        "memory" | "datasets" | "testkit" | "softgpu" | "runlog" | "plot" => &[],
         "nn" | "optim" => &["memory"],
         "models" => &["nn"],
         "dist" => &["memory", "nn", "optim"],
@@ -18,9 +18,9 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "candelabrum" => {
             &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "runlog", "train"]
         }
-        "cli" => &["dist", "runlog"],
+        "cli" => &["dist", "plot", "runlog"],
         "bench-player" => &["candelabrum"],
-        "xtask" => &["softgpu"],
+        "xtask" => &["plot", "softgpu"],
         _ => return None,
     })
 }

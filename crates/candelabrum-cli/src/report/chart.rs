@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use candelabrum_plot::{Axis, Frame, Grid, Scale, number, path};
 use maud::{Markup, html};
 
-use super::svg::{Frame, chip, classes, path};
-use crate::plot::{Axis, Scale, number};
+use super::colour::{chip, classes};
 
-const FRAME: Frame = Frame::new(290.0);
+const FRAME: Frame =
+    Frame { width: 640.0, height: 290.0, left: 62.0, right: 626.0, top: 10.0, bottom: 250.0 };
 
 /// Lines are marked with dots where they have so few points.
 const DOTS: usize = 60;
@@ -53,7 +54,6 @@ impl Chart {
             let up = y.place(point.1)?.clamp(-10.0, 10.0);
             Some(FRAME.place(x.place(point.0)?, up))
         };
-        let down = |value| y.place(value).map(|up| FRAME.place(0.0, up).1);
         let across = |value| x.place(value).map(|across| FRAME.place(across, 0.0).0);
         let bottom = FRAME.bottom;
         let is_logarithmic = y.scale == Scale::Logarithmic;
@@ -74,22 +74,7 @@ impl Chart {
                         rect x=(FRAME.left - 4.0) y=(FRAME.top - 4.0) width=(FRAME.right - FRAME.left + 8.0)
                             height=(bottom - FRAME.top + 8.0) {}
                     } }
-                    g.grid {
-                        @for (tick, label) in y.ticks.iter().zip(y.labels()) {
-                            @if let Some(at) = down(*tick) {
-                                path d=(format!("M{} {at:.1}H{}", FRAME.left, FRAME.right)) {}
-                                text.y x=(FRAME.left - 8.0) y=(format!("{:.1}", at + 4.0)) { (label) }
-                            }
-                        }
-                        @for (tick, label) in x.ticks.iter().zip(x.labels()) {
-                            @if let Some(at) = across(*tick) {
-                                path d=(format!("M{at:.1} {bottom}v5")) {}
-                                text.x x=(format!("{at:.1}")) y=(bottom + 18.0) { (label) }
-                            }
-                        }
-                        text.x.axis x=(FRAME.place(0.5, 0.0).0) y=(FRAME.height - 5.0) { (self.x) }
-                    }
-                    path.frame d=(format!("M{} {}H{}", FRAME.left, FRAME.bottom, FRAME.right)) {}
+                    (FRAME.axes(&x, &y, &self.x, Grid::Across))
                     g clip-path=(format!("url(#{clip})")) {
                         @for line in &self.lines { @for (at, text) in &line.marks {
                             @if let Some(at) = across(*at) {

@@ -3,8 +3,8 @@
 use candelabrum_runlog::{Stamped, duration_in_words};
 use maud::{Markup, html};
 
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::chip;
 use crate::entries::entries;
 
 /// The most entries of a run that are shown, from its beginning and its end.

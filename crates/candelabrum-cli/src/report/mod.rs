@@ -15,6 +15,7 @@ use self::page::page;
 use crate::state::now;
 
 mod chart;
+mod colour;
 mod curves;
 mod events;
 mod load;
@@ -23,11 +24,10 @@ mod phases;
 mod settings;
 mod strategies;
 mod summary;
-mod svg;
 
 /// The options of `candelabrum report`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReportArgs {
     /// The directories of the runs' logs. Tables compare every run with the first
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
@@ -50,7 +50,7 @@ enum Open {
     No,
 }
 
-impl Args {
+impl ReportArgs {
     /// Refuses options that do not fit together.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Args {
     clippy::print_stderr,
     reason = "a command-line program talks to its user"
 )]
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &ReportArgs) -> Result<()> {
     let runs = load(&args.dirs, &args.names, now())?;
     let text = page(&runs, now());
     fs::write(&args.output, &text)?;

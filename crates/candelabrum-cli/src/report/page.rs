@@ -4,9 +4,9 @@ use candelabrum_runlog::duration_in_words;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Chart;
+use super::colour::chip;
 use super::curves::{Curves, curves};
 use super::load::Loaded;
-use super::svg::chip;
 use super::{events, phases, settings, strategies, summary};
 
 /// The page about these runs, made at a Unix time.

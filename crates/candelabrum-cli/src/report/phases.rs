@@ -1,11 +1,11 @@
 //! Where the time of a step goes: stacked bars over the epochs, and a table of shares.
 
+use candelabrum_plot::{Axis, Frame, Grid, Scale, number, percent};
 use candelabrum_runlog::{EpochEnd, Run, names};
 use maud::{Markup, html};
 
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::{Frame, chip};
-use crate::plot::{Axis, Scale, number, percent};
 
 /// The phases in the order of a step, with what they are called.
 const PHASES: [&str; 6] =
@@ -14,7 +14,8 @@ const PHASES: [&str; 6] =
 /// The most bars of a picture. More epochs are averaged in groups.
 const MOST_BARS: usize = 40;
 
-const FRAME: Frame = Frame::new(230.0);
+const FRAME: Frame =
+    Frame { width: 640.0, height: 230.0, left: 62.0, right: 626.0, top: 10.0, bottom: 190.0 };
 
 /// The seconds of one step by phase, averaged over some epochs.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,24 +55,18 @@ pub(super) fn section(runs: &[Loaded]) -> Option<Markup> {
 }
 
 fn picture(bars: &[Bar], axis: &Axis, name: &str) -> Markup {
-    let bottom = FRAME.bottom;
     let slot = (FRAME.right - FRAME.left) / bars.len().max(1) as f64;
     let width = (slot * 0.72).clamp(1.0, 48.0);
     let down = |value: f64| axis.place(value).map(|up| FRAME.place(0.0, up).1);
     // A label needs about 40 units.
     let every = (40.0 / slot).ceil().max(1.0) as usize;
+    let labelled = bars.iter().enumerate().step_by(every);
+    let epochs_below =
+        Axis::of_things(bars.len().max(1), labelled.map(|(i, bar)| (i, bar.first.to_string())));
     html! {
         svg viewBox=(FRAME.view_box()) role="img"
             aria-label=(format!("Where the time of a step goes: {name}")) {
-            g.grid {
-                @for (tick, label) in axis.ticks.iter().zip(axis.labels()) {
-                    @if let Some(at) = down(*tick) {
-                        path d=(format!("M{} {at:.1}H{}", FRAME.left, FRAME.right)) {}
-                        text.y x=(FRAME.left - 8.0) y=(format!("{:.1}", at + 4.0)) { (label) }
-                    }
-                }
-                text.x.axis x=(FRAME.place(0.5, 0.0).0) y=(FRAME.height - 5.0) { "epoch" }
-            }
+            (FRAME.axes(&epochs_below, axis, "epoch", Grid::Across))
             @for (i, bar) in bars.iter().enumerate() {
                 @let middle = FRAME.left + (i as f64 + 0.5) * slot;
                 @for (phase, from, to) in stack(bar) {
@@ -83,11 +78,7 @@ fn picture(bars: &[Bar], axis: &Axis, name: &str) -> Markup {
                         }
                     }
                 }
-                @if i % every == 0 {
-                    text.tick x=(format!("{middle:.1}")) y=(bottom + 18.0) { (bar.first) }
-                }
             }
-            path.frame d=(format!("M{} {}H{}", FRAME.left, FRAME.bottom, FRAME.right)) {}
         }
     }
 }

@@ -31,14 +31,14 @@ pub(super) fn section(runs: &[Loaded]) -> Markup {
 }
 
 /// A setting's name, and its value in each run.
-type Row = (String, Vec<String>);
+type Setting = (String, Vec<String>);
 
-fn table(runs: &[Loaded], rows: &[Row]) -> Markup {
+fn table(runs: &[Loaded], rows: &[Setting]) -> Markup {
     html! {
         div.wide { table.settings {
             thead { tr {
                 th { "setting" }
-                @for (i, run) in runs.iter().enumerate() { th.run { (super::svg::chip(i)) (run.name) } }
+                @for (i, run) in runs.iter().enumerate() { th.run { (super::colour::chip(i)) (run.name) } }
             } }
             tbody { @for (name, values) in rows { tr {
                 th { (name) }
@@ -48,7 +48,7 @@ fn table(runs: &[Loaded], rows: &[Row]) -> Markup {
     }
 }
 
-fn same_in_all(rows: &[Row]) -> Markup {
+fn same_in_all(rows: &[Setting]) -> Markup {
     html! {
         // Two tables beside each other are shorter than a long one.
         div.beside { @for half in rows.chunks(rows.len().div_ceil(2).max(4)) {
@@ -60,7 +60,7 @@ fn same_in_all(rows: &[Row]) -> Markup {
 }
 
 /// A row for each setting of any run. A run without it has an empty text.
-fn rows(runs: &[Loaded]) -> Vec<Row> {
+fn rows(runs: &[Loaded]) -> Vec<Setting> {
     let of_runs: Vec<BTreeMap<String, String>> =
         runs.iter().map(|run| run.run.settings().map(all).unwrap_or_default()).collect();
     let mut names: Vec<&String> = of_runs.iter().flat_map(BTreeMap::keys).collect();

@@ -1,12 +1,12 @@
 //! What each strategy of a run sent, and what it kept back.
 
+use candelabrum_plot::{bytes, mean, number};
 use candelabrum_runlog::{EpochEnd, Run, names};
 use maud::{Markup, html};
 
 use super::chart::Chart;
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::chip;
-use crate::plot::{bytes, number};
 
 /// The epochs of one strategy.
 #[derive(Debug, PartialEq)]
@@ -70,20 +70,14 @@ fn figures(run: &Run) -> Vec<Figures> {
         }
     }
     let of = |(name, ends): (String, Vec<&EpochEnd>)| {
-        let mean = |value: &str| {
-            let values: Vec<f64> = ends.iter().filter_map(|end| finite(end, value)).collect();
-            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-        };
-        let residual = ends.iter().rev().find_map(|end| finite(end, names::RESIDUAL_NORM));
+        let mean = |value: &str| mean(ends.iter().filter_map(|end| end.values.get(value).copied()));
+        let residuals = ends.iter().rev().filter_map(|end| end.values.get(names::RESIDUAL_NORM));
+        let residual = residuals.copied().find(|value| value.is_finite());
         let (sent, received) =
             (mean(names::BYTES_SENT_PER_STEP), mean(names::BYTES_RECEIVED_PER_STEP));
         Figures { name, epochs: ends.len(), sent, received, residual }
     };
     all.into_iter().map(of).collect()
-}
-
-fn finite(end: &EpochEnd, name: &str) -> Option<f64> {
-    end.values.get(name).copied().filter(|value| value.is_finite())
 }
 
 #[cfg(test)]

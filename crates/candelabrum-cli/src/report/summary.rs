@@ -1,12 +1,12 @@
 //! The table at the top: what each run was and how it went, compared with the first run.
 
+use candelabrum_plot::{bytes, mean, number};
 use candelabrum_runlog::{Run, Series, duration_in_words, names};
 use jiff::Timestamp;
 use maud::{Markup, html};
 
+use super::colour::chip;
 use super::load::Loaded;
-use super::svg::chip;
-use crate::plot::{bytes, number};
 
 /// Smoothing of the loss at the end: over this share of its points.
 const SMOOTHING: f64 = 0.02;
@@ -37,7 +37,7 @@ enum Compared {
 }
 
 /// A row: its name, and for each run a text and, for comparison, a number.
-struct Row {
+struct SummaryRow {
     name: String,
     cells: Vec<(String, Option<f64>)>,
     compared: Compared,
@@ -73,7 +73,7 @@ pub(super) fn section(runs: &[Loaded]) -> Markup {
 }
 
 /// How a run's value compares with that of the first.
-fn comparison(row: &Row, run: usize) -> Option<String> {
+fn comparison(row: &SummaryRow, run: usize) -> Option<String> {
     let [first, value] = [row.cells.first()?.1?, row.cells.get(run)?.1?];
     match row.compared {
         _ if run == 0 => None,
@@ -94,8 +94,8 @@ fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.*e}", digits - 1).parse().unwrap_or(value)
 }
 
-fn rows(runs: &[Loaded]) -> Vec<Row> {
-    let row = |name: &str, compared, cell: &dyn Fn(&Loaded) -> (String, Option<f64>)| Row {
+fn rows(runs: &[Loaded]) -> Vec<SummaryRow> {
+    let row = |name: &str, compared, cell: &dyn Fn(&Loaded) -> (String, Option<f64>)| SummaryRow {
         name: name.to_owned(),
         cells: runs.iter().map(cell).collect(),
         compared,
@@ -123,18 +123,18 @@ fn rows(runs: &[Loaded]) -> Vec<Row> {
         (loss.map(number).unwrap_or_default(), loss)
     }));
     rows.extend(evaluations(runs));
-    let mean = |name: &'static str, kinds: &'static [&str]| {
+    let mean_of = |name: &'static str, kinds: &'static [&str]| {
         move |run: &Run| {
             let series = kinds.iter().find_map(|kind| run.series.get(&format!("{kind}/{name}")))?;
-            mean(series)
+            mean(series.points().iter().map(|point| point.value))
         }
     };
-    let rate = mean(names::SAMPLES_PER_SECOND, &["epoch", "train"]);
+    let rate = mean_of(names::SAMPLES_PER_SECOND, &["epoch", "train"]);
     rows.push(ratio("samples per second", number, &rate));
     rows.push(ratio(
         "sent per step",
         bytes,
-        &mean(names::BYTES_SENT_PER_STEP, &["epoch", "train"]),
+        &mean_of(names::BYTES_SENT_PER_STEP, &["epoch", "train"]),
     ));
     rows.push(text("resumes", &resumes));
     rows.push(text("checkpoints", &checkpoints));
@@ -144,7 +144,7 @@ fn rows(runs: &[Loaded]) -> Vec<Row> {
 }
 
 /// The best and the last value of every evaluated metric.
-fn evaluations(runs: &[Loaded]) -> Vec<Row> {
+fn evaluations(runs: &[Loaded]) -> Vec<SummaryRow> {
     let all = runs.iter().flat_map(|run| run.run.series.keys());
     let mut names: Vec<&str> = all.filter_map(|name| name.strip_prefix("evaluation/")).collect();
     names.sort_unstable();
@@ -167,7 +167,7 @@ fn evaluations(runs: &[Loaded]) -> Vec<Row> {
             Some((_, last)) => (number(last.value), Some(last.value)),
             None => (String::new(), None),
         };
-        let row = |name: String, cells| Row { name, cells, compared: Compared::Difference };
+        let row = |name: String, cells| SummaryRow { name, cells, compared: Compared::Difference };
         rows.push(row(format!("{which} {name} of evaluations"), runs.iter().map(best).collect()));
         rows.push(row(format!("last {name} of evaluations"), runs.iter().map(last).collect()));
     }
@@ -184,12 +184,6 @@ fn more_is_better(name: &str) -> bool {
 fn final_loss(series: &Series) -> Option<f64> {
     let smoothed = series.smoothed(series.points().len() as f64 * SMOOTHING);
     smoothed.iter().rev().find(|point| point.value.is_finite()).map(|point| point.value)
-}
-
-fn mean(series: &Series) -> Option<f64> {
-    let finite: Vec<f64> =
-        series.points().iter().map(|point| point.value).filter(|value| value.is_finite()).collect();
-    (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
 }
 
 /// `3 of 10`.
@@ -248,7 +242,7 @@ mod tests {
     fn values_are_compared_with_the_first_run() {
         let row = |compared, values: &[Option<f64>]| {
             let cells = values.iter().map(|value| (String::new(), *value)).collect();
-            let row = Row { name: String::new(), cells, compared };
+            let row = SummaryRow { name: String::new(), cells, compared };
             (1..values.len()).map(|run| comparison(&row, run)).collect::<Vec<_>>()
         };
         let text = |text: &str| Some(text.to_owned());

@@ -41,7 +41,7 @@ one that cannot be executed.";
 /// then goes on from the last one.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = "With --help: more about each option, and examples.")]
-pub struct Args {
+pub struct RunArgs {
     /// The number of workers, or `auto` for one per core [default: 1; on several hosts one per slot]
     ///
     /// On several hosts `auto` is one per slot of the hostfile. In a Slurm allocation the default

@@ -10,7 +10,7 @@ use std::path::absolute;
 use candelabrum_dist::launch::{Capture, Ended, Job, Output, Signals, unique_job, vars};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::args::{Args, PrefixKind, Workers};
+use super::args::{PrefixKind, RunArgs, Workers};
 use super::failure::{Failure, Result};
 use super::hostfile::{self, Host, place, slots};
 use super::launchers::{Kind, Launcher, Request};
@@ -41,7 +41,7 @@ const MASTER_PORT: &str = "MASTER_PORT";
 /// A job on several hosts.
 #[derive(Debug)]
 pub(super) struct Elsewhere<'a> {
-    args: &'a Args,
+    args: &'a RunArgs,
     launcher: Launcher,
     /// `None`: the launcher knows the hosts.
     hosts: Option<Vec<Host>>,
@@ -49,14 +49,14 @@ pub(super) struct Elsewhere<'a> {
 }
 
 /// A command line with the variables that it needs.
-struct Line {
+struct CommandLine {
     variables: Vec<(&'static str, String)>,
     arguments: Vec<OsString>,
 }
 
 impl<'a> Elsewhere<'a> {
     /// The job that the options describe, by this launcher.
-    pub(super) fn new(args: &'a Args, launcher: Launcher) -> Result<Self> {
+    pub(super) fn new(args: &'a RunArgs, launcher: Launcher) -> Result<Self> {
         for (is_given, option) in [
             (args.show.is_some(), "--show"),
             (args.quiet_ranks, "--quiet-ranks"),
@@ -172,7 +172,7 @@ impl<'a> Elsewhere<'a> {
         )))
     }
 
-    fn line(&self, attempt: usize) -> Result<Line> {
+    fn line(&self, attempt: usize) -> Result<CommandLine> {
         let Self { args, launcher, hosts, .. } = self;
         let folder = match &args.log_dir {
             Some(log_dir) => {
@@ -200,7 +200,7 @@ impl<'a> Elsewhere<'a> {
             command: &args.command,
         };
         let arguments = launcher.arguments(&request)?;
-        Ok(Line { variables, arguments })
+        Ok(CommandLine { variables, arguments })
     }
 
     /// The variables that differ from this program's own environment.
@@ -230,7 +230,7 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-impl Line {
+impl CommandLine {
     fn in_words(&self, launcher: &Launcher) -> String {
         let variables =
             self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));

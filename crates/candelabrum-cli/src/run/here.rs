@@ -8,7 +8,7 @@ use candelabrum_dist::launch::{
     Capture, Ended, Job, MAX_WORKERS, Output, RankEnvironment, Signals,
 };
 
-use super::args::{Args, PrefixKind, Workers};
+use super::args::{PrefixKind, RunArgs, Workers};
 use super::failure::{Failure, Result};
 use super::prefix::prefix;
 use super::program;
@@ -18,14 +18,14 @@ use super::settings::{folder, prepared, variables};
 /// A job on this host.
 #[derive(Debug)]
 pub(super) struct Here<'a> {
-    args: &'a Args,
+    args: &'a RunArgs,
     workers: usize,
     output: Output,
 }
 
 impl<'a> Here<'a> {
     /// The job that the options describe.
-    pub(super) fn new(args: &'a Args) -> Result<Self> {
+    pub(super) fn new(args: &'a RunArgs) -> Result<Self> {
         if args.oversubscribe || !args.launcher_arg.is_empty() {
             let what = "--oversubscribe and --launcher-arg are for mpiexec and srun: give \
                         --hostfile or --launcher, too";
@@ -112,7 +112,7 @@ fn cores() -> usize {
 }
 
 /// Where the output goes, without the folder of the attempt.
-fn output(args: &Args, ranks: usize) -> Result<Output> {
+fn output(args: &RunArgs, ranks: usize) -> Result<Output> {
     let shown = match &args.show {
         Some(shown) => shown.clone(),
         None if args.quiet_ranks => RankSet::Are([0].into()),

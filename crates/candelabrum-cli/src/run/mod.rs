@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use candelabrum_dist::launch::{ENDING, Ended, Launch, Outcome, Signals, interrupted_by};
 
-pub use args::Args;
+pub use args::RunArgs;
 
 use args::{LauncherChoice, OnFailure};
 use elsewhere::Elsewhere;
@@ -36,7 +36,7 @@ use settings::folder;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs the job, and returns the exit code of this program.
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &RunArgs) -> ExitCode {
     match start(args) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(failure) => {
@@ -52,7 +52,7 @@ enum Plan<'a> {
     Elsewhere(Elsewhere<'a>),
 }
 
-fn start(args: &Args) -> Result<i32> {
+fn start(args: &RunArgs) -> Result<i32> {
     refuse_to_be_a_rank()?;
     let mut plan = Plan::new(args)?;
     let (workers, least) = (plan.workers(), args.min_workers);
@@ -113,7 +113,7 @@ fn start(args: &Args) -> Result<i32> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(args: &'a Args) -> Result<Self> {
+    fn new(args: &'a RunArgs) -> Result<Self> {
         // In a job step, such as an interactive shell of srun, srun has started this program already.
         let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_in_allocation = is_set("SLURM_JOB_ID") && !is_set("SLURM_STEP_ID");
@@ -183,7 +183,7 @@ fn refuse_to_be_a_rank() -> Result<()> {
     )))
 }
 
-fn make_folder(args: &Args, attempt: usize) -> Result<()> {
+fn make_folder(args: &RunArgs, attempt: usize) -> Result<()> {
     let Some(log_dir) = &args.log_dir else { return Ok(()) };
     let folder = folder(log_dir, attempt);
     create_dir_all(&folder).map_err(|error| {
@@ -192,7 +192,7 @@ fn make_folder(args: &Args, attempt: usize) -> Result<()> {
 }
 
 /// The file with the output of the rank that failed.
-fn where_to_look(args: &Args, attempt: usize, ended: &Ended) -> String {
+fn where_to_look(args: &RunArgs, attempt: usize, ended: &Ended) -> String {
     let (Some(log_dir), Some(rank)) = (&args.log_dir, ended.rank) else { return String::new() };
     let file = folder(log_dir, attempt).join(format!("rank-{rank}.err"));
     format!(" (see {})", file.display())

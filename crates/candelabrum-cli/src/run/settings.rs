@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use candelabrum_dist::launch::{Job, vars};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::args::{Args, StopSignal};
+use super::args::{RunArgs, StopSignal};
 
 /// Gives a job its signals, its grace, and the number of the attempt.
-pub(super) fn prepared(job: Job, args: &Args, attempt: usize) -> Job {
+pub(super) fn prepared(job: Job, args: &RunArgs, attempt: usize) -> Job {
     let job = match stop_signal(args) {
         Some(stop) => job.forward(SIGTERM, stop).forward(SIGHUP, stop),
         None => job,
@@ -17,7 +17,7 @@ pub(super) fn prepared(job: Job, args: &Args, attempt: usize) -> Job {
 }
 
 /// The signal that the user wants the ranks to get instead of SIGTERM.
-pub(super) fn stop_signal(args: &Args) -> Option<i32> {
+pub(super) fn stop_signal(args: &RunArgs) -> Option<i32> {
     Some(match args.stop_signal? {
         StopSignal::Term => SIGTERM,
         StopSignal::Int => SIGINT,
@@ -27,7 +27,7 @@ pub(super) fn stop_signal(args: &Args) -> Option<i32> {
 }
 
 /// The variables that the ranks get from the user's options.
-pub(super) fn variables(args: &Args) -> Vec<(&'static str, String)> {
+pub(super) fn variables(args: &RunArgs) -> Vec<(&'static str, String)> {
     let device = args.device.map(|device| (vars::DEVICE, device.to_string()));
     let threads = args.threads.map(|threads| (vars::THREADS, threads.to_string()));
     device.into_iter().chain(threads).collect()

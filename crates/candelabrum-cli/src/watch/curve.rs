@@ -1,5 +1,6 @@
 //! A curve in the terminal: a chart with dots of braille, and a line of small bars.
 
+use candelabrum_plot::{Axis, Scale, mean, number};
 use candelabrum_runlog::{Point, Series};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -7,8 +8,6 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis as Edge, Block, Chart, Dataset, GraphType, Paragraph};
-
-use crate::plot::{Axis, Scale, number};
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
@@ -39,7 +38,7 @@ pub(super) fn draw(
     let ys = raw.iter().map(|point| point.value);
     let scale = if look.is_logarithmic { Scale::Logarithmic } else { Scale::Linear };
     let axis = Axis::around(ys, scale, (usize::from(inner.height) / 3).clamp(1, 6));
-    let (steps, bounds) = (steps(series.points()), bounds(&axis));
+    let steps = steps(series.points());
     let [raw, smooth] = [raw, smooth].map(|points| pieces(&points, &axis));
 
     let data = |piece, style: Style| {
@@ -57,7 +56,7 @@ pub(super) fn draw(
         .block(block)
         .legend_position(None)
         .x_axis(Edge::default().bounds(steps).labels(below).style(Style::new().dim()))
-        .y_axis(Edge::default().bounds(bounds).labels(labels(&axis)).style(Style::new().dim()));
+        .y_axis(Edge::default().bounds([0.0, 1.0]).labels(labels(&axis)).style(Style::new().dim()));
     frame.render_widget(chart, area);
     if raw.is_empty() {
         frame.render_widget(Paragraph::new(Line::from("no values yet").dim().centered()), inner);
@@ -76,33 +75,21 @@ fn middle([first, last]: [f64; 2]) -> Vec<f64> {
     vec![first, f64::midpoint(first, last), last]
 }
 
-/// The bounds of the vertical axis: the values, or their logarithms.
-fn bounds(axis: &Axis) -> [f64; 2] {
-    match axis.scale {
-        Scale::Linear => [axis.low, axis.high],
-        Scale::Logarithmic => [axis.low.log10(), axis.high.log10()],
-    }
-}
-
 /// Labels at equal distances, since a terminal's chart has no others: the ticks of a linear axis, and of a
 /// logarithmic one as many values at equal ratios.
 fn labels(axis: &Axis) -> Vec<String> {
     if axis.scale == Scale::Linear {
         return axis.labels();
     }
-    let ([low, high], count) = (bounds(axis), axis.ticks.len().clamp(2, 6));
-    let value = |i: usize| 10_f64.powf(low + (high - low) * i as f64 / (count - 1) as f64);
+    let (ratio, count) = (axis.high / axis.low, axis.ticks.len().clamp(2, 6));
+    let value = |i: usize| axis.low * ratio.powf(i as f64 / (count - 1) as f64);
     let short = |value: f64| format!("{value:.1e}").parse().map_or(value.to_string(), number);
     (0..count).map(|i| short(value(i))).collect()
 }
 
-/// The parts of a curve between values that have no place.
+/// The parts of a curve between values that have no place, as steps and shares of the height.
 fn pieces(points: &[Point], axis: &Axis) -> Vec<Vec<(f64, f64)>> {
-    let place = |point: &Point| {
-        axis.place(point.value)?;
-        let value = if axis.scale == Scale::Linear { point.value } else { point.value.log10() };
-        Some((point.step as f64, value))
-    };
+    let place = |point: &Point| Some((point.step as f64, axis.place(point.value)?));
     let has_place = |point: &Point| place(point).is_some();
     let pieces = points.chunk_by(|a, b| has_place(a) == has_place(b));
     pieces
@@ -114,21 +101,24 @@ fn pieces(points: &[Point], axis: &Axis) -> Vec<Vec<(f64, f64)>> {
 /// Small bars of the last values, averaged in groups of equal size to fit the width. A bar of full height
 /// is the largest value.
 pub(super) fn bars(series: &Series, width: usize) -> String {
-    let values: Vec<f64> = series.points().iter().map(|point| point.value).collect();
-    let group = values.len().div_ceil(width.max(1)).max(1);
-    let mean = |group: &[f64]| {
-        let finite: Vec<f64> = group.iter().copied().filter(|value| value.is_finite()).collect();
-        finite.iter().sum::<f64>() / finite.len() as f64
-    };
-    let means: Vec<f64> = values.chunks(group).map(mean).collect();
-    let highest = means.iter().copied().filter(|mean| mean.is_finite()).fold(0.0, f64::max);
-    let bar = |mean: &f64| match mean / highest {
+    let bar = |share: f64| match share {
         share if share.is_finite() && share > 0.0 => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
             [((share * 8.0).ceil() as usize).clamp(1, 8) - 1],
         0.0 => '▁',
         _ => ' ',
     };
-    means.iter().map(bar).collect()
+    shares(series, width).into_iter().map(bar).collect()
+}
+
+/// The means of a series in groups that fit a width, as shares of the largest one. NaN where a group has no
+/// number.
+pub(super) fn shares(series: &Series, width: usize) -> Vec<f64> {
+    let points = series.points();
+    let group = points.len().div_ceil(width.max(1)).max(1);
+    let mean = |group: &[Point]| mean(group.iter().map(|point| point.value));
+    let means: Vec<Option<f64>> = points.chunks(group).map(mean).collect();
+    let highest = means.iter().flatten().copied().fold(0.0, f64::max);
+    means.into_iter().map(|mean| mean.map_or(f64::NAN, |mean| mean / highest)).collect()
 }
 
 #[cfg(test)]
@@ -156,9 +146,9 @@ mod tests {
     #[test]
     fn a_curve_is_interrupted_where_a_value_has_no_place() {
         let points = series(&[1.0, 2.0, f64::NAN, 0.0, 4.0]);
-        let axis = |scale| Axis::around([1.0, 4.0], scale, 3);
+        let axis = |scale| Axis::around([0.0, 1.0, 4.0], scale, 3);
         let linear = pieces(points.points(), &axis(Scale::Linear));
-        assert_eq!(linear, [vec![(0.0, 1.0), (1.0, 2.0)], vec![(3.0, 0.0), (4.0, 4.0)]]);
+        assert_eq!(linear, [vec![(0.0, 0.25), (1.0, 0.5)], vec![(3.0, 0.0), (4.0, 1.0)]]);
         let logarithmic = pieces(points.points(), &axis(Scale::Logarithmic));
         assert_eq!(logarithmic.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }

@@ -25,7 +25,7 @@ const SIZE: Size = Size { width: 100, height: 30 };
 
 /// The options of `candelabrum watch`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct WatchArgs {
     /// The directory of the run's log
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -50,7 +50,7 @@ fn parse_size(text: &str) -> Result<Size, String> {
 /// # Errors
 /// If the log cannot be read, or if there is no terminal.
 #[expect(clippy::print_stdout, reason = "a command-line program talks to its user")]
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &WatchArgs) -> Result<()> {
     let mut dashboard = Dashboard::open(&args.dir)?;
     if args.once {
         let size = args.size.unwrap_or_else(|| match ratatui::crossterm::terminal::size() {

@@ -1,5 +1,6 @@
 //! The picture of a dashboard: what goes where, for small and for large terminals.
 
+use candelabrum_plot::number;
 use candelabrum_runlog::{Run, Series, duration_in_words, names};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -7,9 +8,8 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, LineGauge, Paragraph, Sparkline};
 
-use super::curve::{self, Look, bars};
+use super::curve::{self, Look, bars, shares};
 use crate::entries::entries;
-use crate::plot::number;
 use crate::state::State;
 
 /// From this width on there are two columns.
@@ -177,7 +177,9 @@ fn draw_side(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
     let title = speed_in_words(view).unwrap_or_else(|| "no throughput yet".to_owned());
     let line = Sparkline::default().style(Style::new().fg(Color::Green));
     // Sparklines take whole numbers.
-    let heights = speed_of(view).map(|series| heights(series, area.width)).unwrap_or_default();
+    let shares = speed_of(view).map(|series| shares(series, usize::from(area.width)));
+    let thousandths = |share: f64| (share * 1000.0).max(0.0) as u64;
+    let heights: Vec<u64> = shares.unwrap_or_default().into_iter().map(thousandths).collect();
     let block = headed(Span::from(title).fg(Color::Green).bold());
     frame.render_widget(line.block(block).data(heights), speed);
 
@@ -246,20 +248,6 @@ fn rate_of<'a>(view: &View<'a>) -> Option<&'a Series> {
 
 fn rate_in_words(view: &View<'_>) -> Option<String> {
     Some(format!("learning rate {}", number(rate_of(view)?.last_finite()?.value)))
-}
-
-/// The means of a series in groups that fit a width, in thousandths of the largest one.
-fn heights(series: &Series, width: u16) -> Vec<u64> {
-    let points = series.points();
-    let group = points.len().div_ceil(usize::from(width).max(1)).max(1);
-    let mean = |group: &[candelabrum_runlog::Point]| {
-        let values = group.iter().map(|point| point.value).filter(|value| value.is_finite());
-        let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
-        sum / f64::from(count)
-    };
-    let means: Vec<f64> = points.chunks(group).map(mean).collect();
-    let highest = means.iter().copied().filter(|mean| mean.is_finite()).fold(0.0, f64::max);
-    means.iter().map(|mean| (mean / highest * 1000.0).max(0.0) as u64).collect()
 }
 
 /// A text from a log on one line.

@@ -19,6 +19,20 @@ fn the_code_of_the_failing_rank_is_kept_and_the_others_are_ended() {
 }
 
 #[test]
+fn a_server_that_fails_is_named_by_its_rank() {
+    let script = format!(r#"[ $DMLC_ROLE = server ] && exit 3; {WAIT}"#);
+    let ended = run(["-n", "2", "--servers", "1"]).script(&script).finish().expect(3);
+    ended.says(["error: rank 2 ended with exit status: 3"]);
+}
+
+#[test]
+fn others_may_say_why_they_fail_too() {
+    let script = "[ $CANDELABRUM_RANK = 1 ] && exit 3; sleep 0.1; echo has noticed; exit 4";
+    let ended = run(["-n", "2", "--prefix", "none"]).script(script).finish().expect(3);
+    assert_eq!(ended.says(["error: rank 1 ended with exit status: 3"]).out, "has noticed\n");
+}
+
+#[test]
 fn a_signal_is_128_and_its_number() {
     for (name, number) in [("KILL", 9), ("SEGV", 11), ("ABRT", 6)] {
         let script = format!(

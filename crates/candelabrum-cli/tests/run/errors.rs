@@ -28,6 +28,8 @@ fn wrong_options_are_refused_with_advice() {
     for (options, part) in [
         (&["--workers", "0"][..], "it must be a number above 0, or auto"),
         (&["--workers", "1000"], "one host takes at most 256"),
+        (&["-n", "2", "--servers", "255"], "257 ranks are asked for"),
+        (&["--servers=-1"], "--servers"),
         (&["--min-workers", "3"], "the job begins with 1 workers"),
         (&["-n", "2", "--show", "5"], "--show names rank 5"),
         (&["--grace=-1"], "--grace"),

@@ -59,7 +59,18 @@ fn lines_of_many_ranks_are_never_torn() {
 
 #[test]
 fn ranks_know_their_place() {
-    let script = r#"echo "$CANDELABRUM_RANK of $CANDELABRUM_WORLD_SIZE, $CANDELABRUM_SERVERS, $CANDELABRUM_RESTART""#;
-    let ended = run(["-n", "2", "--servers", "1", "--prefix", "none"]).script(script);
-    assert_eq!(ended.finish().expect(0).lines(), ["0 of 3, 1, 0", "1 of 3, 1, 0", "2 of 3, 1, 0"]);
+    let ours =
+        "$CANDELABRUM_RANK of $CANDELABRUM_WORLD_SIZE, $CANDELABRUM_SERVERS, $CANDELABRUM_RESTART";
+    let of_mxnet = "$DMLC_ROLE $DMLC_NUM_WORKER $DMLC_NUM_SERVER";
+    let ended = run(["-n", "2", "--servers", "1", "--prefix", "none"]);
+    let ended = ended.script(&format!(r#"echo "{ours}: {of_mxnet}, $MINE""#)).env("MINE", "a b");
+    let ended = ended.finish().expect(0);
+    let expected = [
+        "0 of 3, 1, 0: worker 2 1, a b",
+        "1 of 3, 1, 0: worker 2 1, a b",
+        "2 of 3, 1, 0: server 2 1, a b",
+    ];
+    assert_eq!(ended.lines(), expected);
+    let alone = run(["-n", "1", "--prefix", "none"]).script(&format!("echo {of_mxnet}"));
+    assert_eq!(alone.finish().expect(0).lines(), [""]);
 }

@@ -21,7 +21,7 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or any other launcher that sets RANK and WORLD_SIZE.
     Torchrun,
-    /// MXNet's tracker, or `cargo xtask launch`.
+    /// MXNet's tracker.
     Dmlc,
 }
 

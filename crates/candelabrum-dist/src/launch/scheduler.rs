@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// The time between two checks of the connections, and between two attempts to connect.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A rank tries so long to reach the scheduler. `cargo xtask launch` starts none.
+/// A rank tries so long to reach the scheduler.
 const TO_CONNECT: Duration = Duration::from_secs(10);
 
 /// If a rank ends before the others have come, the scheduler waits so long for them.

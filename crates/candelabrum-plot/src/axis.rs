@@ -1,6 +1,6 @@
 //! An axis: the range of values, and the round numbers at its ticks.
 
-use super::number;
+use crate::number;
 
 /// The sizes of values that have a place. The difference of two values, and the step of ticks between
 /// them, must be numbers, too.
@@ -9,7 +9,8 @@ const SMALLEST: f64 = 1e-290;
 
 /// How values lie on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
+    /// By value.
     Linear,
     /// By logarithm. Values that are not positive have no place.
     Logarithmic,
@@ -17,21 +18,21 @@ pub(crate) enum Scale {
 
 /// A range of values with its ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Axis {
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-    pub(crate) scale: Scale,
-    pub(crate) ticks: Vec<f64>,
+pub struct Axis {
+    /// The value at the left or lower end.
+    pub low: f64,
+    /// The value at the other end.
+    pub high: f64,
+    /// How values lie between the ends.
+    pub scale: Scale,
+    /// The values of the ticks, and their texts.
+    pub ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
     /// An axis from a tick below all values to a tick above them. Only finite values count. A
     /// logarithmic axis without a positive value becomes a linear one.
-    pub(crate) fn around(
-        values: impl IntoIterator<Item = f64>,
-        scale: Scale,
-        ticks: usize,
-    ) -> Self {
+    pub fn around(values: impl IntoIterator<Item = f64>, scale: Scale, ticks: usize) -> Self {
         let smallest = if scale == Scale::Linear { -LARGEST } else { SMALLEST };
         let fits = |value: &f64| value.is_finite() && (scale == Scale::Linear || *value > 0.0);
         let values = values.into_iter().filter(fits).map(|value| value.clamp(smallest, LARGEST));
@@ -47,11 +48,34 @@ impl Axis {
     }
 
     /// An axis from the smallest to the largest value, with ticks inside.
-    pub(crate) fn exactly(low: f64, high: f64, ticks: usize) -> Self {
+    pub fn exactly(low: f64, high: f64, ticks: usize) -> Self {
         let [low, high] = [low, high].map(|value| value.clamp(-LARGEST, LARGEST));
         let [low, high] = if differ(low, high) { [low, high] } else { around(low) };
         let step = round_step((high - low) / ticks.max(1) as f64);
-        Self { low, high, scale: Scale::Linear, ticks: multiples(low, high, step) }
+        Self::new([low, high], Scale::Linear, multiples(low, high, step))
+    }
+
+    /// An axis of `count` things, with names at some of them. The first one lies between 0 and 1.
+    pub fn of_things(count: usize, names: impl IntoIterator<Item = (usize, String)>) -> Self {
+        let ticks = names.into_iter().map(|(place, name)| (place as f64 + 0.5, name)).collect();
+        Self { low: 0.0, high: count as f64, scale: Scale::Linear, ticks }
+    }
+
+    /// The same axis with other texts at its ticks.
+    #[must_use]
+    pub fn labelled(mut self, label: impl Fn(f64) -> String) -> Self {
+        self.ticks.iter_mut().for_each(|(tick, text)| *text = label(*tick));
+        self
+    }
+
+    /// The texts of the ticks.
+    pub fn labels(&self) -> Vec<String> {
+        self.ticks.iter().map(|(_, text)| text.clone()).collect()
+    }
+
+    fn new([low, high]: [f64; 2], scale: Scale, ticks: Vec<f64>) -> Self {
+        let ticks = ticks.into_iter().map(|tick| (tick, number(tick))).collect();
+        Self { low, high, scale, ticks }
     }
 
     fn linear(low: f64, high: f64, ticks: usize) -> Self {
@@ -59,7 +83,7 @@ impl Axis {
         let step = round_step((high - low) / ticks.max(1) as f64);
         let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
         let ticks = multiples(low, high, step);
-        Self { low: tidy(low, step), high: tidy(high, step), scale: Scale::Linear, ticks }
+        Self::new([tidy(low, step), tidy(high, step)], Scale::Linear, ticks)
     }
 
     fn logarithmic(low: f64, high: f64, ticks: usize) -> Self {
@@ -67,7 +91,7 @@ impl Axis {
         if decades < 1.0 {
             // Round numbers of the linear axis, at their logarithmic places.
             let mut axis = Self::linear(low, high, ticks);
-            axis.ticks.retain(|tick| *tick > 0.0);
+            axis.ticks.retain(|(tick, _)| *tick > 0.0);
             if axis.low <= 0.0 {
                 axis.low = low;
             }
@@ -85,22 +109,17 @@ impl Axis {
         // A range of few decades need not grow to the next power: 1 to 20 would become 1 to 100.
         let (low, high) = if decades < 3.0 { (low, high) } else { (power(0), power(count)) };
         ticks.retain(|tick| (low..=high).contains(tick));
-        Self { low, high, scale: Scale::Logarithmic, ticks }
+        Self::new([low, high], Scale::Logarithmic, ticks)
     }
 
     /// Where a value lies: 0 at the low end, 1 at the high end. `None` for NaN, infinity, and what a
     /// logarithmic axis does not have.
-    pub(crate) fn place(&self, value: f64) -> Option<f64> {
+    pub fn place(&self, value: f64) -> Option<f64> {
         let position = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Logarithmic => (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln()),
         };
         (value.is_finite() && position.is_finite()).then_some(position)
-    }
-
-    /// The texts of the ticks.
-    pub(crate) fn labels(&self) -> Vec<String> {
-        self.ticks.iter().map(|tick| number(*tick)).collect()
     }
 }
 

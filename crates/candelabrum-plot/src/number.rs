@@ -1,7 +1,7 @@
 //! Numbers as short texts: about four digits, and the same form for equal sizes.
 
 /// A number with about four digits: `0.3412`, `12.5`, `48210`, `3.2e-5`.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let size = value.abs();
     match size {
         _ if value.is_nan() => "NaN".to_owned(),
@@ -27,17 +27,33 @@ fn without_zeros(text: &str) -> &str {
 }
 
 /// A number of bytes: `512 B`, `1.5 kB`, `44.7 MB`.
-pub(crate) fn bytes(value: f64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let (mut value, mut unit) = (value, 0);
+pub fn bytes(value: f64) -> String {
+    in_units(value, &["B", "kB", "MB", "GB", "TB"])
+}
+
+/// A time in seconds: `12 µs`, `1.5 ms`, `100 s`.
+pub fn seconds(value: f64) -> String {
+    in_units(value * 1e9, &["ns", "µs", "ms", "s"])
+}
+
+/// A number of the first unit in the unit that fits. Each unit is a thousand of the one before it.
+fn in_units(mut value: f64, units: &[&str]) -> String {
+    let mut unit = 0;
     while value.abs() >= 1000.0 && unit + 1 < units.len() {
         (value, unit) = (value / 1000.0, unit + 1);
     }
     format!("{} {}", number(value), units[unit])
 }
 
+/// The mean of the finite values, if there is one.
+pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let finite = values.into_iter().filter(|value| value.is_finite());
+    let (sum, count) = finite.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
 /// A share of 1 in percent.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
@@ -77,5 +93,7 @@ mod tests {
             assert_eq!(bytes(value), text);
         }
         assert_eq!(percent(0.12345), "12.3%");
+        assert_eq!((mean([1.0, f64::NAN, 4.0]), mean([f64::INFINITY])), (Some(2.5), None));
+        assert_eq!([1e-5, 0.1, 1e-9, 5000.0].map(seconds), ["10 µs", "100 ms", "1 ns", "5000 s"]);
     }
 }
