@@ -7,10 +7,8 @@
 //! pass first uses the parameter ([`Param::expect`]), so they travel while the next batch is prepared
 //! and earlier layers compute.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -413,14 +411,9 @@ impl StoreOpt {
         let loss = &StepWeight::scaled(loss, share)?;
         let start = Instant::now();
         let params = Arc::clone(gradients.params());
-        let sender = Rc::new(RefCell::new(Sender::new(store, Arc::clone(&params), compression)));
-        let observer = Rc::clone(&sender);
-        let passed = gradients.observed_backward(
-            loss,
-            Box::new(move |unit, bucket| Ok(observer.borrow_mut().take(unit, bucket)?)),
-        );
-        let mut sender =
-            Rc::into_inner(sender).expect("the pass has dropped its observer").into_inner();
+        let mut sender = Sender::new(store, Arc::clone(&params), compression);
+        let mut take = |unit, bucket| Ok(sender.take(unit, bucket)?);
+        let passed = gradients.observed_backward(loss, Some(&mut take));
         let early = sender.taken.len() as u64;
         for (unit, bucket) in sender.taken.drain(..) {
             gradients.put(unit, bucket);

@@ -51,7 +51,7 @@ impl DistOpt {
                 if total.active == 0 {
                     return Ok(None);
                 }
-                opt.step_with(layouts, None, total, &request).map(Some)
+                opt.take_step(layouts, None, total, &request).map(Some)
             })?;
             match end {
                 None => return Ok(steps),

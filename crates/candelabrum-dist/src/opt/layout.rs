@@ -1,8 +1,6 @@
 //! The parameters in units, with a bucket for each unit. There is one layout for each size of units
 //! that recent steps have used.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
@@ -284,27 +282,6 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
 impl Layout {
     pub(super) fn units(&self) -> usize {
         self.gradients.plans().len()
-    }
-
-    /// Runs candle's backward pass from `loss`. `accept` gets the number and the bucket of each unit
-    /// that is complete before the pass ends. `state` is for `accept`, and is returned after the pass
-    /// with the result of the pass.
-    pub(super) fn observed_backward<S: 'static>(
-        &mut self,
-        loss: &Tensor,
-        state: S,
-        mut accept: impl FnMut(&mut S, usize, Flat) -> Result<()> + 'static,
-    ) -> (S, Result<()>) {
-        // The pass owns its observer until it ends, so the state is shared with the pass.
-        let shared = Rc::new(RefCell::new(state));
-        let observer = Rc::clone(&shared);
-        let accept = move |unit, bucket| {
-            let result = accept(&mut observer.borrow_mut(), unit, bucket);
-            result.map_err(candle_core::Error::from)
-        };
-        let result = self.gradients.observed_backward(loss, Box::new(accept));
-        let state = Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
-        (state, result.map_err(Error::from))
     }
 
     /// Sets every gradient to `value`.

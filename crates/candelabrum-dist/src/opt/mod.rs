@@ -4,7 +4,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step of any strategy | `step.rs` |
-//! | units that leave during the backward pass | `dispatcher.rs` |
+//! | units that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `fault.rs` |
 //! | updates that can be undone | `journal.rs` |
 //! | ranks that run out of batches | `join.rs` |
@@ -17,9 +17,9 @@
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps | `figures.rs` |
 
+mod bucket_exchange;
 mod config;
 mod context;
-mod dispatcher;
 mod fault;
 mod figures;
 mod join;
@@ -51,10 +51,10 @@ use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
+use self::bucket_exchange::BucketExchange;
 use self::context::StepContext;
-use self::dispatcher::Dispatcher;
 use self::journal::Journal;
-use self::layout::{Layouts, Place};
+use self::layout::{Layout, Layouts, Place};
 use self::loss_scale::LossScaler;
 use self::recording::Stage;
 use self::request::Request;
@@ -115,6 +115,14 @@ struct Weighted<'a> {
     share: f64,
     /// Whether its loss says that its weight varies.
     varies: bool,
+}
+
+/// What all ranks make of a request.
+enum Agreement {
+    /// The index of the requested strategy, and the way of its units.
+    Possible(usize, Way),
+    /// Every rank gets this error, and the next request may be another one.
+    Refused(Error),
 }
 
 /// The state that differs between ranks.
@@ -295,7 +303,8 @@ impl DistOpt {
             let what = "an accumulation in a step that is recorded".to_owned();
             return Err(Error::Unsupported { what });
         }
-        self.bound(|opt, layouts| {
+        // An error of the pass stays on this rank until the next step, which reports it.
+        let failed = self.bound(|opt, layouts| {
             let (group, used) = (&*opt.group, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
@@ -306,30 +315,30 @@ impl DistOpt {
             if opt.accumulated.take() != Some(place) {
                 layout.gradients.clear();
             }
-            let weight = LossWeight::of(loss);
-            let varies = weight.as_ref().is_some_and(LossWeight::varies);
-            let scaled = opt.weight.add(weight.as_ref());
-            let scaled = scaled.and_then(|share| opt.scaler.scaled(loss, share));
-            let local = scaled.and_then(|scaled| {
-                layout.gradients.backward(&scaled)?;
-                if layout.gradients.met_varying_loss() && !varies {
-                    return Err(Error::UnknownWeight);
-                }
-                layout.complete(&scaled, opt.config.allow_unused)?;
-                if !fault::is_finite(loss)? {
-                    layout.fill(f32::NAN)?;
-                }
-                Ok(())
-            });
-            match local {
-                Ok(()) => opt.accumulated = Some(place),
-                Err(error) => {
-                    opt.fault.get_or_insert(error.clone());
-                    return Ok(Err(error));
-                }
-            }
-            Ok(Ok(()))
-        })?
+            let added = opt.add_gradients(layout, loss);
+            opt.accumulated = added.is_ok().then_some(place);
+            Ok(added.err())
+        })?;
+        let Some(error) = failed else { return Ok(()) };
+        self.fault.get_or_insert(error.clone());
+        Err(error)
+    }
+
+    /// Adds the gradients of `loss` to the buckets of this layout.
+    fn add_gradients(&mut self, layout: &mut Layout, loss: &Tensor) -> Result<()> {
+        let weight = LossWeight::of(loss);
+        let varies = weight.as_ref().is_some_and(LossWeight::varies);
+        let share = self.weight.add(weight.as_ref())?;
+        let scaled = self.scaler.scaled(loss, share)?;
+        layout.gradients.backward(&scaled)?;
+        if layout.gradients.met_varying_loss() && !varies {
+            return Err(Error::UnknownWeight);
+        }
+        layout.complete(&scaled, self.config.allow_unused)?;
+        if !fault::is_finite(loss)? {
+            layout.fill(f32::NAN)?;
+        }
+        Ok(())
     }
 
     /// Makes one model of the ranks' models. Call it before an evaluation, before a checkpoint and
@@ -454,19 +463,14 @@ impl DistOpt {
         })
     }
 
-    fn step(&mut self, loss: &Tensor, request: &Request) -> Result<()> {
-        match self.stage.take() {
-            None => self.step_on(Batch::Loss(loss), request),
-            Some(Stage::Forward(recorder)) => self.record(recorder, loss, request),
-            whole => {
-                self.stage = whole;
-                let what = "a recorded step that calls the optimizer twice".to_owned();
-                Err(Error::Unsupported { what })
-            }
+    /// Takes the step of a rank that has a batch. The loss of a step that is recorded ends the recording
+    /// first.
+    fn step(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
+        if let Batch::Loss(loss) = batch
+            && let Some(stage) = self.stage.take()
+        {
+            return self.record(stage, loss, request);
         }
-    }
-
-    fn step_on(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
         let end = self.bound(|opt, layouts| {
             let weight = match batch {
                 Batch::Loss(loss) => LossWeight::of(loss),
@@ -483,7 +487,7 @@ impl DistOpt {
                 opt.weight.spoil();
             }
             let total = opt.weight.total(&opt.group, opt.config.uneven)?;
-            opt.step_with(layouts, Some(Weighted { batch, share, varies }), total, request)
+            opt.take_step(layouts, Some(Weighted { batch, share, varies }), total, request)
         })?;
         match end {
             StepEnd::Taken | StepEnd::Skipped => Ok(()),
@@ -492,7 +496,7 @@ impl DistOpt {
     }
 
     /// Takes one step in which all ranks count `total`. Without `batch` this rank has none.
-    fn step_with(
+    fn take_step(
         &mut self,
         layouts: &mut Layouts,
         batch: Option<Weighted<'_>>,
@@ -500,8 +504,8 @@ impl DistOpt {
         request: &Request,
     ) -> Result<StepEnd> {
         let (index, way) = match self.agree(request)? {
-            Ok(found) => found,
-            Err(error) => {
+            Agreement::Possible(index, way) => (index, way),
+            Agreement::Refused(error) => {
                 (self.accumulated, self.weight) = (None, StepWeight::default());
                 return Ok(StepEnd::Failed(error));
             }
@@ -509,23 +513,20 @@ impl DistOpt {
         let late = layouts.trained().check(&self.params).err();
         let fault = self.fault.take().or(late);
         let accumulated = self.accumulated.take();
-        let pending = accumulated.is_some();
-        let Self { used, optimizer, config, group, notices, journal, scaler, .. } = self;
+        let Self { used, group, notices, scaler, .. } = self;
         layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
         }
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
-        let step = strategy.steps;
-        let context = StepContext::new(group.clone(), layout, step, request.spars);
-        strategy.prepare(&context)?;
-        notices.extend(strategy.way_through_the_host(&context));
-        let subject = way.subject(step);
-        let is_own = subject == Subject::Parameters;
-        let factor = match is_own {
-            true => self.weight.finish_alone(),
-            false => self.weight.finish(group, total),
+        let context = StepContext::new(group.clone(), layout, strategy.steps, request.spars);
+        notices.extend(strategy.prepare(&context)?);
+        let subject = way.subject(strategy.steps);
+        let averages = subject == Subject::Gradients;
+        let factor = match averages {
+            true => self.weight.finish(group, total),
+            false => self.weight.finish_alone(),
         };
         if total.sum == 0.0 {
             self.params.keep_buffers();
@@ -535,40 +536,51 @@ impl DistOpt {
             ));
             return Ok(StepEnd::Skipped);
         }
-        let (mut wire, mut element) = (Vec::new(), None);
-        if let Way::Wire(way) = &way
-            && !way.is_in_place()
-        {
-            wire = layout.take_wire(way.element, &**group)?;
-            element = Some(way.element);
-        }
-        let needs_weight = pending || !is_own && group.world_size() > 1;
-        let lacks_weight = needs_weight && batch.is_some_and(|batch| !batch.varies);
-        let share = factor * batch.map_or(0.0, |batch| batch.share);
-        let batch = batch.map(|batch| batch.batch);
+        let element = way.separate_type();
+        let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
+        let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
         let rejoin = self.drift != Drift::Nothing;
-        if subject == Subject::Parameters && group.world_size() > 1 {
+        if !averages && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let optimizer = &mut **optimizer;
-        let dispatcher = Dispatcher::new(context, subject, way, wire, scaler.inverse());
-        let step = Step {
-            config,
+        let wire = wire.unwrap_or_default();
+        let mut step = Step {
+            exchange: BucketExchange::new(context, subject, way, wire, scaler.inverse()),
+            config: &self.config,
             layout,
-            optimizer,
-            journal,
-            pending,
+            optimizer: &mut *self.optimizer,
+            journal: &mut self.journal,
+            pending: accumulated.is_some(),
             rejoin,
             factor,
-            share,
-            lacks_weight,
+            share: factor * batch.map_or(0.0, |batch| batch.share),
+            lacks_weight: needs_weight && batch.is_some_and(|batch| !batch.varies),
             scaler,
             notices,
         };
-        let (dispatcher, result) = step.run(dispatcher, batch, fault);
-        if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
-            layout.put_wire(element, dispatcher.wire);
+        let end = step.run(batch.map(|batch| batch.batch), fault);
+        let BucketExchange { wire, figures, .. } = step.exchange;
+        if let Some(element) = element {
+            layout.put_wire(element, wire);
         }
+        let end = self.end_step(index, subject, figures, end)?;
+        if !matches!(end, StepEnd::Failed(_))
+            && let Some(id) = layouts.settle(&*self.group)?
+        {
+            self.used.forget(id);
+        }
+        Ok(end)
+    }
+
+    /// Keeps what a step has changed beside the parameters, or restores it after a failed one.
+    fn end_step(
+        &mut self,
+        index: usize,
+        subject: Subject,
+        figures: StepFigures,
+        result: Result<StepEnd>,
+    ) -> Result<StepEnd> {
+        let strategy = self.used.get_mut(index);
         let taken = matches!(result, Ok(StepEnd::Taken));
         let notice = strategy.end_step(taken);
         if matches!(result, Err(_) | Ok(StepEnd::Failed(_))) {
@@ -576,14 +588,11 @@ impl DistOpt {
             return result;
         }
         self.params.keep_buffers();
-        strategy.figures += dispatcher.figures;
+        strategy.figures += figures;
         strategy.steps += 1;
-        notices.extend(notice);
+        self.notices.extend(notice);
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
-        }
-        if let Some(id) = layouts.settle(&**group)? {
-            used.forget(id);
         }
         result
     }
@@ -593,13 +602,12 @@ impl DistOpt {
         self.layouts.as_ref().map(|layouts| layouts.trained().frozen()).unwrap_or_default()
     }
 
-    /// The index of the requested strategy, and the [`Way`] of its units. If the request is new to
-    /// this rank, all ranks check that it is possible and that they make the same one. The inner
-    /// error is one that all ranks get.
-    fn agree(&mut self, request: &Request) -> Result<Result<(usize, Way)>> {
+    /// The strategy of a request. If the request is new to this rank, all ranks check that it is possible
+    /// and that they make the same one.
+    fn agree(&mut self, request: &Request) -> Result<Agreement> {
         let found = self.used.of(request.option, &request.config);
         if self.agreed.as_ref() == Some(request) {
-            return Ok(found);
+            return Ok(found.into());
         }
         let possible = strategy::check(request.option, request.spars, &request.config);
         let found = possible.and(found);
@@ -622,13 +630,19 @@ impl DistOpt {
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         match check_consistency(&*self.group, &facts) {
             Ok(()) => {}
-            Err(error @ Error::Inconsistent { .. }) => return Ok(Err(error)),
+            Err(error @ Error::Inconsistent { .. }) => return Ok(Agreement::Refused(error)),
             Err(error) => return Err(error),
         }
         if found.is_ok() {
             self.agreed = Some(request.clone());
         }
-        Ok(found)
+        Ok(found.into())
+    }
+}
+
+impl From<Result<(usize, Way)>> for Agreement {
+    fn from(found: Result<(usize, Way)>) -> Self {
+        found.map_or_else(Self::Refused, |(index, way)| Self::Possible(index, way))
     }
 }
 
@@ -643,6 +657,7 @@ impl BackwardAndUpdate for DistOpt {
     ) -> Result<()> {
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
         let frozen = self.frozen();
-        self.step(loss, &Request { option: dist_option, config, spars, sizing, frozen })
+        let request = Request { option: dist_option, config, spars, sizing, frozen };
+        self.step(Batch::Loss(loss), &request)
     }
 }

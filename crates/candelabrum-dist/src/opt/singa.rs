@@ -20,6 +20,7 @@ use candle_core::{DType, Tensor};
 
 use super::DistOpt;
 use super::request::Request;
+use super::step::Batch;
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
@@ -121,6 +122,6 @@ impl DistOpt {
         config: StrategyConfig,
     ) -> Result<()> {
         let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
-        self.step(loss, &Request { option, config, spars, sizing, frozen })
+        self.step(Batch::Loss(loss), &Request { option, config, spars, sizing, frozen })
     }
 }

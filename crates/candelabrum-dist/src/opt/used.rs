@@ -7,6 +7,7 @@ use candelabrum_nn::DistOption;
 use super::StepFigures;
 use super::context::StepContext;
 use crate::Result;
+use crate::comm::ElementType;
 use crate::strategy::{self, Memory, Method, Strategy, StrategyConfig, Subject, Unit, Wire};
 
 /// A strategy that has been used, and its progress.
@@ -57,6 +58,14 @@ impl Way {
         match self {
             Self::Wire(wire) => wire.shows_bad_numbers(),
             Self::Strategy(strategy) => strategy.lock().shows_bad_numbers(),
+        }
+    }
+
+    /// The type in which units are sent, if their buckets have another one.
+    pub(super) fn separate_type(&self) -> Option<ElementType> {
+        match self {
+            Self::Wire(wire) if !wire.is_in_place() => Some(wire.element),
+            _ => None,
         }
     }
 
@@ -148,27 +157,22 @@ impl UsedStrategy {
         self.strategy.clone().map_or(Way::Wire(wire), Way::Strategy)
     }
 
-    /// Allocates memory for the units of a layout, before the first step with them.
-    pub(super) fn prepare(&mut self, context: &StepContext) -> Result<()> {
-        let Some(strategy) = &self.strategy else { return Ok(()) };
+    /// Allocates memory for the units of a layout, before the first step with them. Returns a notice if the
+    /// strategy has no code for the GPU of the parameters, once.
+    pub(super) fn prepare(&mut self, context: &StepContext) -> Result<Option<String>> {
+        let Some(strategy) = &self.strategy else { return Ok(None) };
         if !self.prepared.contains(&context.layout) {
             let units: Vec<Unit<'_>> = (0..context.plans.len()).map(|i| context.unit(i)).collect();
             strategy.lock().prepare(&units, &*context.group)?;
             self.prepared.push(context.layout);
         }
-        Ok(())
-    }
-
-    /// The notice that it has no code for the GPU of the parameters, returned once.
-    pub(super) fn way_through_the_host(&mut self, context: &StepContext) -> Option<String> {
-        let strategy = self.strategy.as_ref()?;
         let on_gpu = context.params.iter().any(|param| !param.var().device().is_cpu());
         if !on_gpu || self.told || strategy.lock().on_gpu().is_some() {
-            return None;
+            return Ok(None);
         }
         self.told = true;
         let name = self.option.name();
-        Some(format!("{name} has no code for GPUs: each unit goes through the host"))
+        Ok(Some(format!("{name} has no code for GPUs: each unit goes through the host")))
     }
 
     /// Counts a step that is not taken because nothing counts in it. Returns its number.

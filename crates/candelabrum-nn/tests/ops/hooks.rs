@@ -1,8 +1,5 @@
 //! Gradient-ready hooks: the buckets that are complete in mid-backward, and their order.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use candelabrum_memory::{ElementType, Flat};
 use candelabrum_nn::layers::{
     BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
@@ -65,14 +62,12 @@ impl Network {
     /// The units that were complete before the end of the pass, in their order, and all gradients.
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
-        let taken = Rc::new(RefCell::new(Vec::new()));
-        let taker = Rc::clone(&taken);
-        let take = move |unit: usize, bucket: Flat| {
-            taker.borrow_mut().push((unit, bucket));
+        let mut taken = Vec::new();
+        let mut take = |unit: usize, bucket: Flat| {
+            taken.push((unit, bucket));
             Ok(())
         };
-        let result = self.gradients.observed_backward(loss, Box::new(take));
-        let taken = taken.take();
+        let result = self.gradients.observed_backward(loss, Some(&mut take));
         let order = taken.iter().map(|(unit, _)| *unit).collect();
         for (unit, bucket) in taken {
             self.gradients.put(unit, bucket);
@@ -289,15 +284,14 @@ fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
     };
     let expected = network.plain(&loss(&network)?)?;
     network.gradients.clear();
-    let kept = Rc::new(RefCell::new(None));
-    let keeper = Rc::clone(&kept);
-    let refuse = move |unit: usize, bucket: Flat| {
-        keeper.replace(Some((unit, bucket)));
+    let mut kept = None;
+    let mut refuse = |unit: usize, bucket: Flat| {
+        kept = Some((unit, bucket));
         candle_core::bail!("no bucket {unit} today")
     };
-    let result = network.gradients.observed_backward(&loss(&network)?, Box::new(refuse));
+    let result = network.gradients.observed_backward(&loss(&network)?, Some(&mut refuse));
     assert!(result.unwrap_err().to_string().contains("no bucket 1 today"));
-    let (unit, bucket) = kept.take().expect("it was complete");
+    let (unit, bucket) = kept.expect("it was complete");
     network.gradients.put(unit, bucket);
     assert_eq!(network.plain(&loss(&network)?)?, expected);
     Ok(())

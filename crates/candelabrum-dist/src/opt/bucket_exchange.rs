@@ -1,7 +1,7 @@
 //! The exchange of a step. Units are sent in order, as soon as they are complete, and their
 //! averages arrive in the same order.
 //!
-//! During the backward pass the dispatcher receives each bucket whose gradients are complete. It
+//! During the backward pass the exchange receives each bucket whose gradients are complete. It
 //! sends the bucket at once if all units before it have been sent. All ranks send the same units in
 //! the same order, whatever the order in which their gradients become complete (Li et al., "PyTorch
 //! Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020).
@@ -25,13 +25,13 @@ use super::fault::{BadGradient, Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
 use super::layout::Layout;
 use super::used::Way;
-use crate::comm::{Announced, Collective, Payload, Pending};
+use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
-/// The state of the exchange.
+/// The exchange of one step.
 #[derive(Debug)]
-pub(super) struct Dispatcher {
+pub(super) struct BucketExchange {
     pub(super) context: StepContext,
     pub(super) subject: Subject,
     pub(super) way: Way,
@@ -56,12 +56,12 @@ pub(super) struct Dispatcher {
     /// The next unit to send.
     next: usize,
     /// The messages under way, in the order in which they left.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<SentBucket>,
 }
 
 /// A message under way.
 #[derive(Debug)]
-struct Flight {
+struct SentBucket {
     unit: usize,
     /// The unit's bucket, unless the bucket itself is the message.
     bucket: Option<Flat>,
@@ -70,7 +70,7 @@ struct Flight {
     pending: Vec<Pending>,
 }
 
-impl Dispatcher {
+impl BucketExchange {
     pub(super) fn new(
         context: StepContext,
         subject: Subject,
@@ -315,11 +315,11 @@ impl Dispatcher {
         let flight = match message {
             Message::InPlace(op) => {
                 let pending = vec![start(op, bucket.into())];
-                Flight { unit, bucket: None, on_device, pending }
+                SentBucket { unit, bucket: None, on_device, pending }
             }
             Message::Payloads(parts) => {
                 let pending = parts.into_iter().map(|(op, payload)| start(op, payload)).collect();
-                Flight { unit, bucket: Some(bucket), on_device, pending }
+                SentBucket { unit, bucket: Some(bucket), on_device, pending }
             }
         };
         flights.push_back(flight);
@@ -342,7 +342,7 @@ impl Dispatcher {
     /// For a bucket on a GPU, the stream of the bucket waits and the host does not.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
         while let Some(flight) = self.flights.pop_front() {
-            let Flight { unit: index, bucket, on_device, pending } = flight;
+            let SentBucket { unit: index, bucket, on_device, pending } = flight;
             let received: Result<Vec<Payload>> = {
                 let _span =
                     tracing::trace_span!(target: "candelabrum::step", "wait", bucket = index)
@@ -393,6 +393,24 @@ impl Dispatcher {
         Ok(None)
     }
 
+    /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
+    /// averages would not show a bad gradient, and strategies that remember gradients.
+    pub(super) fn start_vote(&mut self) -> Result<Pending> {
+        let vote = Payload::from_slice(&[i32::from(self.fault()?.is_some())]);
+        let vote = vote.labelled("the vote on finite gradients").of_step(self.context.step);
+        Ok(self.context.group.start(Collective::AllReduce(ReduceOp::Max), vote))
+    }
+
+    /// The error that follows from the vote; `None` if all ranks' gradients can be used.
+    pub(super) fn check_vote(&mut self, vote: Pending) -> Result<Option<Error>> {
+        if vote.wait()?.as_slice::<i32>()? == [0] {
+            return Ok(None);
+        }
+        let what = || "a vote against the gradients that no rank explains".to_owned();
+        let error = self.spread_fault()?;
+        error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
+    }
+
     /// After an error, returns the buckets under way to the layout, as far as they arrive.
     pub(super) fn recall(&mut self, layout: &mut Layout) {
         for (unit, bucket) in self.complete.iter_mut().enumerate() {
@@ -400,7 +418,7 @@ impl Dispatcher {
                 layout.gradients.put(unit, bucket);
             }
         }
-        while let Some(Flight { unit, bucket, on_device, pending }) = self.flights.pop_front() {
+        while let Some(SentBucket { unit, bucket, on_device, pending }) = self.flights.pop_front() {
             let travelled = pending.into_iter().map(Pending::wait).last();
             let travelled = travelled.and_then(Result::ok).map(Payload::into_flat);
             match (on_device.or(bucket), travelled) {
