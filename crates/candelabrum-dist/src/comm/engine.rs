@@ -51,6 +51,12 @@ pub(super) trait Resource: Send + 'static {
     fn finish(&mut self);
 }
 
+/// The turns of a rank, for a thread that waits for its task.
+pub(super) trait Turns: Send + Sync {
+    /// Carries out tasks until `is_over`, unless another thread does.
+    fn work_until(&self, is_over: &dyn Fn() -> bool);
+}
+
 /// The queue of tasks and the communication thread. Its drop waits until both have ended.
 pub(super) struct Engine<R: Resource> {
     shared: Arc<Shared<R>>,
@@ -138,12 +144,13 @@ impl<R: Resource> Engine<R> {
         &self,
         when: When,
         work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
-    ) -> Ticket<R, T> {
+    ) -> Ticket<T> {
         let (reply, answer) = oneshot::channel();
         let when = if self.shared.any_thread { when } else { When::Soon };
         // An answer that nobody waits for is dropped.
         self.shared.push(when, Box::new(move |resource| drop(reply.send(work(resource)))));
-        Ticket { shared: Arc::clone(&self.shared), answer, when }
+        let turns: Arc<dyn Turns> = self.shared.clone();
+        Ticket { turns, rank: self.shared.rank, answer, when }
     }
 }
 
@@ -300,14 +307,36 @@ impl<R: Resource> Drop for Turn<'_, R> {
     }
 }
 
+impl<R: Resource> Turns for Shared<R> {
+    fn work_until(&self, is_over: &dyn Fn() -> bool) {
+        let mut queue = self.queue.lock();
+        while !is_over() {
+            let turn = if self.any_thread { self.turn(&mut queue) } else { None };
+            let Some(mut turn) = turn else {
+                queue.waiting += 1;
+                self.returned.wait(&mut queue);
+                queue.waiting -= 1;
+                continue;
+            };
+            let task = queue.tasks.pop_front();
+            queue.busy = true;
+            drop(queue);
+            task.into_iter().for_each(|task| turn.work(task.work));
+            drop(turn);
+            queue = self.queue.lock();
+        }
+    }
+}
+
 /// A task that was given to the engine.
-pub(super) struct Ticket<R: Resource, T> {
-    shared: Arc<Shared<R>>,
+pub(super) struct Ticket<T> {
+    turns: Arc<dyn Turns>,
+    rank: usize,
     answer: oneshot::Receiver<Result<T>>,
     when: When,
 }
 
-impl<R: Resource, T> Ticket<R, T> {
+impl<T> Ticket<T> {
     /// When the task is carried out.
     pub(super) fn when(&self) -> When {
         self.when
@@ -320,32 +349,18 @@ impl<R: Resource, T> Ticket<R, T> {
 
     /// The answer, if it is there. An answer is given once.
     pub(super) fn take_if_complete(&mut self) -> Option<Result<T>> {
-        let stopped = || Err(Error::Stopped { rank: self.shared.rank });
-        self.is_complete().then(|| self.answer.try_recv().unwrap_or_else(|_| stopped()))
+        self.is_complete().then(|| self.answer())
     }
 
     /// Waits for the answer. Meanwhile this thread carries out the earlier tasks and the task itself,
     /// unless another thread does.
     pub(super) fn wait(self) -> Result<T> {
-        let shared = &*self.shared;
-        let mut queue = shared.queue.lock();
-        while !self.is_complete() {
-            let turn = if shared.any_thread { shared.turn(&mut queue) } else { None };
-            let Some(mut turn) = turn else {
-                queue.waiting += 1;
-                shared.returned.wait(&mut queue);
-                queue.waiting -= 1;
-                continue;
-            };
-            let task = queue.tasks.pop_front();
-            queue.busy = true;
-            drop(queue);
-            task.into_iter().for_each(|task| turn.work(task.work));
-            drop(turn);
-            queue = shared.queue.lock();
-        }
-        drop(queue);
-        self.answer.try_recv().unwrap_or(Err(Error::Stopped { rank: shared.rank }))
+        self.turns.work_until(&|| self.is_complete());
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<T> {
+        self.answer.try_recv().unwrap_or(Err(Error::Stopped { rank: self.rank }))
     }
 }
 

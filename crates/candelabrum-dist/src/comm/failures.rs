@@ -38,20 +38,24 @@ impl Failure {
 }
 
 /// The place where the operations of a rank end that fail.
-#[derive(Clone)]
 pub(super) struct Failures {
     pub(super) first: Failure,
     pub(super) abort: Arc<dyn Abort>,
     /// Set if another backend uses this one for its operations. It reports their failures itself, because
     /// this one does not know their names.
-    pub(super) leaves_reports: Arc<AtomicBool>,
+    pub(super) leaves_reports: AtomicBool,
     /// Whether a failure has been reported.
-    reported: Arc<AtomicBool>,
+    reported: AtomicBool,
 }
 
 impl Failures {
     pub(super) fn new(first: Failure, abort: Arc<dyn Abort>) -> Self {
-        Self { first, abort, leaves_reports: Arc::default(), reported: Arc::default() }
+        Self {
+            first,
+            abort,
+            leaves_reports: AtomicBool::default(),
+            reported: AtomicBool::default(),
+        }
     }
 
     /// Stores an error that the program gets, and reports it to the other ranks if it is the first one and

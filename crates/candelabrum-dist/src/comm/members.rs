@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use super::collective::Header;
 use super::engine::Resource;
 use super::failures::Failures;
-use super::membership::{Context, Membership, WORLD};
+use super::membership::{Context, Layers, Membership, WORLD};
 use super::stats::Moved;
-use super::transport::{Progress, Transport, no_room};
-use super::underway::Underway;
+use super::transport::{Transport, no_room};
 use super::{Announced, Borrowed, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
@@ -22,7 +21,7 @@ pub(super) struct Members<T> {
     groups: BTreeMap<usize, Member<T>>,
     /// The next group's number.
     next: usize,
-    failures: Failures,
+    failures: Arc<Failures>,
 }
 
 /// A rank's transport and state in one group.
@@ -31,6 +30,7 @@ pub(super) struct Member<T> {
     membership: Membership,
     /// The number of this group's collectives so far.
     sequence: u64,
+    failures: Arc<Failures>,
 }
 
 impl<T: Transport> Members<T> {
@@ -39,29 +39,42 @@ impl<T: Transport> Members<T> {
         transport: T,
         rank: usize,
         world_size: usize,
-        failures: Failures,
+        failures: Arc<Failures>,
     ) -> (Self, Membership) {
         let ranks = (0..world_size).collect();
-        let member = Member::new(transport, WORLD, rank, ranks);
+        let member = Member::new(transport, WORLD, rank, ranks, Arc::clone(&failures));
         let membership = member.membership.clone();
         (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failures }, membership)
     }
 
-    pub(super) fn alloc(&mut self, id: usize, element: ElementType, len: usize) -> Result<Payload> {
-        self.with(id, |member| {
-            member.sequence += 1;
-            let header = Header::of_allocation(member.sequence, element, len);
-            let transport = &mut member.transport;
-            let result = if len.checked_mul(element.size()).is_some() {
-                transport.alloc(header)
-            } else {
-                // The ranks agree on the length, so each of them refuses it. As bytes it is a number.
-                let header = Header::of_allocation(member.sequence, ElementType::U8, len);
-                let agreed = transport.execute(header, Payload::empty());
-                agreed.and_then(|_| Err(no_room(element, len)))
-            };
-            result.map_err(|error| member.membership.explain(error, header, None))
-        })
+    /// The group with this number, for its next operation.
+    pub(super) fn member(&mut self, id: usize) -> Result<&mut Member<T>> {
+        if let Some(error) = self.failures.first.get() {
+            return Err(error);
+        }
+        let what = "an operation of a group that this rank has left";
+        self.groups.get_mut(&id).ok_or_else(|| Error::Unsupported { what: what.to_owned() })
+    }
+
+    /// Runs the operation in group `id`. An all-reduce of a group with `layers` runs in their groups.
+    pub(super) fn run(
+        &mut self,
+        id: usize,
+        layers: Option<Layers>,
+        op: Collective,
+        payload: Payload,
+    ) -> Result<Pending> {
+        let (Some(layers), Collective::AllReduce(op)) = (layers, op) else {
+            return self.member(id)?.begin(op, payload);
+        };
+        let result = self.all_reduce_in_layers(layers, op, payload).inspect_err(|error| {
+            // A rank of another host may wait for this rank, and must not see it leave before it
+            // knows why.
+            if error.is_echo() {
+                self.failures.abort.fail(error);
+            }
+        });
+        Ok(Pending::ready(Ok(result?)))
     }
 
     /// See [`super::Communicator::announce`].
@@ -70,38 +83,6 @@ impl<T: Transport> Members<T> {
             let headers = (*sequence + 1..).zip(next).map(|(number, op)| op.header(number));
             transport.announce(headers.collect());
         }
-    }
-
-    pub(super) fn execute(
-        &mut self,
-        id: usize,
-        op: Collective,
-        payload: Payload,
-    ) -> Result<Payload> {
-        self.with(id, |member| member.execute(op, payload))
-    }
-
-    /// As [`Self::execute`]. A device may still work on numbers in its memory afterwards.
-    pub(super) fn begin(
-        &mut self,
-        id: usize,
-        op: Collective,
-        payload: Payload,
-    ) -> Result<Progress> {
-        let failures = self.failures.clone();
-        self.with(id, |member| match payload.is_on_device() {
-            true => member.begin(op, payload, failures).map(Progress::Underway),
-            false => member.execute(op, payload).map(Progress::Complete),
-        })
-    }
-
-    pub(super) fn execute_in_place(
-        &mut self,
-        id: usize,
-        op: Collective,
-        values: &mut Borrowed<'_>,
-    ) -> Result<()> {
-        self.with(id, |member| member.execute_in_place(op, values))
     }
 
     /// Announces to the other ranks of the groups that this rank refuses an operation because of
@@ -135,7 +116,7 @@ impl<T: Transport> Members<T> {
         key: i64,
     ) -> Result<Option<Membership>> {
         let new = self.next;
-        let made = self.with(id, |member| member.split(new, colour, key))?;
+        let made = self.member(id)?.split(new, colour, key)?;
         self.next += 1;
         Ok(made.map(|member| {
             let membership = member.membership.clone();
@@ -165,89 +146,102 @@ impl<T: Transport> Members<T> {
             self.groups.remove(&id);
         }
     }
-
-    fn with<R>(&mut self, id: usize, work: impl FnOnce(&mut Member<T>) -> Result<R>) -> Result<R> {
-        if let Some(error) = self.failures.first.get() {
-            return Err(error);
-        }
-        let what = "an operation of a group that this rank has left";
-        let member = self.groups.get_mut(&id);
-        let left = || Error::Unsupported { what: what.to_owned() };
-        let result = work(member.ok_or_else(left)?);
-        result.inspect_err(|error| {
-            self.failures.add(error);
-        })
-    }
 }
 
 impl<T: Transport> Member<T> {
-    fn new(transport: T, id: usize, rank: usize, ranks: Arc<[usize]>) -> Self {
+    fn new(
+        transport: T,
+        id: usize,
+        rank: usize,
+        ranks: Arc<[usize]>,
+        failures: Arc<Failures>,
+    ) -> Self {
         let (messages, counters) = (transport.messages(), Arc::default());
         let membership = Membership { id, rank, ranks, counters, messages };
-        Self { transport, membership, sequence: 0 }
+        Self { transport, membership, sequence: 0, failures }
     }
 
-    fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
-        if !self.transport.takes_device_memory() {
-            payload.check_on_host()?;
-        }
-        let header = Header::of(self.sequence + 1, op, &payload);
-        let label = payload.label().cloned();
-        let moved = Moved::of(&payload, self.membership.rank);
-        self.transfer(header, label.as_ref(), |transport| {
-            let result = transport.execute(header, payload)?;
-            let moved = moved.to(&result);
-            Ok((result, moved))
-        })
+    /// Allocates memory, see [`super::Communicator::alloc`].
+    pub(super) fn alloc(&mut self, element: ElementType, len: usize) -> Result<Payload> {
+        self.sequence += 1;
+        let header = Header::of_allocation(self.sequence, element, len);
+        let result = if len.checked_mul(element.size()).is_some() {
+            self.transport.alloc(header)
+        } else {
+            // The ranks agree on the length, so each of them refuses it. As bytes it is a number.
+            let header = Header::of_allocation(self.sequence, ElementType::U8, len);
+            let agreed = self.transport.execute(header, Payload::empty());
+            agreed.and_then(|_| Err(no_room(element, len)))
+        };
+        result.map_err(|error| self.failed(error, header, None))
     }
 
-    fn begin(&mut self, op: Collective, payload: Payload, failures: Failures) -> Result<Pending> {
-        if !self.transport.takes_device_memory() {
-            payload.check_on_host()?;
+    /// Runs the next operation. A device may still work on numbers in its memory afterwards.
+    fn begin(&mut self, op: Collective, payload: Payload) -> Result<Pending> {
+        if !payload.is_on_device() || !self.transport.takes_device_memory() {
+            return Ok(Pending::ready(Ok(self.execute(op, payload)?)));
         }
-        let header = Header::of(self.sequence + 1, op, &payload);
+        self.sequence += 1;
+        let header = Header::of(self.sequence, op, &payload);
         let (label, membership) = (payload.label().cloned(), self.membership.clone());
         let moved = Moved::of(&payload, membership.rank);
+        let failures = Arc::clone(&self.failures);
         let context = Arc::new(Context { membership, header, label, failures });
         let start = Instant::now();
-        self.sequence += 1;
-        let inner = self.transport.begin(header, payload, &context);
-        let inner = inner.map_err(|error| context.explain(error))?;
-        Ok(Pending::new(Underway { inner, context, moved, start }))
+        match self.transport.begin(header, payload, &context) {
+            Ok(work) => Ok(Pending::on_device(work, context, moved, start)),
+            Err(error) => Err(context.fail(context.explain(error))),
+        }
     }
 
-    fn execute_in_place(&mut self, op: Collective, values: &mut Borrowed<'_>) -> Result<()> {
+    /// Runs the next operation to its end.
+    pub(super) fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
+        if !self.transport.takes_device_memory()
+            && let Err(error) = payload.check_on_host()
+        {
+            let error = error.into();
+            self.failures.add(&error);
+            return Err(error);
+        }
+        self.sequence += 1;
+        let header = Header::of(self.sequence, op, &payload);
+        let label = payload.label().cloned();
+        let moved = Moved::of(&payload, self.membership.rank);
+        let _span = span(header, label.as_ref()).entered();
+        let start = Instant::now();
+        match self.transport.execute(header, payload) {
+            Ok(result) => {
+                self.membership.count(op, moved.to(&result), start.elapsed());
+                Ok(result)
+            }
+            Err(error) => Err(self.failed(error, header, label.as_ref())),
+        }
+    }
+
+    /// Runs the next operation on numbers in the caller's memory.
+    pub(super) fn execute_in_place(
+        &mut self,
+        op: Collective,
+        values: &mut Borrowed<'_>,
+    ) -> Result<()> {
+        self.sequence += 1;
         let (element, len) = (values.element_type(), values.len());
-        let header =
-            Header { op, tag: 0, ..Header::of_allocation(self.sequence + 1, element, len) };
+        let header = Header { op, tag: 0, ..Header::of_allocation(self.sequence, element, len) };
         let bytes = len * element.size();
         let moved = Moved { input: bytes, output: bytes, own: 0 };
-        self.transfer(header, None, |transport| {
-            transport.execute_in_place(header, values).map(|()| ((), moved))
-        })
+        let _span = span(header, None).entered();
+        let start = Instant::now();
+        let result = self.transport.execute_in_place(header, values);
+        result.map_err(|error| self.failed(error, header, None))?;
+        self.membership.count(op, moved, start.elapsed());
+        Ok(())
     }
 
-    /// Carries out the next operation. `work` returns the result and the bytes that were moved.
-    fn transfer<R>(
-        &mut self,
-        header: Header,
-        label: Option<&Label>,
-        work: impl FnOnce(&mut T) -> Result<(R, Moved)>,
-    ) -> Result<R> {
-        self.sequence += 1;
-        let Header { op, element, len, .. } = header;
-        let start = Instant::now();
-        let _span = tracing::debug_span!(
-            target: "candelabrum::comm", "transfer",
-            op = op.name(), bytes = len * element.size(), label = label.map(Label::text)
-        )
-        .entered();
-        let result = work(&mut self.transport);
-        let result = result.map(|(result, moved)| {
-            self.membership.count(op, moved, start.elapsed());
-            result
-        });
-        result.map_err(|error| self.membership.explain(error, header, label))
+    /// The error of an operation, for the program. It is stored and reported.
+    fn failed(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+        let error = self.membership.explain(error, header, label);
+        self.failures.add(&error);
+        error
     }
 
     fn refuse(&mut self, op: Collective) -> Result<()> {
@@ -267,12 +261,24 @@ impl<T: Transport> Member<T> {
             (0..ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
         members.sort_by_key(|rank| wishes[3 * rank + 2]);
         let members = colour.map(|_| members);
-        let Some(transport) = self.transport.split(members.as_deref())? else { return Ok(None) };
+        let transport = self.transport.split(members.as_deref()).inspect_err(|error| {
+            self.failures.add(error);
+        })?;
+        let Some(transport) = transport else { return Ok(None) };
         let members = members.unwrap_or_default();
         let rank = members.iter().position(|member| member == own).unwrap_or(0);
         let ranks = members.iter().map(|&member| ranks[member]).collect();
-        Ok(Some(Self::new(transport, id, rank, ranks)))
+        Ok(Some(Self::new(transport, id, rank, ranks, Arc::clone(&self.failures))))
     }
+}
+
+/// The span of an operation in the timeline.
+fn span(header: Header, label: Option<&Label>) -> tracing::Span {
+    let Header { op, element, len, .. } = header;
+    tracing::debug_span!(
+        target: "candelabrum::comm", "transfer",
+        op = op.name(), bytes = len * element.size(), label = label.map(Label::text)
+    )
 }
 
 impl<T: Transport> Resource for Members<T> {

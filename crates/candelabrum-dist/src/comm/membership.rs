@@ -50,12 +50,25 @@ impl Membership {
     }
 }
 
+/// The groups of an all-reduce over several hosts, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    /// All ranks.
+    pub(super) flat: usize,
+    /// The ranks of this host.
+    pub(super) host: usize,
+    /// The ranks with this rank's place on each host, if this rank exchanges data with other hosts.
+    pub(super) across: Option<usize>,
+    /// Whether all hosts have equally many ranks.
+    pub(super) even: bool,
+}
+
 /// The data by which an operation is named in an error, and the place where the error is stored.
 pub(crate) struct Context {
     pub(super) membership: Membership,
     pub(super) header: Header,
     pub(super) label: Option<Label>,
-    pub(super) failures: Failures,
+    pub(super) failures: Arc<Failures>,
 }
 
 impl Context {

@@ -10,20 +10,16 @@ use std::time::{Duration, Instant};
 
 use candelabrum_memory::Flat;
 
-use super::answer::Answer;
 use super::collective::Header;
 use super::engine::{Engine, Resource, When};
 use super::failures::{Abort, Failure, Failures};
-use super::layers::Layers;
 use super::members::Members;
-use super::membership::Membership;
-use super::pending::Started;
+use super::membership::{Context, Layers, Membership};
+use super::message::{Message, MessageOwner};
 use super::stats::Moved;
-use super::transport::{Progress, Transport};
-use super::wait::{Load, Wait};
+use super::transport::Transport;
 use super::{
-    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload,
-    Pending,
+    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending,
 };
 use crate::{Error, Result};
 
@@ -45,13 +41,15 @@ struct Common<T: Transport> {
     world_size: usize,
     takes_device_memory: bool,
     deadline: Duration,
-    failures: Failures,
+    failures: Arc<Failures>,
     engine: Engine<Members<T>>,
 }
 
-impl<T: Transport> Common<T> {
-    /// Gives the communication thread a turn, in which the transport can tell the others of a failure, if
-    /// only a thread with the turn can.
+impl<T: Transport> MessageOwner for Common<T> {
+    fn progress(&self) {
+        self.engine.run_if_idle(Members::progress);
+    }
+
     fn wake(&self) {
         drop(self.engine.begin(When::Soon, |_| Ok(())));
     }
@@ -82,10 +80,10 @@ impl<T: Transport> Threaded<T> {
         let (engine, made) = Engine::start(move || {
             let first = Failure::default();
             let Connected { transport, rank, world_size, deadline, abort } = connect(&first)?;
-            let failures = Failures::new(first, abort);
+            let failures = Arc::new(Failures::new(first, abort));
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
             let (members, membership) =
-                Members::world(transport, rank, world_size, failures.clone());
+                Members::world(transport, rank, world_size, Arc::clone(&failures));
             Ok((members, rank, (membership, backend, device, deadline, failures)))
         })?;
         let (membership, backend, takes_device_memory, deadline, failures) = made;
@@ -114,43 +112,14 @@ impl<T: Transport> Threaded<T> {
         result
     }
 
-    /// The task of the engine for an operation.
-    fn task(
-        &self,
-        op: Collective,
-        payload: Payload,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
-        let id = self.membership.id;
-        let layers = self.layers.as_ref().map(|layered| layered.layers);
-        let abort = Arc::clone(&self.common.failures.abort);
-        move |members| match (layers, op) {
-            (Some(layers), Collective::AllReduce(op)) => {
-                let result = members.all_reduce_in_layers(layers, op, payload);
-                // A rank of another host may wait for this rank, and must not see it leave before
-                // it knows why.
-                let result = result.inspect_err(|error| {
-                    if error.is_echo() {
-                        abort.fail(error);
-                    }
-                });
-                result.map(Progress::Complete)
+    /// The groups in which this rank would exchange data for an operation that it refuses.
+    fn exchanging(&self, op: Collective) -> Vec<usize> {
+        match (&self.layers, op) {
+            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => {
+                std::iter::once(layers.host).chain(layers.across).collect()
             }
-            _ => members.begin(id, op, payload),
-        }
-    }
-
-    /// The task of the engine for an operation that this rank refuses. The other ranks get the
-    /// reason, unless they refuse the operation too.
-    fn refusal(
-        &self,
-        op: Collective,
-        why: Error,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
-        let ids = match (&self.layers, op) {
-            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => layers.exchanging(),
             _ => vec![self.membership.id],
-        };
-        move |members| Err(members.refuse(&ids, op, why))
+        }
     }
 
     fn message(&self, op: Collective, payload: Payload) -> Pending {
@@ -164,14 +133,16 @@ impl<T: Transport> Threaded<T> {
             return Pending::ready(Err(error));
         }
         let (header, moved) = (Header::of(0, op, &payload), Moved::of(&payload, membership.rank));
-        let label = payload.label().cloned();
-        let inner = membership.messages.start(header, payload);
+        let (membership, label) = (membership.clone(), payload.label().cloned());
+        let work = membership.messages.start(header, payload);
         if T::DRIVES_MESSAGES && common.engine.run_if_idle(Members::progress).is_none() {
             // This thread could not move the messages, so the task wakes the communication thread.
             drop(common.engine.begin(When::Soon, |_| Ok(())));
         }
-        let (common, membership) = (Arc::clone(common), membership.clone());
-        Pending::new(StartedMessage { common, membership, header, label, moved, inner })
+        let failures = Arc::clone(&common.failures);
+        let context = Context { membership, header, label, failures };
+        let driven = T::DRIVES_MESSAGES.then_some(common.deadline);
+        Pending::message(Message { owner: self.common.clone(), context, moved, work, driven })
     }
 }
 
@@ -194,7 +165,7 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
         let id = self.membership.id;
-        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
+        self.timed(|engine| engine.run(move |members| members.member(id)?.alloc(element, len)))
     }
 
     fn alloc_message(&self, len: usize) -> Payload {
@@ -208,31 +179,41 @@ impl<T: Transport> Communicator for Threaded<T> {
         if let Err(error) = payload.check_not_recorded() {
             return Pending::ready(Err(error));
         }
+        let checked = op.check(&payload, self.rank(), self.world_size());
         let engine = &self.common.engine;
-        let refused = op.check(&payload, self.rank(), self.world_size());
-        let refused = refused.and_then(|()| payload.mark_ready()).err();
-        let ticket = match refused {
-            Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
-            Some(why) => return Pending::ready(Err(why)),
-            None if !op.is_collective() => return self.message(op, payload),
-            None => {
+        let ticket = match checked.and_then(|()| payload.mark_ready()) {
+            Ok(()) if !op.is_collective() => return self.message(op, payload),
+            Err(why) if !op.is_collective() => return Pending::ready(Err(why)),
+            Ok(()) => {
                 let is_left = T::is_left_to_a_wait(payload.byte_len(), self.common.world_size);
                 let when = if is_left { When::WaitedFor } else { When::Soon };
-                engine.begin(when, self.task(op, payload))
+                let (id, layers) = (self.membership.id, self.layers.as_ref().map(|all| all.layers));
+                engine.begin(when, move |members| members.run(id, layers, op, payload))
+            }
+            Err(why) => {
+                let ids = self.exchanging(op);
+                engine.begin(When::Soon, move |members| Err(members.refuse(&ids, op, why)))
             }
         };
-        let counters = Arc::clone(&self.membership.counters);
-        Pending::new(Answer::new(counters, ticket))
+        Pending::queued(ticket, &self.membership.counters)
     }
 
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
         payload.check_not_recorded()?;
-        let refused = op.check(&payload, self.rank(), self.world_size()).err();
-        match refused {
-            _ if !op.is_collective() => self.start(op, payload).wait(),
-            Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))?.wait()),
-            None => self.timed(|engine| engine.run(self.task(op, payload))?.wait()),
+        if !op.is_collective() {
+            return self.start(op, payload).wait();
         }
+        let (id, layers) = (self.membership.id, self.layers.as_ref().map(|all| all.layers));
+        let begun = match op.check(&payload, self.rank(), self.world_size()) {
+            Ok(()) => {
+                self.timed(|engine| engine.run(move |members| members.run(id, layers, op, payload)))
+            }
+            Err(why) => {
+                let ids = self.exchanging(op);
+                self.timed(|engine| engine.run(move |members| Err(members.refuse(&ids, op, why))))
+            }
+        };
+        begun?.wait()
     }
 
     fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
@@ -243,7 +224,8 @@ impl<T: Transport> Communicator for Threaded<T> {
             _ => false,
         };
         if without_copy && op.check_type(values.element_type(), self.world_size()).is_ok() {
-            let work = |members: &mut Members<T>| members.execute_in_place(id, op, &mut values);
+            let work =
+                |members: &mut Members<T>| members.member(id)?.execute_in_place(op, &mut values);
             if let Some(result) = self.timed(|engine| engine.run_if_idle(work)) {
                 return result;
             }
@@ -311,7 +293,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn failure(&self) -> Option<Error> {
-        let Failures { first, abort, .. } = &self.common.failures;
+        let Failures { first, abort, .. } = &*self.common.failures;
         first.get().or_else(|| abort.failure())
     }
 
@@ -323,85 +305,6 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn leave_reports_to_the_caller(&self) {
         self.common.failures.leaves_reports.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A message under way.
-struct StartedMessage<T: Transport> {
-    common: Arc<Common<T>>,
-    membership: Membership,
-    header: Header,
-    label: Option<Label>,
-    moved: Moved,
-    inner: Pending,
-}
-
-impl<T: Transport> StartedMessage<T> {
-    /// If the transport has no thread for messages, moves them from here until this one is
-    /// complete.
-    fn drive(&mut self) -> Result<()> {
-        let Self { common, membership, header, .. } = self;
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !self.inner.is_complete() {
-            common.failures.first.get().map_or(Ok(()), Err)?;
-            // If another thread has the turn, that thread moves the messages.
-            common.engine.run_if_idle(Members::progress);
-            let waited = wait.pause(&mut load);
-            if waited > common.deadline {
-                let named = header.op.rank_named().map(|peer| vec![membership.ranks[peer]]);
-                let missing = named.unwrap_or_else(|| membership.ranks.to_vec());
-                let missing: Vec<String> = missing.iter().map(usize::to_string).collect();
-                let (rank, during) = (membership.own(), header.to_string());
-                return Err(Error::Timeout { rank, during, missing: missing.join(", "), waited });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl<T: Transport> Started for StartedMessage<T> {
-    fn is_complete(&mut self) -> bool {
-        if T::DRIVES_MESSAGES {
-            self.common.engine.run_if_idle(Members::progress);
-        }
-        self.inner.is_complete()
-    }
-
-    fn wait_for(&mut self, limit: Duration) -> bool {
-        if !T::DRIVES_MESSAGES {
-            return self.inner.wait_for(limit);
-        }
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !self.is_complete() {
-            // After a failure no message can arrive any more, and `wait` returns the failure.
-            if self.common.failures.first.get().is_some() {
-                return true;
-            }
-            if wait.pause(&mut load) >= limit {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn wait(mut self: Box<Self>) -> Result<Payload> {
-        let start = Instant::now();
-        let blocks = !self.is_complete();
-        let driven = if T::DRIVES_MESSAGES { self.drive() } else { Ok(()) };
-        let Self { common, membership, header, label, moved, inner } = *self;
-        let result = driven.and_then(|()| inner.wait());
-        let waited = start.elapsed();
-        if blocks {
-            membership.counters.count_exposed(waited);
-        }
-        let result = result.inspect(|result| membership.count(header.op, moved.to(result), waited));
-        result.map_err(|error| {
-            let error = membership.explain(error, header, label.as_ref());
-            if common.failures.add(&error) {
-                common.wake();
-            }
-            error
-        })
     }
 }
 

@@ -6,34 +6,9 @@ use std::sync::Arc;
 use super::collective::Header;
 use super::membership::Context;
 use super::messages::Messages;
-use super::{Borrowed, ElementType, Payload, Pending};
+use super::work::Work;
+use super::{Borrowed, ElementType, Payload};
 use crate::{Error, Result};
-
-/// An operation that has been begun.
-pub(crate) enum Progress {
-    /// The result.
-    Complete(Payload),
-    /// A device works on the operation.
-    Underway(Pending),
-}
-
-impl Progress {
-    /// Waits until the operation is complete.
-    pub(super) fn wait(self) -> Result<Payload> {
-        match self {
-            Self::Complete(result) => Ok(result),
-            Self::Underway(pending) => pending.wait(),
-        }
-    }
-
-    /// See [`Pending::wait_on_stream`].
-    pub(super) fn wait_on_stream(self) -> Result<Payload> {
-        match self {
-            Self::Complete(result) => Ok(result),
-            Self::Underway(pending) => pending.wait_on_stream(),
-        }
-    }
-}
 
 /// The blocking operations of this rank in one group. One engine calls the transports of all groups
 /// of a rank, one call at a time. Messages between two ranks are independent of these calls
@@ -89,9 +64,9 @@ pub(crate) trait Transport: Send + Sized + 'static {
         header: Header,
         payload: Payload,
         context: &Arc<Context>,
-    ) -> Result<Pending> {
+    ) -> Result<Box<dyn Work>> {
         let _ = context;
-        self.execute(header, payload).map(|result| Pending::ready(Ok(result)))
+        Ok(Box::new(self.execute(header, payload)))
     }
 
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the

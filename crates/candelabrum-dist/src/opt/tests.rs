@@ -7,7 +7,7 @@ use candelabrum_optim::Sgd;
 use candle_core::Tensor;
 
 use super::{DistOpt, DistOptConfig};
-use crate::comm::{CommStats, ElementType, Group, Single, Started};
+use crate::comm::{CommStats, ElementType, Group, Single, Work};
 use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
 
 /// A world of one whose operations complete only when they are waited for.
@@ -16,7 +16,7 @@ struct Late(Single);
 
 struct Waits(Option<Pending>);
 
-impl Started for Waits {
+impl Work for Waits {
     fn is_complete(&mut self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ impl Communicator for Late {
     }
 
     fn start(&self, op: Collective, buffer: Payload) -> Pending {
-        Pending::new(Waits(Some(self.0.start(op, buffer))))
+        Pending::backend(Waits(Some(self.0.start(op, buffer))))
     }
 
     fn ranks(&self) -> &[usize] {

@@ -13,8 +13,8 @@ use super::mail::{HEADER_BYTES, enclosed, words};
 use super::raw::{Batch, Letter, MpiGroup, Tag};
 use crate::comm::collective::Header;
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
-use crate::comm::{Collective, ElementType, Payload, Pending};
+use crate::comm::work::Work;
+use crate::comm::{Collective, ElementType, Payload};
 use crate::{Error, Result};
 
 /// The messages of a group, as its handle sees them.
@@ -24,12 +24,12 @@ pub(super) struct GroupMessages {
 }
 
 impl Messages for GroupMessages {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let (reply, answer) = oneshot::channel();
         let group = Arc::clone(&self.group);
         self.all.ask(Request { group, header, payload, reply: Some(reply) });
         let rank = self.group.group.ranks[self.group.rank];
-        Pending::new(Asked { rank, answer })
+        Box::new(Asked { rank, answer })
     }
 }
 
@@ -39,7 +39,7 @@ struct Asked {
     answer: oneshot::Receiver<Result<Payload>>,
 }
 
-impl Started for Asked {
+impl Work for Asked {
     fn is_complete(&mut self) -> bool {
         self.answer.has_message() || self.answer.is_closed()
     }

@@ -16,7 +16,7 @@ use super::memory::to_device;
 use crate::comm::collective::Header;
 use crate::comm::failures::{Abort, Failure};
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
+use crate::comm::work::Work;
 use crate::comm::{Collective, Group, Payload, Pending};
 use crate::{Error, Result};
 
@@ -139,7 +139,7 @@ pub(super) struct OverControl {
 }
 
 impl Messages for OverControl {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let (op, on_device) = (header.op, payload.is_on_device());
         let started = self.control.run(&header, |group| {
             let payload = if on_device { payload.to_host()?.into() } else { payload };
@@ -147,23 +147,23 @@ impl Messages for OverControl {
         });
         let inner = match started {
             Ok(inner) => inner,
-            Err(error) => return Pending::ready(Err(error)),
+            Err(error) => return Box::new(Err(error)),
         };
         let receives = !matches!(op, Collective::Send { .. });
         let device = (on_device && receives).then(|| self.device.clone());
-        Pending::new(Message { inner, header, device })
+        Box::new(ControlMessage { inner, header, device })
     }
 }
 
 /// A message of the control.
-struct Message {
+struct ControlMessage {
     inner: Pending,
     header: Header,
     /// The device to which the received numbers are copied, if they were asked for there.
     device: Option<Device>,
 }
 
-impl Started for Message {
+impl Work for ControlMessage {
     fn is_complete(&mut self) -> bool {
         self.inner.is_complete()
     }

@@ -16,8 +16,8 @@ use crate::Result;
 use crate::comm::collective::Header;
 use crate::comm::membership::Context;
 use crate::comm::ready::Ready;
-use crate::comm::transport::Progress;
-use crate::comm::{Collective, Payload, Pending, ReduceOp};
+use crate::comm::work::Work;
+use crate::comm::{Collective, Payload, ReduceOp};
 
 /// Operations on fewer bytes of the host use the control.
 const SHORT: usize = 64 * 1024;
@@ -30,19 +30,19 @@ impl Nccl {
         header: Header,
         payload: Payload,
         context: Option<&Arc<Context>>,
-    ) -> Result<Progress> {
+    ) -> Result<Box<dyn Work>> {
         self.job.news.check_device()?;
         let (headers, all_on_host) = self.agree(header, payload.is_on_device())?;
         let longest = headers.iter().map(|header| header.len * header.element.size()).max();
         if header.op != Collective::Barrier && all_on_host && longest < Some(SHORT) {
             let result = self.control.run(&header, |group| group.run(header.op, payload));
-            return result.map(Progress::Complete);
+            return result.map(complete);
         }
         let size = header.element.size();
         let mut table = Vec::new();
         let mut parts = None;
         match header.op {
-            Collective::Barrier => return Ok(Progress::Complete(payload)),
+            Collective::Barrier => return Ok(complete(payload)),
             Collective::AllGatherV => {
                 parts = Some(headers.iter().map(|header| header.len).collect::<Vec<usize>>());
             }
@@ -56,7 +56,7 @@ impl Nccl {
         if payload.is_on_device() {
             self.on_device(header, &plan, payload, parts, context)
         } else {
-            self.on_host(header, &plan, payload, parts).map(Progress::Complete)
+            self.on_host(header, &plan, payload, parts).map(complete)
         }
     }
 
@@ -78,7 +78,7 @@ impl Nccl {
         mut payload: Payload,
         parts: Option<Vec<usize>>,
         context: Option<&Arc<Context>>,
-    ) -> Result<Progress> {
+    ) -> Result<Box<dyn Work>> {
         let Header { element, .. } = header;
         let ready = payload.ready.take();
         let output = match plan.output {
@@ -95,7 +95,7 @@ impl Nccl {
         };
         let mut held = Held { payload: Some(payload), input: None, output };
         if moves_nothing(header, plan) {
-            return gives.take(&mut held, element).map(Progress::Complete);
+            return gives.take(&mut held, element).map(complete);
         }
         let flight = self.launch(header, plan, held, ready.as_ref(), context)?;
         if let Outcome::Reduced { op, start, end } = plan.result {
@@ -103,9 +103,9 @@ impl Nccl {
             let all = flight.output()?;
             let result = self.reduced(header, &all, op, start..end)?;
             let device = Device::Cuda(self.job.device.clone());
-            return to_device(&device, &result).map(Progress::Complete);
+            return to_device(&device, &result).map(complete);
         }
-        Ok(Progress::Underway(Pending::new(OnDevice { flight, gives })))
+        Ok(Box::new(OnDevice { flight, gives }))
     }
 
     /// Numbers of the host, which are copied through memory on the device.
@@ -200,6 +200,10 @@ impl Nccl {
         }
         Ok(result)
     }
+}
+
+fn complete(result: Payload) -> Box<dyn Work> {
+    Box::new(Ok(result))
 }
 
 /// Whether no number moves. If this is true, it is true on all ranks, because they agree on the

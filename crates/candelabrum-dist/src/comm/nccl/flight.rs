@@ -17,7 +17,7 @@ use super::memory::{self, payload_of, slice_of};
 use super::raw::{Launched, NcclComm};
 use crate::comm::collective::Header;
 use crate::comm::membership::Context;
-use crate::comm::pending::Started;
+use crate::comm::work::Work;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 
@@ -140,7 +140,7 @@ pub(super) struct OnDevice {
     pub(super) gives: Gives,
 }
 
-impl Started for OnDevice {
+impl Work for OnDevice {
     fn is_complete(&mut self) -> bool {
         self.flight.is_complete().unwrap_or(true)
     }

@@ -84,8 +84,9 @@ use super::failures::Failure;
 use super::membership::Context;
 use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Progress, Transport};
-use super::{Communicator, Group, Payload, Pending};
+use super::transport::Transport;
+use super::work::Work;
+use super::{Communicator, Group, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
@@ -225,12 +226,9 @@ impl Transport for Nccl {
         header: Header,
         payload: Payload,
         context: &Arc<Context>,
-    ) -> Result<Pending> {
+    ) -> Result<Box<dyn Work>> {
         let result = self.collective(header, payload, Some(context));
-        Ok(match self.report(result)? {
-            Progress::Complete(result) => Pending::ready(Ok(result)),
-            Progress::Underway(pending) => pending,
-        })
+        self.report(result)
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {

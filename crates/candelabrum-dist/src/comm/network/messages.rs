@@ -11,8 +11,8 @@ use super::{Body, Kind, NAP, Network};
 use crate::comm::collective::Header;
 use crate::comm::mailbox::Posted;
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
-use crate::comm::{Collective, Payload, Pending};
+use crate::comm::work::Work;
+use crate::comm::{Collective, Payload};
 use crate::{Error, Result};
 
 impl Network {
@@ -55,7 +55,7 @@ struct GroupMessages {
 }
 
 impl Messages for GroupMessages {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let Self { network, group, ranks } = self;
         let from = match header.op {
             Collective::Send { to } => return self.send(header, ranks[to], payload),
@@ -63,7 +63,7 @@ impl Messages for GroupMessages {
             _ => None,
         };
         let place = (*group, from);
-        Pending::new(network.receive(Kind::Message, place, ranks, header, payload))
+        Box::new(network.receive(Kind::Message, place, ranks, header, payload))
     }
 
     fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>> {
@@ -72,17 +72,17 @@ impl Messages for GroupMessages {
 }
 
 impl GroupMessages {
-    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Pending {
+    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Box<dyn Work> {
         let &Self { ref network, group, .. } = self;
         let (written, answer) = oneshot::channel();
         let element = header.element.code();
         if to == network.rank {
             let head = Head { kind: Kind::Message, element, from: to, to, group, len: 0 };
             network.news.lock().deliver(head, payload.bytes().to_vec().into());
-            return Pending::ready(Ok(Payload::empty()));
+            return Box::new(Ok(Payload::empty()));
         }
         if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
-            return Pending::ready(Err(error));
+            return Box::new(Err(error));
         }
         let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(&mut payload));
         let (kind, body) = match note {
@@ -91,7 +91,7 @@ impl GroupMessages {
         };
         network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);
-        Pending::new(Awaited { network, group, peers, header, answer, result: None })
+        Box::new(Awaited { network, group, peers, header, answer, result: None })
     }
 }
 
@@ -131,7 +131,7 @@ impl Awaited {
     }
 }
 
-impl Started for Awaited {
+impl Work for Awaited {
     fn is_complete(&mut self) -> bool {
         self.result.is_some() || self.answer.has_message() || self.answer.is_closed()
     }

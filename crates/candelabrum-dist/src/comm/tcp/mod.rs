@@ -26,9 +26,9 @@ use super::collective::{Header, check_agreement};
 use super::failures::Failure;
 use super::messages::Messages;
 use super::network::{Awaited, Body, Kind, Network};
-use super::pending::Started;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
+use super::work::Work;
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
