@@ -95,7 +95,7 @@ pub(crate) trait Abort: Send + Sync {
     fn abort(&self, message: &str);
 
     /// Reports `error` to the other ranks, if that is possible without ending this process, because
-    /// the process has not printed the reason yet. If only the thread with the engine's turn can
+    /// the process has not printed the reason yet. If only the thread with the queue's turn can
     /// report it, the transport's `progress` does so.
     fn fail(&self, error: &Error) {
         let _ = error;

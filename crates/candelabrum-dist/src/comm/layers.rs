@@ -9,21 +9,21 @@
 //! hosts' sums in the order of the hosts' lowest ranks. Each sum is rounded to the element type. A
 //! mean is divided once, at the end.
 //!
-//! The whole all-reduce is one task of the engine. So between its steps this rank cannot run
+//! The whole all-reduce is one task of the queue. So between its steps this rank cannot run
 //! another operation, which another rank might run before or after the all-reduce.
 
 use std::time::Instant;
 
 use candelabrum_memory::reduce;
 
-use super::members::Members;
-use super::membership::Layers;
+use super::group_info::Layers;
+use super::groups::Groups;
 use super::stats::Moved;
 use super::transport::Transport;
 use super::{Collective, Payload, ReduceOp};
 use crate::Result;
 
-impl<T: Transport> Members<T> {
+impl<T: Transport> Groups<T> {
     pub(super) fn all_reduce_in_layers(
         &mut self,
         layers: Layers,

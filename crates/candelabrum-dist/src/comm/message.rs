@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Payload;
-use super::membership::Context;
+use super::group_info::OpContext;
 use super::stats::Moved;
 use super::wait::poll;
 use super::work::Work;
@@ -21,16 +21,16 @@ pub(super) trait MessageOwner: Send + Sync {
 }
 
 /// A message under way.
-pub(super) struct Message {
+pub(super) struct PairMessage {
     pub(super) owner: Arc<dyn MessageOwner>,
-    pub(super) context: Context,
+    pub(super) context: OpContext,
     pub(super) moved: Moved,
     pub(super) work: Box<dyn Work>,
     /// If the transport has no thread for messages, the deadline, and the waiting thread moves them.
     pub(super) driven: Option<Duration>,
 }
 
-impl Message {
+impl PairMessage {
     pub(super) fn is_complete(&mut self) -> bool {
         if self.driven.is_some() {
             self.owner.progress();
@@ -52,13 +52,13 @@ impl Message {
         let driven = self.driven.map_or(Ok(()), |deadline| self.drive(deadline));
         let Self { owner, context, moved, work, .. } = self;
         let result = driven.and_then(|()| work.wait());
-        let (waited, membership) = (start.elapsed(), &context.membership);
+        let (waited, group_info) = (start.elapsed(), &context.group_info);
         if blocks {
-            membership.counters.count_exposed(waited);
+            group_info.counters.count_exposed(waited);
         }
         match result {
             Ok(result) => {
-                membership.count(context.header.op, moved.to(&result), waited);
+                group_info.count(context.header.op, moved.to(&result), waited);
                 Ok(result)
             }
             Err(error) => {
@@ -84,11 +84,11 @@ impl Message {
         if is_over {
             return failure.map_or(Ok(()), Err);
         }
-        let Context { membership, header, .. } = &self.context;
-        let named = header.op.rank_named().map(|peer| vec![membership.ranks[peer]]);
-        let missing = named.unwrap_or_else(|| membership.ranks.to_vec());
+        let OpContext { group_info, header, .. } = &self.context;
+        let named = header.op.rank_named().map(|peer| vec![group_info.ranks[peer]]);
+        let missing = named.unwrap_or_else(|| group_info.ranks.to_vec());
         let missing: Vec<String> = missing.iter().map(usize::to_string).collect();
-        let (rank, during, missing) = (membership.own(), header.to_string(), missing.join(", "));
+        let (rank, during, missing) = (group_info.own(), header.to_string(), missing.join(", "));
         Err(Error::Timeout { rank, during, missing, waited: start.elapsed() })
     }
 }

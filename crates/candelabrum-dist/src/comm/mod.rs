@@ -11,7 +11,7 @@
 //! |---|---|
 //! | operations and headers | `collective.rs`, `announced.rs`, `blocking.rs` |
 //! | the numbers of operations | `payload.rs`, `borrowed.rs`, `ready.rs` |
-//! | groups and their turns | `threaded.rs`, `members.rs`, `membership.rs`, `engine.rs`, `layers.rs` |
+//! | groups and their turns | `threaded.rs`, `groups.rs`, `group_info.rs`, `queue.rs`, `layers.rs` |
 //! | operations that have been started | `pending.rs`, `work.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
 //! | failures, and who is told | `failures.rs` |
@@ -25,13 +25,12 @@ mod announced;
 mod blocking;
 mod borrowed;
 mod collective;
-mod engine;
 mod failures;
+mod group_info;
+mod groups;
 mod layers;
 mod local;
 mod mailbox;
-mod members;
-mod membership;
 mod message;
 mod messages;
 #[cfg(feature = "mpi")]
@@ -47,6 +46,7 @@ mod nccl;
 mod network;
 mod payload;
 mod pending;
+mod queue;
 #[cfg(feature = "cuda")]
 mod ready;
 #[cfg(not(feature = "cuda"))]
@@ -189,7 +189,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// operations use the optimizer's group in their backward pass must call it, too.
     fn interleave(&self) {}
 
-    /// The members' ranks in the world, in the order of their ranks in this group.
+    /// The groups' ranks in the world, in the order of their ranks in this group.
     fn ranks(&self) -> &[usize];
 
     /// Divides the group. Ranks with the same `colour` form a new group, in the order of their

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Payload;
-use super::engine::{Ticket, When};
-use super::membership::Context;
-use super::message::Message;
+use super::group_info::OpContext;
+use super::message::PairMessage;
+use super::queue::{TaskHandle, When};
 use super::stats::{Counters, Moved};
 use super::wait::poll;
 use super::work::Work;
@@ -22,9 +22,9 @@ enum Begun {
     /// It is complete, or was refused.
     Ready(Result<Payload>),
     /// It is a task in the queue of the rank's operations. Waits are counted.
-    Queued(Ticket<Pending>, Arc<Counters>),
+    Queued(TaskHandle<Pending>, Arc<Counters>),
     /// It is a message between two ranks.
-    Message(Box<Message>),
+    PairMessage(Box<PairMessage>),
     /// A device carries it out, after its task has ended.
     Device(Device),
     /// A backend without a queue carries it out.
@@ -34,7 +34,7 @@ enum Begun {
 /// An operation on a device, which is counted or reported at its end.
 struct Device {
     work: Box<dyn Work>,
-    context: Arc<Context>,
+    context: Arc<OpContext>,
     moved: Moved,
     start: Instant,
 }
@@ -45,17 +45,17 @@ impl Pending {
         Self(Begun::Ready(result))
     }
 
-    pub(super) fn queued(ticket: Ticket<Self>, counters: &Arc<Counters>) -> Self {
-        Self(Begun::Queued(ticket, Arc::clone(counters)))
+    pub(super) fn queued(handle: TaskHandle<Self>, counters: &Arc<Counters>) -> Self {
+        Self(Begun::Queued(handle, Arc::clone(counters)))
     }
 
-    pub(super) fn message(message: Message) -> Self {
-        Self(Begun::Message(Box::new(message)))
+    pub(super) fn message(message: PairMessage) -> Self {
+        Self(Begun::PairMessage(Box::new(message)))
     }
 
     pub(super) fn on_device(
         work: Box<dyn Work>,
-        context: Arc<Context>,
+        context: Arc<OpContext>,
         moved: Moved,
         start: Instant,
     ) -> Self {
@@ -69,14 +69,14 @@ impl Pending {
     /// Whether the operation is complete on this rank, or has failed, so that [`Self::wait`] does
     /// not block.
     pub fn is_complete(&mut self) -> bool {
-        if let Begun::Queued(ticket, _) = &mut self.0 {
-            let Some(begun) = ticket.take_if_complete() else { return false };
+        if let Begun::Queued(handle, _) = &mut self.0 {
+            let Some(begun) = handle.take_if_complete() else { return false };
             *self = begun.unwrap_or_else(|error| Self::ready(Err(error)));
         }
         match &mut self.0 {
             Begun::Ready(_) => true,
             Begun::Queued(..) => false,
-            Begun::Message(message) => message.is_complete(),
+            Begun::PairMessage(message) => message.is_complete(),
             Begun::Device(Device { work, .. }) | Begun::Backend(work) => work.is_complete(),
         }
     }
@@ -84,7 +84,7 @@ impl Pending {
     /// Whether the operation is carried out by the thread that waits for it, so that other work before the
     /// wait only delays it.
     pub(crate) fn needs_a_wait(&self) -> bool {
-        matches!(&self.0, Begun::Queued(ticket, _) if ticket.when() == When::WaitedFor)
+        matches!(&self.0, Begun::Queued(handle, _) if handle.when() == When::WaitedFor)
     }
 
     /// Blocks until the operation is complete on this rank or has failed, but at most for `limit`.
@@ -92,7 +92,7 @@ impl Pending {
     /// applies, so a server can wait for requests for as long as the other ranks run.
     pub fn wait_for(&mut self, limit: Duration) -> bool {
         match &mut self.0 {
-            Begun::Message(message) => message.wait_for(limit),
+            Begun::PairMessage(message) => message.wait_for(limit),
             Begun::Backend(work) => work.wait_for(limit),
             Begun::Ready(_) | Begun::Queued(..) | Begun::Device(_) => {
                 poll(limit, || self.is_complete())
@@ -125,26 +125,26 @@ impl Pending {
 
     /// Waits, for an operation of a backend by `wait`, and counts the time in which it blocks.
     fn end(mut self, wait: fn(Box<dyn Work>) -> Result<Payload>) -> Result<Payload> {
-        if let Begun::Message(message) = self.0 {
+        if let Begun::PairMessage(message) = self.0 {
             return message.wait();
         }
         let (blocks, start) = (!self.is_complete(), Instant::now());
         match self.0 {
             Begun::Ready(result) => result,
-            Begun::Message(message) => message.wait(),
-            Begun::Queued(ticket, counters) => {
-                let begun = ticket.wait();
+            Begun::PairMessage(message) => message.wait(),
+            Begun::Queued(handle, counters) => {
+                let begun = handle.wait();
                 counters.count_exposed(start.elapsed());
                 begun?.end(wait)
             }
             Begun::Device(Device { work, context, moved, start: begun }) => {
                 let result = wait(work);
                 if blocks {
-                    context.membership.counters.count_exposed(start.elapsed());
+                    context.group_info.counters.count_exposed(start.elapsed());
                 }
                 let result = result.map_err(|error| context.fail(error))?;
                 let moved = moved.to(&result);
-                context.membership.count(context.header.op, moved, begun.elapsed());
+                context.group_info.count(context.header.op, moved, begun.elapsed());
                 Ok(result)
             }
             Begun::Backend(work) => wait(work),

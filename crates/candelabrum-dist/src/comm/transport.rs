@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::membership::Context;
+use super::group_info::OpContext;
 use super::messages::Messages;
 use super::work::Work;
 use super::{Borrowed, ElementType, Payload};
 use crate::{Error, Result};
 
-/// The blocking operations of this rank in one group. One engine calls the transports of all groups
+/// The blocking operations of this rank in one group. One queue runs the operations of the transports of all groups
 /// of a rank, one call at a time. Messages between two ranks are independent of these calls
 /// ([`Messages`]).
 ///
@@ -63,7 +63,7 @@ pub(crate) trait Transport: Send + Sized + 'static {
         &mut self,
         header: Header,
         payload: Payload,
-        context: &Arc<Context>,
+        context: &Arc<OpContext>,
     ) -> Result<Box<dyn Work>> {
         let _ = context;
         Ok(Box::new(self.execute(header, payload)))
@@ -83,17 +83,17 @@ pub(crate) trait Transport: Send + Sized + 'static {
         zeros(header.element, header.len)
     }
 
-    /// Makes the transport of a new group. `members` are its ranks, as numbers in this group and in
+    /// Makes the transport of a new group. `groups` are its ranks, as numbers in this group and in
     /// the order of the new group; this rank is one of them. A rank that joins no group passes
     /// `None` and gets `None`. All ranks of this group call it together. All ranks of a new group
-    /// pass the same `members`.
-    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        let _ = members;
+    /// pass the same `groups`.
+    fn split(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
+        let _ = groups;
         Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
     }
 
     /// Advances the work in the background: the rest of operations that have returned, and messages
-    /// if the transport drives them. Returns whether work is left, so that the engine calls it
+    /// if the transport drives them. Returns whether work is left, so that the queue calls it
     /// again soon.
     fn progress(&mut self) -> bool {
         false

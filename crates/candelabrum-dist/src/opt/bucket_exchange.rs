@@ -20,11 +20,11 @@ use candelabrum_nn::with_span;
 use candle_core::{DType, Tensor};
 
 use super::StepFigures;
+use super::bucket_sets::BucketSet;
 use super::context::StepContext;
-use super::fault::{BadGradient, Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
-use super::layout::Layout;
-use super::used::Way;
+use super::step_failure::{BadGradient, StepFailure, check_scalar, is_finite, spread};
+use super::used::ExchangeKind;
 use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
@@ -34,12 +34,12 @@ use crate::{Error, Result};
 pub(super) struct BucketExchange {
     pub(super) context: StepContext,
     pub(super) subject: Subject,
-    pub(super) way: Way,
+    pub(super) way: ExchangeKind,
     pub(super) figures: StepFigures,
     /// The factor of gradients that undoes a scaling of the loss.
     unscale: Option<f32>,
     /// The reason why this rank's gradients must not be used.
-    fault: Option<Fault>,
+    failure: Option<StepFailure>,
     /// The loss on a GPU, which shows only later whether it is finite.
     loss: Option<Tensor>,
     /// The search for bad numbers in this rank's gradients.
@@ -74,15 +74,15 @@ impl BucketExchange {
     pub(super) fn new(
         context: StepContext,
         subject: Subject,
-        way: Way,
+        way: ExchangeKind,
         wire: Vec<Option<Flat>>,
         unscale: Option<f32>,
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
-        let (fault, loss, found) = (None, None, None);
+        let (failure, loss, found) = (None, None, None);
         let search = FiniteCheck::default();
-        let is_in_place = matches!(&way, Way::Wire(wire) if wire.is_in_place());
+        let is_in_place = matches!(&way, ExchangeKind::Wire(wire) if wire.is_in_place());
         let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
         Self {
             context,
@@ -90,7 +90,7 @@ impl BucketExchange {
             way,
             figures,
             unscale,
-            fault,
+            failure,
             loss,
             search,
             all_reduce_searches,
@@ -103,8 +103,8 @@ impl BucketExchange {
     }
 
     /// Records the reason why this rank's gradients must not be used.
-    pub(super) fn fail(&mut self, fault: Fault) {
-        self.fault = Some(fault);
+    pub(super) fn fail(&mut self, failure: StepFailure) {
+        self.failure = Some(failure);
     }
 
     /// Records the loss, whose gradients must not be used if it is not finite. A loss on a GPU is
@@ -115,33 +115,33 @@ impl BucketExchange {
         if !loss.device().is_cpu() {
             self.loss = Some(loss);
         } else if !is_finite(&loss)? {
-            self.fault = Some(Fault::Loss);
+            self.failure = Some(StepFailure::Loss);
         }
         Ok(())
     }
 
     /// The reason why the gradients must not be used, as far as this rank knows it. Waits for a GPU.
-    pub(super) fn fault(&mut self) -> Result<Option<&Fault>> {
+    pub(super) fn failure(&mut self) -> Result<Option<&StepFailure>> {
         // A loss that is not finite explains gradients that are not.
-        if matches!(self.fault, None | Some(Fault::Gradient(_)))
+        if matches!(self.failure, None | Some(StepFailure::Gradient(_)))
             && let Some(loss) = self.loss.take()
             && !is_finite(&loss)?
         {
-            self.fault = Some(Fault::Loss);
+            self.failure = Some(StepFailure::Loss);
         }
-        if self.fault.is_none() {
+        if self.failure.is_none() {
             let rank = self.context.group.rank();
             let own = self.search.first()?;
             let own = own.map(|(unit, position)| BadGradient { rank, unit, position });
-            self.fault = own.into_iter().chain(self.found).min().map(Fault::Gradient);
+            self.failure = own.into_iter().chain(self.found).min().map(StepFailure::Gradient);
         }
-        Ok(self.fault.as_ref())
+        Ok(self.failure.as_ref())
     }
 
-    /// The error of a step with a fault on some rank, for all ranks. All ranks call it together.
-    pub(super) fn spread_fault(&mut self) -> Result<Option<Error>> {
-        self.fault()?;
-        spread(&self.context, self.fault.as_ref())
+    /// The error of a step with a failure on some rank, for all ranks. All ranks call it together.
+    pub(super) fn share_failure(&mut self) -> Result<Option<Error>> {
+        self.failure()?;
+        spread(&self.context, self.failure.as_ref())
     }
 
     /// Accepts the bucket of a unit that is complete before the backward pass has ended.
@@ -153,13 +153,13 @@ impl BucketExchange {
     }
 
     /// Sends the units that have not left during the backward pass.
-    pub(super) fn send_rest(&mut self, layout: &mut Layout) -> Result<()> {
+    pub(super) fn send_rest(&mut self, layout: &mut BucketSet) -> Result<()> {
         let count = self.context.plans.len();
         while self.next < count {
             match self.complete[self.next].take() {
                 // The pass may have failed after the unit was complete.
                 Some(mut bucket) => {
-                    self.show_fault(&mut bucket)?;
+                    self.show_failure(&mut bucket)?;
                     self.complete[self.next] = Some(bucket);
                 }
                 None => {
@@ -177,7 +177,7 @@ impl BucketExchange {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
-        self.show_fault(&mut bucket)?;
+        self.show_failure(&mut bucket)?;
         if let Some(loss) = &self.loss
             && unit + 1 == self.context.plans.len()
         {
@@ -192,9 +192,9 @@ impl BucketExchange {
     }
 
     /// Fills a unit with NaN if this rank's gradients must not be used and may not show it. Every unit
-    /// must leave in its turn, and so it shows the fault to the other ranks.
-    fn show_fault(&self, bucket: &mut Flat) -> Result<()> {
-        if self.fault.as_ref().is_some_and(Fault::is_hidden) {
+    /// must leave in its turn, and so it shows the failure to the other ranks.
+    fn show_failure(&self, bucket: &mut Flat) -> Result<()> {
+        if self.failure.as_ref().is_some_and(StepFailure::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
         }
         Ok(())
@@ -211,7 +211,7 @@ impl BucketExchange {
     }
 
     /// Records gradients that are not finite, for units that are not sent themselves.
-    pub(super) fn look_at_all(&mut self, layout: &mut Layout) -> Result<()> {
+    pub(super) fn look_at_all(&mut self, layout: &mut BucketSet) -> Result<()> {
         for unit in 0..layout.units() {
             self.look_at(unit, layout.gradients.bucket(unit)?)?;
         }
@@ -222,16 +222,16 @@ impl BucketExchange {
         Ok(self.search.look(unit, bucket.span()?)?)
     }
 
-    /// Whether this rank is known to have a fault. It does not wait for a GPU.
-    fn has_fault(&self) -> bool {
-        self.fault.is_some() || self.search.is_bad_so_far()
+    /// Whether this rank is known to have a failure. It does not wait for a GPU.
+    fn has_failure(&self) -> bool {
+        self.failure.is_some() || self.search.is_bad_so_far()
     }
 
     /// Announces the all-reduces of a step whose units are on a GPU and sent whole. Each unit then
     /// leaves by one of them, in the order of the units' numbers. `bucket` is that of the first unit.
     fn announce(&self, bucket: &Flat) {
         let Self { context, way, wire: memory, .. } = self;
-        let (Way::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
+        let (ExchangeKind::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
         // Memory that a failed step has lost is allocated again on the host.
         let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
         if let Collective::AllReduce(op) = wire.op()
@@ -251,7 +251,7 @@ impl BucketExchange {
             self.announce(&bucket);
         }
         let on_device = match &self.way {
-            Way::Strategy(strategy)
+            ExchangeKind::Strategy(strategy)
                 if bucket.is_on_device() && strategy.lock().on_gpu().is_none() =>
             {
                 let copy = bucket.to_host()?;
@@ -261,16 +261,16 @@ impl BucketExchange {
             }
             _ => None,
         };
-        let has_fault = self.has_fault();
+        let has_failure = self.has_failure();
         let Self { context, subject, way, figures, .. } = self;
         let unit = context.unit(index);
         let message = match way {
-            Way::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
-            Way::Wire(wire) => {
+            ExchangeKind::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
+            ExchangeKind::Wire(wire) => {
                 // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
                 let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, unit.len()));
-                if has_fault && !wire.shows_bad_numbers() {
+                if has_failure && !wire.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
@@ -278,12 +278,12 @@ impl BucketExchange {
                 })?;
                 Message::new(wire.op(), memory.into())
             }
-            Way::Strategy(strategy) => {
+            ExchangeKind::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
                 let mut values = bucket.span_mut()?;
-                // The vote will report the fault. Zeros spare the strategy the bad numbers.
+                // The vote will report the failure. Zeros spare the strategy the bad numbers.
                 let is_gradient = *subject == Subject::Gradients;
-                if has_fault && is_gradient && !strategy.shows_bad_numbers() {
+                if has_failure && is_gradient && !strategy.shows_bad_numbers() {
                     values.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
@@ -308,8 +308,10 @@ impl BucketExchange {
             let payload = payload.labelled(context.labels[unit].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
             match way {
-                Way::Wire(_) => context.group.start(op, payload),
-                Way::Strategy(strategy) => strategy.lock().exchange(&*context.group, op, payload),
+                ExchangeKind::Wire(_) => context.group.start(op, payload),
+                ExchangeKind::Strategy(strategy) => {
+                    strategy.lock().exchange(&*context.group, op, payload)
+                }
             }
         };
         let flight = match message {
@@ -366,7 +368,7 @@ impl BucketExchange {
                 return Ok(Some((index, back_on_device(result.into_flat(), on_device)?)));
             };
             let message = match way {
-                Way::Wire(_) => {
+                ExchangeKind::Wire(_) => {
                     for result in received {
                         let result = result.into_flat();
                         timed(&mut figures.decompress, || result.widen_into(bucket.span_mut()?))?;
@@ -374,7 +376,7 @@ impl BucketExchange {
                     }
                     None
                 }
-                Way::Strategy(strategy) => {
+                ExchangeKind::Strategy(strategy) => {
                     let mut strategy = strategy.lock();
                     timed(&mut figures.decompress, || {
                         strategy::aggregate(&mut **strategy, &unit, received, bucket.span_mut()?)
@@ -396,7 +398,7 @@ impl BucketExchange {
     /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
     /// averages would not show a bad gradient, and strategies that remember gradients.
     pub(super) fn start_vote(&mut self) -> Result<Pending> {
-        let vote = Payload::from_slice(&[i32::from(self.fault()?.is_some())]);
+        let vote = Payload::from_slice(&[i32::from(self.failure()?.is_some())]);
         let vote = vote.labelled("the vote on finite gradients").of_step(self.context.step);
         Ok(self.context.group.start(Collective::AllReduce(ReduceOp::Max), vote))
     }
@@ -407,12 +409,12 @@ impl BucketExchange {
             return Ok(None);
         }
         let what = || "a vote against the gradients that no rank explains".to_owned();
-        let error = self.spread_fault()?;
+        let error = self.share_failure()?;
         error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
     }
 
     /// After an error, returns the buckets under way to the layout, as far as they arrive.
-    pub(super) fn recall(&mut self, layout: &mut Layout) {
+    pub(super) fn recall(&mut self, layout: &mut BucketSet) {
         for (unit, bucket) in self.complete.iter_mut().enumerate() {
             if let Some(bucket) = bucket.take() {
                 layout.gradients.put(unit, bucket);
@@ -424,7 +426,9 @@ impl BucketExchange {
             match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
                     layout.gradients.put(unit, bucket);
-                    if let (Way::Wire(_), Some(place)) = (&self.way, self.wire.get_mut(unit)) {
+                    if let (ExchangeKind::Wire(_), Some(place)) =
+                        (&self.way, self.wire.get_mut(unit))
+                    {
                         *place = travelled;
                     }
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candelabrum_nn::{Param, UnitPlan};
 
-use super::layout::Layout;
+use super::bucket_sets::BucketSet;
 use crate::comm::{Group, Label};
 use crate::strategy::Unit;
 
@@ -23,7 +23,7 @@ pub(super) struct StepContext {
 }
 
 impl StepContext {
-    pub(super) fn new(group: Group, layout: &Layout, step: u64, spars: f32) -> Self {
+    pub(super) fn new(group: Group, layout: &BucketSet, step: u64, spars: f32) -> Self {
         Self {
             group,
             params: Arc::clone(layout.gradients.params()),

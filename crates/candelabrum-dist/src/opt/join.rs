@@ -9,8 +9,8 @@
 use candelabrum_nn::DistOption;
 
 use super::DistOpt;
-use super::request::Request;
 use super::step_end::StepEnd;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 impl DistOpt {
@@ -33,10 +33,11 @@ impl DistOpt {
             return Err(Error::Setting { setting, value, range: "true on every rank to join" });
         }
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
-        let request = Request { option: dist_option, config, spars, sizing, frozen: Vec::new() };
-        let same = |last: &Request| last.option == dist_option && last.spars == spars;
+        let request =
+            StepRequest { option: dist_option, config, spars, sizing, frozen: Vec::new() };
+        let same = |last: &StepRequest| last.option == dist_option && last.spars == spars;
         let request = self.agreed.clone().filter(same).unwrap_or(request);
-        let request = Request { frozen: self.frozen(), ..request };
+        let request = StepRequest { frozen: self.frozen(), ..request };
         self.bound(|opt, _| {
             let weight = std::mem::take(&mut opt.weight);
             match opt.accumulated.take() {

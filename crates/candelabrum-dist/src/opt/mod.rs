@@ -5,38 +5,38 @@
 //! |---|---|
 //! | one step of any strategy | `step.rs` |
 //! | units that leave during the backward pass | `bucket_exchange.rs` |
-//! | the report of one rank's failure to all ranks | `fault.rs` |
-//! | updates that can be undone | `journal.rs` |
+//! | the report of one rank's failure to all ranks | `step_failure.rs` |
+//! | updates that can be undone | `undo_log.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
-//! | the parameters in units, with their buckets | `layout.rs` |
+//! | the parameters in units, with their buckets | `bucket_sets.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps | `figures.rs` |
 
 mod bucket_exchange;
+mod bucket_sets;
 mod config;
 mod context;
-mod fault;
 mod figures;
 mod join;
-mod journal;
-mod layout;
 mod loss_scale;
 mod recording;
 mod replay;
 mod replicas;
-mod request;
 mod singa;
 mod state;
 mod step;
 mod step_end;
+mod step_failure;
 mod step_graph;
+mod step_request;
 #[cfg(test)]
 mod tests;
+mod undo_log;
 mod used;
 
 pub use config::{DistOptConfig, OnOverflow};
@@ -52,15 +52,15 @@ use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use self::bucket_exchange::BucketExchange;
+use self::bucket_sets::{BucketSet, BucketSets, Place};
 use self::context::StepContext;
-use self::journal::Journal;
-use self::layout::{Layout, Layouts, Place};
 use self::loss_scale::LossScaler;
 use self::recording::Stage;
-use self::request::Request;
 use self::step::{Batch, Step};
 use self::step_end::StepEnd;
-use self::used::{UsedStrategies, Way};
+use self::step_request::StepRequest;
+use self::undo_log::UndoLog;
+use self::used::{ExchangeKind, UsedStrategies};
 use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
@@ -82,22 +82,22 @@ pub struct DistOpt {
     /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
     /// Created at the first step, when every parameter exists.
-    layouts: Option<Layouts>,
+    layouts: Option<BucketSets>,
 
     /// The strategies used so far.
     used: UsedStrategies,
     /// The last request on which all ranks have agreed.
-    agreed: Option<Request>,
+    agreed: Option<StepRequest>,
     /// The state that differs between the ranks, because of the strategies used so far.
     drift: Drift,
     /// Memory for updates that may have to be undone.
-    journal: Journal,
+    undo_log: UndoLog,
     /// The buckets that contain accumulated gradients of a later step.
     accumulated: Option<Place>,
     /// What the losses of the coming step count.
     weight: StepWeight,
     /// A failure of this rank since the last step. The next step reports it to the other ranks.
-    fault: Option<Error>,
+    failure: Option<Error>,
     /// The factor of the loss.
     scaler: LossScaler,
     notices: Vec<String>,
@@ -120,7 +120,7 @@ struct Weighted<'a> {
 /// What all ranks make of a request.
 enum Agreement {
     /// The index of the requested strategy, and the way of its units.
-    Possible(usize, Way),
+    Possible(usize, ExchangeKind),
     /// Every rank gets this error, and the next request may be another one.
     Refused(Error),
 }
@@ -179,10 +179,10 @@ impl DistOpt {
             used: UsedStrategies::default(),
             agreed: None,
             drift: Drift::Nothing,
-            journal: Journal::default(),
+            undo_log: UndoLog::default(),
             accumulated: None,
             weight: StepWeight::default(),
-            fault: None,
+            failure: None,
             scaler,
             notices: Vec::new(),
             stage: None,
@@ -308,7 +308,7 @@ impl DistOpt {
             let (group, used) = (&*opt.group, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
-                Some(Request { sizing, .. }) => {
+                Some(StepRequest { sizing, .. }) => {
                     (Place::Units(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
                 }
             };
@@ -320,12 +320,12 @@ impl DistOpt {
             Ok(added.err())
         })?;
         let Some(error) = failed else { return Ok(()) };
-        self.fault.get_or_insert(error.clone());
+        self.failure.get_or_insert(error.clone());
         Err(error)
     }
 
     /// Adds the gradients of `loss` to the buckets of this layout.
-    fn add_gradients(&mut self, layout: &mut Layout, loss: &Tensor) -> Result<()> {
+    fn add_gradients(&mut self, layout: &mut BucketSet, loss: &Tensor) -> Result<()> {
         let weight = LossWeight::of(loss);
         let varies = weight.as_ref().is_some_and(LossWeight::varies);
         let share = self.weight.add(weight.as_ref())?;
@@ -335,7 +335,7 @@ impl DistOpt {
             return Err(Error::UnknownWeight);
         }
         layout.complete(&scaled, self.config.allow_unused)?;
-        if !fault::is_finite(loss)? {
+        if !step_failure::is_finite(loss)? {
             layout.fill(f32::NAN)?;
         }
         Ok(())
@@ -404,7 +404,7 @@ impl DistOpt {
     }
 
     /// Fixes the set of parameters, at the first step. Frozen ones do not belong to it.
-    fn bind(&mut self) -> Result<Layouts> {
+    fn bind(&mut self) -> Result<BucketSets> {
         let all = self.params.list();
         if all.len() > self.synchronized {
             self.check_same(&all)?;
@@ -424,7 +424,7 @@ impl DistOpt {
             .map(|(name, dims, location)| ParamInfo { name, dims, location: location.clone() })
             .collect();
         self.optimizer.bind(&infos)?;
-        Ok(Layouts::new(trained))
+        Ok(BucketSets::new(trained))
     }
 
     /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
@@ -445,7 +445,10 @@ impl DistOpt {
     /// Runs `work` with the layouts of the parameters, which the first call creates. After an error
     /// of `work` the ranks no longer agree on the next operation. If only this rank knows the
     /// error, it sends the error to the other ranks, which would wait for it otherwise.
-    fn bound<R>(&mut self, work: impl FnOnce(&mut Self, &mut Layouts) -> Result<R>) -> Result<R> {
+    fn bound<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut BucketSets) -> Result<R>,
+    ) -> Result<R> {
         // Return the communicator's own failure, not an error that follows from it.
         if let Some(error) = self.group.failure() {
             return Err(error);
@@ -465,7 +468,7 @@ impl DistOpt {
 
     /// Takes the step of a rank that has a batch. The loss of a step that is recorded ends the recording
     /// first.
-    fn step(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
+    fn step(&mut self, batch: Batch<'_>, request: &StepRequest) -> Result<()> {
         if let Batch::Loss(loss) = batch
             && let Some(stage) = self.stage.take()
         {
@@ -480,10 +483,10 @@ impl DistOpt {
             let share = opt.weight.add(weight.as_ref());
             let checked = share.and_then(|share| opt.weight.check().map(|()| share));
             let share = checked.unwrap_or_else(|error| {
-                opt.fault.get_or_insert(error);
+                opt.failure.get_or_insert(error);
                 1.0
             });
-            if opt.fault.is_some() {
+            if opt.failure.is_some() {
                 opt.weight.spoil();
             }
             let total = opt.weight.total(&opt.group, opt.config.uneven)?;
@@ -498,10 +501,10 @@ impl DistOpt {
     /// Takes one step in which all ranks count `total`. Without `batch` this rank has none.
     fn take_step(
         &mut self,
-        layouts: &mut Layouts,
+        layouts: &mut BucketSets,
         batch: Option<Weighted<'_>>,
         total: TotalWeight,
-        request: &Request,
+        request: &StepRequest,
     ) -> Result<StepEnd> {
         let (index, way) = match self.agree(request)? {
             Agreement::Possible(index, way) => (index, way),
@@ -511,7 +514,7 @@ impl DistOpt {
             }
         };
         let late = layouts.trained().check(&self.params).err();
-        let fault = self.fault.take().or(late);
+        let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
         let Self { used, group, notices, scaler, .. } = self;
         layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
@@ -549,7 +552,7 @@ impl DistOpt {
             config: &self.config,
             layout,
             optimizer: &mut *self.optimizer,
-            journal: &mut self.journal,
+            undo_log: &mut self.undo_log,
             pending: accumulated.is_some(),
             rejoin,
             factor,
@@ -558,7 +561,7 @@ impl DistOpt {
             scaler,
             notices,
         };
-        let end = step.run(batch.map(|batch| batch.batch), fault);
+        let end = step.run(batch.map(|batch| batch.batch), failure);
         let BucketExchange { wire, figures, .. } = step.exchange;
         if let Some(element) = element {
             layout.put_wire(element, wire);
@@ -604,7 +607,7 @@ impl DistOpt {
 
     /// The strategy of a request. If the request is new to this rank, all ranks check that it is possible
     /// and that they make the same one.
-    fn agree(&mut self, request: &Request) -> Result<Agreement> {
+    fn agree(&mut self, request: &StepRequest) -> Result<Agreement> {
         let found = self.used.of(request.option, &request.config);
         if self.agreed.as_ref() == Some(request) {
             return Ok(found.into());
@@ -640,8 +643,8 @@ impl DistOpt {
     }
 }
 
-impl From<Result<(usize, Way)>> for Agreement {
-    fn from(found: Result<(usize, Way)>) -> Self {
+impl From<Result<(usize, ExchangeKind)>> for Agreement {
+    fn from(found: Result<(usize, ExchangeKind)>) -> Self {
         found.map_or_else(Self::Refused, |(index, way)| Self::Possible(index, way))
     }
 }
@@ -657,7 +660,7 @@ impl BackwardAndUpdate for DistOpt {
     ) -> Result<()> {
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
         let frozen = self.frozen();
-        let request = Request { option: dist_option, config, spars, sizing, frozen };
+        let request = StepRequest { option: dist_option, config, spars, sizing, frozen };
         self.step(Batch::Loss(loss), &request)
     }
 }

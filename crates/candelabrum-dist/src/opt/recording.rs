@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 
 use super::config::DistOptConfig;
 use super::loss_scale::RecordedScale;
-use super::request::Request;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 /// A capture of a forward pass, which a backward pass will continue.
@@ -45,7 +45,7 @@ pub(super) struct Recording {
     pub(super) scale: Option<RecordedScale>,
     /// The state of the gradients after the pass.
     pub(super) after: PassState,
-    pub(super) request: Request,
+    pub(super) request: StepRequest,
     pub(super) config: DistOptConfig,
     /// The addresses of parameters and buckets, which the graphs use.
     pub(super) addresses: Vec<u64>,

@@ -7,14 +7,14 @@ use candelabrum_nn::{LossWeight, Observer, PassState};
 use candle_core::Tensor;
 
 use super::DistOpt;
-use super::layout::{Layout, Layouts};
+use super::bucket_sets::{BucketSet, BucketSets};
 use super::recording::{Recorder, Recording, Stage};
-use super::request::Request;
 use super::step::Batch;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 /// The addresses of parameters and buckets on the GPU.
-fn addresses(layout: &mut Layout) -> Result<Vec<u64>> {
+fn addresses(layout: &mut BucketSet) -> Result<Vec<u64>> {
     let mut all = Vec::new();
     for param in &**layout.gradients.params() {
         param.with_values(|values| values.cuda().map(|values| all.push(values.address())))?;
@@ -28,7 +28,12 @@ fn addresses(layout: &mut Layout) -> Result<Vec<u64>> {
 impl DistOpt {
     /// Continues the recording by the backward pass from `loss`, and takes the step. A pass that
     /// cannot be recorded is an error before anything is sent.
-    pub(super) fn record(&mut self, stage: Stage, loss: &Tensor, request: &Request) -> Result<()> {
+    pub(super) fn record(
+        &mut self,
+        stage: Stage,
+        loss: &Tensor,
+        request: &StepRequest,
+    ) -> Result<()> {
         let mut recorder = match stage {
             Stage::Forward(recorder) => recorder,
             whole => {
@@ -80,10 +85,10 @@ impl DistOpt {
         recorder: &mut Recorder,
         loss: &Tensor,
         is_scaled: bool,
-        request: &Request,
+        request: &StepRequest,
     ) -> Result<(PassState, Vec<u64>)> {
         let is_ready = self.agreed.as_ref() == Some(request) && self.accumulated.is_none();
-        let layout = self.layouts.as_mut().and_then(Layouts::last_used);
+        let layout = self.layouts.as_mut().and_then(BucketSets::last_used);
         let layout = layout.filter(|layout| is_ready && layout.sizing == request.sizing);
         let Some(layout) = layout else {
             let what = "a recording with other settings than those of the step before".to_owned();
@@ -117,8 +122,8 @@ impl DistOpt {
             && recording.request.frozen == self.frozen()
             && self.config == recording.config
             && self.accumulated.is_none()
-            && self.fault.is_none();
-        let layout = self.layouts.as_mut().and_then(Layouts::last_used);
+            && self.failure.is_none();
+        let layout = self.layouts.as_mut().and_then(BucketSets::last_used);
         let Some(layout) = layout.filter(|_| is_ready) else { return false };
         addresses(layout).is_ok_and(|now| now == recording.addresses)
     }
@@ -132,7 +137,7 @@ impl DistOpt {
     fn play(&mut self, recording: &mut Recording) -> Result<()> {
         if let Err(error) = recording.noise.write() {
             let error = Error::from(error);
-            self.fault.get_or_insert(error);
+            self.failure.get_or_insert(error);
         }
         self.step(Batch::Recorded(recording), &recording.request)
     }

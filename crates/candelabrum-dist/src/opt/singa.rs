@@ -19,8 +19,8 @@ use candelabrum_nn::{DistOption, to_flat};
 use candle_core::{DType, Tensor};
 
 use super::DistOpt;
-use super::request::Request;
 use super::step::Batch;
+use super::step_request::StepRequest;
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
@@ -122,6 +122,6 @@ impl DistOpt {
         config: StrategyConfig,
     ) -> Result<()> {
         let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
-        self.step(Batch::Loss(loss), &Request { option, config, spars, sizing, frozen })
+        self.step(Batch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
     }
 }

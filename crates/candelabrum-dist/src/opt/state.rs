@@ -7,7 +7,7 @@ use candelabrum_memory::SpanMut;
 use candelabrum_nn::DistOption;
 use serde::{Deserialize, Serialize};
 
-use super::layout::LayoutState;
+use super::bucket_sets::BucketSetState;
 use super::used::UsedStrategy;
 use super::{DistOpt, Drift};
 use crate::strategy::{Memory, StrategyConfig};
@@ -28,7 +28,7 @@ pub struct DistOptState {
     drift: Drift,
     /// The order of the gradients in buckets, which ranks learn in their first steps. The units of a sparse
     /// strategy depend on it.
-    layouts: Vec<LayoutState>,
+    layouts: Vec<BucketSetState>,
 }
 
 impl DistOptState {

@@ -2,7 +2,7 @@
 //!
 //! Units leave during the backward pass ([`BucketExchange`]). A step that fails leaves the model
 //! unchanged, so parameters change only when every average is known to be finite. While a step
-//! would only wait, it may change them earlier, in a way that can be undone ([`Journal`]). An
+//! would only wait, it may change them earlier, in a way that can be undone ([`UndoLog`]). An
 //! average of *parameters* comes after the update.
 //!
 //! If a step fails for a reason that all ranks learn, all ranks leave it together
@@ -18,15 +18,15 @@ use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
 use super::bucket_exchange::BucketExchange;
+use super::bucket_sets::BucketSet;
 use super::config::{DistOptConfig, OnOverflow};
-use super::fault::Fault;
 use super::figures::{StepFigures, timed};
-use super::journal::Journal;
-use super::layout::Layout;
 use super::loss_scale::LossScaler;
 use super::recording::Recording;
 use super::replicas::average_replicas;
 use super::step_end::StepEnd;
+use super::step_failure::StepFailure;
+use super::undo_log::UndoLog;
 use crate::strategy::Subject;
 use crate::{Error, Result};
 
@@ -35,9 +35,9 @@ use crate::{Error, Result};
 pub(super) struct Step<'a> {
     pub(super) exchange: BucketExchange,
     pub(super) config: &'a DistOptConfig,
-    pub(super) layout: &'a mut Layout,
+    pub(super) layout: &'a mut BucketSet,
     pub(super) optimizer: &'a mut dyn Optimizer,
-    pub(super) journal: &'a mut Journal,
+    pub(super) undo_log: &'a mut UndoLog,
     /// Whether the buckets contain accumulated gradients, to which this step adds its own.
     pub(super) pending: bool,
     /// Whether a strategy has let the ranks' models differ, and this step makes them equal again.
@@ -78,15 +78,15 @@ impl From<Error> for PassError {
 
 impl Step<'_> {
     /// Takes the step. A rank that has no batch left passes no `batch`, and its gradients are zero.
-    /// A rank with a `fault` has no gradients. Afterwards the exchange contains the cost of the step.
+    /// A rank with a `failure` has no gradients. Afterwards the exchange contains the cost of the step.
     pub(super) fn run(
         &mut self,
         batch: Option<Batch<'_>>,
-        fault: Option<Error>,
+        failure: Option<Error>,
     ) -> Result<StepEnd> {
         let group = self.exchange.context.group.clone();
         let before = group.stats();
-        let result = self.backward(batch, fault).and_then(|()| match self.exchange.subject {
+        let result = self.backward(batch, failure).and_then(|()| match self.exchange.subject {
             Subject::Gradients => self.average_and_update(),
             Subject::Parameters => self.update_and_average(batch.is_some()),
         });
@@ -113,11 +113,11 @@ impl Step<'_> {
     }
 
     /// Computes the gradients into the buckets. Units whose gradients are complete may leave
-    /// meanwhile. An error of this rank alone becomes the fault of the exchange.
-    fn backward(&mut self, batch: Option<Batch<'_>>, fault: Option<Error>) -> Result<()> {
+    /// meanwhile. An error of this rank alone becomes the failure of the exchange.
+    fn backward(&mut self, batch: Option<Batch<'_>>, failure: Option<Error>) -> Result<()> {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
-        if let Some(error) = fault {
-            self.exchange.fail(Fault::Failed(error));
+        if let Some(error) = failure {
+            self.exchange.fail(StepFailure::Failed(error));
             return Ok(());
         }
         let Some(batch) = batch else { return self.layout.fill(0.0) };
@@ -134,7 +134,7 @@ impl Step<'_> {
         self.exchange.figures.backward += start.elapsed().saturating_sub(messages);
         match passed {
             Ok(()) => {}
-            Err(PassError::Own(error)) => self.exchange.fail(Fault::Failed(error)),
+            Err(PassError::Own(error)) => self.exchange.fail(StepFailure::Failed(error)),
             Err(PassError::Exchange(error)) => return Err(error),
         }
         Ok(())
@@ -191,7 +191,7 @@ impl Step<'_> {
         self.exchange.send_rest(self.layout)?;
         let votes = !self.exchange.way.shows_bad_numbers();
         let vote = votes.then(|| self.exchange.start_vote()).transpose()?;
-        self.journal.clear();
+        self.undo_log.clear();
         let mut arrived = VecDeque::new();
         let outcome = self.collect(&mut arrived).and_then(|overflow| {
             if let Some(error) = vote.map_or(Ok(None), |vote| self.exchange.check_vote(vote))? {
@@ -200,7 +200,7 @@ impl Step<'_> {
             overflow.map_or(Ok(None), |name| self.answer_overflow(name).map(Some))
         });
         if !matches!(outcome, Ok(None)) {
-            self.journal.undo(&self.exchange.context.params, self.optimizer)?;
+            self.undo_log.undo(&self.exchange.context.params, self.optimizer)?;
         }
         if let Some(end) = outcome? {
             return Ok(end);
@@ -245,14 +245,14 @@ impl Step<'_> {
         Ok(first.map(|(unit, position)| self.exchange.context.name_at(unit, position)))
     }
 
-    /// Writes the values that an update of a unit will change into the journal. Returns false if
+    /// Writes the values that an update of a unit will change into the undo_log. Returns false if
     /// the update could not be undone.
     fn note(&mut self, unit: usize) -> Result<bool> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[unit].slots {
                 let param = &context.params[slot.param];
-                if !param.is_frozen() && !self.journal.note(slot.param, param, self.optimizer)? {
+                if !param.is_frozen() && !self.undo_log.note(slot.param, param, self.optimizer)? {
                     return Ok(false);
                 }
             }
@@ -263,7 +263,7 @@ impl Step<'_> {
     /// The end of a step in which the average of `name` is not finite. Averages are the same on
     /// every rank, so this end is too.
     fn answer_overflow(&mut self, name: String) -> Result<StepEnd> {
-        if let Some(error) = self.exchange.spread_fault()? {
+        if let Some(error) = self.exchange.share_failure()? {
             return Ok(StepEnd::Failed(error));
         }
         let context = &self.exchange.context;
@@ -282,12 +282,12 @@ impl Step<'_> {
     /// rank without a batch contributes its unchanged parameters.
     fn update_and_average(&mut self, has_batch: bool) -> Result<StepEnd> {
         let count = self.layout.units();
-        // With a fault there are no gradients of this step, and the buckets contain those of an
+        // With a failure there are no gradients of this step, and the buckets contain those of an
         // earlier step.
         if let Some(inverse) = self.scaler.inverse() {
             self.layout.scale(inverse)?;
         }
-        if self.exchange.fault()?.is_none() {
+        if self.exchange.failure()?.is_none() {
             self.exchange.look_at_all(self.layout)?;
         }
         let vote = self.exchange.start_vote()?;

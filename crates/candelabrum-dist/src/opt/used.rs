@@ -18,7 +18,7 @@ pub(super) struct UsedStrategy {
     /// wire has the default settings here.
     pub(super) config: StrategyConfig,
     /// `None` for a wire.
-    strategy: Option<Shared>,
+    strategy: Option<SharedStrategy>,
     /// The layouts for which it has allocated memory.
     prepared: Vec<usize>,
     /// Whether the user knows that it has no code for GPUs.
@@ -29,9 +29,9 @@ pub(super) struct UsedStrategy {
 
 /// A strategy and its state, shared with the exchange of a step.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Box<dyn Strategy>>>);
+pub(super) struct SharedStrategy(Arc<Mutex<Box<dyn Strategy>>>);
 
-impl Shared {
+impl SharedStrategy {
     /// The locked strategy. After a panic in one of its methods, it is used in the state in which
     /// this method left it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Strategy>> {
@@ -41,12 +41,12 @@ impl Shared {
 
 /// The way in which the units of a step are sent.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum ExchangeKind {
     Wire(Wire),
-    Strategy(Shared),
+    Strategy(SharedStrategy),
 }
 
-impl Way {
+impl ExchangeKind {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Wire(wire) => wire.describe(),
@@ -98,7 +98,7 @@ impl UsedStrategies {
         &mut self,
         option: DistOption,
         config: &StrategyConfig,
-    ) -> Result<(usize, Way)> {
+    ) -> Result<(usize, ExchangeKind)> {
         let kept = |used: &UsedStrategy| {
             used.option == option && used.strategy.is_some() && used.config == *config
         };
@@ -108,7 +108,7 @@ impl UsedStrategies {
         let (strategy, config, wire) = match strategy::make(option, config)? {
             Method::Wire(wire) => (None, StrategyConfig::default(), wire),
             Method::Strategy(strategy) => {
-                (Some(Shared(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
+                (Some(SharedStrategy(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
             }
         };
         let is_wire = strategy.is_none();
@@ -153,8 +153,8 @@ impl UsedStrategies {
 }
 
 impl UsedStrategy {
-    fn way(&self, wire: Wire) -> Way {
-        self.strategy.clone().map_or(Way::Wire(wire), Way::Strategy)
+    fn way(&self, wire: Wire) -> ExchangeKind {
+        self.strategy.clone().map_or(ExchangeKind::Wire(wire), ExchangeKind::Strategy)
     }
 
     /// Allocates memory for the units of a layout, before the first step with them. Returns a notice if the

@@ -3,7 +3,7 @@
 //! NCCL only moves numbers. It hangs if ranks call different operations, or if a rank dies.
 //! Therefore this backend uses a second communicator, the *control*: the local backend on one host,
 //! MPI if an MPI launcher started the ranks, otherwise TCP. The control carries the id by which
-//! NCCL's ranks find each other, the headers before operations, messages, and news of failures.
+//! NCCL's ranks find each other, the headers before operations, messages, and failures.
 //!
 //! | idea | file |
 //! |---|---|
@@ -75,13 +75,13 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
-use self::control::{Control, News, OverControl, in_operation};
+use self::control::{ControlGroup, NcclFailures, OverControl, in_operation};
 use self::list::List;
 use self::raw::{ID_BYTES, NcclComm};
-use self::watch::Watch;
+use self::watch::DeviceWatch;
 use super::collective::Header;
 use super::failures::Failure;
-use super::membership::Context;
+use super::group_info::OpContext;
 use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
@@ -106,21 +106,21 @@ pub(crate) fn connect(
     control.leave_reports_to_the_caller();
     let connect = move |failure: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
-        let news = News::new(Arc::clone(&control), failure.clone());
-        let transport = Nccl::connect(&control, news.clone(), device, deadline)
-            .inspect_err(|error| news.tell(error))?;
-        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(news) })
+        let failures = NcclFailures::new(Arc::clone(&control), failure.clone());
+        let transport = Nccl::connect(&control, failures.clone(), device, deadline)
+            .inspect_err(|error| failures.tell(error))?;
+        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(failures) })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
 /// The state that all groups of a rank share.
-struct Job {
-    news: News,
+struct NcclJob {
+    failures: NcclFailures,
     device: CudaDevice,
     /// NCCL's stream. candle's own stream runs in parallel.
     stream: Arc<CudaStream>,
-    watch: Watch,
+    watch: DeviceWatch,
     /// Communicators of the world and of its groups that were left. They are ended when all ranks
     /// have left.
     left: Mutex<Vec<Arc<NcclComm>>>,
@@ -128,8 +128,8 @@ struct Job {
 
 /// A group's ranks over NCCL.
 struct Nccl {
-    job: Arc<Job>,
-    control: Control,
+    job: Arc<NcclJob>,
+    control: ControlGroup,
     /// `None` after the group has been left.
     comm: Option<Arc<NcclComm>>,
     /// Device memory for numbers of the host, which is reused.
@@ -142,7 +142,12 @@ struct Nccl {
 }
 
 impl Nccl {
-    fn connect(world: &Group, news: News, device: CudaDevice, deadline: Duration) -> Result<Self> {
+    fn connect(
+        world: &Group,
+        failures: NcclFailures,
+        device: CudaDevice,
+        deadline: Duration,
+    ) -> Result<Self> {
         let joining = |error| in_operation(error, &"joining NCCL's ranks");
         let (rank, world_size) = (world.rank(), world.world_size());
         let stream = device.cuda_stream().context().new_stream();
@@ -154,17 +159,17 @@ impl Nccl {
         world.broadcast(&mut id, 0).map_err(joining)?;
         let lost = || Error::Protocol { what: "a group without its member".to_owned() };
         let group = world.split(Some(0), 0).map_err(joining)?.ok_or_else(lost)?;
-        let guard = || news.check();
+        let guard = || failures.check();
         let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard);
         let comm = comm.map_err(joining)?;
-        let watch = Watch::start(news.clone(), rank, deadline)?;
-        let job = Job { news, device, stream, watch, left: Mutex::default() };
+        let watch = DeviceWatch::start(failures.clone(), rank, deadline)?;
+        let job = NcclJob { failures, device, stream, watch, left: Mutex::default() };
         Ok(Self::new(Arc::new(job), group, comm))
     }
 
-    fn new(job: Arc<Job>, group: Group, comm: NcclComm) -> Self {
+    fn new(job: Arc<NcclJob>, group: Group, comm: NcclComm) -> Self {
         let (rank, ranks) = (group.rank(), group.ranks().to_vec());
-        let (control, comm) = (Control::new(group), Some(Arc::new(comm)));
+        let (control, comm) = (ControlGroup::new(group), Some(Arc::new(comm)));
         Self { job, control, comm, input: None, output: None, rank, ranks, list: List::default() }
     }
 
@@ -178,7 +183,7 @@ impl Nccl {
         result.inspect_err(|error| {
             use candelabrum_memory::Error::Cuda;
             if matches!(error, Error::Nccl { .. } | Error::Memory(Cuda { .. })) {
-                self.job.news.tell(error);
+                self.job.failures.tell(error);
             }
         })
     }
@@ -186,12 +191,12 @@ impl Nccl {
     /// Ends NCCL's communicators. The end of each waits for all of its ranks, and each rank may have
     /// left its groups in another order, so all are begun before one is waited for.
     fn end(&self) -> Result<()> {
-        let Job { news, watch, left, .. } = &*self.job;
+        let NcclJob { failures, watch, left, .. } = &*self.job;
         watch.drain()?;
         let left = left.lock();
         let begun = left.iter().try_for_each(|comm| comm.begin_end());
         let ended =
-            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| news.check())));
+            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| failures.check())));
         ended.map_err(|error| in_operation(error, &"leaving the job"))
     }
 }
@@ -225,18 +230,18 @@ impl Transport for Nccl {
         &mut self,
         header: Header,
         payload: Payload,
-        context: &Arc<Context>,
+        context: &Arc<OpContext>,
     ) -> Result<Box<dyn Work>> {
         let result = self.collective(header, payload, Some(context));
         self.report(result)
     }
 
-    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
-        let position = |members: &[usize]| members.iter().position(|&m| m == self.rank);
-        let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
+    fn split(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
+        let position = |groups: &[usize]| groups.iter().position(|&m| m == self.rank);
+        let place = groups.and_then(|groups| Some((*groups.first()?, position(groups)?)));
         let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
         let group = self.control.run(&"split", |group| group.split(colour, key))?;
-        let guard = || self.job.news.check();
+        let guard = || self.job.failures.check();
         let comm = self.comm()?.split(place, &guard);
         let comm = self.report(comm.map_err(|error| in_operation(error, &"split")))?;
         let (Some(group), Some(comm)) = (group, comm) else { return Ok(None) };
@@ -253,11 +258,11 @@ impl Transport for Nccl {
     /// A failure of another rank ends this process with an error, because the program has no later
     /// operation that could return it.
     fn finish(&mut self) {
-        if self.job.news.is_known_to_the_program() {
+        if self.job.failures.is_known_to_the_program() {
             return;
         }
         let Err(error) = self.end() else { return };
-        self.job.news.tell(&error);
+        self.job.failures.tell(&error);
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.
         let _ = std::io::stderr().write_all(line.as_bytes());

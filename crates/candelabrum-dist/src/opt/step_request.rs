@@ -7,7 +7,7 @@ use crate::unit_plan::Sizing;
 
 /// The arguments and settings of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Request {
+pub(super) struct StepRequest {
     pub(super) option: DistOption,
     pub(super) config: StrategyConfig,
     pub(super) spars: f32,

@@ -1,13 +1,13 @@
-//! All groups of a rank behind one engine. Each runs the operations that its handle requests.
+//! All groups of a rank behind one queue. Each runs the operations that its handle requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::collective::Header;
-use super::engine::Resource;
 use super::failures::Failures;
-use super::membership::{Context, Layers, Membership, WORLD};
+use super::group_info::{GroupInfo, Layers, OpContext, WORLD};
+use super::queue::Resource;
 use super::stats::Moved;
 use super::transport::{Transport, no_room};
 use super::{Announced, Borrowed, Collective, ElementType, Label, Payload, Pending};
@@ -16,39 +16,39 @@ use crate::{Error, Result};
 /// The groups of a rank. After the first failure every operation returns the same error, because
 /// the ranks no longer agree on the next operation. Every failure of an operation passes here, and is
 /// reported to the other ranks, whatever the backend.
-pub(super) struct Members<T> {
+pub(super) struct Groups<T> {
     /// The groups by number, without groups whose handle has been dropped.
-    groups: BTreeMap<usize, Member<T>>,
+    groups: BTreeMap<usize, GroupTransport<T>>,
     /// The next group's number.
     next: usize,
     failures: Arc<Failures>,
 }
 
 /// A rank's transport and state in one group.
-pub(super) struct Member<T> {
+pub(super) struct GroupTransport<T> {
     transport: T,
-    membership: Membership,
+    group_info: GroupInfo,
     /// The number of this group's collectives so far.
     sequence: u64,
     failures: Arc<Failures>,
 }
 
-impl<T: Transport> Members<T> {
+impl<T: Transport> Groups<T> {
     /// The group of all ranks, without further groups.
     pub(super) fn world(
         transport: T,
         rank: usize,
         world_size: usize,
         failures: Arc<Failures>,
-    ) -> (Self, Membership) {
+    ) -> (Self, GroupInfo) {
         let ranks = (0..world_size).collect();
-        let member = Member::new(transport, WORLD, rank, ranks, Arc::clone(&failures));
-        let membership = member.membership.clone();
-        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failures }, membership)
+        let member = GroupTransport::new(transport, WORLD, rank, ranks, Arc::clone(&failures));
+        let group_info = member.group_info.clone();
+        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failures }, group_info)
     }
 
     /// The group with this number, for its next operation.
-    pub(super) fn member(&mut self, id: usize) -> Result<&mut Member<T>> {
+    pub(super) fn member(&mut self, id: usize) -> Result<&mut GroupTransport<T>> {
         if let Some(error) = self.failures.first.get() {
             return Err(error);
         }
@@ -79,7 +79,7 @@ impl<T: Transport> Members<T> {
 
     /// See [`super::Communicator::announce`].
     pub(super) fn announce(&mut self, id: usize, next: &[Announced]) {
-        if let Some(Member { transport, sequence, .. }) = self.groups.get_mut(&id) {
+        if let Some(GroupTransport { transport, sequence, .. }) = self.groups.get_mut(&id) {
             let headers = (*sequence + 1..).zip(next).map(|(number, op)| op.header(number));
             transport.announce(headers.collect());
         }
@@ -114,26 +114,26 @@ impl<T: Transport> Members<T> {
         id: usize,
         colour: Option<u64>,
         key: i64,
-    ) -> Result<Option<Membership>> {
+    ) -> Result<Option<GroupInfo>> {
         let new = self.next;
         let made = self.member(id)?.split(new, colour, key)?;
         self.next += 1;
         Ok(made.map(|member| {
-            let membership = member.membership.clone();
+            let group_info = member.group_info.clone();
             self.groups.insert(new, member);
-            membership
+            group_info
         }))
     }
 
     /// The number of ranks in a group.
     pub(super) fn size(&self, id: usize) -> usize {
-        self.groups.get(&id).map_or(1, |member| member.membership.ranks.len())
+        self.groups.get(&id).map_or(1, |member| member.group_info.ranks.len())
     }
 
     /// Counts an operation that consisted of other operations.
     pub(super) fn count(&self, id: usize, op: Collective, moved: Moved, busy: Duration) {
         if let Some(member) = self.groups.get(&id) {
-            member.membership.count(op, moved, busy);
+            member.group_info.count(op, moved, busy);
         }
     }
 
@@ -148,7 +148,7 @@ impl<T: Transport> Members<T> {
     }
 }
 
-impl<T: Transport> Member<T> {
+impl<T: Transport> GroupTransport<T> {
     fn new(
         transport: T,
         id: usize,
@@ -157,8 +157,8 @@ impl<T: Transport> Member<T> {
         failures: Arc<Failures>,
     ) -> Self {
         let (messages, counters) = (transport.messages(), Arc::default());
-        let membership = Membership { id, rank, ranks, counters, messages };
-        Self { transport, membership, sequence: 0, failures }
+        let group_info = GroupInfo { id, rank, ranks, counters, messages };
+        Self { transport, group_info, sequence: 0, failures }
     }
 
     /// Allocates memory, see [`super::Communicator::alloc`].
@@ -183,10 +183,10 @@ impl<T: Transport> Member<T> {
         }
         self.sequence += 1;
         let header = Header::of(self.sequence, op, &payload);
-        let (label, membership) = (payload.label().cloned(), self.membership.clone());
-        let moved = Moved::of(&payload, membership.rank);
+        let (label, group_info) = (payload.label().cloned(), self.group_info.clone());
+        let moved = Moved::of(&payload, group_info.rank);
         let failures = Arc::clone(&self.failures);
-        let context = Arc::new(Context { membership, header, label, failures });
+        let context = Arc::new(OpContext { group_info, header, label, failures });
         let start = Instant::now();
         match self.transport.begin(header, payload, &context) {
             Ok(work) => Ok(Pending::on_device(work, context, moved, start)),
@@ -206,12 +206,12 @@ impl<T: Transport> Member<T> {
         self.sequence += 1;
         let header = Header::of(self.sequence, op, &payload);
         let label = payload.label().cloned();
-        let moved = Moved::of(&payload, self.membership.rank);
+        let moved = Moved::of(&payload, self.group_info.rank);
         let _span = span(header, label.as_ref()).entered();
         let start = Instant::now();
         match self.transport.execute(header, payload) {
             Ok(result) => {
-                self.membership.count(op, moved.to(&result), start.elapsed());
+                self.group_info.count(op, moved.to(&result), start.elapsed());
                 Ok(result)
             }
             Err(error) => Err(self.failed(error, header, label.as_ref())),
@@ -233,13 +233,13 @@ impl<T: Transport> Member<T> {
         let start = Instant::now();
         let result = self.transport.execute_in_place(header, values);
         result.map_err(|error| self.failed(error, header, None))?;
-        self.membership.count(op, moved, start.elapsed());
+        self.group_info.count(op, moved, start.elapsed());
         Ok(())
     }
 
     /// The error of an operation, for the program. It is stored and reported.
     fn failed(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
-        let error = self.membership.explain(error, header, label);
+        let error = self.group_info.explain(error, header, label);
         self.failures.add(&error);
         error
     }
@@ -248,26 +248,26 @@ impl<T: Transport> Member<T> {
         self.sequence += 1;
         let header = Header::of_refusal(self.sequence, op);
         let result = self.transport.execute(header, Payload::empty());
-        result.map(drop).map_err(|error| self.membership.explain(error, header, None))
+        result.map(drop).map_err(|error| self.group_info.explain(error, header, None))
     }
 
-    /// All ranks gather their colours and keys, and each computes the members of its new group.
+    /// All ranks gather their colours and keys, and each computes the groups of its new group.
     fn split(&mut self, id: usize, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let wish = [i64::from(colour.is_some()), colour.unwrap_or(0) as i64, key];
         let wishes = self.execute(Collective::AllGather, Payload::from_slice(&wish))?;
         let wishes = wishes.as_slice::<i64>()?;
-        let Membership { rank: own, ranks, .. } = &self.membership;
-        let mut members: Vec<usize> =
+        let GroupInfo { rank: own, ranks, .. } = &self.group_info;
+        let mut groups: Vec<usize> =
             (0..ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
-        members.sort_by_key(|rank| wishes[3 * rank + 2]);
-        let members = colour.map(|_| members);
-        let transport = self.transport.split(members.as_deref()).inspect_err(|error| {
+        groups.sort_by_key(|rank| wishes[3 * rank + 2]);
+        let groups = colour.map(|_| groups);
+        let transport = self.transport.split(groups.as_deref()).inspect_err(|error| {
             self.failures.add(error);
         })?;
         let Some(transport) = transport else { return Ok(None) };
-        let members = members.unwrap_or_default();
-        let rank = members.iter().position(|member| member == own).unwrap_or(0);
-        let ranks = members.iter().map(|&member| ranks[member]).collect();
+        let groups = groups.unwrap_or_default();
+        let rank = groups.iter().position(|member| member == own).unwrap_or(0);
+        let ranks = groups.iter().map(|&member| ranks[member]).collect();
         Ok(Some(Self::new(transport, id, rank, ranks, Arc::clone(&self.failures))))
     }
 }
@@ -281,7 +281,7 @@ fn span(header: Header, label: Option<&Label>) -> tracing::Span {
     )
 }
 
-impl<T: Transport> Resource for Members<T> {
+impl<T: Transport> Resource for Groups<T> {
     fn any_thread(&self) -> bool {
         self.groups.values().all(|member| member.transport.any_thread())
     }

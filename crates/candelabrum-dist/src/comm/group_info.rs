@@ -1,4 +1,4 @@
-//! A rank's place in a group: the data that the group's handle, its engine and its operations under
+//! A rank's place in a group: the data that the group's handle, its queue and its operations under
 //! way share.
 
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::Error;
 /// The number of the world among a rank's groups. It is the first group.
 pub(super) const WORLD: usize = 0;
 
-/// The data that both a group's handle and its engine have.
+/// The data that both a group's handle and its queue have.
 #[derive(Clone)]
-pub(super) struct Membership {
+pub(super) struct GroupInfo {
     pub(super) id: usize,
     pub(super) rank: usize,
-    /// The members' ranks in the world.
+    /// The groups' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) counters: Arc<Counters>,
-    /// The messages between two members.
+    /// The messages between two groups.
     pub(super) messages: Arc<dyn Messages>,
 }
 
-impl Membership {
+impl GroupInfo {
     /// This rank's number in the world.
     pub(super) fn own(&self) -> usize {
         self.ranks[self.rank]
@@ -64,17 +64,17 @@ pub(super) struct Layers {
 }
 
 /// The data by which an operation is named in an error, and the place where the error is stored.
-pub(crate) struct Context {
-    pub(super) membership: Membership,
+pub(crate) struct OpContext {
+    pub(super) group_info: GroupInfo,
     pub(super) header: Header,
     pub(super) label: Option<Label>,
     pub(super) failures: Arc<Failures>,
 }
 
-impl Context {
+impl OpContext {
     /// Adds the content of the payload, and the group, to the message of an error.
     pub(super) fn explain(&self, error: Error) -> Error {
-        self.membership.explain(error, self.header, self.label.as_ref())
+        self.group_info.explain(error, self.header, self.label.as_ref())
     }
 
     /// Stores and reports an error that the program gets.

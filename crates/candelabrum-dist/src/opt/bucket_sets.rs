@@ -26,11 +26,11 @@ const GPU_STEP: usize = 4;
 
 /// The parameters, and the layouts in the order of their last use.
 #[derive(Debug)]
-pub(super) struct Layouts {
+pub(super) struct BucketSets {
     trained: Trained,
-    kept: Vec<Layout>,
+    kept: Vec<BucketSet>,
     /// Buckets that belong to this rank alone, for gradients before the first step.
-    early: Option<Layout>,
+    early: Option<BucketSet>,
     /// The number of layouts made so far.
     made: usize,
 }
@@ -38,7 +38,7 @@ pub(super) struct Layouts {
 /// Where accumulated gradients are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
-    /// In [`Layouts::early`].
+    /// In [`BucketSets::early`].
     Early,
     /// In the buckets of this size.
     Units(Sizing),
@@ -46,7 +46,7 @@ pub(super) enum Place {
 
 /// The buckets of one size.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct BucketSet {
     /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
     pub(super) sizing: Sizing,
@@ -67,7 +67,7 @@ pub(super) struct Layout {
 
 /// A layout in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct LayoutState {
+pub(super) struct BucketSetState {
     sizing: Sizing,
     /// The numbers of the parameters, in the order in which the units were filled.
     order: Vec<usize>,
@@ -75,7 +75,7 @@ pub(super) struct LayoutState {
     steps: u64,
 }
 
-impl Layouts {
+impl BucketSets {
     /// No layouts yet.
     pub(super) fn new(trained: Trained) -> Self {
         Self { trained, kept: Vec::new(), early: None, made: 0 }
@@ -96,7 +96,7 @@ impl Layouts {
         sizing: Sizing,
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
-    ) -> Result<&mut Layout> {
+    ) -> Result<&mut BucketSet> {
         match self.kept.iter().position(|layout| layout.sizing == sizing) {
             // It moves to the end, the place of the layout that was used last.
             Some(index) => self.kept[index..].rotate_left(1),
@@ -115,7 +115,7 @@ impl Layouts {
 
     /// The buckets of this rank alone. Before the ranks have agreed on units, a rank that accumulates gradients
     /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
-    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut Layout> {
+    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut BucketSet> {
         if self.early.is_none() {
             let order: Vec<usize> = (0..self.params().len()).rev().collect();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
@@ -124,7 +124,7 @@ impl Layouts {
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
             let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
             let layout =
-                Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
+                BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
             self.early = Some(layout);
         }
         self.early.as_mut().ok_or(Error::NoParameters)
@@ -144,7 +144,7 @@ impl Layouts {
         Ok(to.gradients.take_over(&from.gradients)?)
     }
 
-    pub(super) fn last_used(&mut self) -> Option<&mut Layout> {
+    pub(super) fn last_used(&mut self) -> Option<&mut BucketSet> {
         self.kept.last_mut()
     }
 
@@ -188,10 +188,10 @@ impl Layouts {
     }
 
     /// The layouts that are kept, in the order of their last use.
-    pub(super) fn state(&self) -> Vec<LayoutState> {
-        let state = |layout: &Layout| {
-            let &Layout { sizing, settled, steps, .. } = layout;
-            LayoutState { sizing, order: layout.order.clone(), settled, steps }
+    pub(super) fn state(&self) -> Vec<BucketSetState> {
+        let state = |layout: &BucketSet| {
+            let &BucketSet { sizing, settled, steps, .. } = layout;
+            BucketSetState { sizing, order: layout.order.clone(), settled, steps }
         };
         self.kept.iter().map(state).collect()
     }
@@ -200,7 +200,7 @@ impl Layouts {
     /// number of each layout that is dropped.
     pub(super) fn load_state(
         &mut self,
-        states: &[LayoutState],
+        states: &[BucketSetState],
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
     ) -> Result<()> {
@@ -248,7 +248,7 @@ impl Layouts {
         }
         let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
-        self.kept.push(Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled });
+        self.kept.push(BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled });
         self.made += 1;
         Ok(())
     }
@@ -279,7 +279,7 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
     !sorted.into_iter().eq(0..len)
 }
 
-impl Layout {
+impl BucketSet {
     pub(super) fn units(&self) -> usize {
         self.gradients.plans().len()
     }
