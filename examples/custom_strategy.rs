@@ -1,4 +1,4 @@
-//! A strategy of your own: random-K. At each step all ranks draw the same K positions of a unit
+//! A strategy of your own: random-K. At each step all ranks draw the same K positions of a bucket
 //! from a shared seed, so only values are sent, and an all-reduce can average them.
 //!
 //! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The crate does the
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use candelabrum::dist::strategy::select::count_of_share;
-use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
+use candelabrum::dist::strategy::{Bucket, Memory, Message, Strategy, register};
 use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
@@ -28,7 +28,7 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sends the share `spars` of each unit, at random positions.
+/// Sends the share `spars` of each bucket, at random positions.
 #[derive(Debug)]
 struct RandomK {
     seed: u64,
@@ -42,11 +42,11 @@ impl RandomK {
         Ok(Self { seed, memory: config.corr.then(Memory::default) })
     }
 
-    /// The positions that every rank sends of this unit at this step.
-    fn positions(&self, unit: &Unit<'_>) -> Vec<usize> {
+    /// The positions that every rank sends of this bucket at this step.
+    fn positions(&self, bucket: &Bucket<'_>) -> Vec<usize> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        rng.set_stream(unit.step << 20 | unit.index as u64);
-        index::sample(&mut rng, unit.len(), count_of_share(unit.spars, unit.len())).into_vec()
+        rng.set_stream(bucket.step << 20 | bucket.index as u64);
+        index::sample(&mut rng, bucket.len(), count_of_share(bucket.spars, bucket.len())).into_vec()
     }
 }
 
@@ -67,20 +67,20 @@ impl Strategy for RandomK {
 
     /// Sends the values at the drawn positions and sets them to zero. The rest of `values` is the
     /// residual, which is kept for the next step.
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
-        let positions = self.positions(unit);
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> DistResult<Message> {
+        let positions = self.positions(bucket);
         let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
         Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Payload::from_slice(&sent)))
     }
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> DistResult<Option<Message>> {
         values.fill(0.0);
-        for (at, mean) in self.positions(unit).into_iter().zip(received[0].as_slice()?) {
+        for (at, mean) in self.positions(bucket).into_iter().zip(received[0].as_slice()?) {
             values[at] = *mean;
         }
         Ok(None)

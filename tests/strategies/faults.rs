@@ -1,7 +1,7 @@
 //! Faults that every strategy must report: a NaN on one rank, an overflow, ranks with different
 //! strategies. The error is the same on every rank, and nothing has changed.
 
-use candelabrum::dist::strategy::{Message, Strategy, Unit, register};
+use candelabrum::dist::strategy::{Bucket, Message, Strategy, register};
 use candelabrum::dist::{Collective, Error, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
@@ -114,9 +114,9 @@ impl Strategy for Stranger {
         "stranger".to_owned()
     }
 
-    fn compress(&mut self, unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message, Error> {
-        if unit.rank + 1 == unit.world_size {
-            return Err(Error::Unsupported { what: format!("a message of {unit}") });
+    fn compress(&mut self, bucket: &Bucket<'_>, _values: &mut [f32]) -> Result<Message, Error> {
+        if bucket.rank + 1 == bucket.world_size {
+            return Err(Error::Unsupported { what: format!("a message of {bucket}") });
         }
         Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
     }
@@ -243,11 +243,11 @@ fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
 
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
-    refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
+    refuse("stranger", DistOption::Fp32, &["a message of bucket 0 of"]);
     // Over MPI the failing rank ends the job, but prints the cause first.
     let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "stranger fp32");
     let Some(output) = ranks.run_under_mpiexec(2) else { return };
-    assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
+    assert!(output.text.contains("rank 1 says: a message of bucket 0"), "{}", output.text);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn ranks_that_ask_for_different_things_hear_which() {
     refuse("other-option", DistOption::Fp32, &["rank 2", "rank 0", "the same dist option"]);
     let parts = ["spars differs between ranks", "rank 0 has `0.1`", "rank(s) 2 `0.2`"];
     refuse("other-spars", DistOption::SparseTopK, &parts);
-    let parts = ["the size of units differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
+    let parts = ["the size of buckets differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
     refuse("other-threshold", DistOption::Fp32, &parts);
 }
 

@@ -20,6 +20,7 @@ pub mod launch;
 pub mod ops;
 pub mod strategy;
 
+mod bucket_plan;
 mod buffers;
 mod consistency;
 mod error;
@@ -32,7 +33,6 @@ mod opt;
 mod step_weight;
 mod sync_batch_norm;
 mod trained;
-mod unit_plan;
 mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};

@@ -17,8 +17,8 @@ use candelabrum_dist::{
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
-    BackwardAndUpdate, DistOption, FlatGradients, LossWeight, MissingGradients, Param, Params,
-    UnitPlan,
+    BackwardAndUpdate, BucketPlan, DistOption, FlatGradients, LossWeight, MissingGradients, Param,
+    Params,
 };
 use candelabrum_optim::{ParamInfo, Recipe};
 use candle_core::{DType, Tensor};
@@ -367,7 +367,7 @@ impl StoreOpt {
             self.recipe.check(&infos)?;
             let (mut plans, mut buckets) = (Vec::new(), Vec::new());
             for (number, param) in params.iter().enumerate() {
-                let mut plan = UnitPlan::default();
+                let mut plan = BucketPlan::default();
                 let (var, len) = (param.var(), param.var().elem_count());
                 plan.push(number, len);
                 plans.push(plan);
@@ -452,8 +452,8 @@ impl StoreOpt {
         let (traffic, waited) = (self.store.traffic() - before, self.store.waited());
         *self.figures.entry(option.to_string()).or_default() += StepFigures {
             steps: 1,
-            units: params.len() as u64,
-            early_units: early,
+            buckets: params.len() as u64,
+            early_buckets: early,
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             backward,

@@ -9,12 +9,12 @@
 //!
 //! ```
 //! use candelabrum_memory::Flat;
-//! use candelabrum_nn::{FlatGradients, Init, Params, UnitPlan, ops};
+//! use candelabrum_nn::{FlatGradients, Init, Params, BucketPlan, ops};
 //! use candle_core::{Device, Tensor};
 //!
 //! let params = Params::new(0);
 //! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
-//! let mut unit = UnitPlan::default();
+//! let mut unit = BucketPlan::default();
 //! unit.push(0, 2); // parameter 0 has two elements
 //! let bucket = Flat::from_slice(&[0_f32; 2]);
 //! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![unit], vec![bucket])?;
@@ -38,7 +38,7 @@ use crate::missing::{self, MissingGradients};
 use crate::ops::{self, profile};
 use crate::pass::{self, Kind, Place, Sink};
 use crate::tensors::with_span;
-use crate::{Error, Param, UnitPlan, wrong_gradients};
+use crate::{BucketPlan, Error, Param, wrong_gradients};
 
 /// Receives the number and the bucket of each unit whose gradients are complete before the backward
 /// pass ends. An error ends the pass.
@@ -48,7 +48,7 @@ pub type Observer<'a> = &'a mut dyn FnMut(usize, Flat) -> Result<()>;
 #[derive(Debug, Default)]
 pub struct FlatGradients {
     params: Arc<[Param]>,
-    plans: Arc<[UnitPlan]>,
+    plans: Arc<[BucketPlan]>,
     /// By unit. `None` while the bucket is taken.
     buckets: Vec<Option<Flat>>,
     by_variable: HashMap<TensorId, usize>,
@@ -95,7 +95,7 @@ impl FlatGradients {
     /// A parameter that is in no unit or in two, or a slot or a bucket of the wrong length.
     pub fn new(
         params: impl Into<Arc<[Param]>>,
-        plans: impl Into<Arc<[UnitPlan]>>,
+        plans: impl Into<Arc<[BucketPlan]>>,
         buckets: Vec<Flat>,
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
@@ -139,7 +139,7 @@ impl FlatGradients {
     }
 
     /// The units.
-    pub fn plans(&self) -> &Arc<[UnitPlan]> {
+    pub fn plans(&self) -> &Arc<[BucketPlan]> {
         &self.plans
     }
 

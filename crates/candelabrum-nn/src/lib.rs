@@ -12,7 +12,7 @@
 //! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
 //! | the time of a step by operation, candle's included | [`ops::profile`] |
 //! | how much of its batch a loss counts | [`LossWeight`], [`weighted`] |
-//! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
+//! | gradients in buckets, complete one by one | [`FlatGradients`], [`BucketPlan`] |
 //!
 //! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and
 //! replicas share the statistics of their batches through a [`StatisticsExchange`]. Other crates
@@ -20,6 +20,7 @@
 
 mod activation;
 mod arrival;
+mod bucket_plan;
 mod buffers;
 mod check_gradients;
 mod dist_option;
@@ -40,7 +41,6 @@ mod statistics_exchange;
 mod summary;
 mod tensors;
 mod together;
-mod units;
 mod var_builder;
 mod weights;
 mod wrong_gradients;
@@ -50,6 +50,7 @@ pub mod ops;
 pub mod seed;
 
 pub use activation::Activation;
+pub use bucket_plan::{BucketPlan, BucketSlot};
 pub use buffers::Buffer;
 pub use check_gradients::check_gradients;
 pub use dist_option::DistOption;
@@ -65,6 +66,5 @@ pub use params::{Param, Params, Scope};
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;
 pub use tensors::{to_flat, with_span};
-pub use units::{Slot, UnitPlan};
 pub use weights::{LoadReport, NameMap, Unfit};
 pub use wrong_gradients::trust_gradient;

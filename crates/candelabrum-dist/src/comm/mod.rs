@@ -183,7 +183,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     }
 
     /// Says that this rank may run collectives of this group in the middle of a step of a
-    /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's units. From now on
+    /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's buckets. From now on
     /// [`Self::announce`] has no effect in this group. [`ops`](crate::ops) and
     /// [`synchronize_batch_norm`](crate::synchronize_batch_norm) call it. A program whose own
     /// operations use the optimizer's group in their backward pass must call it, too.

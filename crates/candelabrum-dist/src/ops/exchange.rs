@@ -39,7 +39,7 @@ pub(super) fn exchange(
     forward: Direction,
     backward: Direction,
 ) -> Result<Tensor> {
-    // The backward pass, in which a `DistOpt` may exchange its units, runs it again.
+    // The backward pass, in which a `DistOpt` may exchange its buckets, runs it again.
     group.interleave();
     let op = TensorExchange { name, group: Arc::clone(group), forward, backward };
     xs.contiguous()?.apply_op1(op)

@@ -1,17 +1,17 @@
-//! The exchange of a step. Units are sent in order, as soon as they are complete, and their
+//! The exchange of a step. Buckets are sent in order, as soon as they are complete, and their
 //! averages arrive in the same order.
 //!
 //! During the backward pass the exchange receives each bucket whose gradients are complete. It
-//! sends the bucket at once if all units before it have been sent. All ranks send the same units in
+//! sends the bucket at once if all buckets before it have been sent. All ranks send the same buckets in
 //! the same order, whatever the order in which their gradients become complete (Li et al., "PyTorch
 //! Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020).
 //!
-//! The last unit leaves only after the backward pass. So a rank whose pass fails always has a unit
+//! The last bucket leaves only after the backward pass. So a rank whose pass fails always has a bucket
 //! left through which the other ranks learn of the failure.
 //!
-//! The host does not wait for a GPU while units leave. So for gradients on a GPU, the host learns of
+//! The host does not wait for a GPU while buckets leave. So for gradients on a GPU, the host learns of
 //! bad numbers only when it asks: before a vote, or after an average has shown that there are some.
-//! Strategies without code for GPUs get a copy of the unit on the host.
+//! Strategies without code for GPUs get a copy of the bucket on the host.
 
 use std::collections::VecDeque;
 
@@ -49,11 +49,11 @@ pub(super) struct BucketExchange {
     all_reduce_searches: bool,
     /// What the all-reduce has found, of any rank.
     found: Option<BadGradient>,
-    /// By unit: memory for numbers in the wire's type, while they are not being sent.
+    /// By bucket: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
-    /// Complete buckets of units whose turn has not come yet.
+    /// Complete buckets whose turn has not come yet.
     complete: Vec<Option<Flat>>,
-    /// The next unit to send.
+    /// The next bucket to send.
     next: usize,
     /// The messages under way, in the order in which they left.
     flights: VecDeque<SentBucket>,
@@ -62,10 +62,10 @@ pub(super) struct BucketExchange {
 /// A message under way.
 #[derive(Debug)]
 struct SentBucket {
-    unit: usize,
-    /// The unit's bucket, unless the bucket itself is the message.
+    index: usize,
+    /// Its memory, unless the memory itself is the message.
     bucket: Option<Flat>,
-    /// The unit's bucket on a GPU, if the strategy works on a copy on the host.
+    /// Its memory on a GPU, if the strategy works on a copy on the host.
     on_device: Option<Flat>,
     pending: Vec<Pending>,
 }
@@ -132,7 +132,7 @@ impl BucketExchange {
         if self.failure.is_none() {
             let rank = self.context.group.rank();
             let own = self.search.first()?;
-            let own = own.map(|(unit, position)| BadGradient { rank, unit, position });
+            let own = own.map(|(bucket, position)| BadGradient { rank, bucket, position });
             self.failure = own.into_iter().chain(self.found).min().map(StepFailure::Gradient);
         }
         Ok(self.failure.as_ref())
@@ -144,20 +144,20 @@ impl BucketExchange {
         spread(&self.context, self.failure.as_ref())
     }
 
-    /// Accepts the bucket of a unit that is complete before the backward pass has ended.
-    pub(super) fn accept_early(&mut self, unit: usize, bucket: Flat) -> Result<()> {
-        self.accept(unit, bucket)?;
+    /// Accepts a bucket that is complete before the backward pass has ended.
+    pub(super) fn accept_early(&mut self, index: usize, bucket: Flat) -> Result<()> {
+        self.accept(index, bucket)?;
         self.send_those_whose_turn_it_is(self.context.plans.len() - 1)?;
-        self.figures.early_units = self.figures.units;
+        self.figures.early_buckets = self.figures.buckets;
         Ok(())
     }
 
-    /// Sends the units that have not left during the backward pass.
+    /// Sends the buckets that have not left during the backward pass.
     pub(super) fn send_rest(&mut self, layout: &mut BucketSet) -> Result<()> {
         let count = self.context.plans.len();
         while self.next < count {
             match self.complete[self.next].take() {
-                // The pass may have failed after the unit was complete.
+                // The pass may have failed after the bucket was complete.
                 Some(mut bucket) => {
                     self.show_failure(&mut bucket)?;
                     self.complete[self.next] = Some(bucket);
@@ -173,25 +173,25 @@ impl BucketExchange {
         Ok(())
     }
 
-    fn accept(&mut self, unit: usize, mut bucket: Flat) -> Result<()> {
+    fn accept(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
         self.show_failure(&mut bucket)?;
         if let Some(loss) = &self.loss
-            && unit + 1 == self.context.plans.len()
+            && index + 1 == self.context.plans.len()
         {
             let mut values = bucket.span_mut()?;
             with_span(loss, |loss| Ok::<_, Error>(values.poison_unless_finite(loss)?))?;
         }
         if !self.all_reduce_searches {
-            self.look_at(unit, &bucket)?;
+            self.look_at(index, &bucket)?;
         }
-        self.complete[unit] = Some(bucket);
+        self.complete[index] = Some(bucket);
         Ok(())
     }
 
-    /// Fills a unit with NaN if this rank's gradients must not be used and may not show it. Every unit
+    /// Fills a bucket with NaN if this rank's gradients must not be used and may not show it. Every bucket
     /// must leave in its turn, and so it shows the failure to the other ranks.
     fn show_failure(&self, bucket: &mut Flat) -> Result<()> {
         if self.failure.as_ref().is_some_and(StepFailure::is_hidden) {
@@ -200,7 +200,7 @@ impl BucketExchange {
         Ok(())
     }
 
-    /// Sends complete units before unit number `end`, up to the first one that is not complete.
+    /// Sends complete buckets before bucket number `end`, up to the first one that is not complete.
     fn send_those_whose_turn_it_is(&mut self, end: usize) -> Result<()> {
         while self.next < end {
             let Some(bucket) = self.complete[self.next].take() else { break };
@@ -210,16 +210,16 @@ impl BucketExchange {
         Ok(())
     }
 
-    /// Records gradients that are not finite, for units that are not sent themselves.
+    /// Records gradients that are not finite, for buckets that are not sent themselves.
     pub(super) fn look_at_all(&mut self, layout: &mut BucketSet) -> Result<()> {
-        for unit in 0..layout.units() {
-            self.look_at(unit, layout.gradients.bucket(unit)?)?;
+        for index in 0..layout.buckets() {
+            self.look_at(index, layout.gradients.bucket(index)?)?;
         }
         Ok(())
     }
 
-    fn look_at(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
-        Ok(self.search.look(unit, bucket.span()?)?)
+    fn look_at(&mut self, index: usize, bucket: &Flat) -> Result<()> {
+        Ok(self.search.look(index, bucket.span()?)?)
     }
 
     /// Whether this rank is known to have a failure. It does not wait for a GPU.
@@ -227,8 +227,8 @@ impl BucketExchange {
         self.failure.is_some() || self.search.is_bad_so_far()
     }
 
-    /// Announces the all-reduces of a step whose units are on a GPU and sent whole. Each unit then
-    /// leaves by one of them, in the order of the units' numbers. `bucket` is that of the first unit.
+    /// Announces the all-reduces of a step whose buckets are on a GPU and sent whole. Each bucket then
+    /// leaves by one of them, in the order of the buckets' numbers. `bucket` is the first of them.
     fn announce(&self, bucket: &Flat) {
         let Self { context, way, wire: memory, .. } = self;
         let (ExchangeKind::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
@@ -237,15 +237,15 @@ impl BucketExchange {
         if let Collective::AllReduce(op) = wire.op()
             && (wire.is_in_place() || on_gpu == context.plans.len())
         {
-            let units = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
-                let unit = Announced::all_reduce(op, wire.element, plan.len);
-                unit.labelled(label.clone()).of_step(context.step)
+            let buckets = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
+                let bucket = Announced::all_reduce(op, wire.element, plan.len);
+                bucket.labelled(label.clone()).of_step(context.step)
             });
-            context.group.announce(units.collect());
+            context.group.announce(buckets.collect());
         }
     }
 
-    /// Makes a unit's message and starts its collectives.
+    /// Makes a bucket's message and starts its collectives.
     pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
         if index == 0 {
             self.announce(&bucket);
@@ -263,13 +263,13 @@ impl BucketExchange {
         };
         let has_failure = self.has_failure();
         let Self { context, subject, way, figures, .. } = self;
-        let unit = context.unit(index);
+        let info = context.bucket(index);
         let message = match way {
             ExchangeKind::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
             ExchangeKind::Wire(wire) => {
                 // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
-                let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, unit.len()));
+                let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, info.len()));
                 if has_failure && !wire.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }
@@ -287,25 +287,25 @@ impl BucketExchange {
                     values.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
-                    strategy.compensate(&unit, values.reborrow())?;
-                    let message = strategy::compress(&mut **strategy, &unit, values.reborrow())?;
+                    strategy.compensate(&info, values.reborrow())?;
+                    let message = strategy::compress(&mut **strategy, &info, values.reborrow())?;
                     let in_place = matches!(message, Message::InPlace(_));
-                    strategy.update(&unit, (!in_place).then(|| values.as_span()))?;
+                    strategy.update(&info, (!in_place).then(|| values.as_span()))?;
                     Ok::<_, Error>(message)
                 })?
             }
         };
-        figures.units += 1;
+        figures.buckets += 1;
         self.start(index, bucket, on_device, message);
         Ok(())
     }
 
-    fn start(&mut self, unit: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
+    fn start(&mut self, index: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
         let search = self.all_reduce_searches;
         let Self { context, way, flights, .. } = self;
         let way = &*way;
         let start = |op, payload: Payload| -> Pending {
-            let payload = payload.labelled(context.labels[unit].clone()).of_step(context.step);
+            let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
             match way {
                 ExchangeKind::Wire(_) => context.group.start(op, payload),
@@ -317,11 +317,11 @@ impl BucketExchange {
         let flight = match message {
             Message::InPlace(op) => {
                 let pending = vec![start(op, bucket.into())];
-                SentBucket { unit, bucket: None, on_device, pending }
+                SentBucket { index, bucket: None, on_device, pending }
             }
             Message::Payloads(parts) => {
                 let pending = parts.into_iter().map(|(op, payload)| start(op, payload)).collect();
-                SentBucket { unit, bucket: Some(bucket), on_device, pending }
+                SentBucket { index, bucket: Some(bucket), on_device, pending }
             }
         };
         flights.push_back(flight);
@@ -340,11 +340,11 @@ impl BucketExchange {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Waits for the next unit, whose bucket then contains the average. `None` if all have arrived.
+    /// Waits for the next bucket, which then contains the average. `None` if all have arrived.
     /// For a bucket on a GPU, the stream of the bucket waits and the host does not.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
         while let Some(flight) = self.flights.pop_front() {
-            let SentBucket { unit: index, bucket, on_device, pending } = flight;
+            let SentBucket { index, bucket, on_device, pending } = flight;
             let received: Result<Vec<Payload>> = {
                 let _span =
                     tracing::trace_span!(target: "candelabrum::step", "wait", bucket = index)
@@ -354,14 +354,14 @@ impl BucketExchange {
             };
             let mut received = received?;
             let Self { context, way, figures, .. } = self;
-            let unit = context.unit(index);
+            let info = context.bucket(index);
             let Some(mut bucket) = bucket else {
-                let result = received.pop().filter(|result| result.len() == unit.len());
-                let what = || format!("{} made a unit shorter or longer", way.describe());
+                let result = received.pop().filter(|result| result.len() == info.len());
+                let what = || format!("{} made a bucket shorter or longer", way.describe());
                 let result = result.ok_or_else(|| Error::Protocol { what: what() })?;
                 let bad = result.bad_number().map(|bad| BadGradient {
                     rank: bad.part,
-                    unit: index,
+                    bucket: index,
                     position: bad.position,
                 });
                 self.found = self.found.into_iter().chain(bad).min();
@@ -379,7 +379,7 @@ impl BucketExchange {
                 ExchangeKind::Strategy(strategy) => {
                     let mut strategy = strategy.lock();
                     timed(&mut figures.decompress, || {
-                        strategy::aggregate(&mut **strategy, &unit, received, bucket.span_mut()?)
+                        strategy::aggregate(&mut **strategy, &info, received, bucket.span_mut()?)
                     })?
                 }
             };
@@ -415,31 +415,32 @@ impl BucketExchange {
 
     /// After an error, returns the buckets under way to the layout, as far as they arrive.
     pub(super) fn recall(&mut self, layout: &mut BucketSet) {
-        for (unit, bucket) in self.complete.iter_mut().enumerate() {
+        for (index, bucket) in self.complete.iter_mut().enumerate() {
             if let Some(bucket) = bucket.take() {
-                layout.gradients.put(unit, bucket);
+                layout.gradients.put(index, bucket);
             }
         }
-        while let Some(SentBucket { unit, bucket, on_device, pending }) = self.flights.pop_front() {
+        while let Some(SentBucket { index, bucket, on_device, pending }) = self.flights.pop_front()
+        {
             let travelled = pending.into_iter().map(Pending::wait).last();
             let travelled = travelled.and_then(Result::ok).map(Payload::into_flat);
             match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
-                    layout.gradients.put(unit, bucket);
+                    layout.gradients.put(index, bucket);
                     if let (ExchangeKind::Wire(_), Some(place)) =
-                        (&self.way, self.wire.get_mut(unit))
+                        (&self.way, self.wire.get_mut(index))
                     {
                         *place = travelled;
                     }
                 }
-                (None, Some(bucket)) => layout.gradients.put(unit, bucket),
+                (None, Some(bucket)) => layout.gradients.put(index, bucket),
                 (None, None) => {}
             }
         }
     }
 }
 
-/// The numbers of a unit in their place on a GPU, if they were copied from there.
+/// The numbers of a bucket in their place on a GPU, if they were copied from there.
 fn back_on_device(values: Flat, on_device: Option<Flat>) -> Result<Flat> {
     let Some(mut bucket) = on_device else { return Ok(values) };
     bucket.copy_from_host(&values)?;

@@ -1,15 +1,15 @@
-//! The parameters in units, with a bucket for each unit. There is one layout for each size of units
+//! The parameters in buckets. There is one set of buckets for each size of buckets
 //! that recent steps have used.
 
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{FlatGradients, MissingGradients, Param, UnitPlan};
+use candelabrum_nn::{BucketPlan, FlatGradients, MissingGradients, Param};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::bucket_plan::{self, Sizing};
 use crate::comm::{Communicator, Label};
-use crate::unit_plan::{self, Sizing};
 use crate::{Error, Result, Trained};
 
 /// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
@@ -41,7 +41,7 @@ pub(super) enum Place {
     /// In [`BucketSets::early`].
     Early,
     /// In the buckets of this size.
-    Units(Sizing),
+    Shared(Sizing),
 }
 
 /// The buckets of one size.
@@ -50,18 +50,18 @@ pub(super) struct BucketSet {
     /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
     pub(super) sizing: Sizing,
-    /// The numbers of the parameters, in the order in which the units were filled.
+    /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     /// The buckets, and the place of each gradient in them.
     pub(super) gradients: FlatGradients,
-    /// By unit: the content of its bucket, for messages.
+    /// By bucket: its content, for messages.
     pub(super) labels: Arc<[Label]>,
-    /// By element type and unit: memory for the numbers of a bucket in that type. A step takes this
+    /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
     /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
     /// Steps taken with this layout.
     steps: u64,
-    /// Whether the order of the units is final.
+    /// Whether the order of the buckets is final.
     settled: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct BucketSet {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct BucketSetState {
     sizing: Sizing,
-    /// The numbers of the parameters, in the order in which the units were filled.
+    /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     settled: bool,
     steps: u64,
@@ -105,7 +105,7 @@ impl BucketSets {
                     forget(self.kept.remove(0).id);
                 }
                 let order: Vec<usize> = (0..self.params().len()).rev().collect();
-                // The order of SINGA's units is fixed by SINGA.
+                // The order of SINGA's buckets is fixed by SINGA.
                 let settled = matches!(sizing, Sizing::Threshold(_));
                 self.make(sizing, &order, settled, comm)?;
             }
@@ -113,13 +113,13 @@ impl BucketSets {
         self.kept.last_mut().ok_or(Error::NoParameters)
     }
 
-    /// The buckets of this rank alone. Before the ranks have agreed on units, a rank that accumulates gradients
+    /// The buckets of this rank alone. Before the ranks have agreed on buckets, a rank that accumulates gradients
     /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
     pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut BucketSet> {
         if self.early.is_none() {
             let order: Vec<usize> = (0..self.params().len()).rev().collect();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
-            let bucket = |plan: &UnitPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+            let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
             let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
             let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
@@ -135,8 +135,8 @@ impl BucketSets {
         let early = self.early.take();
         let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
         let from = match place {
-            Place::Units(sizing) if sizing == to.sizing => return Ok(()),
-            Place::Units(sizing) => others.iter().find(|layout| layout.sizing == sizing),
+            Place::Shared(sizing) if sizing == to.sizing => return Ok(()),
+            Place::Shared(sizing) => others.iter().find(|layout| layout.sizing == sizing),
             Place::Early => early.as_ref(),
         };
         let what = || "buckets with accumulated gradients are not there".to_owned();
@@ -222,10 +222,10 @@ impl BucketSets {
         Ok(())
     }
 
-    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
+    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        let mut plans = unit_plan::plan(&sizes, sizing, order);
+        let mut plans = bucket_plan::plan(&sizes, sizing, order);
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
@@ -242,9 +242,9 @@ impl BucketSets {
         let id = self.made;
         let (location, plans) = (location(self.params()), self.plan(sizing, order));
         let (mut buckets, mut labels) = (Vec::new(), Vec::new());
-        for (unit, plan) in plans.iter().enumerate() {
+        for (index, plan) in plans.iter().enumerate() {
             buckets.push(bucket_memory(&location, ElementType::F32, plan.len, comm)?);
-            labels.push(Label::of_series(label(unit, plan, self.params()), id as u64));
+            labels.push(Label::of_series(label(index, plan, self.params()), id as u64));
         }
         let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
@@ -280,7 +280,7 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
 }
 
 impl BucketSet {
-    pub(super) fn units(&self) -> usize {
+    pub(super) fn buckets(&self) -> usize {
         self.gradients.plans().len()
     }
 
@@ -300,24 +300,24 @@ impl BucketSet {
         Ok(())
     }
 
-    /// Copies the values of a unit's parameters into its bucket.
-    pub(super) fn load(&mut self, unit: usize) -> Result<()> {
+    /// Copies the values of a bucket's parameters into the bucket.
+    pub(super) fn load(&mut self, index: usize) -> Result<()> {
         let (params, plans) =
             (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
-        let bucket = self.gradients.bucket(unit)?;
-        for slot in &plans[unit].slots {
+        let bucket = self.gradients.bucket(index)?;
+        for slot in &plans[index].slots {
             let mut place = bucket.range_mut(slot.range.clone())?;
             params[slot.param].with_values(|values| place.copy_from(values))?;
         }
         Ok(())
     }
 
-    /// Copies the values in a unit's bucket into its parameters.
-    pub(super) fn store(&mut self, unit: usize) -> Result<()> {
+    /// Copies the values in a bucket into its parameters.
+    pub(super) fn store(&mut self, index: usize) -> Result<()> {
         let (params, plans) =
             (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
-        let bucket = self.gradients.bucket(unit)?;
-        for slot in &plans[unit].slots {
+        let bucket = self.gradients.bucket(index)?;
+        for slot in &plans[index].slots {
             let values = bucket.range(slot.range.clone())?;
             params[slot.param].update_in_place(|mut place| place.copy_from(values))??;
         }
@@ -340,7 +340,7 @@ impl BucketSet {
         Ok(())
     }
 
-    /// Memory for each unit's numbers in the type `element`, at the place where the backend reduces
+    /// Memory for each bucket's numbers in the type `element`, at the place where the backend reduces
     /// fastest. All ranks call it together. [`Self::put_wire`] returns the memory.
     pub(super) fn take_wire(
         &mut self,
@@ -366,12 +366,12 @@ impl BucketSet {
 }
 
 /// The content of a bucket, for messages.
-fn label(unit: usize, plan: &UnitPlan, params: &[Param]) -> String {
+fn label(index: usize, plan: &BucketPlan, params: &[Param]) -> String {
     let names: Vec<&str> =
         plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();
     let names = names.join(", ");
     match plan.slots.len().checked_sub(NAMES) {
-        None | Some(0) => format!("bucket {unit}: {names}"),
-        Some(more) => format!("bucket {unit}: {names} and {more} more"),
+        None | Some(0) => format!("bucket {index}: {names}"),
+        Some(more) => format!("bucket {index}: {names} and {more} more"),
     }
 }

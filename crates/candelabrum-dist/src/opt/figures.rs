@@ -14,11 +14,11 @@ pub struct StepFigures {
     pub skipped: u64,
     /// Steps whose forward and backward pass were CUDA graphs.
     pub replayed: u64,
-    /// Units that were sent.
-    pub units: u64,
-    /// Units that left before the backward pass had ended.
-    pub early_units: u64,
-    /// Units whose parameters were updated while later units were still under way.
+    /// Buckets that were sent.
+    pub buckets: u64,
+    /// Buckets that left before the backward pass had ended.
+    pub early_buckets: u64,
+    /// Buckets whose parameters were updated while later buckets were still under way.
     pub early_updates: u64,
     /// Payload bytes given to the transport.
     pub bytes_sent: u64,
@@ -43,8 +43,8 @@ impl AddAssign for StepFigures {
         self.steps += other.steps;
         self.skipped += other.skipped;
         self.replayed += other.replayed;
-        self.units += other.units;
-        self.early_units += other.early_units;
+        self.buckets += other.buckets;
+        self.early_buckets += other.early_buckets;
         self.early_updates += other.early_updates;
         self.bytes_sent += other.bytes_sent;
         self.bytes_received += other.bytes_received;
@@ -65,8 +65,8 @@ impl Sub for StepFigures {
             steps: self.steps - earlier.steps,
             skipped: self.skipped - earlier.skipped,
             replayed: self.replayed - earlier.replayed,
-            units: self.units - earlier.units,
-            early_units: self.early_units - earlier.early_units,
+            buckets: self.buckets - earlier.buckets,
+            early_buckets: self.early_buckets - earlier.early_buckets,
             early_updates: self.early_updates - earlier.early_updates,
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             bytes_received: self.bytes_received - earlier.bytes_received,

@@ -19,10 +19,10 @@ impl DistOpt {
     /// strategy with which the other ranks continue. A model whose layers exchange data in the
     /// forward pass (a synchronized batch norm) cannot use it: see [`Self::check_uneven`].
     ///
-    /// A rank whose last step had the same strategy and `spars` joins with the units of that step.
+    /// A rank whose last step had the same strategy and `spars` joins with the buckets of that step.
     /// Any other rank, for instance one that has taken no step, joins steps of
     /// `backward_and_update_with`. It cannot join the methods that SINGA names, because these use
-    /// other units.
+    /// other buckets.
     ///
     /// # Errors
     /// [`Error::Setting`] without `uneven`. [`Error::AccumulatedBeforeJoin`] if gradients were accumulated, or a

@@ -4,7 +4,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step of any strategy | `step.rs` |
-//! | units that leave during the backward pass | `bucket_exchange.rs` |
+//! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
 //! | ranks that run out of batches | `join.rs` |
@@ -13,7 +13,7 @@
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
-//! | the parameters in units, with their buckets | `bucket_sets.rs` |
+//! | the parameters in buckets | `bucket_sets.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps | `figures.rs` |
 
@@ -119,7 +119,7 @@ struct Weighted<'a> {
 
 /// What all ranks make of a request.
 enum Agreement {
-    /// The index of the requested strategy, and the way of its units.
+    /// The index of the requested strategy, and the way of its buckets.
     Possible(usize, ExchangeKind),
     /// Every rank gets this error, and the next request may be another one.
     Refused(Error),
@@ -309,7 +309,7 @@ impl DistOpt {
             let (place, layout) = match &opt.agreed {
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
                 Some(StepRequest { sizing, .. }) => {
-                    (Place::Units(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
+                    (Place::Shared(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
                 }
             };
             if opt.accumulated.take() != Some(place) {
@@ -627,7 +627,7 @@ impl DistOpt {
             ("the strategy's configuration", format!("{:?}", request.config)),
             ("the number of its steps so far", steps.to_string()),
             ("spars", request.spars.to_string()),
-            ("the size of units", format!("{:?}", request.sizing)),
+            ("the size of buckets", format!("{:?}", request.sizing)),
             ("the frozen parameters", frozen),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));

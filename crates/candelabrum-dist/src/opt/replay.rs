@@ -97,17 +97,17 @@ impl DistOpt {
         let scaled = if is_scaled { recorder.scale.scaled(loss)? } else { loss.clone() };
         layout.gradients.clear();
         let mut complete = Vec::new();
-        let mut cut = |unit, bucket| {
-            complete.push((unit, bucket));
-            recorder.cut_at(unit).map_err(candle_core::Error::from)
+        let mut cut = |index, bucket| {
+            complete.push((index, bucket));
+            recorder.cut_at(index).map_err(candle_core::Error::from)
         };
         let observer: Observer<'_> = &mut cut;
         let observer = self.config.overlap.then_some(observer);
         let passed = layout.gradients.observed_backward(&scaled, observer);
         // It belongs to the capture, so it goes before the capture ends.
         drop(scaled);
-        for (unit, bucket) in complete {
-            layout.gradients.put(unit, bucket);
+        for (index, bucket) in complete {
+            layout.gradients.put(index, bucket);
         }
         passed?;
         layout.complete(loss, self.config.allow_unused)?;

@@ -26,7 +26,7 @@ pub struct DistOptState {
     loss_scale: f32,
     good_steps: u32,
     drift: Drift,
-    /// The order of the gradients in buckets, which ranks learn in their first steps. The units of a sparse
+    /// The order of the gradients in buckets, which ranks learn in their first steps. The buckets of a sparse
     /// strategy depend on it.
     layouts: Vec<BucketSetState>,
 }
@@ -47,7 +47,7 @@ pub struct StrategyState {
     pub option: DistOption,
     /// Its settings.
     pub config: StrategyConfig,
-    /// Steps so far. partialUpdate derives the next unit from this number.
+    /// Steps so far. partialUpdate derives the next bucket from this number.
     pub steps: u64,
     /// Residuals by parameter name.
     pub memory: Memory,

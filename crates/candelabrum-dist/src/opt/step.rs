@@ -1,6 +1,6 @@
 //! One step of a strategy: gradients into buckets, the exchange, the check, the update.
 //!
-//! Units leave during the backward pass ([`BucketExchange`]). A step that fails leaves the model
+//! Buckets leave during the backward pass ([`BucketExchange`]). A step that fails leaves the model
 //! unchanged, so parameters change only when every average is known to be finite. While a step
 //! would only wait, it may change them earlier, in a way that can be undone ([`UndoLog`]). An
 //! average of *parameters* comes after the update.
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use candelabrum_memory::FiniteCheck;
-use candelabrum_nn::{Observer, Param, Slot};
+use candelabrum_nn::{BucketSlot, Observer, Param};
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
@@ -112,7 +112,7 @@ impl Step<'_> {
         result
     }
 
-    /// Computes the gradients into the buckets. Units whose gradients are complete may leave
+    /// Computes the gradients into the buckets. Buckets whose gradients are complete may leave
     /// meanwhile. An error of this rank alone becomes the failure of the exchange.
     fn backward(&mut self, batch: Option<Batch<'_>>, failure: Option<Error>) -> Result<()> {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
@@ -140,7 +140,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Runs candle's backward pass, during which complete units leave.
+    /// Runs candle's backward pass, during which complete buckets leave.
     fn differentiate(&mut self, loss: &Tensor) -> std::result::Result<(), PassError> {
         self.exchange.check_loss(loss)?;
         let loss = &self.scaler.scaled(loss, self.share)?;
@@ -150,8 +150,8 @@ impl Step<'_> {
         }
         let overlaps = self.config.overlap && self.exchange.subject == Subject::Gradients;
         let mut sent = Ok(());
-        let mut accept = |unit, bucket| {
-            sent = self.exchange.accept_early(unit, bucket);
+        let mut accept = |index, bucket| {
+            sent = self.exchange.accept_early(index, bucket);
             sent.clone().map_err(candle_core::Error::from)
         };
         let observer: Observer<'_> = &mut accept;
@@ -164,7 +164,7 @@ impl Step<'_> {
         Ok(self.layout.complete(loss, self.config.allow_unused)?)
     }
 
-    /// Repeats a recorded pass, during which complete units leave.
+    /// Repeats a recorded pass, during which complete buckets leave.
     fn replay(&mut self, recording: &Recording) -> std::result::Result<(), PassError> {
         if let Some(scale) = &recording.scale {
             scale.write(self.scaler, self.share)?;
@@ -177,10 +177,10 @@ impl Step<'_> {
                 self.exchange.check_loss(&recording.loss)?;
             }
             if self.exchange.subject == Subject::Gradients
-                && let Some(unit) = piece.unit
-                && let Some(bucket) = self.layout.gradients.take(unit)
+                && let Some(index) = piece.bucket
+                && let Some(bucket) = self.layout.gradients.take(index)
             {
-                self.exchange.accept_early(unit, bucket).map_err(PassError::Exchange)?;
+                self.exchange.accept_early(index, bucket).map_err(PassError::Exchange)?;
             }
         }
         Ok(())
@@ -211,46 +211,46 @@ impl Step<'_> {
             average_replicas(&*context.group, &context.params, self.optimizer)?;
         }
         self.clip()?;
-        arrived.into_iter().try_for_each(|unit| self.update(unit))?;
+        arrived.into_iter().try_for_each(|index| self.update(index))?;
         self.optimizer.step();
         Ok(StepEnd::Taken)
     }
 
-    /// Waits for every unit, and appends to `arrived` the units that have not been updated
+    /// Waits for every bucket, and appends to `arrived` the buckets that have not been updated
     /// meanwhile. Returns the first parameter whose average is not finite.
     fn collect(&mut self, arrived: &mut VecDeque<usize>) -> Result<Option<String>> {
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
         loop {
             while may_update && self.exchange.is_underway() {
-                let Some(unit) = arrived.pop_front() else { break };
-                may_update = self.note(unit)?;
+                let Some(index) = arrived.pop_front() else { break };
+                may_update = self.note(index)?;
                 if may_update {
                     self.exchange.figures.early_updates += 1;
-                    self.update(unit)?;
+                    self.update(index)?;
                 } else {
-                    arrived.push_front(unit);
+                    arrived.push_front(index);
                 }
             }
-            let Some((unit, bucket)) = self.exchange.arrive()? else { break };
-            timed(&mut self.exchange.figures.decompress, || check.look(unit, bucket.span()?))?;
-            self.layout.gradients.put(unit, bucket);
-            arrived.push_back(unit);
+            let Some((index, bucket)) = self.exchange.arrive()? else { break };
+            timed(&mut self.exchange.figures.decompress, || check.look(index, bucket.span()?))?;
+            self.layout.gradients.put(index, bucket);
+            arrived.push_back(index);
             may_update &= !check.is_bad_so_far();
         }
         let first = check.first()?;
         if let Some((_, bucket)) = self.layout.gradients.buckets().next() {
             self.exchange.check_stream(bucket)?;
         }
-        Ok(first.map(|(unit, position)| self.exchange.context.name_at(unit, position)))
+        Ok(first.map(|(index, position)| self.exchange.context.name_at(index, position)))
     }
 
-    /// Writes the values that an update of a unit will change into the undo_log. Returns false if
+    /// Writes the values that an update of a bucket will change into the undo log. Returns false if
     /// the update could not be undone.
-    fn note(&mut self, unit: usize) -> Result<bool> {
+    fn note(&mut self, index: usize) -> Result<bool> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
-            for slot in &context.plans[unit].slots {
+            for slot in &context.plans[index].slots {
                 let param = &context.params[slot.param];
                 if !param.is_frozen() && !self.undo_log.note(slot.param, param, self.optimizer)? {
                     return Ok(false);
@@ -278,10 +278,10 @@ impl Step<'_> {
         Ok(StepEnd::Skipped)
     }
 
-    /// Updates with this rank's own gradients, then averages the parameters of some of the units. A
+    /// Updates with this rank's own gradients, then averages the parameters of some of the buckets. A
     /// rank without a batch contributes its unchanged parameters.
     fn update_and_average(&mut self, has_batch: bool) -> Result<StepEnd> {
-        let count = self.layout.units();
+        let count = self.layout.buckets();
         // With a failure there are no gradients of this step, and the buckets contain those of an
         // earlier step.
         if let Some(inverse) = self.scaler.inverse() {
@@ -297,29 +297,29 @@ impl Step<'_> {
         }
         if has_batch {
             self.clip()?;
-            (0..count).try_for_each(|unit| self.update(unit))?;
+            (0..count).try_for_each(|index| self.update(index))?;
         }
         self.optimizer.step();
-        for unit in 0..count {
-            if !self.exchange.way.takes_part(&self.exchange.context.unit(unit)) {
+        for index in 0..count {
+            if !self.exchange.way.takes_part(&self.exchange.context.bucket(index)) {
                 continue;
             }
-            timed(&mut self.exchange.figures.compress, || self.layout.load(unit))?;
+            timed(&mut self.exchange.figures.compress, || self.layout.load(index))?;
             let rank = self.exchange.context.group.rank();
-            let bucket = self.layout.gradients.take(unit).ok_or(Error::Stopped { rank })?;
-            self.exchange.launch(unit, bucket)?;
+            let bucket = self.layout.gradients.take(index).ok_or(Error::Stopped { rank })?;
+            self.exchange.launch(index, bucket)?;
         }
         let mut check = FiniteCheck::default();
-        while let Some((unit, bucket)) = self.exchange.arrive()? {
-            check.look(unit, bucket.span()?)?;
+        while let Some((index, bucket)) = self.exchange.arrive()? {
+            check.look(index, bucket.span()?)?;
             let first = check.first()?;
             self.exchange.check_stream(&bucket)?;
-            self.layout.gradients.put(unit, bucket);
-            if let Some((unit, position)) = first {
-                let name = self.exchange.context.name_at(unit, position);
+            self.layout.gradients.put(index, bucket);
+            if let Some((index, position)) = first {
+                let name = self.exchange.context.name_at(index, position);
                 return Ok(StepEnd::Failed(Error::Diverged { name }));
             }
-            timed(&mut self.exchange.figures.decompress, || self.layout.store(unit))?;
+            timed(&mut self.exchange.figures.decompress, || self.layout.store(index))?;
         }
         Ok(StepEnd::Taken)
     }
@@ -333,9 +333,9 @@ impl Step<'_> {
         timed(&mut self.exchange.figures.update, || {
             // Parameter by parameter, so that the norm does not depend on the ends of the buckets.
             let mut spans = Vec::new();
-            for (unit, bucket) in self.layout.gradients.buckets() {
+            for (index, bucket) in self.layout.gradients.buckets() {
                 let mut rest = bucket.span_mut()?;
-                for slot in &plans[unit].slots {
+                for slot in &plans[index].slots {
                     let (values, tail) = rest.split_at(slot.range.len());
                     spans.push(values);
                     rest = tail;
@@ -346,15 +346,15 @@ impl Step<'_> {
         })
     }
 
-    /// Updates the parameters of a unit with the gradients in its bucket.
-    fn update(&mut self, unit: usize) -> Result<()> {
+    /// Updates the parameters of a bucket with the gradients in it.
+    fn update(&mut self, index: usize) -> Result<()> {
         let _span =
-            tracing::trace_span!(target: "candelabrum::step", "update", bucket = unit).entered();
+            tracing::trace_span!(target: "candelabrum::step", "update", bucket = index).entered();
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
-            let bucket = self.layout.gradients.bucket(unit)?;
-            let is_trained = |slot: &&Slot| !context.params[slot.param].is_frozen();
-            let slots = context.plans[unit].slots.iter().filter(is_trained);
+            let bucket = self.layout.gradients.bucket(index)?;
+            let is_trained = |slot: &&BucketSlot| !context.params[slot.param].is_frozen();
+            let slots = context.plans[index].slots.iter().filter(is_trained);
             if bucket.is_on_device() {
                 let params: Vec<&Param> =
                     slots.clone().map(|slot| &context.params[slot.param]).collect();

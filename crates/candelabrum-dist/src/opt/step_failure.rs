@@ -29,12 +29,12 @@ pub(super) enum StepFailure {
 pub(super) struct BadGradient {
     /// The rank in the group.
     pub(super) rank: usize,
-    pub(super) unit: usize,
+    pub(super) bucket: usize,
     pub(super) position: usize,
 }
 
 impl StepFailure {
-    /// Whether the numbers of the units may not show the failure, so that they must be overwritten.
+    /// Whether the numbers of the buckets may not show the failure, so that they must be overwritten.
     pub(super) fn is_hidden(&self) -> bool {
         matches!(self, Self::Loss | Self::Failed(_))
     }
@@ -93,7 +93,7 @@ struct FailureReport {
     /// a bad gradient has the highest number.
     kind: u8,
     /// The place of a bad number.
-    unit: usize,
+    bucket: usize,
     position: usize,
     /// What failed: an error, or what is not finite.
     what: String,
@@ -106,13 +106,13 @@ impl FailureReport {
 
     fn of(failure: &StepFailure, context: &StepContext) -> Self {
         let rank = context.group.rank();
-        let own = |kind, what| Self { rank, kind, unit: 0, position: 0, what };
+        let own = |kind, what| Self { rank, kind, bucket: 0, position: 0, what };
         match failure {
             StepFailure::Failed(error) => own(Self::ERROR, error.to_string()),
             StepFailure::Loss => own(Self::LOSS, "the loss".to_owned()),
-            &StepFailure::Gradient(BadGradient { rank, unit, position }) => {
-                let what = format!("the gradient of `{}`", context.name_at(unit, position));
-                Self { rank, kind: Self::GRADIENT, unit, position, what }
+            &StepFailure::Gradient(BadGradient { rank, bucket, position }) => {
+                let what = format!("the gradient of `{}`", context.name_at(bucket, position));
+                Self { rank, kind: Self::GRADIENT, bucket, position, what }
             }
         }
     }
@@ -120,16 +120,16 @@ impl FailureReport {
     fn read(text: &str) -> Option<Self> {
         let mut words = text.splitn(5, ' ');
         let mut number = || words.next()?.parse::<usize>().ok();
-        let (rank, kind, unit, position) = (number()?, number()?, number()?, number()?);
+        let (rank, kind, bucket, position) = (number()?, number()?, number()?, number()?);
         let what = words.next()?.to_owned();
-        Some(Self { rank, kind: kind.try_into().ok()?, unit, position, what })
+        Some(Self { rank, kind: kind.try_into().ok()?, bucket, position, what })
     }
 }
 
 impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, kind, unit, position, what } = self;
-        write!(f, "{rank} {kind} {unit} {position} {what}")
+        let Self { rank, kind, bucket, position, what } = self;
+        write!(f, "{rank} {kind} {bucket} {position} {what}")
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     fn a_report_is_read_as_it_was_written() {
         let what = "an error of two lines,\nwith  spaces ".to_owned();
         let report =
-            FailureReport { rank: 3, kind: FailureReport::ERROR, unit: 1, position: 20, what };
+            FailureReport { rank: 3, kind: FailureReport::ERROR, bucket: 1, position: 20, what };
         assert_eq!(FailureReport::read(&report.to_string()), Some(report));
         for text in ["", "3 0 1 20", "3 0 1 x what", "-1 0 1 20 what", "3 256 1 20 what"] {
             assert_eq!(FailureReport::read(text), None, "{text}");

@@ -22,7 +22,7 @@ const MOST: usize = 8;
 /// `I` is the number of the step's inputs, `O` that of its outputs. Steps differ in kind if they
 /// differ in the shapes or types of the inputs, in the settings or in the mode of the layers. The
 /// first three steps of a kind are computed as usual, the next one is recorded, and later ones replay
-/// it. Units of gradients leave between the graphs, so the exchange overlaps with the rest of the
+/// it. Buckets of gradients leave between the graphs, so the exchange overlaps with the rest of the
 /// pass. The exchange and the update are as in every step.
 ///
 /// A step that cannot be recorded is computed operation by operation from then on, and a

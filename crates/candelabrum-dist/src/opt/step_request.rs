@@ -2,8 +2,8 @@
 
 use candelabrum_nn::DistOption;
 
+use crate::bucket_plan::Sizing;
 use crate::strategy::StrategyConfig;
-use crate::unit_plan::Sizing;
 
 /// The arguments and settings of a step.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Tests of cases that no backend produces on demand: units that arrive late, and a bad unit.
+//! Tests of cases that no backend produces on demand: buckets that arrive late, and a bad bucket.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn a_unit_is_updated_while_a_later_one_is_under_way() -> Result<()> {
     let (_, first, second, mut opt) = two()?;
     opt.backward_and_update_with(&loss(&first, &second, 1.0)?, DistOption::Fp32, 0.0)?;
     let figures = opt.figures(DistOption::Fp32);
-    assert_eq!((figures.units, figures.early_updates), (2, 1));
+    assert_eq!((figures.buckets, figures.early_updates), (2, 1));
     assert_eq!(first.tensor().to_vec1::<f32>()?, [0.7; 4]);
     assert_eq!(second.tensor().to_vec1::<f32>()?, [1.9; 3]);
     Ok(())

@@ -1,6 +1,6 @@
 //! The undo_log of updates that can be undone.
 //!
-//! A unit's parameters may be updated while later units are still under way, but a step that fails
+//! A bucket's parameters may be updated while later buckets are still under way, but a step that fails
 //! must leave the model unchanged. So the step records the old values before each such update.
 
 use candelabrum_nn::Param;
@@ -8,7 +8,7 @@ use candelabrum_optim::Optimizer;
 
 use crate::Result;
 
-/// The most numbers that are recorded in a step: 64 MiB. Further units are updated after the step's
+/// The most numbers that are recorded in a step: 64 MiB. Further buckets are updated after the step's
 /// last average has arrived.
 const LIMIT: usize = 16 << 20;
 

@@ -8,7 +8,7 @@ use super::StepFigures;
 use super::context::StepContext;
 use crate::Result;
 use crate::comm::ElementType;
-use crate::strategy::{self, Memory, Method, Strategy, StrategyConfig, Subject, Unit, Wire};
+use crate::strategy::{self, Bucket, Memory, Method, Strategy, StrategyConfig, Subject, Wire};
 
 /// A strategy that has been used, and its progress.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl SharedStrategy {
     }
 }
 
-/// The way in which the units of a step are sent.
+/// The way in which the buckets of a step are sent.
 #[derive(Clone, Debug)]
 pub(super) enum ExchangeKind {
     Wire(Wire),
@@ -61,7 +61,7 @@ impl ExchangeKind {
         }
     }
 
-    /// The type in which units are sent, if their buckets have another one.
+    /// The type in which buckets are sent, if they are not sent as they are.
     pub(super) fn separate_type(&self) -> Option<ElementType> {
         match self {
             Self::Wire(wire) if !wire.is_in_place() => Some(wire.element),
@@ -76,10 +76,10 @@ impl ExchangeKind {
         }
     }
 
-    pub(super) fn takes_part(&self, unit: &Unit<'_>) -> bool {
+    pub(super) fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
         match self {
             Self::Wire(_) => true,
-            Self::Strategy(strategy) => strategy.lock().takes_part(unit),
+            Self::Strategy(strategy) => strategy.lock().takes_part(bucket),
         }
     }
 }
@@ -90,7 +90,7 @@ pub(super) struct UsedStrategies(Vec<UsedStrategy>);
 
 impl UsedStrategies {
     /// The index of the strategy with these settings, created now if there is none yet, and the way
-    /// of its units.
+    /// of its buckets.
     ///
     /// # Errors
     /// Settings that the strategy refuses.
@@ -157,13 +157,14 @@ impl UsedStrategy {
         self.strategy.clone().map_or(ExchangeKind::Wire(wire), ExchangeKind::Strategy)
     }
 
-    /// Allocates memory for the units of a layout, before the first step with them. Returns a notice if the
+    /// Allocates memory for the buckets of a layout, before the first step with them. Returns a notice if the
     /// strategy has no code for the GPU of the parameters, once.
     pub(super) fn prepare(&mut self, context: &StepContext) -> Result<Option<String>> {
         let Some(strategy) = &self.strategy else { return Ok(None) };
         if !self.prepared.contains(&context.layout) {
-            let units: Vec<Unit<'_>> = (0..context.plans.len()).map(|i| context.unit(i)).collect();
-            strategy.lock().prepare(&units, &*context.group)?;
+            let buckets: Vec<Bucket<'_>> =
+                (0..context.plans.len()).map(|i| context.bucket(i)).collect();
+            strategy.lock().prepare(&buckets, &*context.group)?;
             self.prepared.push(context.layout);
         }
         let on_gpu = context.params.iter().any(|param| !param.var().device().is_cpu());
@@ -172,7 +173,7 @@ impl UsedStrategy {
         }
         self.told = true;
         let name = self.option.name();
-        Ok(Some(format!("{name} has no code for GPUs: each unit goes through the host")))
+        Ok(Some(format!("{name} has no code for GPUs: each bucket goes through the host")))
     }
 
     /// Counts a step that is not taken because nothing counts in it. Returns its number.

@@ -8,7 +8,7 @@
 //! New values are *staged* during a step. They replace the old values only if the step is taken. A
 //! step that fails or is skipped changes nothing.
 //!
-//! A residual is where its strategy works: on the host, or on a GPU. The first unit that needs it at
+//! A residual is where its strategy works: on the host, or on a GPU. The first bucket that needs it at
 //! the other place moves it. So a state that was saved on a CPU continues on a GPU, and the reverse.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Norm, Span, SpanMut};
 
-use super::Unit;
+use super::Bucket;
 use crate::Result;
 
 /// Vectors of numbers, one per kind and parameter. A clone is a snapshot and copies no numbers.
@@ -102,8 +102,8 @@ impl Memory {
     ///
     /// # Errors
     /// A device's error.
-    pub fn add_residual(&mut self, unit: &Unit<'_>, mut values: SpanMut<'_>) -> Result<()> {
-        for (param, range) in unit.parameters() {
+    pub fn add_residual(&mut self, bucket: &Bucket<'_>, mut values: SpanMut<'_>) -> Result<()> {
+        for (param, range) in bucket.parameters() {
             let vector = self.vector(Self::RESIDUAL, param.name());
             if vector.values.is_empty() {
                 continue;
@@ -123,8 +123,8 @@ impl Memory {
     ///
     /// # Errors
     /// A device's error.
-    pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<Span<'_>>) -> Result<()> {
-        for (param, range) in unit.parameters() {
+    pub fn set_residual(&mut self, bucket: &Bucket<'_>, rest: Option<Span<'_>>) -> Result<()> {
+        for (param, range) in bucket.parameters() {
             let vector = self.vector(Self::RESIDUAL, param.name());
             let len = range.len();
             match rest.map(|rest| rest.range(range)) {

@@ -5,18 +5,18 @@ use candelabrum_nn::layers::{
     BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
 };
 use candelabrum_nn::ops::Pool2dConfig;
-use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan, ops};
+use candelabrum_nn::{Activation, BucketPlan, FlatGradients, Init, Param, Params, ops};
 use candelabrum_testkit::integers;
 use candle_core::{Device, Module, Result, Tensor};
 
 /// Gradients in which each parameter is a unit.
 pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
     let unit = |(number, param): (usize, &Param)| {
-        let mut plan = UnitPlan::default();
+        let mut plan = BucketPlan::default();
         plan.push(number, param.var().elem_count());
         plan
     };
-    let plans: Vec<UnitPlan> = params.list().iter().enumerate().map(unit).collect();
+    let plans: Vec<BucketPlan> = params.list().iter().enumerate().map(unit).collect();
     let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
     FlatGradients::new(params.list(), plans, buckets)
 }
