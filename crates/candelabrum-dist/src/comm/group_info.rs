@@ -19,10 +19,10 @@ pub(super) const WORLD: usize = 0;
 pub(super) struct GroupInfo {
     pub(super) id: usize,
     pub(super) rank: usize,
-    /// The groups' ranks in the world.
+    /// The members' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) counters: Arc<Counters>,
-    /// The messages between two groups.
+    /// The messages between two members.
     pub(super) messages: Arc<dyn Messages>,
 }
 

@@ -251,23 +251,23 @@ impl<T: Transport> GroupTransport<T> {
         result.map(drop).map_err(|error| self.group_info.explain(error, header, None))
     }
 
-    /// All ranks gather their colours and keys, and each computes the groups of its new group.
+    /// All ranks gather their colours and keys, and each computes the members of its new group.
     fn split(&mut self, id: usize, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let wish = [i64::from(colour.is_some()), colour.unwrap_or(0) as i64, key];
         let wishes = self.execute(Collective::AllGather, Payload::from_slice(&wish))?;
         let wishes = wishes.as_slice::<i64>()?;
         let GroupInfo { rank: own, ranks, .. } = &self.group_info;
-        let mut groups: Vec<usize> =
+        let mut members: Vec<usize> =
             (0..ranks.len()).filter(|r| wishes[3 * r..3 * r + 2] == wish[..2]).collect();
-        groups.sort_by_key(|rank| wishes[3 * rank + 2]);
-        let groups = colour.map(|_| groups);
-        let transport = self.transport.split(groups.as_deref()).inspect_err(|error| {
+        members.sort_by_key(|rank| wishes[3 * rank + 2]);
+        let members = colour.map(|_| members);
+        let transport = self.transport.split(members.as_deref()).inspect_err(|error| {
             self.failures.add(error);
         })?;
         let Some(transport) = transport else { return Ok(None) };
-        let groups = groups.unwrap_or_default();
-        let rank = groups.iter().position(|member| member == own).unwrap_or(0);
-        let ranks = groups.iter().map(|&member| ranks[member]).collect();
+        let members = members.unwrap_or_default();
+        let rank = members.iter().position(|member| member == own).unwrap_or(0);
+        let ranks = members.iter().map(|&member| ranks[member]).collect();
         Ok(Some(Self::new(transport, id, rank, ranks, Arc::clone(&self.failures))))
     }
 }

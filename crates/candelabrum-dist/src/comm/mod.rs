@@ -189,7 +189,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// operations use the optimizer's group in their backward pass must call it, too.
     fn interleave(&self) {}
 
-    /// The groups' ranks in the world, in the order of their ranks in this group.
+    /// The members' ranks in the world, in the order of their ranks in this group.
     fn ranks(&self) -> &[usize];
 
     /// Divides the group. Ranks with the same `colour` form a new group, in the order of their

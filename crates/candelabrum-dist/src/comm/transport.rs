@@ -83,12 +83,12 @@ pub(crate) trait Transport: Send + Sized + 'static {
         zeros(header.element, header.len)
     }
 
-    /// Makes the transport of a new group. `groups` are its ranks, as numbers in this group and in
+    /// Makes the transport of a new group. `members` are its ranks, as numbers in this group and in
     /// the order of the new group; this rank is one of them. A rank that joins no group passes
     /// `None` and gets `None`. All ranks of this group call it together. All ranks of a new group
-    /// pass the same `groups`.
-    fn split(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
-        let _ = groups;
+    /// pass the same `members`.
+    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
+        let _ = members;
         Err(Error::Unsupported { what: format!("splitting ranks over {}", self.backend()) })
     }
 

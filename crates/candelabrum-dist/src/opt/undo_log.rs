@@ -1,4 +1,4 @@
-//! The undo_log of updates that can be undone.
+//! The old values of updates that can be undone.
 //!
 //! A bucket's parameters may be updated while later buckets are still under way, but a step that fails
 //! must leave the model unchanged. So the step records the old values before each such update.

@@ -26,7 +26,7 @@ pub(super) struct MpiJob {
     hosts: Vec<u64>,
     pub(super) failures: Arc<MpiFailures>,
     pub(super) messages: Arc<AllMessages>,
-    /// The numbers of the groups that this rank is in, or that other groups have not left.
+    /// The numbers of the groups that this rank is in, or that other members have not left.
     numbers: Mutex<BTreeSet<usize>>,
     /// Groups that this rank has left.
     left: Mutex<Vec<Left>>,
@@ -67,12 +67,12 @@ impl MpiJob {
         self.numbers.lock().insert(number);
     }
 
-    /// Stores a group that this rank has left, with the header messages of its groups.
+    /// Stores a group that this rank has left, with the header messages of its members.
     pub(super) fn note_left(&self, messages: Arc<MessageGroup>, peers: Vec<Peer>) {
         self.left.lock().push(Left { messages, peers, since: None });
     }
 
-    /// Frees the header messages and numbers of groups that all groups have left. Returns whether groups
+    /// Frees the header messages and numbers of groups that all members have left. Returns whether groups
     /// remain that this rank has left and another member has not.
     pub(super) fn give_back(&self) -> Result<bool> {
         let mut left = self.left.lock();
@@ -87,7 +87,7 @@ impl MpiJob {
     }
 }
 
-/// A group that this rank has left. Other groups may still be in it.
+/// A group that this rank has left. Other members may still be in it.
 struct Left {
     messages: Arc<MessageGroup>,
     peers: Vec<Peer>,
@@ -96,7 +96,7 @@ struct Left {
 }
 
 impl Left {
-    /// Whether all other groups have left the group too, and none of their messages is under way.
+    /// Whether all other members have left the group too, and none of their messages is under way.
     /// A receive without a message is given up after [`STRAGGLER`], and the group's number with it.
     fn by_all(&mut self, all_messages: &AllMessages) -> Result<bool> {
         let own = self.messages.rank;

@@ -12,7 +12,7 @@ use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
 
 impl Mpi {
-    /// Sends a goodbye to this group's groups, except after a failure, which aborts the job.
+    /// Sends a goodbye to this group's members, except after a failure, which aborts the job.
     pub(super) fn say_goodbye(&mut self) -> Result<()> {
         if self.job.failures.has_failed() {
             return Ok(());
@@ -28,7 +28,7 @@ impl Mpi {
         Ok(())
     }
 
-    /// Waits until the groups of all this rank's groups have left them, and finalises MPI.
+    /// Waits until the members of all this rank's groups have left them, and finalises MPI.
     /// `MPI_Finalize` alone would also wait for all ranks, but it would occupy a core meanwhile.
     ///
     /// After a failure MPI is not finalised, because that would hang; see [`life`].

@@ -164,11 +164,11 @@ impl Transport for Mpi {
         Ok(result)
     }
 
-    /// The new groups get a number that none of their groups uses. The tags of their messages
+    /// The new groups get a number that none of their members uses. The tags of their messages
     /// contain it. A group has no MPI communicator of its own, because some libraries have only
     /// 2,000, and creating one blocks without a deadline.
-    fn split(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
-        self.split_off(groups)
+    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
+        self.split_off(members)
     }
 
     fn progress(&mut self) -> bool {
@@ -223,18 +223,18 @@ impl Mpi {
         })
     }
 
-    fn split_off(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
+    fn split_off(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
         self.job.give_back()?;
-        let number = self.agree_on_number(groups.is_some())?;
-        let Some(groups) = groups else { return Ok(None) };
+        let number = self.agree_on_number(members.is_some())?;
+        let Some(members) = members else { return Ok(None) };
         self.job.take_number(number);
-        let rank = groups.iter().position(|&member| member == self.rank).unwrap_or(0);
-        let ranks = groups.iter().map(|&member| self.group.ranks[member]).collect();
+        let rank = members.iter().position(|&member| member == self.rank).unwrap_or(0);
+        let ranks = members.iter().map(|&member| self.group.ranks[member]).collect();
         let (job, group) = (Arc::clone(&self.job), self.group.other(number, ranks));
         Self::new(job, group, rank, self.any_thread, self.deadline).map(Some)
     }
 
-    /// The first number that is free at all groups of all new groups.
+    /// The first number that is free at all members of all new groups.
     fn agree_on_number(&mut self, joins: bool) -> Result<usize> {
         let mut number = MpiGroup::WORLD + 1;
         loop {
@@ -328,7 +328,7 @@ impl Mpi {
         })
     }
 
-    /// Stores which groups have left, for the receives that wait for their messages.
+    /// Stores which members have left, for the receives that wait for their messages.
     fn note_farewells(&mut self) {
         for other in self.others() {
             // An operation that waits for this peer reports the error.

@@ -21,7 +21,7 @@
 //! its numbers had when the operation was started, and does not wait for later work. The thread that
 //! begins the operation waits for the other ranks' headers, unless the ranks have agreed on an
 //! announced list of operations. It does not wait for the device, so several operations are under
-//! way at a time. [`Pending::wait`] waits on the host. [`Pending::wait_on_stream`] makes the stream
+//! way at a time. [`Pending::wait`](super::Pending::wait) waits on the host. `Pending::wait_on_stream` makes the stream
 //! of the numbers wait instead.
 //!
 //! A thread of its own, the watch, looks for failures and the deadline while the device works. On
@@ -50,7 +50,7 @@
 //!   two ranks that both send first would wait for each other without end. Here a send is complete
 //!   at once, and a receive can accept a message from any rank, which NCCL does not support.
 //! - The exchange of headers is already a barrier. An announced operation has none, so a rank may
-//!   begin it, and return from [`Pending::wait_on_stream`], before another rank has started it. A
+//!   begin it, and return from `Pending::wait_on_stream`, before another rank has started it. A
 //!   deadline that passes in such an operation does not name the rank that is late.
 //! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
 //!   prints the failure and exits with status 1.
@@ -236,9 +236,9 @@ impl Transport for Nccl {
         self.report(result)
     }
 
-    fn split(&mut self, groups: Option<&[usize]>) -> Result<Option<Self>> {
-        let position = |groups: &[usize]| groups.iter().position(|&m| m == self.rank);
-        let place = groups.and_then(|groups| Some((*groups.first()?, position(groups)?)));
+    fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
+        let position = |members: &[usize]| members.iter().position(|&m| m == self.rank);
+        let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
         let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
         let group = self.control.run(&"split", |group| group.split(colour, key))?;
         let guard = || self.job.failures.check();
