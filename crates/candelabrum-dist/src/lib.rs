@@ -41,6 +41,8 @@ pub use comm::{
     Payload, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
+#[doc(hidden)]
+pub use error::carried;
 pub use error::{Error, Result};
 pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, StepFigures, StepGraph,

@@ -65,7 +65,11 @@ impl<T: Transport> Groups<T> {
         payload: Payload,
     ) -> Result<Pending> {
         let (Some(layers), Collective::AllReduce(op)) = (layers, op) else {
-            return self.member(id)?.begin(op, payload);
+            let member = self.member(id)?;
+            return match payload.is_on_device() && member.transport.takes_device_memory() {
+                true => member.begin(op, payload),
+                false => Ok(Pending::ready(Ok(member.execute(op, payload)?))),
+            };
         };
         let result = self.all_reduce_in_layers(layers, op, payload).inspect_err(|error| {
             // A rank of another host may wait for this rank, and must not see it leave before it
@@ -176,11 +180,8 @@ impl<T: Transport> GroupTransport<T> {
         result.map_err(|error| self.failed(error, header, None))
     }
 
-    /// Runs the next operation. A device may still work on numbers in its memory afterwards.
+    /// Begins the next operation, on numbers in a device's memory. The device may still work afterwards.
     fn begin(&mut self, op: Collective, payload: Payload) -> Result<Pending> {
-        if !payload.is_on_device() || !self.transport.takes_device_memory() {
-            return Ok(Pending::ready(Ok(self.execute(op, payload)?)));
-        }
         self.sequence += 1;
         let header = Header::of(self.sequence, op, &payload);
         let (label, group_info) = (payload.label().cloned(), self.group_info.clone());

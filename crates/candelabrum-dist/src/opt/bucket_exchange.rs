@@ -144,36 +144,43 @@ impl BucketExchange {
         spread(&self.context, self.failure.as_ref())
     }
 
-    /// Accepts a bucket that is complete before the backward pass has ended.
+    /// Accepts a bucket that is complete before the backward pass has ended, and sends the buckets whose
+    /// turn it is.
     pub(super) fn accept_early(&mut self, index: usize, bucket: Flat) -> Result<()> {
-        self.accept(index, bucket)?;
-        self.send_those_whose_turn_it_is(self.context.plans.len() - 1)?;
+        self.complete[index] = Some(self.check(index, bucket)?);
+        while self.next + 1 < self.context.plans.len() {
+            let Some(bucket) = self.complete[self.next].take() else { break };
+            self.next += 1;
+            self.launch(self.next - 1, bucket)?;
+        }
         self.figures.early_buckets = self.figures.buckets;
         Ok(())
     }
 
     /// Sends the buckets that have not left during the backward pass.
     pub(super) fn send_rest(&mut self, layout: &mut BucketSet) -> Result<()> {
-        let count = self.context.plans.len();
-        while self.next < count {
-            match self.complete[self.next].take() {
+        while self.next < self.context.plans.len() {
+            let index = self.next;
+            let bucket = match self.complete[index].take() {
                 // The pass may have failed after the bucket was complete.
                 Some(mut bucket) => {
                     self.show_failure(&mut bucket)?;
-                    self.complete[self.next] = Some(bucket);
+                    bucket
                 }
                 None => {
                     let rank = self.context.group.rank();
-                    let bucket = layout.gradients.take(self.next).ok_or(Error::Stopped { rank })?;
-                    self.accept(self.next, bucket)?;
+                    let bucket = layout.gradients.take(index).ok_or(Error::Stopped { rank })?;
+                    self.check(index, bucket)?
                 }
-            }
-            self.send_those_whose_turn_it_is(self.next + 1)?;
+            };
+            self.next += 1;
+            self.launch(index, bucket)?;
         }
         Ok(())
     }
 
-    fn accept(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
+    /// Removes the scale of the loss from a bucket, and looks for numbers that are not finite.
+    fn check(&mut self, index: usize, mut bucket: Flat) -> Result<Flat> {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
@@ -187,8 +194,7 @@ impl BucketExchange {
         if !self.all_reduce_searches {
             self.look_at(index, &bucket)?;
         }
-        self.complete[index] = Some(bucket);
-        Ok(())
+        Ok(bucket)
     }
 
     /// Fills a bucket with NaN if this rank's gradients must not be used and may not show it. Every bucket
@@ -196,16 +202,6 @@ impl BucketExchange {
     fn show_failure(&self, bucket: &mut Flat) -> Result<()> {
         if self.failure.as_ref().is_some_and(StepFailure::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
-        }
-        Ok(())
-    }
-
-    /// Sends complete buckets before bucket number `end`, up to the first one that is not complete.
-    fn send_those_whose_turn_it_is(&mut self, end: usize) -> Result<()> {
-        while self.next < end {
-            let Some(bucket) = self.complete[self.next].take() else { break };
-            self.next += 1;
-            self.launch(self.next - 1, bucket)?;
         }
         Ok(())
     }
