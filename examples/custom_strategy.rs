@@ -1,8 +1,8 @@
 //! A strategy of your own: random-K. At each step all ranks draw the same K positions of a bucket
 //! from a shared seed, so only values are sent, and an all-reduce can average them.
 //!
-//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The crate does the
-//! error feedback, with the `Memory` that `memory` returns.
+//! Stich et al., "Sparsified SGD with ErrorFeedback", NeurIPS 2018 (arXiv:1809.07599). The crate does the
+//! error feedback, with the `ErrorFeedback` that `error_feedback` returns.
 //!
 //! ```text
 //! cargo run --release --example custom_strategy -- --workers 2 --dist-option randomK --spars 0.05
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use candelabrum::dist::strategy::select::count_of_share;
-use candelabrum::dist::strategy::{Bucket, Memory, Message, Strategy, register};
+use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, register};
 use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
@@ -32,14 +32,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Debug)]
 struct RandomK {
     seed: u64,
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
 }
 
 impl RandomK {
     fn new(config: &StrategyConfig) -> DistResult<Self> {
         config.options.only(&["seed"])?;
         let seed = config.options.get("seed", 0)?;
-        Ok(Self { seed, memory: config.corr.then(Memory::default) })
+        Ok(Self { seed, error_feedback: config.corr.then(ErrorFeedback::default) })
     }
 
     /// The positions that every rank sends of this bucket at this step.
@@ -61,8 +61,8 @@ impl Strategy for RandomK {
         if good { Ok(()) } else { Err(Error::Setting { setting, value, range }) }
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     /// Sends the values at the drawn positions and sets them to zero. The rest of `values` is the

@@ -2,7 +2,7 @@
 
 use candelabrum::dist::strategy::gpu::{OnGpu, average, take_at_least, take_top_k};
 use candelabrum::dist::strategy::select::Selector;
-use candelabrum::dist::strategy::{Bucket, Memory, Message, Strategy, register};
+use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, register};
 use candelabrum::dist::{
     Collective, DistOptConfig, Error, Payload, StrategyConfig, StrategyState, parameters_sha256,
 };
@@ -248,7 +248,7 @@ fn one_rank_has_the_bits_of_the_host() {
 /// A strategy with slices only.
 #[derive(Debug, Default)]
 struct HostOnly {
-    memory: Memory,
+    error_feedback: ErrorFeedback,
 }
 
 impl Strategy for HostOnly {
@@ -256,8 +256,8 @@ impl Strategy for HostOnly {
         "hostOnly".to_owned()
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        Some(&mut self.memory)
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        Some(&mut self.error_feedback)
     }
 
     /// Sends the larger half of the bits of an element: the first one of the parameter whose name comes first, since a

@@ -268,7 +268,8 @@ impl DistOpt {
     /// yet. It is 0 without error feedback. For residuals on a GPU it waits for the GPU, and is NaN if
     /// the GPU has failed. The next step returns that error.
     pub fn residual_norm(&self) -> f64 {
-        let norms = self.used.iter().filter_map(|used| used.with_memory(|m| m.residual_norm()));
+        let norms =
+            self.used.iter().filter_map(|used| used.with_error_feedback(|m| m.residual_norm()));
         norms.fold(0.0, |sum, norm| sum + norm.unwrap_or(f64::NAN).powi(2)).sqrt()
     }
 

@@ -8,7 +8,9 @@ use super::StepFigures;
 use super::context::StepContext;
 use crate::Result;
 use crate::comm::ElementType;
-use crate::strategy::{self, Bucket, Memory, Method, Strategy, StrategyConfig, Subject, Wire};
+use crate::strategy::{
+    self, Bucket, ErrorFeedback, Method, Strategy, StrategyConfig, Subject, Wire,
+};
 
 /// A strategy that has been used, and its progress.
 #[derive(Debug)]
@@ -190,8 +192,11 @@ impl UsedStrategy {
         strategy.notice()
     }
 
-    /// Calls `f` with the strategy's memory, if it has one.
-    pub(super) fn with_memory<R>(&self, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
-        self.strategy.as_ref()?.lock().memory().map(f)
+    /// Calls `f` with the strategy's error feedback, if it has one.
+    pub(super) fn with_error_feedback<R>(
+        &self,
+        f: impl FnOnce(&mut ErrorFeedback) -> R,
+    ) -> Option<R> {
+        self.strategy.as_ref()?.lock().error_feedback().map(f)
     }
 }

@@ -19,7 +19,7 @@
 
 mod bucket;
 mod config;
-mod memory;
+mod error_feedback;
 mod message;
 mod partial_update;
 mod registry;
@@ -33,7 +33,7 @@ pub mod select;
 
 pub use bucket::Bucket;
 pub use config::{StrategyConfig, StrategyOptions};
-pub use memory::Memory;
+pub use error_feedback::ErrorFeedback;
 pub use message::Message;
 pub use registry::{check, register};
 
@@ -115,7 +115,7 @@ pub trait Strategy: fmt::Debug + Send {
     }
 
     /// The vectors that it keeps between steps by parameter name, if it keeps any.
-    fn memory(&mut self) -> Option<&mut Memory> {
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
         None
     }
 
@@ -126,12 +126,12 @@ pub trait Strategy: fmt::Debug + Send {
         None
     }
 
-    /// Memory, first half: adds the residual to `values`.
+    /// Error feedback, first half: adds the residual to `values`.
     ///
     /// # Errors
     /// A device's error.
     fn compensate(&mut self, bucket: &Bucket<'_>, values: SpanMut<'_>) -> Result<()> {
-        self.memory().map_or(Ok(()), |memory| memory.add_residual(bucket, values))
+        self.error_feedback().map_or(Ok(()), |feedback| feedback.add_residual(bucket, values))
     }
 
     /// Compression: makes the message of `values`, and leaves in `values` the part that is not
@@ -141,7 +141,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// Any reason why the message cannot be made.
     fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message>;
 
-    /// Memory, second half: stages `rest`, which [`compress`](Self::compress) left in the values.
+    /// Error feedback, second half: stages `rest`, which [`compress`](Self::compress) left in the values.
     /// `rest` is `None` if the values themselves are sent and nothing is left. A strategy that
     /// knows the loss only after the exchange may stage it in [`aggregate`](Self::aggregate)
     /// instead.
@@ -149,7 +149,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// # Errors
     /// A device's error.
     fn update(&mut self, bucket: &Bucket<'_>, rest: Option<Span<'_>>) -> Result<()> {
-        self.memory().map_or(Ok(()), |memory| memory.set_residual(bucket, rest))
+        self.error_feedback().map_or(Ok(()), |feedback| feedback.set_residual(bucket, rest))
     }
 
     /// Exchange: starts one collective of a message. The optimizer waits for its result.
@@ -175,10 +175,10 @@ pub trait Strategy: fmt::Debug + Send {
     }
 
     /// Ends a step, which was taken or not (after an error or an overflow). A step that was not
-    /// taken must leave no trace in the memory.
+    /// taken must leave no trace in the error feedback.
     fn end_step(&mut self, taken: bool) {
-        if let Some(memory) = self.memory() {
-            memory.end_step(taken);
+        if let Some(feedback) = self.error_feedback() {
+            feedback.end_step(taken);
         }
     }
 

@@ -11,14 +11,14 @@ use candelabrum_memory::{Flat, SpanMut};
 use super::gpu::{self, OnGpu};
 use super::select::Selector;
 use super::sparse_exchange::Dense;
-use super::{Bucket, Memory, Message, Strategy, sparse_exchange};
+use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Sends the elements from a threshold on.
 #[derive(Debug)]
 pub(super) struct SparseThreshold {
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
     selector: Selector,
     /// The state of each bucket's exchange.
     rounds: Vec<Round>,
@@ -81,7 +81,7 @@ impl Found {
 impl SparseThreshold {
     pub(super) fn new(corr: bool) -> Self {
         Self {
-            memory: corr.then(Memory::default),
+            error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             rounds: Vec::new(),
             notice: None,
@@ -176,7 +176,7 @@ impl SparseThreshold {
 
 impl Strategy for SparseThreshold {
     fn describe(&self) -> String {
-        format!("sparseThreshold corr={}", self.memory.is_some())
+        format!("sparseThreshold corr={}", self.error_feedback.is_some())
     }
 
     fn check_spars(&self, spars: f32) -> Result<()> {
@@ -191,8 +191,8 @@ impl Strategy for SparseThreshold {
         sparse_exchange::check(buckets)
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {

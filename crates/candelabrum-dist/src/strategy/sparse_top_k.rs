@@ -11,14 +11,14 @@ use candelabrum_memory::cuda::CudaSpanMut;
 use super::gpu::{self, OnGpu};
 use super::select::{Selector, count_of_share};
 use super::sparse_exchange::Dense;
-use super::{Bucket, Memory, Message, Strategy, sparse_exchange};
+use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Sends a share of each bucket, its largest elements.
 #[derive(Debug)]
 pub(super) struct SparseTopK {
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
     selector: Selector,
     positions: Vec<u32>,
     notice: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct SparseTopK {
 impl SparseTopK {
     pub(super) fn new(corr: bool) -> Self {
         Self {
-            memory: corr.then(Memory::default),
+            error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             positions: Vec::new(),
             notice: None,
@@ -39,7 +39,7 @@ impl SparseTopK {
 
 impl Strategy for SparseTopK {
     fn describe(&self) -> String {
-        format!("sparseTopK corr={}", self.memory.is_some())
+        format!("sparseTopK corr={}", self.error_feedback.is_some())
     }
 
     fn check_spars(&self, spars: f32) -> Result<()> {
@@ -54,8 +54,8 @@ impl Strategy for SparseTopK {
         sparse_exchange::check(buckets)
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
