@@ -1,8 +1,8 @@
-//! A strategy of your own: random-K. At each step all ranks draw the same K positions of a unit
+//! A strategy of your own: random-K. At each step all ranks draw the same K positions of a bucket
 //! from a shared seed, so only values are sent, and an all-reduce can average them.
 //!
-//! Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (arXiv:1809.07599). The crate does the
-//! error feedback, with the `Memory` that `memory` returns.
+//! Stich et al., "Sparsified SGD with ErrorFeedback", NeurIPS 2018 (arXiv:1809.07599). The crate does the
+//! error feedback, with the `ErrorFeedback` that `error_feedback` returns.
 //!
 //! ```text
 //! cargo run --release --example custom_strategy -- --workers 2 --dist-option randomK --spars 0.05
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use candelabrum::dist::strategy::select::count_of_share;
-use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
+use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, register};
 use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
@@ -28,25 +28,25 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sends the share `spars` of each unit, at random positions.
+/// Sends the share `spars` of each bucket, at random positions.
 #[derive(Debug)]
 struct RandomK {
     seed: u64,
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
 }
 
 impl RandomK {
     fn new(config: &StrategyConfig) -> DistResult<Self> {
         config.options.only(&["seed"])?;
         let seed = config.options.get("seed", 0)?;
-        Ok(Self { seed, memory: config.corr.then(Memory::default) })
+        Ok(Self { seed, error_feedback: config.corr.then(ErrorFeedback::default) })
     }
 
-    /// The positions that every rank sends of this unit at this step.
-    fn positions(&self, unit: &Unit<'_>) -> Vec<usize> {
+    /// The positions that every rank sends of this bucket at this step.
+    fn positions(&self, bucket: &Bucket<'_>) -> Vec<usize> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        rng.set_stream(unit.step << 20 | unit.index as u64);
-        index::sample(&mut rng, unit.len(), count_of_share(unit.spars, unit.len())).into_vec()
+        rng.set_stream(bucket.step << 20 | bucket.index as u64);
+        index::sample(&mut rng, bucket.len(), count_of_share(bucket.spars, bucket.len())).into_vec()
     }
 }
 
@@ -61,26 +61,26 @@ impl Strategy for RandomK {
         if good { Ok(()) } else { Err(Error::Setting { setting, value, range }) }
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     /// Sends the values at the drawn positions and sets them to zero. The rest of `values` is the
     /// residual, which is kept for the next step.
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> DistResult<Message> {
-        let positions = self.positions(unit);
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> DistResult<Message> {
+        let positions = self.positions(bucket);
         let sent: Vec<f32> = positions.iter().map(|&at| std::mem::take(&mut values[at])).collect();
         Ok(Message::new(Collective::AllReduce(ReduceOp::Mean), Payload::from_slice(&sent)))
     }
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> DistResult<Option<Message>> {
         values.fill(0.0);
-        for (at, mean) in self.positions(unit).into_iter().zip(received[0].as_slice()?) {
+        for (at, mean) in self.positions(bucket).into_iter().zip(received[0].as_slice()?) {
             values[at] = *mean;
         }
         Ok(None)

@@ -90,7 +90,7 @@ fn trained<M: Model, O: TrainerOpt>(
     let buffers = buffers.iter().flat_map(|buffer| {
         buffer.value().flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
     });
-    let early = trainer.opt().figures(option).early_units;
+    let early = trainer.opt().figures(option).early_buckets;
     ((parameters_sha256(params).unwrap(), buffers.collect()), early)
 }
 

@@ -141,7 +141,7 @@ fn train<N: Network>(
         opt.backward_and_update_with(&loss, option, 0.02).unwrap();
     }
     opt.average_parameters().unwrap();
-    (parameters_sha256(&params).unwrap(), opt.figures(option).early_units)
+    (parameters_sha256(&params).unwrap(), opt.figures(option).early_buckets)
 }
 
 fn sizes(bytes: usize, overlap: bool) -> DistOptConfig {

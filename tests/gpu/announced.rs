@@ -143,8 +143,8 @@ fn count_main() {
         }
         println!("{option}, overlap {overlap}: {counts:?} exchanges");
         let figures = opt.figures(option);
-        assert_eq!(figures.units, (STEPS * UNITS) as u64);
-        assert_eq!(figures.early_units > 0, overlap);
+        assert_eq!(figures.buckets, (STEPS * UNITS) as u64);
+        assert_eq!(figures.early_buckets > 0, overlap);
         // The first steps also agree on the strategy and on the order of the units.
         assert!(counts[2..].iter().all(|&count| count == 1), "{option}: {counts:?}");
     }
@@ -169,7 +169,7 @@ fn count_main() {
         opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
         counts.push(exchanges.take());
     }
-    let units = opt.figures(DistOption::Fp32).units as usize / STEPS;
+    let units = opt.figures(DistOption::Fp32).buckets as usize / STEPS;
     println!("with a synchronised normalisation: {counts:?} exchanges for {units} units");
     assert!(units > 1 && counts[2..].iter().all(|&count| count == units + 1), "{counts:?}");
     let digests = world.comm().all_gather_text(&parameters_sha256(&params).unwrap()).unwrap();

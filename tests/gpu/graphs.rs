@@ -159,7 +159,7 @@ fn train<M: Model>(
     opt.average_parameters().unwrap();
     let figures = opt.figures(option);
     let leaves_early = overlap && option != DistOption::PartialUpdate;
-    assert_eq!(figures.early_units > 0, leaves_early, "{option}: {figures:?}");
+    assert_eq!(figures.early_buckets > 0, leaves_early, "{option}: {figures:?}");
     let values = |buffer: &candelabrum::nn::Buffer| buffer.value().to_vec1().unwrap();
     let statistics = params.buffers().iter().map(values).collect();
     let digest = parameters_sha256(&params).unwrap();

@@ -2,7 +2,7 @@
 
 use candelabrum::dist::strategy::gpu::{OnGpu, average, take_at_least, take_top_k};
 use candelabrum::dist::strategy::select::Selector;
-use candelabrum::dist::strategy::{Memory, Message, Strategy, Unit, register};
+use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, register};
 use candelabrum::dist::{
     Collective, DistOptConfig, Error, Payload, StrategyConfig, StrategyState, parameters_sha256,
 };
@@ -248,7 +248,7 @@ fn one_rank_has_the_bits_of_the_host() {
 /// A strategy with slices only.
 #[derive(Debug, Default)]
 struct HostOnly {
-    memory: Memory,
+    error_feedback: ErrorFeedback,
 }
 
 impl Strategy for HostOnly {
@@ -256,14 +256,14 @@ impl Strategy for HostOnly {
         "hostOnly".to_owned()
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        Some(&mut self.memory)
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        Some(&mut self.error_feedback)
     }
 
     /// Sends the larger half of the bits of an element: the first one of the parameter whose name comes first, since a
-    /// unit on a GPU has its parameters in another order.
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message, Error> {
-        let first = unit.parameters().min_by(|(a, _), (b, _)| a.name().cmp(b.name()));
+    /// bucket on a GPU has its parameters in another order.
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message, Error> {
+        let first = bucket.parameters().min_by(|(a, _), (b, _)| a.name().cmp(b.name()));
         let first = &mut values[first.unwrap().1.start];
         let sent = f32::from_bits(first.to_bits() & 0xffff_0000);
         *first -= sent;
@@ -272,7 +272,7 @@ impl Strategy for HostOnly {
 
     fn aggregate(
         &mut self,
-        _: &Unit<'_>,
+        _: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>, Error> {
@@ -291,12 +291,12 @@ fn a_strategy_without_code_for_gpus_works_and_says_so_once() {
         (problem.state(), problem.opt.take_notices())
     });
     assert_eq!(on_gpu.0, on_cpu.0);
-    let says = "hostOnly has no code for GPUs: each unit goes through the host";
+    let says = "hostOnly has no code for GPUs: each bucket goes through the host";
     assert_eq!((on_gpu.1, on_cpu.1), (vec![says.to_owned()], Vec::new()));
 }
 
 /// A strategy of one's own with code for GPUs. It sends one element, which `forge` may move behind
-/// the end of the unit.
+/// the end of the bucket.
 #[derive(Debug)]
 struct Forged {
     forge: bool,
@@ -311,17 +311,17 @@ impl Strategy for Forged {
         Some(self)
     }
 
-    fn compress(&mut self, unit: &Unit<'_>, _: &mut [f32]) -> Result<Message, Error> {
-        Err(Error::Unsupported { what: format!("{unit} on the host") })
+    fn compress(&mut self, bucket: &Bucket<'_>, _: &mut [f32]) -> Result<Message, Error> {
+        Err(Error::Unsupported { what: format!("{bucket} on the host") })
     }
 }
 
 impl OnGpu for Forged {
-    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message, Error> {
-        let mut message = take_top_k(&unit.gpu()?, values, 1)?;
+    fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message, Error> {
+        let mut message = take_top_k(&bucket.gpu()?, values, 1)?;
         let mut sent = words(&message);
         if self.forge {
-            sent[0] = unit.len() as i32;
+            sent[0] = bucket.len() as i32;
         }
         message.copy_from_host(&Flat::from_slice(&sent))?;
         Ok(Message::new(Collective::AllGather, message.into()))
@@ -329,11 +329,11 @@ impl OnGpu for Forged {
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: CudaSpanMut<'_>,
     ) -> Result<Option<Message>, Error> {
-        average(unit, &received[0], 1, &vec![1; unit.world_size], values)?;
+        average(bucket, &received[0], 1, &vec![1; bucket.world_size], values)?;
         Ok(None)
     }
 }

@@ -42,7 +42,7 @@ fn values(params: &Params) -> Vec<f32> {
 /// The residual of every parameter in the model's order; empty without error feedback.
 fn residual(opt: &mut DistOpt) -> Vec<f32> {
     let states = opt.strategy_state().unwrap();
-    let vectors: Vec<_> = states.iter().flat_map(|state| state.memory.iter()).collect();
+    let vectors: Vec<_> = states.iter().flat_map(|state| state.error_feedback.iter()).collect();
     let of = |name: &str| {
         let found = vectors.iter().find(|(_, other, _)| *other == name);
         found.map(|(.., vector)| vector.to_vec()).unwrap_or_default()

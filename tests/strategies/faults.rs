@@ -1,7 +1,7 @@
 //! Faults that every strategy must report: a NaN on one rank, an overflow, ranks with different
 //! strategies. The error is the same on every rank, and nothing has changed.
 
-use candelabrum::dist::strategy::{Message, Strategy, Unit, register};
+use candelabrum::dist::strategy::{Bucket, Message, Strategy, register};
 use candelabrum::dist::{Collective, Error, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
@@ -114,9 +114,9 @@ impl Strategy for Stranger {
         "stranger".to_owned()
     }
 
-    fn compress(&mut self, unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message, Error> {
-        if unit.rank + 1 == unit.world_size {
-            return Err(Error::Unsupported { what: format!("a message of {unit}") });
+    fn compress(&mut self, bucket: &Bucket<'_>, _values: &mut [f32]) -> Result<Message, Error> {
+        if bucket.rank + 1 == bucket.world_size {
+            return Err(Error::Unsupported { what: format!("a message of {bucket}") });
         }
         Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
     }
@@ -132,8 +132,10 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         opt.backward_and_update_with(&loss, DistOption::SparseTopK, 0.05)
     };
     step(&mut opt, 1.0).unwrap();
-    let before =
-        (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap()[0].memory.clone());
+    let before = (
+        parameters_sha256(&params).unwrap(),
+        opt.strategy_state().unwrap()[0].error_feedback.clone(),
+    );
     let result = step(&mut opt, 3e38);
     match on_overflow {
         OnOverflow::Skip => {
@@ -144,8 +146,10 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         }
         _ => assert!(matches!(result, Err(Error::Overflow { .. })), "{result:?}"),
     }
-    let after =
-        (parameters_sha256(&params).unwrap(), opt.strategy_state().unwrap()[0].memory.clone());
+    let after = (
+        parameters_sha256(&params).unwrap(),
+        opt.strategy_state().unwrap()[0].error_feedback.clone(),
+    );
     assert!(before == after, "{on_overflow}: a step that was not taken is remembered");
 }
 
@@ -243,11 +247,11 @@ fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
 
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
-    refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
+    refuse("stranger", DistOption::Fp32, &["a message of bucket 0 of"]);
     // Over MPI the failing rank ends the job, but prints the cause first.
     let ranks = RanksOf::test("rank_main").env(crate::problem::CASE, "stranger fp32");
     let Some(output) = ranks.run_under_mpiexec(2) else { return };
-    assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
+    assert!(output.text.contains("rank 1 says: a message of bucket 0"), "{}", output.text);
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn ranks_that_ask_for_different_things_hear_which() {
     refuse("other-option", DistOption::Fp32, &["rank 2", "rank 0", "the same dist option"]);
     let parts = ["spars differs between ranks", "rank 0 has `0.1`", "rank(s) 2 `0.2`"];
     refuse("other-spars", DistOption::SparseTopK, &parts);
-    let parts = ["the size of units differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
+    let parts = ["the size of buckets differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
     refuse("other-threshold", DistOption::Fp32, &parts);
 }
 

@@ -73,7 +73,7 @@ fn rebucketed(world: &World) {
     let zero = Tensor::new(0.0_f32, &Device::Cpu).unwrap();
     let loss = (loss(opt.params(), world.rank(), 3) * zero).unwrap();
     opt.backward_and_update_with(&loss, DistOption::SparseTopK, 1e-9).unwrap();
-    let largest = state[0].memory.iter().flat_map(|(.., vector)| vector.to_vec());
+    let largest = state[0].error_feedback.iter().flat_map(|(.., vector)| vector.to_vec());
     let largest = f64::from(largest.map(f32::abs).fold(0.0, f32::max));
     let expected = (before.powi(2) - largest.powi(2)).sqrt();
     let after = opt.residual_norm();
@@ -148,7 +148,7 @@ fn loaded_wrongly(world: &World) {
     let mut opt = fresh(&params, world, 300);
     steps(&mut opt, DistOption::SparseTopK, 0..1);
     let mut states = opt.strategy_state().unwrap();
-    states[0].memory =
+    states[0].error_feedback =
         [("residual".to_owned(), "w2".to_owned(), vec![1.0; 7])].into_iter().collect();
     let error = opt.load_strategy_state(&states).unwrap_err().to_string();
     assert!(error.contains("`w2` has 7 elements, the parameter 200"), "{error}");

@@ -436,7 +436,7 @@ impl Error {
 /// Returns the error of a collective inside a candle operation unchanged.
 impl From<candle_core::Error> for Error {
     fn from(source: candle_core::Error) -> Self {
-        carried(&source)
+        carried::<Self>(&source)
             .cloned()
             .unwrap_or_else(|| Self::Tensor { source: std::sync::Arc::new(source) })
     }
@@ -450,8 +450,9 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-/// This crate's error inside candle's, below any context that candle has added.
-fn carried(error: &candle_core::Error) -> Option<&Error> {
+/// The error of type `E` inside candle's, below any context that candle has added.
+#[doc(hidden)]
+pub fn carried<E: std::error::Error + 'static>(error: &candle_core::Error) -> Option<&E> {
     match error {
         candle_core::Error::Io(error) => error.get_ref()?.downcast_ref(),
         candle_core::Error::Context { inner, .. }

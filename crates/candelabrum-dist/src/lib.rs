@@ -20,6 +20,7 @@ pub mod launch;
 pub mod ops;
 pub mod strategy;
 
+mod bucket_plan;
 mod buffers;
 mod consistency;
 mod error;
@@ -32,7 +33,6 @@ mod opt;
 mod step_weight;
 mod sync_batch_norm;
 mod trained;
-mod unit_plan;
 mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};
@@ -41,6 +41,8 @@ pub use comm::{
     Payload, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
+#[doc(hidden)]
+pub use error::carried;
 pub use error::{Error, Result};
 pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, StepFigures, StepGraph,

@@ -316,7 +316,9 @@ impl Error {
 
 impl From<candle_core::Error> for Error {
     fn from(source: candle_core::Error) -> Self {
-        carried(&source).cloned().unwrap_or_else(|| Self::Dist(source.into()))
+        candelabrum_dist::carried::<Self>(&source)
+            .cloned()
+            .unwrap_or_else(|| Self::Dist(source.into()))
     }
 }
 
@@ -325,16 +327,5 @@ impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         // candle's `Wrapped` loses the type. `Io` keeps it, and displays the error's own message.
         Self::Io(io::Error::other(error)).bt()
-    }
-}
-
-/// This crate's error inside candle's, below any context that candle has added.
-fn carried(error: &candle_core::Error) -> Option<&Error> {
-    match error {
-        candle_core::Error::Io(error) => error.get_ref()?.downcast_ref(),
-        candle_core::Error::Context { inner, .. }
-        | candle_core::Error::WithPath { inner, .. }
-        | candle_core::Error::WithBacktrace { inner, .. } => carried(inner),
-        _ => None,
     }
 }

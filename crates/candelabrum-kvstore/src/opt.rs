@@ -7,10 +7,8 @@
 //! pass first uses the parameter ([`Param::expect`]), so they travel while the next batch is prepared
 //! and earlier layers compute.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,8 +17,8 @@ use candelabrum_dist::{
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
-    BackwardAndUpdate, DistOption, FlatGradients, LossWeight, MissingGradients, Param, Params,
-    UnitPlan,
+    BackwardAndUpdate, BucketPlan, DistOption, FlatGradients, LossWeight, MissingGradients, Param,
+    Params,
 };
 use candelabrum_optim::{ParamInfo, Recipe};
 use candle_core::{DType, Tensor};
@@ -369,7 +367,7 @@ impl StoreOpt {
             self.recipe.check(&infos)?;
             let (mut plans, mut buckets) = (Vec::new(), Vec::new());
             for (number, param) in params.iter().enumerate() {
-                let mut plan = UnitPlan::default();
+                let mut plan = BucketPlan::default();
                 let (var, len) = (param.var(), param.var().elem_count());
                 plan.push(number, len);
                 plans.push(plan);
@@ -413,14 +411,9 @@ impl StoreOpt {
         let loss = &StepWeight::scaled(loss, share)?;
         let start = Instant::now();
         let params = Arc::clone(gradients.params());
-        let sender = Rc::new(RefCell::new(Sender::new(store, Arc::clone(&params), compression)));
-        let observer = Rc::clone(&sender);
-        let passed = gradients.observed_backward(
-            loss,
-            Box::new(move |unit, bucket| Ok(observer.borrow_mut().take(unit, bucket)?)),
-        );
-        let mut sender =
-            Rc::into_inner(sender).expect("the pass has dropped its observer").into_inner();
+        let mut sender = Sender::new(store, Arc::clone(&params), compression);
+        let mut take = |unit, bucket| Ok(sender.take(unit, bucket)?);
+        let passed = gradients.observed_backward(loss, Some(&mut take));
         let early = sender.taken.len() as u64;
         for (unit, bucket) in sender.taken.drain(..) {
             gradients.put(unit, bucket);
@@ -459,8 +452,8 @@ impl StoreOpt {
         let (traffic, waited) = (self.store.traffic() - before, self.store.waited());
         *self.figures.entry(option.to_string()).or_default() += StepFigures {
             steps: 1,
-            units: params.len() as u64,
-            early_units: early,
+            buckets: params.len() as u64,
+            early_buckets: early,
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             backward,

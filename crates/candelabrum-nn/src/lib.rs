@@ -12,7 +12,7 @@
 //! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
 //! | the time of a step by operation, candle's included | [`ops::profile`] |
 //! | how much of its batch a loss counts | [`LossWeight`], [`weighted`] |
-//! | gradients in buckets, complete one by one | [`FlatGradients`], [`UnitPlan`] |
+//! | gradients in buckets, complete one by one | [`FlatGradients`], [`BucketPlan`] |
 //!
 //! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and
 //! replicas share the statistics of their batches through a [`StatisticsExchange`]. Other crates
@@ -37,7 +37,7 @@ pub mod seed;
 
 pub use activation::Activation;
 pub use autograd::{
-    FlatGradients, LossWeight, MissingGradients, Observer, PassState, Slot, UnitPlan,
+    BucketPlan, BucketSlot, FlatGradients, LossWeight, MissingGradients, Observer, PassState,
     check_gradients, trust_gradient, weighted,
 };
 pub use dist_option::DistOption;

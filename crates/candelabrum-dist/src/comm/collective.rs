@@ -67,7 +67,7 @@ pub enum Collective {
 }
 
 /// The properties of a kind of operation.
-struct Kind {
+struct OpKind {
     name: &'static str,
     /// Whether it reduces, and so names a [`ReduceOp`].
     reduces: bool,
@@ -75,12 +75,12 @@ struct Kind {
     named: &'static str,
 }
 
-const fn kind(name: &'static str, reduces: bool, named: &'static str) -> Kind {
-    Kind { name, reduces, named }
+const fn kind(name: &'static str, reduces: bool, named: &'static str) -> OpKind {
+    OpKind { name, reduces, named }
 }
 
 /// All kinds. The index is the code in headers.
-const KINDS: [Kind; 14] = [
+const KINDS: [OpKind; 14] = [
     kind("all_reduce", true, ""),
     kind("broadcast", false, "root"),
     kind("all_gather", false, ""),
@@ -141,7 +141,7 @@ impl Collective {
         })
     }
 
-    fn kind(self) -> &'static Kind {
+    fn kind(self) -> &'static OpKind {
         &KINDS[usize::from(self.parts().0)]
     }
 
@@ -199,7 +199,7 @@ impl Collective {
 
 impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &Kind { name, named, .. } = self.kind();
+        let &OpKind { name, named, .. } = self.kind();
         f.write_str(name)?;
         match (self.reduce_op(), self.rank_named()) {
             (None, None) => Ok(()),

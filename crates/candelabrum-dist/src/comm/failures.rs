@@ -38,20 +38,24 @@ impl Failure {
 }
 
 /// The place where the operations of a rank end that fail.
-#[derive(Clone)]
 pub(super) struct Failures {
     pub(super) first: Failure,
     pub(super) abort: Arc<dyn Abort>,
     /// Set if another backend uses this one for its operations. It reports their failures itself, because
     /// this one does not know their names.
-    pub(super) leaves_reports: Arc<AtomicBool>,
+    pub(super) leaves_reports: AtomicBool,
     /// Whether a failure has been reported.
-    reported: Arc<AtomicBool>,
+    reported: AtomicBool,
 }
 
 impl Failures {
     pub(super) fn new(first: Failure, abort: Arc<dyn Abort>) -> Self {
-        Self { first, abort, leaves_reports: Arc::default(), reported: Arc::default() }
+        Self {
+            first,
+            abort,
+            leaves_reports: AtomicBool::default(),
+            reported: AtomicBool::default(),
+        }
     }
 
     /// Stores an error that the program gets, and reports it to the other ranks if it is the first one and
@@ -91,7 +95,7 @@ pub(crate) trait Abort: Send + Sync {
     fn abort(&self, message: &str);
 
     /// Reports `error` to the other ranks, if that is possible without ending this process, because
-    /// the process has not printed the reason yet. If only the thread with the engine's turn can
+    /// the process has not printed the reason yet. If only the thread with the queue's turn can
     /// report it, the transport's `progress` does so.
     fn fail(&self, error: &Error) {
         let _ = error;

@@ -9,40 +9,21 @@
 //! hosts' sums in the order of the hosts' lowest ranks. Each sum is rounded to the element type. A
 //! mean is divided once, at the end.
 //!
-//! The whole all-reduce is one task of the engine. So between its steps this rank cannot run
+//! The whole all-reduce is one task of the queue. So between its steps this rank cannot run
 //! another operation, which another rank might run before or after the all-reduce.
 
 use std::time::Instant;
 
 use candelabrum_memory::reduce;
 
-use super::members::Members;
+use super::group_info::Layers;
+use super::groups::Groups;
 use super::stats::Moved;
 use super::transport::Transport;
 use super::{Collective, Payload, ReduceOp};
 use crate::Result;
 
-/// The groups of a rank, by their numbers in its [`Members`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Layers {
-    /// All ranks.
-    pub(super) flat: usize,
-    /// The ranks of this host.
-    pub(super) host: usize,
-    /// The ranks with this rank's place on each host, if this rank exchanges data with other hosts.
-    pub(super) across: Option<usize>,
-    /// Whether all hosts have equally many ranks.
-    pub(super) even: bool,
-}
-
-impl Layers {
-    /// The groups in which this rank exchanges data with other ranks.
-    pub(super) fn exchanging(self) -> Vec<usize> {
-        std::iter::once(self.host).chain(self.across).collect()
-    }
-}
-
-impl<T: Transport> Members<T> {
+impl<T: Transport> Groups<T> {
     pub(super) fn all_reduce_in_layers(
         &mut self,
         layers: Layers,
@@ -78,14 +59,16 @@ impl<T: Transport> Members<T> {
         let mut whole = Payload::zeros(element, padded);
         whole.bytes_mut()[..bytes].copy_from_slice(payload.bytes());
         let scatter = Collective::ReduceScatter(op);
-        let mut part = self.execute(layers.host, scatter, labelled(whole, payload))?;
+        let mut part = self.member(layers.host)?.execute(scatter, labelled(whole, payload))?;
         if let Some(across) = layers.across {
-            part = self.execute(across, Collective::AllReduce(op), labelled(part, payload))?;
+            part =
+                self.member(across)?.execute(Collective::AllReduce(op), labelled(part, payload))?;
         }
         if let Some(count) = divisor {
             reduce::divide(element, part.bytes_mut(), count);
         }
-        let whole = self.execute(layers.host, Collective::AllGather, labelled(part, payload))?;
+        let whole =
+            self.member(layers.host)?.execute(Collective::AllGather, labelled(part, payload))?;
         payload.bytes_mut().copy_from_slice(&whole.bytes()[..bytes]);
         Ok(())
     }
@@ -101,9 +84,10 @@ impl<T: Transport> Members<T> {
         let mut own = Payload::zeros(element, payload.len());
         own.bytes_mut().copy_from_slice(payload.bytes());
         let reduce = Collective::Reduce { op, root: 0 };
-        let mut sum = self.execute(layers.host, reduce, labelled(own, payload))?;
+        let mut sum = self.member(layers.host)?.execute(reduce, labelled(own, payload))?;
         if let Some(across) = layers.across {
-            sum = self.execute(across, Collective::AllReduce(op), labelled(sum, payload))?;
+            sum =
+                self.member(across)?.execute(Collective::AllReduce(op), labelled(sum, payload))?;
             if let Some(count) = divisor {
                 reduce::divide(element, sum.bytes_mut(), count);
             }
@@ -111,7 +95,7 @@ impl<T: Transport> Members<T> {
             sum = Payload::zeros(element, payload.len());
         }
         let broadcast = Collective::Broadcast { root: 0 };
-        let sum = self.execute(layers.host, broadcast, labelled(sum, payload))?;
+        let sum = self.member(layers.host)?.execute(broadcast, labelled(sum, payload))?;
         payload.bytes_mut().copy_from_slice(sum.bytes());
         Ok(())
     }

@@ -11,28 +11,27 @@
 //! |---|---|
 //! | operations and headers | `collective.rs`, `announced.rs`, `blocking.rs` |
 //! | the numbers of operations | `payload.rs`, `borrowed.rs`, `ready.rs` |
-//! | groups and their turns | `threaded.rs`, `members.rs`, `membership.rs`, `engine.rs`, `layers.rs` |
-//! | operations that have been started | `pending.rs`, `answer.rs`, `underway.rs` |
+//! | groups and their turns | `threaded.rs`, `groups.rs`, `group_info.rs`, `queue.rs`, `layers.rs` |
+//! | operations that have been started | `pending.rs`, `work.rs` |
 //! | the trait of a blocking backend | `transport.rs` |
 //! | failures, and who is told | `failures.rs` |
-//! | messages between two ranks, deaths | `messages.rs`, `network/`, `mailbox.rs` |
+//! | messages between two ranks, deaths | `message.rs`, `messages.rs`, `network/`, `mailbox.rs` |
 //! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
 //!
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
 //! parameters.
 
 mod announced;
-mod answer;
 mod blocking;
 mod borrowed;
 mod collective;
-mod engine;
 mod failures;
+mod group_info;
+mod groups;
 mod layers;
 mod local;
 mod mailbox;
-mod members;
-mod membership;
+mod message;
 mod messages;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -47,6 +46,7 @@ mod nccl;
 mod network;
 mod payload;
 mod pending;
+mod queue;
 #[cfg(feature = "cuda")]
 mod ready;
 #[cfg(not(feature = "cuda"))]
@@ -59,8 +59,8 @@ mod stats;
 mod tcp;
 mod threaded;
 mod transport;
-mod underway;
 mod wait;
+mod work;
 
 use std::fmt;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ pub use stats::CommStats;
 pub(crate) use local::{LocalConfig, connect as connect_local};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
-#[cfg(test)]
-pub(crate) use pending::Started;
 pub(crate) use single::Single;
 pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
+#[cfg(test)]
+pub(crate) use work::Work;
 
 use crate::{Error, Result};
 
@@ -183,7 +183,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     }
 
     /// Says that this rank may run collectives of this group in the middle of a step of a
-    /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's units. From now on
+    /// [`DistOpt`](crate::DistOpt), which announces the exchange of the step's buckets. From now on
     /// [`Self::announce`] has no effect in this group. [`ops`](crate::ops) and
     /// [`synchronize_batch_norm`](crate::synchronize_batch_norm) call it. A program whose own
     /// operations use the optimizer's group in their backward pass must call it, too.

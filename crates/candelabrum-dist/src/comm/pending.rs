@@ -1,70 +1,103 @@
-//! A collective that has been started.
+//! An operation that has been started: the one type for whoever carries it out.
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Payload;
-use super::wait::{Load, Wait};
+use super::group_info::OpContext;
+use super::message::PairMessage;
+use super::queue::{TaskHandle, When};
+use super::stats::{Counters, Moved};
+use super::wait::poll;
+use super::work::Work;
 use crate::Result;
 
 /// An operation under way. [`wait`](Self::wait) returns its payload.
 #[must_use = "a collective is finished, and its errors are seen, only when it is waited for"]
-pub struct Pending(Box<dyn Started>);
+pub struct Pending(Begun);
 
-/// A backend's view of an operation that it has started.
-pub(crate) trait Started: Send {
-    /// Whether `wait` would not block.
-    fn is_complete(&mut self) -> bool;
-    /// See [`Pending::needs_a_wait`].
-    fn needs_a_wait(&self) -> bool {
-        false
-    }
-    /// See [`Pending::wait_for`].
-    fn wait_for(&mut self, limit: Duration) -> bool {
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !self.is_complete() {
-            if wait.pause(&mut load) >= limit {
-                return false;
-            }
-        }
-        true
-    }
-    /// Blocks until the operation is complete on this rank.
-    fn wait(self: Box<Self>) -> Result<Payload>;
-    /// See [`Pending::wait_on_stream`].
-    fn wait_on_stream(self: Box<Self>) -> Result<Payload> {
-        self.wait()
-    }
+/// How far the operation is, and who completes it.
+enum Begun {
+    /// It is complete, or was refused.
+    Ready(Result<Payload>),
+    /// It is a task in the queue of the rank's operations. Waits are counted.
+    Queued(TaskHandle<Pending>, Arc<Counters>),
+    /// It is a message between two ranks.
+    PairMessage(Box<PairMessage>),
+    /// A device carries it out, after its task has ended.
+    Device(Device),
+    /// A backend without a queue carries it out.
+    Backend(Box<dyn Work>),
+}
+
+/// An operation on a device, which is counted or reported at its end.
+struct Device {
+    work: Box<dyn Work>,
+    context: Arc<OpContext>,
+    moved: Moved,
+    start: Instant,
 }
 
 impl Pending {
-    /// An operation that its backend completes.
-    pub(crate) fn new(started: impl Started + 'static) -> Self {
-        Self(Box::new(started))
-    }
-
     /// An operation that is already complete.
     pub(crate) fn ready(result: Result<Payload>) -> Self {
-        Self::new(Ready(result))
+        Self(Begun::Ready(result))
+    }
+
+    pub(super) fn queued(handle: TaskHandle<Self>, counters: &Arc<Counters>) -> Self {
+        Self(Begun::Queued(handle, Arc::clone(counters)))
+    }
+
+    pub(super) fn message(message: PairMessage) -> Self {
+        Self(Begun::PairMessage(Box::new(message)))
+    }
+
+    pub(super) fn on_device(
+        work: Box<dyn Work>,
+        context: Arc<OpContext>,
+        moved: Moved,
+        start: Instant,
+    ) -> Self {
+        Self(Begun::Device(Device { work, context, moved, start }))
+    }
+
+    pub(crate) fn backend(work: impl Work + 'static) -> Self {
+        Self(Begun::Backend(Box::new(work)))
     }
 
     /// Whether the operation is complete on this rank, or has failed, so that [`Self::wait`] does
     /// not block.
     pub fn is_complete(&mut self) -> bool {
-        self.0.is_complete()
+        if let Begun::Queued(handle, _) = &mut self.0 {
+            let Some(begun) = handle.take_if_complete() else { return false };
+            *self = begun.unwrap_or_else(|error| Self::ready(Err(error)));
+        }
+        match &mut self.0 {
+            Begun::Ready(_) => true,
+            Begun::Queued(..) => false,
+            Begun::PairMessage(message) => message.is_complete(),
+            Begun::Device(Device { work, .. }) | Begun::Backend(work) => work.is_complete(),
+        }
     }
 
     /// Whether the operation is carried out by the thread that waits for it, so that other work before the
     /// wait only delays it.
     pub(crate) fn needs_a_wait(&self) -> bool {
-        self.0.needs_a_wait()
+        matches!(&self.0, Begun::Queued(handle, _) if handle.when() == When::WaitedFor)
     }
 
     /// Blocks until the operation is complete on this rank or has failed, but at most for `limit`.
     /// Returns whether [`Self::wait`] does not block. A passed limit is no error, and no deadline
     /// applies, so a server can wait for requests for as long as the other ranks run.
     pub fn wait_for(&mut self, limit: Duration) -> bool {
-        self.0.wait_for(limit)
+        match &mut self.0 {
+            Begun::PairMessage(message) => message.wait_for(limit),
+            Begun::Backend(work) => work.wait_for(limit),
+            Begun::Ready(_) | Begun::Queued(..) | Begun::Device(_) => {
+                poll(limit, || self.is_complete())
+            }
+        }
     }
 
     /// Blocks until the operation is complete on this rank.
@@ -72,7 +105,7 @@ impl Pending {
     /// # Errors
     /// A failure of any rank, a passed deadline or a disagreement between ranks.
     pub fn wait(self) -> Result<Payload> {
-        self.0.wait()
+        self.end(|work| work.wait())
     }
 
     /// Leaves the wait for a result in a GPU's memory to the stream of that memory: this method
@@ -87,19 +120,35 @@ impl Pending {
     /// # Errors
     /// A failure of any rank before this method returns, or a disagreement between ranks.
     pub fn wait_on_stream(self) -> Result<Payload> {
-        self.0.wait_on_stream()
-    }
-}
-
-struct Ready(Result<Payload>);
-
-impl Started for Ready {
-    fn is_complete(&mut self) -> bool {
-        true
+        self.end(|work| work.wait_on_stream())
     }
 
-    fn wait(self: Box<Self>) -> Result<Payload> {
-        self.0
+    /// Waits, for an operation of a backend by `wait`, and counts the time in which it blocks.
+    fn end(mut self, wait: fn(Box<dyn Work>) -> Result<Payload>) -> Result<Payload> {
+        if let Begun::PairMessage(message) = self.0 {
+            return message.wait();
+        }
+        let (blocks, start) = (!self.is_complete(), Instant::now());
+        match self.0 {
+            Begun::Ready(result) => result,
+            Begun::PairMessage(message) => message.wait(),
+            Begun::Queued(handle, counters) => {
+                let begun = handle.wait();
+                counters.count_exposed(start.elapsed());
+                begun?.end(wait)
+            }
+            Begun::Device(Device { work, context, moved, start: begun }) => {
+                let result = wait(work);
+                if blocks {
+                    context.group_info.counters.count_exposed(start.elapsed());
+                }
+                let result = result.map_err(|error| context.fail(error))?;
+                let moved = moved.to(&result);
+                context.group_info.count(context.header.op, moved, begun.elapsed());
+                Ok(result)
+            }
+            Begun::Backend(work) => wait(work),
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::mailbox::{Arrived, Mailbox, Posted};
-use super::pending::Started;
 use super::stats::{Counters, Moved};
 use super::transport::zeros;
+use super::work::Work;
 use super::{Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
 use crate::{Error, Result};
 
@@ -49,18 +49,18 @@ impl Single {
         let (reply, answer) = oneshot::channel();
         let (any_length, ranks) = (op == Collective::RecvAny, Arc::new([0]));
         self.mailbox.lock().post(Posted { from: None, payload, any_length, ranks, answer: reply });
-        Pending::new(Receive { op, answer, counters: Arc::clone(&self.counters) })
+        Pending::backend(OwnMessage { op, answer, counters: Arc::clone(&self.counters) })
     }
 }
 
 /// A receive that has been started.
-struct Receive {
+struct OwnMessage {
     op: Collective,
     answer: oneshot::Receiver<Result<Payload>>,
     counters: Arc<Counters>,
 }
 
-impl Started for Receive {
+impl Work for OwnMessage {
     fn is_complete(&mut self) -> bool {
         self.answer.has_message()
     }

@@ -10,20 +10,16 @@ use std::time::{Duration, Instant};
 
 use candelabrum_memory::Flat;
 
-use super::answer::Answer;
 use super::collective::Header;
-use super::engine::{Engine, Resource, When};
 use super::failures::{Abort, Failure, Failures};
-use super::layers::Layers;
-use super::members::Members;
-use super::membership::Membership;
-use super::pending::Started;
+use super::group_info::{GroupInfo, Layers, OpContext};
+use super::groups::Groups;
+use super::message::{MessageOwner, PairMessage};
+use super::queue::{CommQueue, Resource, When};
 use super::stats::Moved;
-use super::transport::{Progress, Transport};
-use super::wait::{Load, Wait};
+use super::transport::Transport;
 use super::{
-    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Label, Payload,
-    Pending,
+    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending,
 };
 use crate::{Error, Result};
 
@@ -31,7 +27,7 @@ use crate::{Error, Result};
 /// finished, and the rank leaves the job in order.
 pub(crate) struct Threaded<T: Transport> {
     common: Arc<Common<T>>,
-    membership: Membership,
+    group_info: GroupInfo,
     /// If set, an all-reduce is divided into layers.
     layers: Option<Layered<T>>,
     /// See [`Communicator::interleave`].
@@ -45,15 +41,17 @@ struct Common<T: Transport> {
     world_size: usize,
     takes_device_memory: bool,
     deadline: Duration,
-    failures: Failures,
-    engine: Engine<Members<T>>,
+    failures: Arc<Failures>,
+    queue: CommQueue<Groups<T>>,
 }
 
-impl<T: Transport> Common<T> {
-    /// Gives the communication thread a turn, in which the transport can tell the others of a failure, if
-    /// only a thread with the turn can.
+impl<T: Transport> MessageOwner for Common<T> {
+    fn progress(&self) {
+        self.queue.run_if_idle(Groups::progress);
+    }
+
     fn wake(&self) {
-        drop(self.engine.begin(When::Soon, |_| Ok(())));
+        drop(self.queue.begin(When::Soon, |_| Ok(())));
     }
 }
 
@@ -79,82 +77,52 @@ impl<T: Transport> Threaded<T> {
     pub(crate) fn start(
         connect: impl FnOnce(&Failure) -> Result<Connected<T>> + Send + 'static,
     ) -> Result<Self> {
-        let (engine, made) = Engine::start(move || {
+        let (queue, made) = CommQueue::start(move || {
             let first = Failure::default();
             let Connected { transport, rank, world_size, deadline, abort } = connect(&first)?;
-            let failures = Failures::new(first, abort);
+            let failures = Arc::new(Failures::new(first, abort));
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
-            let (members, membership) =
-                Members::world(transport, rank, world_size, failures.clone());
-            Ok((members, rank, (membership, backend, device, deadline, failures)))
+            let (groups, group_info) =
+                Groups::world(transport, rank, world_size, Arc::clone(&failures));
+            Ok((groups, rank, (group_info, backend, device, deadline, failures)))
         })?;
-        let (membership, backend, takes_device_memory, deadline, failures) = made;
-        let world_size = membership.ranks.len();
-        let common =
-            Common { backend, world_size, takes_device_memory, deadline, failures, engine };
-        Ok(Self::of(Arc::new(common), membership))
+        let (group_info, backend, takes_device_memory, deadline, failures) = made;
+        let world_size = group_info.ranks.len();
+        let common = Common { backend, world_size, takes_device_memory, deadline, failures, queue };
+        Ok(Self::of(Arc::new(common), group_info))
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let id = self.membership.id;
-        let membership =
-            self.timed(|engine| engine.run(move |members| members.split(id, colour, key)))?;
-        Ok(membership.map(|membership| Self::of(Arc::clone(&self.common), membership)))
+        let id = self.group_info.id;
+        let group_info =
+            self.timed(|queue| queue.run(move |groups| groups.split(id, colour, key)))?;
+        Ok(group_info.map(|group_info| Self::of(Arc::clone(&self.common), group_info)))
     }
 
-    fn of(common: Arc<Common<T>>, membership: Membership) -> Self {
-        Self { common, membership, layers: None, interleaved: AtomicBool::new(false) }
+    fn of(common: Arc<Common<T>>, group_info: GroupInfo) -> Self {
+        Self { common, group_info, layers: None, interleaved: AtomicBool::new(false) }
     }
 
     /// Runs `work`, for which the caller waits, and counts the time.
-    fn timed<R>(&self, work: impl FnOnce(&Engine<Members<T>>) -> R) -> R {
+    fn timed<R>(&self, work: impl FnOnce(&CommQueue<Groups<T>>) -> R) -> R {
         let start = Instant::now();
-        let result = work(&self.common.engine);
-        self.membership.counters.count_exposed(start.elapsed());
+        let result = work(&self.common.queue);
+        self.group_info.counters.count_exposed(start.elapsed());
         result
     }
 
-    /// The task of the engine for an operation.
-    fn task(
-        &self,
-        op: Collective,
-        payload: Payload,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
-        let id = self.membership.id;
-        let layers = self.layers.as_ref().map(|layered| layered.layers);
-        let abort = Arc::clone(&self.common.failures.abort);
-        move |members| match (layers, op) {
-            (Some(layers), Collective::AllReduce(op)) => {
-                let result = members.all_reduce_in_layers(layers, op, payload);
-                // A rank of another host may wait for this rank, and must not see it leave before
-                // it knows why.
-                let result = result.inspect_err(|error| {
-                    if error.is_echo() {
-                        abort.fail(error);
-                    }
-                });
-                result.map(Progress::Complete)
+    /// The groups in which this rank would exchange data for an operation that it refuses.
+    fn exchanging(&self, op: Collective) -> Vec<usize> {
+        match (&self.layers, op) {
+            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => {
+                std::iter::once(layers.host).chain(layers.across).collect()
             }
-            _ => members.begin(id, op, payload),
+            _ => vec![self.group_info.id],
         }
     }
 
-    /// The task of the engine for an operation that this rank refuses. The other ranks get the
-    /// reason, unless they refuse the operation too.
-    fn refusal(
-        &self,
-        op: Collective,
-        why: Error,
-    ) -> impl FnOnce(&mut Members<T>) -> Result<Progress> + Send + 'static {
-        let ids = match (&self.layers, op) {
-            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => layers.exchanging(),
-            _ => vec![self.membership.id],
-        };
-        move |members| Err(members.refuse(&ids, op, why))
-    }
-
     fn message(&self, op: Collective, payload: Payload) -> Pending {
-        let Self { common, membership, .. } = self;
+        let Self { common, group_info, .. } = self;
         let known = common.failures.first.get().map_or(Ok(()), Err);
         let on_host = || match common.takes_device_memory {
             true => Ok(()),
@@ -163,15 +131,17 @@ impl<T: Transport> Threaded<T> {
         if let Err(error) = known.and_then(|()| on_host()) {
             return Pending::ready(Err(error));
         }
-        let (header, moved) = (Header::of(0, op, &payload), Moved::of(&payload, membership.rank));
-        let label = payload.label().cloned();
-        let inner = membership.messages.start(header, payload);
-        if T::DRIVES_MESSAGES && common.engine.run_if_idle(Members::progress).is_none() {
+        let (header, moved) = (Header::of(0, op, &payload), Moved::of(&payload, group_info.rank));
+        let (group_info, label) = (group_info.clone(), payload.label().cloned());
+        let work = group_info.messages.start(header, payload);
+        if T::DRIVES_MESSAGES && common.queue.run_if_idle(Groups::progress).is_none() {
             // This thread could not move the messages, so the task wakes the communication thread.
-            drop(common.engine.begin(When::Soon, |_| Ok(())));
+            drop(common.queue.begin(When::Soon, |_| Ok(())));
         }
-        let (common, membership) = (Arc::clone(common), membership.clone());
-        Pending::new(StartedMessage { common, membership, header, label, moved, inner })
+        let failures = Arc::clone(&common.failures);
+        let context = OpContext { group_info, header, label, failures };
+        let driven = T::DRIVES_MESSAGES.then_some(common.deadline);
+        Pending::message(PairMessage { owner: self.common.clone(), context, moved, work, driven })
     }
 }
 
@@ -181,24 +151,24 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn rank(&self) -> usize {
-        self.membership.rank
+        self.group_info.rank
     }
 
     fn world_size(&self) -> usize {
-        self.membership.ranks.len()
+        self.group_info.ranks.len()
     }
 
     fn ranks(&self) -> &[usize] {
-        &self.membership.ranks
+        &self.group_info.ranks
     }
 
     fn alloc(&self, element: ElementType, len: usize) -> Result<Payload> {
-        let id = self.membership.id;
-        self.timed(|engine| engine.run(move |members| members.alloc(id, element, len)))
+        let id = self.group_info.id;
+        self.timed(|queue| queue.run(move |groups| groups.member(id)?.alloc(element, len)))
     }
 
     fn alloc_message(&self, len: usize) -> Payload {
-        match self.membership.messages.alloc(len) {
+        match self.group_info.messages.alloc(len) {
             Some(memory) => Flat::shared(ElementType::U8, len, memory).into(),
             None => Payload::zeros(ElementType::U8, len),
         }
@@ -208,43 +178,54 @@ impl<T: Transport> Communicator for Threaded<T> {
         if let Err(error) = payload.check_not_recorded() {
             return Pending::ready(Err(error));
         }
-        let engine = &self.common.engine;
-        let refused = op.check(&payload, self.rank(), self.world_size());
-        let refused = refused.and_then(|()| payload.mark_ready()).err();
-        let ticket = match refused {
-            Some(why) if op.is_collective() => engine.begin(When::Soon, self.refusal(op, why)),
-            Some(why) => return Pending::ready(Err(why)),
-            None if !op.is_collective() => return self.message(op, payload),
-            None => {
+        let checked = op.check(&payload, self.rank(), self.world_size());
+        let queue = &self.common.queue;
+        let handle = match checked.and_then(|()| payload.mark_ready()) {
+            Ok(()) if !op.is_collective() => return self.message(op, payload),
+            Err(why) if !op.is_collective() => return Pending::ready(Err(why)),
+            Ok(()) => {
                 let is_left = T::is_left_to_a_wait(payload.byte_len(), self.common.world_size);
                 let when = if is_left { When::WaitedFor } else { When::Soon };
-                engine.begin(when, self.task(op, payload))
+                let (id, layers) = (self.group_info.id, self.layers.as_ref().map(|all| all.layers));
+                queue.begin(when, move |groups| groups.run(id, layers, op, payload))
+            }
+            Err(why) => {
+                let ids = self.exchanging(op);
+                queue.begin(When::Soon, move |groups| Err(groups.refuse(&ids, op, why)))
             }
         };
-        let counters = Arc::clone(&self.membership.counters);
-        Pending::new(Answer::new(counters, ticket))
+        Pending::queued(handle, &self.group_info.counters)
     }
 
     fn run(&self, op: Collective, payload: Payload) -> Result<Payload> {
         payload.check_not_recorded()?;
-        let refused = op.check(&payload, self.rank(), self.world_size()).err();
-        match refused {
-            _ if !op.is_collective() => self.start(op, payload).wait(),
-            Some(why) => self.timed(|engine| engine.run(self.refusal(op, why))?.wait()),
-            None => self.timed(|engine| engine.run(self.task(op, payload))?.wait()),
+        if !op.is_collective() {
+            return self.start(op, payload).wait();
         }
+        let (id, layers) = (self.group_info.id, self.layers.as_ref().map(|all| all.layers));
+        let begun = match op.check(&payload, self.rank(), self.world_size()) {
+            Ok(()) => {
+                self.timed(|queue| queue.run(move |groups| groups.run(id, layers, op, payload)))
+            }
+            Err(why) => {
+                let ids = self.exchanging(op);
+                self.timed(|queue| queue.run(move |groups| Err(groups.refuse(&ids, op, why))))
+            }
+        };
+        begun?.wait()
     }
 
     fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
-        let id = self.membership.id;
+        let id = self.group_info.id;
         let without_copy = match op {
             Collective::AllReduce(_) => self.layers.is_none(),
             Collective::Broadcast { .. } => true,
             _ => false,
         };
         if without_copy && op.check_type(values.element_type(), self.world_size()).is_ok() {
-            let work = |members: &mut Members<T>| members.execute_in_place(id, op, &mut values);
-            if let Some(result) = self.timed(|engine| engine.run_if_idle(work)) {
+            let work =
+                |groups: &mut Groups<T>| groups.member(id)?.execute_in_place(op, &mut values);
+            if let Some(result) = self.timed(|queue| queue.run_if_idle(work)) {
                 return result;
             }
         }
@@ -254,10 +235,10 @@ impl<T: Transport> Communicator for Threaded<T> {
     fn announce(&self, next: Vec<Announced>) {
         let has_effect = T::TAKES_ANNOUNCEMENTS && self.layers.is_none();
         if has_effect && !self.interleaved.load(Ordering::Relaxed) {
-            let id = self.membership.id;
+            let id = self.group_info.id;
             // It needs no thread of its own, because the first operation is behind it.
-            drop(self.common.engine.begin(When::WaitedFor, move |members| {
-                members.announce(id, &next);
+            drop(self.common.queue.begin(When::WaitedFor, move |groups| {
+                groups.announce(id, &next);
                 Ok(())
             }));
         }
@@ -292,9 +273,9 @@ impl<T: Transport> Communicator for Threaded<T> {
         let speaks = even || place == 0;
         let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
         let layers = Layers {
-            flat: flat.membership.id,
-            host: host.membership.id,
-            across: across.as_ref().map(|across| across.membership.id),
+            flat: flat.group_info.id,
+            host: host.group_info.id,
+            across: across.as_ref().map(|across| across.group_info.id),
             even,
         };
         let groups = std::iter::once(host).chain(across).collect();
@@ -303,7 +284,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn stats(&self) -> CommStats {
-        self.membership.counters.snapshot()
+        self.group_info.counters.snapshot()
     }
 
     fn abort(&self, message: &str) {
@@ -311,7 +292,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn failure(&self) -> Option<Error> {
-        let Failures { first, abort, .. } = &self.common.failures;
+        let Failures { first, abort, .. } = &*self.common.failures;
         first.get().or_else(|| abort.failure())
     }
 
@@ -326,95 +307,16 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 }
 
-/// A message under way.
-struct StartedMessage<T: Transport> {
-    common: Arc<Common<T>>,
-    membership: Membership,
-    header: Header,
-    label: Option<Label>,
-    moved: Moved,
-    inner: Pending,
-}
-
-impl<T: Transport> StartedMessage<T> {
-    /// If the transport has no thread for messages, moves them from here until this one is
-    /// complete.
-    fn drive(&mut self) -> Result<()> {
-        let Self { common, membership, header, .. } = self;
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !self.inner.is_complete() {
-            common.failures.first.get().map_or(Ok(()), Err)?;
-            // If another thread has the turn, that thread moves the messages.
-            common.engine.run_if_idle(Members::progress);
-            let waited = wait.pause(&mut load);
-            if waited > common.deadline {
-                let named = header.op.rank_named().map(|peer| vec![membership.ranks[peer]]);
-                let missing = named.unwrap_or_else(|| membership.ranks.to_vec());
-                let missing: Vec<String> = missing.iter().map(usize::to_string).collect();
-                let (rank, during) = (membership.own(), header.to_string());
-                return Err(Error::Timeout { rank, during, missing: missing.join(", "), waited });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl<T: Transport> Started for StartedMessage<T> {
-    fn is_complete(&mut self) -> bool {
-        if T::DRIVES_MESSAGES {
-            self.common.engine.run_if_idle(Members::progress);
-        }
-        self.inner.is_complete()
-    }
-
-    fn wait_for(&mut self, limit: Duration) -> bool {
-        if !T::DRIVES_MESSAGES {
-            return self.inner.wait_for(limit);
-        }
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
-        while !self.is_complete() {
-            // After a failure no message can arrive any more, and `wait` returns the failure.
-            if self.common.failures.first.get().is_some() {
-                return true;
-            }
-            if wait.pause(&mut load) >= limit {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn wait(mut self: Box<Self>) -> Result<Payload> {
-        let start = Instant::now();
-        let blocks = !self.is_complete();
-        let driven = if T::DRIVES_MESSAGES { self.drive() } else { Ok(()) };
-        let Self { common, membership, header, label, moved, inner } = *self;
-        let result = driven.and_then(|()| inner.wait());
-        let waited = start.elapsed();
-        if blocks {
-            membership.counters.count_exposed(waited);
-        }
-        let result = result.inspect(|result| membership.count(header.op, moved.to(result), waited));
-        result.map_err(|error| {
-            let error = membership.explain(error, header, label.as_ref());
-            if common.failures.add(&error) {
-                common.wake();
-            }
-            error
-        })
-    }
-}
-
 impl<T: Transport> Drop for Threaded<T> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.common.failures.abort.abort("panicked");
         }
-        let id = self.membership.id;
-        // Leaving is queued after the started operations. Dropping the engine waits for it, this
+        let id = self.group_info.id;
+        // Leaving is queued after the started operations. Dropping the queue waits for it, this
         // function does not.
-        drop(self.common.engine.begin(When::Soon, move |members| {
-            members.leave(id);
+        drop(self.common.queue.begin(When::Soon, move |groups| {
+            groups.leave(id);
             Ok(())
         }));
     }

@@ -4,38 +4,13 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::collective::Header;
-use super::membership::Context;
+use super::group_info::OpContext;
 use super::messages::Messages;
-use super::{Borrowed, ElementType, Payload, Pending};
+use super::work::Work;
+use super::{Borrowed, ElementType, Payload};
 use crate::{Error, Result};
 
-/// An operation that has been begun.
-pub(crate) enum Progress {
-    /// The result.
-    Complete(Payload),
-    /// A device works on the operation.
-    Underway(Pending),
-}
-
-impl Progress {
-    /// Waits until the operation is complete.
-    pub(super) fn wait(self) -> Result<Payload> {
-        match self {
-            Self::Complete(result) => Ok(result),
-            Self::Underway(pending) => pending.wait(),
-        }
-    }
-
-    /// See [`Pending::wait_on_stream`].
-    pub(super) fn wait_on_stream(self) -> Result<Payload> {
-        match self {
-            Self::Complete(result) => Ok(result),
-            Self::Underway(pending) => pending.wait_on_stream(),
-        }
-    }
-}
-
-/// The blocking operations of this rank in one group. One engine calls the transports of all groups
+/// The blocking operations of this rank in one group. One queue runs the operations of the transports of all groups
 /// of a rank, one call at a time. Messages between two ranks are independent of these calls
 /// ([`Messages`]).
 ///
@@ -88,10 +63,10 @@ pub(crate) trait Transport: Send + Sized + 'static {
         &mut self,
         header: Header,
         payload: Payload,
-        context: &Arc<Context>,
-    ) -> Result<Pending> {
+        context: &Arc<OpContext>,
+    ) -> Result<Box<dyn Work>> {
         let _ = context;
-        self.execute(header, payload).map(|result| Pending::ready(Ok(result)))
+        Ok(Box::new(self.execute(header, payload)))
     }
 
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the
@@ -118,7 +93,7 @@ pub(crate) trait Transport: Send + Sized + 'static {
     }
 
     /// Advances the work in the background: the rest of operations that have returned, and messages
-    /// if the transport drives them. Returns whether work is left, so that the engine calls it
+    /// if the transport drives them. Returns whether work is left, so that the queue calls it
     /// again soon.
     fn progress(&mut self) -> bool {
         false

@@ -85,6 +85,17 @@ impl Wait {
     }
 }
 
+/// Waits until `is_over` or for `limit`. Returns whether it is over.
+pub(super) fn poll(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
+    let (mut load, mut wait) = (Load::default(), Wait::begin());
+    while !is_over() {
+        if wait.pause(&mut load) >= limit {
+            return false;
+        }
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use super::output::{Capture, Output, Pump, Source, Stream, destination};
 use super::report::Reports;
 use super::signals::{ENDING, PASSED_ON, Signals, end_with_launcher};
 use super::variables::seconds;
-use super::watch::{Rules, TO_SAVE, Watch};
+use super::watch::{JobWatch, Rules, TO_SAVE};
 use super::{RankEnvironment, dmlc, vars};
 use crate::{Error, Result};
 
@@ -158,7 +158,7 @@ impl Job {
             }
             _ => None,
         };
-        let mut watch = Watch::new(rules, children, reports);
+        let mut watch = JobWatch::new(rules, children, reports);
         watch.until_all_have_gone(signals)?;
         let mut ended = watch.ended(|index| self.name(index));
         if self.ranks.is_none() {

@@ -49,7 +49,7 @@ pub(super) struct Rules {
     pub(super) is_launcher: bool,
 }
 
-pub(super) struct Watch {
+pub(super) struct JobWatch {
     rules: Rules,
     children: Children,
     reports: Reports,
@@ -71,7 +71,7 @@ pub(super) struct Watch {
     late: Vec<usize>,
 }
 
-impl Watch {
+impl JobWatch {
     pub(super) fn new(rules: Rules, children: Children, reports: Reports) -> Self {
         Self {
             rules,

@@ -12,7 +12,7 @@ use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
 
 /// The communication in one direction, forward or backward.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// The tensor stays as it is, and no message is sent.
     Identity,
     Collective(Collective),
@@ -24,11 +24,11 @@ pub(super) enum Way {
 
 /// One operation. Collectives that change the length work on the first dimension.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(super) struct TensorExchange {
     name: &'static str,
     group: Group,
-    forward: Way,
-    backward: Way,
+    forward: Direction,
+    backward: Direction,
 }
 
 /// Runs `forward` on `xs`. The backward pass runs `backward` on the gradient.
@@ -36,12 +36,12 @@ pub(super) fn exchange(
     name: &'static str,
     xs: &Tensor,
     group: &Group,
-    forward: Way,
-    backward: Way,
+    forward: Direction,
+    backward: Direction,
 ) -> Result<Tensor> {
-    // The backward pass, in which a `DistOpt` may exchange its units, runs it again.
+    // The backward pass, in which a `DistOpt` may exchange its buckets, runs it again.
     group.interleave();
-    let op = Exchange { name, group: Arc::clone(group), forward, backward };
+    let op = TensorExchange { name, group: Arc::clone(group), forward, backward };
     xs.contiguous()?.apply_op1(op)
 }
 
@@ -51,8 +51,8 @@ pub(super) fn exchange_along(
     xs: &Tensor,
     dim: impl Dim + Copy,
     group: &Group,
-    forward: Way,
-    backward: Way,
+    forward: Direction,
+    backward: Direction,
 ) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), name)?;
     if dim == 0 {
@@ -76,15 +76,15 @@ pub(super) fn check_divides(
     Err(Error::NotDivisible { op: name, len, world_size }.into())
 }
 
-impl Exchange {
+impl TensorExchange {
     fn run<T: Element>(&self, xs: &[T]) -> Result<Vec<T>> {
         let op = match self.forward {
-            Way::Identity => return Ok(xs.to_vec()),
-            Way::Collective(op) => op,
-            Way::SumTo { root } => Collective::Reduce { op: ReduceOp::Sum, root },
+            Direction::Identity => return Ok(xs.to_vec()),
+            Direction::Collective(op) => op,
+            Direction::SumTo { root } => Collective::Reduce { op: ReduceOp::Sum, root },
         };
         let result = self.group.run(op, Payload::from_slice(xs).labelled(self.name))?;
-        if let Way::SumTo { root } = self.forward
+        if let Direction::SumTo { root } = self.forward
             && root != self.group.rank()
         {
             return Ok(vec![T::zeroed(); xs.len()]);
@@ -96,15 +96,17 @@ impl Exchange {
         let mut dims = shape.dims().to_vec();
         let Some(first) = dims.first_mut() else { return shape.clone() };
         match self.forward {
-            Way::Collective(Collective::AllGather) => *first *= self.group.world_size(),
-            Way::Collective(Collective::ReduceScatter(_)) => *first /= self.group.world_size(),
+            Direction::Collective(Collective::AllGather) => *first *= self.group.world_size(),
+            Direction::Collective(Collective::ReduceScatter(_)) => {
+                *first /= self.group.world_size()
+            }
             _ => {}
         }
         Shape::from(dims)
     }
 }
 
-impl CustomOp1 for Exchange {
+impl CustomOp1 for TensorExchange {
     fn name(&self) -> &'static str {
         self.name
     }

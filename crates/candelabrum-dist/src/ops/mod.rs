@@ -35,11 +35,11 @@ mod exchange;
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 
-use self::exchange::{Way, check_divides, exchange, exchange_along};
+use self::exchange::{Direction, check_divides, exchange, exchange_along};
 use crate::Error;
 use crate::comm::{Collective, Group, ReduceOp};
 
-const SUM: Way = Way::Collective(Collective::AllReduce(ReduceOp::Sum));
+const SUM: Direction = Direction::Collective(Collective::AllReduce(ReduceOp::Sum));
 
 /// The sum, or the mean, of all ranks' `xs`, on every rank.
 ///
@@ -54,7 +54,7 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
         let what = format!("the gradient of an all-reduce by {op:?}");
         return Err(Error::Unsupported { what }.into());
     }
-    let way = Way::Collective(Collective::AllReduce(op));
+    let way = Direction::Collective(Collective::AllReduce(op));
     exchange("all_reduce", xs, group, way, way)
 }
 
@@ -67,8 +67,8 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
 /// A dimension that `xs` does not have. A failure of another rank, a passed deadline or a
 /// disagreement between ranks.
 pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
-    let forward = Way::Collective(Collective::AllGather);
-    let backward = Way::Collective(Collective::ReduceScatter(ReduceOp::Sum));
+    let forward = Direction::Collective(Collective::AllGather);
+    let backward = Direction::Collective(Collective::ReduceScatter(ReduceOp::Sum));
     exchange_along("all_gather", xs, dim, group, forward, backward)
 }
 
@@ -82,8 +82,8 @@ pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Te
 /// another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("reduce_scatter", xs, dim, group)?;
-    let forward = Way::Collective(Collective::ReduceScatter(ReduceOp::Sum));
-    let backward = Way::Collective(Collective::AllGather);
+    let forward = Direction::Collective(Collective::ReduceScatter(ReduceOp::Sum));
+    let backward = Direction::Collective(Collective::AllGather);
     exchange_along("reduce_scatter", xs, dim, group, forward, backward)
 }
 
@@ -98,8 +98,8 @@ pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Resul
 /// A root that does not exist. A failure of another rank, a passed deadline or a disagreement
 /// between ranks.
 pub fn broadcast(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
-    let forward = Way::Collective(Collective::Broadcast { root });
-    exchange("broadcast", xs, group, forward, Way::SumTo { root })
+    let forward = Direction::Collective(Collective::Broadcast { root });
+    exchange("broadcast", xs, group, forward, Direction::SumTo { root })
 }
 
 /// Cuts `xs` along `dim` into one equal part for each rank and sends part `r` to rank `r`. Returns
@@ -112,7 +112,7 @@ pub fn broadcast(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
 /// another rank, a passed deadline or a disagreement between ranks.
 pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("all_to_all", xs, dim, group)?;
-    let way = Way::Collective(Collective::AllToAll);
+    let way = Direction::Collective(Collective::AllToAll);
     exchange_along("all_to_all", xs, dim, group, way, way)
 }
 
@@ -123,7 +123,7 @@ pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Te
 /// # Errors
 /// In the backward pass: a failure of another rank, a passed deadline or a disagreement.
 pub fn copy_to_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
-    exchange("copy_to_group", xs, group, Way::Identity, SUM)
+    exchange("copy_to_group", xs, group, Direction::Identity, SUM)
 }
 
 /// *g*: adds the ranks' partial results, so the result is the same on every rank again. Forward it
@@ -132,5 +132,5 @@ pub fn copy_to_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
 /// # Errors
 /// A failure of another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_from_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
-    exchange("reduce_from_group", xs, group, SUM, Way::Identity)
+    exchange("reduce_from_group", xs, group, SUM, Direction::Identity)
 }

@@ -6,10 +6,10 @@ use std::str::FromStr;
 use candelabrum_optim::Clip;
 
 use super::LossScale;
+use crate::bucket_plan::Sizing;
 use crate::buffers::BufferSync;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
-use crate::unit_plan::Sizing;
 use crate::{Error, Result};
 
 /// Settings of a [`crate::DistOpt`], the same on every rank.
@@ -24,7 +24,7 @@ pub struct DistOptConfig {
     /// sizes above: a larger parameter has a bucket of its own, and other parameters fill a bucket
     /// until it has more than this many elements.
     pub threshold: Option<usize>,
-    /// Whether units leave during the backward pass. The results are the same, bit for bit. Without
+    /// Whether buckets leave during the backward pass. The results are the same, bit for bit. Without
     /// overlap a step is easier to measure, and candle's own operations may use a parameter in some
     /// steps and not in others.
     pub overlap: bool,

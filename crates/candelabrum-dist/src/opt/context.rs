@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use candelabrum_nn::{Param, UnitPlan};
+use candelabrum_nn::{BucketPlan, Param};
 
-use super::layout::Layout;
+use super::bucket_sets::BucketSet;
 use crate::comm::{Group, Label};
-use crate::strategy::Unit;
+use crate::strategy::Bucket;
 
-/// The ranks, the units and the settings of one step.
+/// The ranks, the buckets and the settings of one step.
 #[derive(Clone, Debug)]
 pub(super) struct StepContext {
     pub(super) group: Group,
     pub(super) params: Arc<[Param]>,
-    pub(super) plans: Arc<[UnitPlan]>,
+    pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
     /// The number of the layout.
     pub(super) layout: usize,
@@ -23,7 +23,7 @@ pub(super) struct StepContext {
 }
 
 impl StepContext {
-    pub(super) fn new(group: Group, layout: &Layout, step: u64, spars: f32) -> Self {
+    pub(super) fn new(group: Group, layout: &BucketSet, step: u64, spars: f32) -> Self {
         Self {
             group,
             params: Arc::clone(layout.gradients.params()),
@@ -35,16 +35,16 @@ impl StepContext {
         }
     }
 
-    /// Unit number `index`, as a strategy receives it.
-    pub(super) fn unit(&self, index: usize) -> Unit<'_> {
+    /// Bucket number `index`, as a strategy receives it.
+    pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
         let &Self { layout, step, spars, .. } = self;
         let (rank, world_size) = (self.group.rank(), self.group.world_size());
         let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
-        Unit { index, count, layout, step, spars, rank, world_size, plan, params }
+        Bucket { index, count, layout, step, spars, rank, world_size, plan, params }
     }
 
-    /// The name of the parameter at this position of a unit.
-    pub(super) fn name_at(&self, unit: usize, position: usize) -> String {
-        self.unit(unit).parameter_at(position).map_or("", Param::name).to_owned()
+    /// The name of the parameter at this position of a bucket.
+    pub(super) fn name_at(&self, bucket: usize, position: usize) -> String {
+        self.bucket(bucket).parameter_at(position).map_or("", Param::name).to_owned()
     }
 }

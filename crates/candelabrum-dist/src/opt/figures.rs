@@ -1,6 +1,6 @@
 //! The cost of a strategy's steps.
 
-use std::ops::{AddAssign, Sub};
+use std::ops::{Add, AddAssign, Sub};
 use std::time::{Duration, Instant};
 
 /// The cost of one strategy's steps on this rank, summed since the optimizer was made. The
@@ -14,11 +14,11 @@ pub struct StepFigures {
     pub skipped: u64,
     /// Steps whose forward and backward pass were CUDA graphs.
     pub replayed: u64,
-    /// Units that were sent.
-    pub units: u64,
-    /// Units that left before the backward pass had ended.
-    pub early_units: u64,
-    /// Units whose parameters were updated while later units were still under way.
+    /// Buckets that were sent.
+    pub buckets: u64,
+    /// Buckets that left before the backward pass had ended.
+    pub early_buckets: u64,
+    /// Buckets whose parameters were updated while later buckets were still under way.
     pub early_updates: u64,
     /// Payload bytes given to the transport.
     pub bytes_sent: u64,
@@ -38,22 +38,35 @@ pub struct StepFigures {
     pub update: Duration,
 }
 
+impl StepFigures {
+    fn combined(
+        self,
+        other: Self,
+        count: fn(u64, u64) -> u64,
+        time: fn(Duration, Duration) -> Duration,
+    ) -> Self {
+        Self {
+            steps: count(self.steps, other.steps),
+            skipped: count(self.skipped, other.skipped),
+            replayed: count(self.replayed, other.replayed),
+            buckets: count(self.buckets, other.buckets),
+            early_buckets: count(self.early_buckets, other.early_buckets),
+            early_updates: count(self.early_updates, other.early_updates),
+            bytes_sent: count(self.bytes_sent, other.bytes_sent),
+            bytes_received: count(self.bytes_received, other.bytes_received),
+            backward: time(self.backward, other.backward),
+            compress: time(self.compress, other.compress),
+            communication: time(self.communication, other.communication),
+            exposed: time(self.exposed, other.exposed),
+            decompress: time(self.decompress, other.decompress),
+            update: time(self.update, other.update),
+        }
+    }
+}
+
 impl AddAssign for StepFigures {
     fn add_assign(&mut self, other: Self) {
-        self.steps += other.steps;
-        self.skipped += other.skipped;
-        self.replayed += other.replayed;
-        self.units += other.units;
-        self.early_units += other.early_units;
-        self.early_updates += other.early_updates;
-        self.bytes_sent += other.bytes_sent;
-        self.bytes_received += other.bytes_received;
-        self.backward += other.backward;
-        self.compress += other.compress;
-        self.communication += other.communication;
-        self.exposed += other.exposed;
-        self.decompress += other.decompress;
-        self.update += other.update;
+        *self = self.combined(other, Add::add, Add::add);
     }
 }
 
@@ -61,22 +74,7 @@ impl Sub for StepFigures {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self {
-            steps: self.steps - earlier.steps,
-            skipped: self.skipped - earlier.skipped,
-            replayed: self.replayed - earlier.replayed,
-            units: self.units - earlier.units,
-            early_units: self.early_units - earlier.early_units,
-            early_updates: self.early_updates - earlier.early_updates,
-            bytes_sent: self.bytes_sent - earlier.bytes_sent,
-            bytes_received: self.bytes_received - earlier.bytes_received,
-            backward: self.backward - earlier.backward,
-            compress: self.compress - earlier.compress,
-            communication: self.communication - earlier.communication,
-            exposed: self.exposed - earlier.exposed,
-            decompress: self.decompress - earlier.decompress,
-            update: self.update - earlier.update,
-        }
+        self.combined(earlier, Sub::sub, Sub::sub)
     }
 }
 

@@ -9,8 +9,8 @@
 use candelabrum_nn::DistOption;
 
 use super::DistOpt;
-use super::request::Request;
 use super::step_end::StepEnd;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 impl DistOpt {
@@ -19,10 +19,10 @@ impl DistOpt {
     /// strategy with which the other ranks continue. A model whose layers exchange data in the
     /// forward pass (a synchronized batch norm) cannot use it: see [`Self::check_uneven`].
     ///
-    /// A rank whose last step had the same strategy and `spars` joins with the units of that step.
+    /// A rank whose last step had the same strategy and `spars` joins with the buckets of that step.
     /// Any other rank, for instance one that has taken no step, joins steps of
     /// `backward_and_update_with`. It cannot join the methods that SINGA names, because these use
-    /// other units.
+    /// other buckets.
     ///
     /// # Errors
     /// [`Error::Setting`] without `uneven`. [`Error::AccumulatedBeforeJoin`] if gradients were accumulated, or a
@@ -33,10 +33,11 @@ impl DistOpt {
             return Err(Error::Setting { setting, value, range: "true on every rank to join" });
         }
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
-        let request = Request { option: dist_option, config, spars, sizing, frozen: Vec::new() };
-        let same = |last: &Request| last.option == dist_option && last.spars == spars;
+        let request =
+            StepRequest { option: dist_option, config, spars, sizing, frozen: Vec::new() };
+        let same = |last: &StepRequest| last.option == dist_option && last.spars == spars;
         let request = self.agreed.clone().filter(same).unwrap_or(request);
-        let request = Request { frozen: self.frozen(), ..request };
+        let request = StepRequest { frozen: self.frozen(), ..request };
         self.bound(|opt, _| {
             let weight = std::mem::take(&mut opt.weight);
             match opt.accumulated.take() {
@@ -51,7 +52,7 @@ impl DistOpt {
                 if total.active == 0 {
                     return Ok(None);
                 }
-                opt.step_with(layouts, None, total, &request).map(Some)
+                opt.take_step(layouts, None, total, &request).map(Some)
             })?;
             match end {
                 None => return Ok(steps),

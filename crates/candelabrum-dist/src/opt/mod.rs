@@ -4,39 +4,39 @@
 //! | idea | where |
 //! |---|---|
 //! | one step of any strategy | `step.rs` |
-//! | units that leave during the backward pass | `dispatcher.rs` |
-//! | the report of one rank's failure to all ranks | `fault.rs` |
-//! | updates that can be undone | `journal.rs` |
+//! | buckets that leave during the backward pass | `bucket_exchange.rs` |
+//! | the report of one rank's failure to all ranks | `step_failure.rs` |
+//! | updates that can be undone | `undo_log.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
 //! | parameters and states that become the same on all ranks | `replicas.rs` |
 //! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
-//! | the parameters in units, with their buckets | `layout.rs` |
+//! | the parameters in buckets | `bucket_sets.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps | `figures.rs` |
 
+mod bucket_exchange;
+mod bucket_sets;
 mod config;
 mod context;
-mod dispatcher;
-mod fault;
 mod figures;
 mod join;
-mod journal;
-mod layout;
 mod loss_scale;
 mod recording;
 mod replay;
 mod replicas;
-mod request;
 mod singa;
 mod state;
 mod step;
 mod step_end;
+mod step_failure;
 mod step_graph;
+mod step_request;
 #[cfg(test)]
 mod tests;
+mod undo_log;
 mod used;
 
 pub use config::{DistOptConfig, OnOverflow};
@@ -51,16 +51,16 @@ use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
+use self::bucket_exchange::BucketExchange;
+use self::bucket_sets::{BucketSet, BucketSets, Place};
 use self::context::StepContext;
-use self::dispatcher::Dispatcher;
-use self::journal::Journal;
-use self::layout::{Layouts, Place};
 use self::loss_scale::LossScaler;
 use self::recording::Stage;
-use self::request::Request;
 use self::step::{Batch, Step};
 use self::step_end::StepEnd;
-use self::used::{UsedStrategies, Way};
+use self::step_request::StepRequest;
+use self::undo_log::UndoLog;
+use self::used::{ExchangeKind, UsedStrategies};
 use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
@@ -82,22 +82,22 @@ pub struct DistOpt {
     /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
     /// Created at the first step, when every parameter exists.
-    layouts: Option<Layouts>,
+    layouts: Option<BucketSets>,
 
     /// The strategies used so far.
     used: UsedStrategies,
     /// The last request on which all ranks have agreed.
-    agreed: Option<Request>,
+    agreed: Option<StepRequest>,
     /// The state that differs between the ranks, because of the strategies used so far.
     drift: Drift,
     /// Memory for updates that may have to be undone.
-    journal: Journal,
+    undo_log: UndoLog,
     /// The buckets that contain accumulated gradients of a later step.
     accumulated: Option<Place>,
     /// What the losses of the coming step count.
     weight: StepWeight,
     /// A failure of this rank since the last step. The next step reports it to the other ranks.
-    fault: Option<Error>,
+    failure: Option<Error>,
     /// The factor of the loss.
     scaler: LossScaler,
     notices: Vec<String>,
@@ -115,6 +115,14 @@ struct Weighted<'a> {
     share: f64,
     /// Whether its loss says that its weight varies.
     varies: bool,
+}
+
+/// What all ranks make of a request.
+enum Agreement {
+    /// The index of the requested strategy, and the way of its buckets.
+    Possible(usize, ExchangeKind),
+    /// Every rank gets this error, and the next request may be another one.
+    Refused(Error),
 }
 
 /// The state that differs between ranks.
@@ -171,10 +179,10 @@ impl DistOpt {
             used: UsedStrategies::default(),
             agreed: None,
             drift: Drift::Nothing,
-            journal: Journal::default(),
+            undo_log: UndoLog::default(),
             accumulated: None,
             weight: StepWeight::default(),
-            fault: None,
+            failure: None,
             scaler,
             notices: Vec::new(),
             stage: None,
@@ -260,7 +268,8 @@ impl DistOpt {
     /// yet. It is 0 without error feedback. For residuals on a GPU it waits for the GPU, and is NaN if
     /// the GPU has failed. The next step returns that error.
     pub fn residual_norm(&self) -> f64 {
-        let norms = self.used.iter().filter_map(|used| used.with_memory(|m| m.residual_norm()));
+        let norms =
+            self.used.iter().filter_map(|used| used.with_error_feedback(|m| m.residual_norm()));
         norms.fold(0.0, |sum, norm| sum + norm.unwrap_or(f64::NAN).powi(2)).sqrt()
     }
 
@@ -295,41 +304,42 @@ impl DistOpt {
             let what = "an accumulation in a step that is recorded".to_owned();
             return Err(Error::Unsupported { what });
         }
-        self.bound(|opt, layouts| {
+        // An error of the pass stays on this rank until the next step, which reports it.
+        let failed = self.bound(|opt, layouts| {
             let (group, used) = (&*opt.group, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
-                Some(Request { sizing, .. }) => {
-                    (Place::Units(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
+                Some(StepRequest { sizing, .. }) => {
+                    (Place::Shared(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
                 }
             };
             if opt.accumulated.take() != Some(place) {
                 layout.gradients.clear();
             }
-            let weight = LossWeight::of(loss);
-            let varies = weight.as_ref().is_some_and(LossWeight::varies);
-            let scaled = opt.weight.add(weight.as_ref());
-            let scaled = scaled.and_then(|share| opt.scaler.scaled(loss, share));
-            let local = scaled.and_then(|scaled| {
-                layout.gradients.backward(&scaled)?;
-                if layout.gradients.met_varying_loss() && !varies {
-                    return Err(Error::UnknownWeight);
-                }
-                layout.complete(&scaled, opt.config.allow_unused)?;
-                if !fault::is_finite(loss)? {
-                    layout.fill(f32::NAN)?;
-                }
-                Ok(())
-            });
-            match local {
-                Ok(()) => opt.accumulated = Some(place),
-                Err(error) => {
-                    opt.fault.get_or_insert(error.clone());
-                    return Ok(Err(error));
-                }
-            }
-            Ok(Ok(()))
-        })?
+            let added = opt.add_gradients(layout, loss);
+            opt.accumulated = added.is_ok().then_some(place);
+            Ok(added.err())
+        })?;
+        let Some(error) = failed else { return Ok(()) };
+        self.failure.get_or_insert(error.clone());
+        Err(error)
+    }
+
+    /// Adds the gradients of `loss` to the buckets of this layout.
+    fn add_gradients(&mut self, layout: &mut BucketSet, loss: &Tensor) -> Result<()> {
+        let weight = LossWeight::of(loss);
+        let varies = weight.as_ref().is_some_and(LossWeight::varies);
+        let share = self.weight.add(weight.as_ref())?;
+        let scaled = self.scaler.scaled(loss, share)?;
+        layout.gradients.backward(&scaled)?;
+        if layout.gradients.met_varying_loss() && !varies {
+            return Err(Error::UnknownWeight);
+        }
+        layout.complete(&scaled, self.config.allow_unused)?;
+        if !step_failure::is_finite(loss)? {
+            layout.fill(f32::NAN)?;
+        }
+        Ok(())
     }
 
     /// Makes one model of the ranks' models. Call it before an evaluation, before a checkpoint and
@@ -395,7 +405,7 @@ impl DistOpt {
     }
 
     /// Fixes the set of parameters, at the first step. Frozen ones do not belong to it.
-    fn bind(&mut self) -> Result<Layouts> {
+    fn bind(&mut self) -> Result<BucketSets> {
         let all = self.params.list();
         if all.len() > self.synchronized {
             self.check_same(&all)?;
@@ -415,7 +425,7 @@ impl DistOpt {
             .map(|(name, dims, location)| ParamInfo { name, dims, location: location.clone() })
             .collect();
         self.optimizer.bind(&infos)?;
-        Ok(Layouts::new(trained))
+        Ok(BucketSets::new(trained))
     }
 
     /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
@@ -436,7 +446,10 @@ impl DistOpt {
     /// Runs `work` with the layouts of the parameters, which the first call creates. After an error
     /// of `work` the ranks no longer agree on the next operation. If only this rank knows the
     /// error, it sends the error to the other ranks, which would wait for it otherwise.
-    fn bound<R>(&mut self, work: impl FnOnce(&mut Self, &mut Layouts) -> Result<R>) -> Result<R> {
+    fn bound<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut BucketSets) -> Result<R>,
+    ) -> Result<R> {
         // Return the communicator's own failure, not an error that follows from it.
         if let Some(error) = self.group.failure() {
             return Err(error);
@@ -454,19 +467,14 @@ impl DistOpt {
         })
     }
 
-    fn step(&mut self, loss: &Tensor, request: &Request) -> Result<()> {
-        match self.stage.take() {
-            None => self.step_on(Batch::Loss(loss), request),
-            Some(Stage::Forward(recorder)) => self.record(recorder, loss, request),
-            whole => {
-                self.stage = whole;
-                let what = "a recorded step that calls the optimizer twice".to_owned();
-                Err(Error::Unsupported { what })
-            }
+    /// Takes the step of a rank that has a batch. The loss of a step that is recorded ends the recording
+    /// first.
+    fn step(&mut self, batch: Batch<'_>, request: &StepRequest) -> Result<()> {
+        if let Batch::Loss(loss) = batch
+            && let Some(stage) = self.stage.take()
+        {
+            return self.record(stage, loss, request);
         }
-    }
-
-    fn step_on(&mut self, batch: Batch<'_>, request: &Request) -> Result<()> {
         let end = self.bound(|opt, layouts| {
             let weight = match batch {
                 Batch::Loss(loss) => LossWeight::of(loss),
@@ -476,14 +484,14 @@ impl DistOpt {
             let share = opt.weight.add(weight.as_ref());
             let checked = share.and_then(|share| opt.weight.check().map(|()| share));
             let share = checked.unwrap_or_else(|error| {
-                opt.fault.get_or_insert(error);
+                opt.failure.get_or_insert(error);
                 1.0
             });
-            if opt.fault.is_some() {
+            if opt.failure.is_some() {
                 opt.weight.spoil();
             }
             let total = opt.weight.total(&opt.group, opt.config.uneven)?;
-            opt.step_with(layouts, Some(Weighted { batch, share, varies }), total, request)
+            opt.take_step(layouts, Some(Weighted { batch, share, varies }), total, request)
         })?;
         match end {
             StepEnd::Taken | StepEnd::Skipped => Ok(()),
@@ -492,40 +500,37 @@ impl DistOpt {
     }
 
     /// Takes one step in which all ranks count `total`. Without `batch` this rank has none.
-    fn step_with(
+    fn take_step(
         &mut self,
-        layouts: &mut Layouts,
+        layouts: &mut BucketSets,
         batch: Option<Weighted<'_>>,
         total: TotalWeight,
-        request: &Request,
+        request: &StepRequest,
     ) -> Result<StepEnd> {
         let (index, way) = match self.agree(request)? {
-            Ok(found) => found,
-            Err(error) => {
+            Agreement::Possible(index, way) => (index, way),
+            Agreement::Refused(error) => {
                 (self.accumulated, self.weight) = (None, StepWeight::default());
                 return Ok(StepEnd::Failed(error));
             }
         };
         let late = layouts.trained().check(&self.params).err();
-        let fault = self.fault.take().or(late);
+        let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
-        let pending = accumulated.is_some();
-        let Self { used, optimizer, config, group, notices, journal, scaler, .. } = self;
+        let Self { used, group, notices, scaler, .. } = self;
         layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
         }
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
-        let step = strategy.steps;
-        let context = StepContext::new(group.clone(), layout, step, request.spars);
-        strategy.prepare(&context)?;
-        notices.extend(strategy.way_through_the_host(&context));
-        let subject = way.subject(step);
-        let is_own = subject == Subject::Parameters;
-        let factor = match is_own {
-            true => self.weight.finish_alone(),
-            false => self.weight.finish(group, total),
+        let context = StepContext::new(group.clone(), layout, strategy.steps, request.spars);
+        notices.extend(strategy.prepare(&context)?);
+        let subject = way.subject(strategy.steps);
+        let averages = subject == Subject::Gradients;
+        let factor = match averages {
+            true => self.weight.finish(group, total),
+            false => self.weight.finish_alone(),
         };
         if total.sum == 0.0 {
             self.params.keep_buffers();
@@ -535,40 +540,51 @@ impl DistOpt {
             ));
             return Ok(StepEnd::Skipped);
         }
-        let (mut wire, mut element) = (Vec::new(), None);
-        if let Way::Wire(way) = &way
-            && !way.is_in_place()
-        {
-            wire = layout.take_wire(way.element, &**group)?;
-            element = Some(way.element);
-        }
-        let needs_weight = pending || !is_own && group.world_size() > 1;
-        let lacks_weight = needs_weight && batch.is_some_and(|batch| !batch.varies);
-        let share = factor * batch.map_or(0.0, |batch| batch.share);
-        let batch = batch.map(|batch| batch.batch);
+        let element = way.separate_type();
+        let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
+        let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
         let rejoin = self.drift != Drift::Nothing;
-        if subject == Subject::Parameters && group.world_size() > 1 {
+        if !averages && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let optimizer = &mut **optimizer;
-        let dispatcher = Dispatcher::new(context, subject, way, wire, scaler.inverse());
-        let step = Step {
-            config,
+        let wire = wire.unwrap_or_default();
+        let mut step = Step {
+            exchange: BucketExchange::new(context, subject, way, wire, scaler.inverse()),
+            config: &self.config,
             layout,
-            optimizer,
-            journal,
-            pending,
+            optimizer: &mut *self.optimizer,
+            undo_log: &mut self.undo_log,
+            pending: accumulated.is_some(),
             rejoin,
             factor,
-            share,
-            lacks_weight,
+            share: factor * batch.map_or(0.0, |batch| batch.share),
+            lacks_weight: needs_weight && batch.is_some_and(|batch| !batch.varies),
             scaler,
             notices,
         };
-        let (dispatcher, result) = step.run(dispatcher, batch, fault);
-        if let (Some(element), Some(layout)) = (element, layouts.last_used()) {
-            layout.put_wire(element, dispatcher.wire);
+        let end = step.run(batch.map(|batch| batch.batch), failure);
+        let BucketExchange { wire, figures, .. } = step.exchange;
+        if let Some(element) = element {
+            layout.put_wire(element, wire);
         }
+        let end = self.end_step(index, subject, figures, end)?;
+        if !matches!(end, StepEnd::Failed(_))
+            && let Some(id) = layouts.settle(&*self.group)?
+        {
+            self.used.forget(id);
+        }
+        Ok(end)
+    }
+
+    /// Keeps what a step has changed beside the parameters, or restores it after a failed one.
+    fn end_step(
+        &mut self,
+        index: usize,
+        subject: Subject,
+        figures: StepFigures,
+        result: Result<StepEnd>,
+    ) -> Result<StepEnd> {
+        let strategy = self.used.get_mut(index);
         let taken = matches!(result, Ok(StepEnd::Taken));
         let notice = strategy.end_step(taken);
         if matches!(result, Err(_) | Ok(StepEnd::Failed(_))) {
@@ -576,14 +592,11 @@ impl DistOpt {
             return result;
         }
         self.params.keep_buffers();
-        strategy.figures += dispatcher.figures;
+        strategy.figures += figures;
         strategy.steps += 1;
-        notices.extend(notice);
+        self.notices.extend(notice);
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
-        }
-        if let Some(id) = layouts.settle(&**group)? {
-            used.forget(id);
         }
         result
     }
@@ -593,13 +606,12 @@ impl DistOpt {
         self.layouts.as_ref().map(|layouts| layouts.trained().frozen()).unwrap_or_default()
     }
 
-    /// The index of the requested strategy, and the [`Way`] of its units. If the request is new to
-    /// this rank, all ranks check that it is possible and that they make the same one. The inner
-    /// error is one that all ranks get.
-    fn agree(&mut self, request: &Request) -> Result<Result<(usize, Way)>> {
+    /// The strategy of a request. If the request is new to this rank, all ranks check that it is possible
+    /// and that they make the same one.
+    fn agree(&mut self, request: &StepRequest) -> Result<Agreement> {
         let found = self.used.of(request.option, &request.config);
         if self.agreed.as_ref() == Some(request) {
-            return Ok(found);
+            return Ok(found.into());
         }
         let possible = strategy::check(request.option, request.spars, &request.config);
         let found = possible.and(found);
@@ -616,19 +628,25 @@ impl DistOpt {
             ("the strategy's configuration", format!("{:?}", request.config)),
             ("the number of its steps so far", steps.to_string()),
             ("spars", request.spars.to_string()),
-            ("the size of units", format!("{:?}", request.sizing)),
+            ("the size of buckets", format!("{:?}", request.sizing)),
             ("the frozen parameters", frozen),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         match check_consistency(&*self.group, &facts) {
             Ok(()) => {}
-            Err(error @ Error::Inconsistent { .. }) => return Ok(Err(error)),
+            Err(error @ Error::Inconsistent { .. }) => return Ok(Agreement::Refused(error)),
             Err(error) => return Err(error),
         }
         if found.is_ok() {
             self.agreed = Some(request.clone());
         }
-        Ok(found)
+        Ok(found.into())
+    }
+}
+
+impl From<Result<(usize, ExchangeKind)>> for Agreement {
+    fn from(found: Result<(usize, ExchangeKind)>) -> Self {
+        found.map_or_else(Self::Refused, |(index, way)| Self::Possible(index, way))
     }
 }
 
@@ -643,6 +661,7 @@ impl BackwardAndUpdate for DistOpt {
     ) -> Result<()> {
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
         let frozen = self.frozen();
-        self.step(loss, &Request { option: dist_option, config, spars, sizing, frozen })
+        let request = StepRequest { option: dist_option, config, spars, sizing, frozen };
+        self.step(Batch::Loss(loss), &request)
     }
 }

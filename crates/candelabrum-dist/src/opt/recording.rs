@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 
 use super::config::DistOptConfig;
 use super::loss_scale::RecordedScale;
-use super::request::Request;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 /// A capture of a forward pass, which a backward pass will continue.
@@ -45,7 +45,7 @@ pub(super) struct Recording {
     pub(super) scale: Option<RecordedScale>,
     /// The state of the gradients after the pass.
     pub(super) after: PassState,
-    pub(super) request: Request,
+    pub(super) request: StepRequest,
     pub(super) config: DistOptConfig,
     /// The addresses of parameters and buckets, which the graphs use.
     pub(super) addresses: Vec<u64>,
@@ -55,8 +55,8 @@ pub(super) struct Recording {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) graph: Graph,
-    /// The unit whose gradients are complete afterwards.
-    pub(super) unit: Option<usize>,
+    /// The bucket whose gradients are complete afterwards.
+    pub(super) bucket: Option<usize>,
 }
 
 impl Recorder {
@@ -84,11 +84,11 @@ impl Recorder {
         Err(Error::Unsupported { what })
     }
 
-    /// Ends a piece, after which the gradients of `unit` are complete.
-    pub(super) fn cut(&mut self, unit: Option<usize>) -> Result<()> {
+    /// Ends a piece, after which the gradients of `bucket` are complete.
+    pub(super) fn cut(&mut self, bucket: Option<usize>) -> Result<()> {
         let Some(capture) = self.capture.take() else { return Ok(()) };
         match capture.end() {
-            Ok(graph) => self.pieces.push(Piece { graph, unit }),
+            Ok(graph) => self.pieces.push(Piece { graph, bucket }),
             Err(error) => {
                 // Tensors of the recorded work are dropped later. Only a capture can free their
                 // memory, since no graph will ever allocate it.
@@ -100,8 +100,8 @@ impl Recorder {
     }
 
     /// [`Self::cut`], and begins the next piece.
-    pub(super) fn cut_at(&mut self, unit: usize) -> Result<()> {
-        self.cut(Some(unit))?;
+    pub(super) fn cut_at(&mut self, bucket: usize) -> Result<()> {
+        self.cut(Some(bucket))?;
         self.capture = Some(Capture::begin(&self.device)?);
         Ok(())
     }

@@ -3,18 +3,18 @@
 //! The exchange and the update are not recorded: a replay is followed by the same code as a backward
 //! pass, for every strategy.
 
-use candelabrum_nn::{LossWeight, PassState};
+use candelabrum_nn::{LossWeight, Observer, PassState};
 use candle_core::Tensor;
 
 use super::DistOpt;
-use super::layout::{Layout, Layouts};
+use super::bucket_sets::{BucketSet, BucketSets};
 use super::recording::{Recorder, Recording, Stage};
-use super::request::Request;
 use super::step::Batch;
+use super::step_request::StepRequest;
 use crate::{Error, Result};
 
 /// The addresses of parameters and buckets on the GPU.
-fn addresses(layout: &mut Layout) -> Result<Vec<u64>> {
+fn addresses(layout: &mut BucketSet) -> Result<Vec<u64>> {
     let mut all = Vec::new();
     for param in &**layout.gradients.params() {
         param.with_values(|values| values.cuda().map(|values| all.push(values.address())))?;
@@ -30,10 +30,18 @@ impl DistOpt {
     /// cannot be recorded is an error before anything is sent.
     pub(super) fn record(
         &mut self,
-        recorder: Recorder,
+        stage: Stage,
         loss: &Tensor,
-        request: &Request,
+        request: &StepRequest,
     ) -> Result<()> {
+        let mut recorder = match stage {
+            Stage::Forward(recorder) => recorder,
+            whole => {
+                self.stage = Some(whole);
+                let what = "a recorded step that calls the optimizer twice".to_owned();
+                return Err(Error::Unsupported { what });
+            }
+        };
         let weight = LossWeight::of(loss);
         if let Err(error) = recorder.check(weight.as_ref()) {
             // The tensors of the capture go before it.
@@ -43,8 +51,7 @@ impl DistOpt {
         // Without one the share of the loss is 1 in every step.
         let varies = weight.as_ref().is_some_and(LossWeight::varies) || self.config.uneven;
         let is_scaled = self.scaler.is_on() || varies && self.group.world_size() > 1;
-        let (recorder, result) = self.record_backward(recorder, loss, is_scaled, request);
-        match result {
+        match self.record_backward(&mut recorder, loss, is_scaled, request) {
             Ok((after, addresses)) => {
                 let (pieces, noise) = (recorder.pieces, recorder.noise.end()?);
                 let (loss, request, config) = (loss.detach(), request.clone(), self.config.clone());
@@ -75,47 +82,37 @@ impl DistOpt {
     /// that the graphs use.
     fn record_backward(
         &mut self,
-        recorder: Recorder,
+        recorder: &mut Recorder,
         loss: &Tensor,
         is_scaled: bool,
-        request: &Request,
-    ) -> (Recorder, Result<(PassState, Vec<u64>)>) {
-        let unready = || {
-            let what = "a recording with other settings than those of the step before".to_owned();
-            Error::Unsupported { what }
-        };
+        request: &StepRequest,
+    ) -> Result<(PassState, Vec<u64>)> {
         let is_ready = self.agreed.as_ref() == Some(request) && self.accumulated.is_none();
-        let layout = self.layouts.as_mut().and_then(Layouts::last_used);
+        let layout = self.layouts.as_mut().and_then(BucketSets::last_used);
         let layout = layout.filter(|layout| is_ready && layout.sizing == request.sizing);
-        let Some(layout) = layout else { return (recorder, Err(unready())) };
-        let scaled = if is_scaled { recorder.scale.scaled(loss) } else { Ok(loss.clone()) };
-        let scaled = match scaled {
-            Ok(scaled) => scaled,
-            Err(error) => return (recorder, Err(error)),
+        let Some(layout) = layout else {
+            let what = "a recording with other settings than those of the step before".to_owned();
+            return Err(Error::Unsupported { what });
         };
+        let scaled = if is_scaled { recorder.scale.scaled(loss)? } else { loss.clone() };
         layout.gradients.clear();
-        let (mut recorder, complete, result) = if self.config.overlap {
-            let state = (recorder, Vec::new());
-            let ((recorder, complete), result) =
-                layout.observed_backward(&scaled, state, |(recorder, complete), unit, bucket| {
-                    complete.push((unit, bucket));
-                    recorder.cut_at(unit)
-                });
-            (recorder, complete, result)
-        } else {
-            (recorder, Vec::new(), layout.gradients.backward(&scaled).map_err(Error::from))
+        let mut complete = Vec::new();
+        let mut cut = |index, bucket| {
+            complete.push((index, bucket));
+            recorder.cut_at(index).map_err(candle_core::Error::from)
         };
+        let observer: Observer<'_> = &mut cut;
+        let observer = self.config.overlap.then_some(observer);
+        let passed = layout.gradients.observed_backward(&scaled, observer);
         // It belongs to the capture, so it goes before the capture ends.
         drop(scaled);
-        for (unit, bucket) in complete {
-            layout.gradients.put(unit, bucket);
+        for (index, bucket) in complete {
+            layout.gradients.put(index, bucket);
         }
-        let result = result.and_then(|()| {
-            layout.complete(loss, self.config.allow_unused)?;
-            recorder.cut(None)?;
-            Ok((layout.gradients.pass_state(), addresses(layout)?))
-        });
-        (recorder, result)
+        passed?;
+        layout.complete(loss, self.config.allow_unused)?;
+        recorder.cut(None)?;
+        Ok((layout.gradients.pass_state(), addresses(layout)?))
     }
 
     /// Whether a replay would use the memory of today's parameters and buckets, today's settings, and
@@ -125,8 +122,8 @@ impl DistOpt {
             && recording.request.frozen == self.frozen()
             && self.config == recording.config
             && self.accumulated.is_none()
-            && self.fault.is_none();
-        let layout = self.layouts.as_mut().and_then(Layouts::last_used);
+            && self.failure.is_none();
+        let layout = self.layouts.as_mut().and_then(BucketSets::last_used);
         let Some(layout) = layout.filter(|_| is_ready) else { return false };
         addresses(layout).is_ok_and(|now| now == recording.addresses)
     }
@@ -140,8 +137,8 @@ impl DistOpt {
     fn play(&mut self, recording: &mut Recording) -> Result<()> {
         if let Err(error) = recording.noise.write() {
             let error = Error::from(error);
-            self.fault.get_or_insert(error);
+            self.failure.get_or_insert(error);
         }
-        self.step_on(Batch::Recorded(recording), &recording.request)
+        self.step(Batch::Recorded(recording), &recording.request)
     }
 }

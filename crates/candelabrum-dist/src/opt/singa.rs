@@ -1,6 +1,6 @@
 //! The methods of SINGA's `DistOpt` under their own names.
 //!
-//! SINGA passes to each method a `threshold` in elements, which determines the units. Here the
+//! SINGA passes to each method a `threshold` in elements, which determines the buckets. Here the
 //! threshold belongs to the optimizer: set [`DistOptConfig::threshold`](super::DistOptConfig), or
 //! call [`DistOpt::threshold`] before a method. The default is SINGA's value, 2,097,152.
 //!
@@ -19,14 +19,15 @@ use candelabrum_nn::{DistOption, to_flat};
 use candle_core::{DType, Tensor};
 
 use super::DistOpt;
-use super::request::Request;
+use super::step::Batch;
+use super::step_request::StepRequest;
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
 
 impl DistOpt {
-    /// Sets SINGA's `threshold`, in elements, for the following calls. A larger parameter is a unit
-    /// of its own. Other parameters fill a unit until it has more than this many elements. The
+    /// Sets SINGA's `threshold`, in elements, for the following calls. A larger parameter is a bucket
+    /// of its own. Other parameters fill a bucket until it has more than this many elements. The
     /// threshold must be the same on every rank.
     ///
     /// # Errors
@@ -57,8 +58,8 @@ impl DistOpt {
         self.singa_step(loss, DistOption::Fp16, 0.0, config)
     }
 
-    /// Every rank updates with its own gradients. Then one unit of parameters is averaged, and the
-    /// next unit in the next step. Call [`Self::average_parameters`] before an evaluation and at
+    /// Every rank updates with its own gradients. Then one bucket of parameters is averaged, and the
+    /// next bucket in the next step. Call [`Self::average_parameters`] before an evaluation and at
     /// the end.
     ///
     /// # Errors
@@ -68,7 +69,7 @@ impl DistOpt {
     }
 
     /// Each rank sends a part of its gradients. With `top_k` this is the share `spars` of each
-    /// unit's elements with the largest magnitude, without `top_k` every element of magnitude
+    /// bucket's elements with the largest magnitude, without `top_k` every element of magnitude
     /// `spars` or more. With `corr` the elements that were not sent are added to the next step's
     /// gradient. SINGA's defaults are 0.05, false, true.
     ///
@@ -121,6 +122,6 @@ impl DistOpt {
         config: StrategyConfig,
     ) -> Result<()> {
         let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
-        self.step(loss, &Request { option, config, spars, sizing, frozen })
+        self.step(Batch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
     }
 }

@@ -7,10 +7,10 @@ use candelabrum_memory::SpanMut;
 use candelabrum_nn::DistOption;
 use serde::{Deserialize, Serialize};
 
-use super::layout::LayoutState;
+use super::bucket_sets::BucketSetState;
 use super::used::UsedStrategy;
 use super::{DistOpt, Drift};
-use crate::strategy::{Memory, StrategyConfig};
+use crate::strategy::{ErrorFeedback, StrategyConfig};
 use crate::{Error, Result};
 
 /// What later steps depend on beside the vectors of the optimizer
@@ -26,9 +26,9 @@ pub struct DistOptState {
     loss_scale: f32,
     good_steps: u32,
     drift: Drift,
-    /// The order of the gradients in buckets, which ranks learn in their first steps. The units of a sparse
+    /// The order of the gradients in buckets, which ranks learn in their first steps. The buckets of a sparse
     /// strategy depend on it.
-    layouts: Vec<LayoutState>,
+    layouts: Vec<BucketSetState>,
 }
 
 impl DistOptState {
@@ -47,10 +47,10 @@ pub struct StrategyState {
     pub option: DistOption,
     /// Its settings.
     pub config: StrategyConfig,
-    /// Steps so far. partialUpdate derives the next unit from this number.
+    /// Steps so far. partialUpdate derives the next bucket from this number.
     pub steps: u64,
     /// Residuals by parameter name.
-    pub memory: Memory,
+    pub error_feedback: ErrorFeedback,
 }
 
 impl DistOpt {
@@ -122,12 +122,12 @@ impl DistOpt {
     /// A GPU's error.
     pub fn strategy_state(&self) -> Result<Vec<StrategyState>> {
         let state = |used: &UsedStrategy| {
-            let memory = used.with_memory(|memory| memory.to_host()).transpose()?;
+            let feedback = used.with_error_feedback(|feedback| feedback.to_host()).transpose()?;
             Ok(StrategyState {
                 option: used.option,
                 config: used.config.clone(),
                 steps: used.steps,
-                memory: memory.unwrap_or_default(),
+                error_feedback: feedback.unwrap_or_default(),
             })
         };
         self.used.iter().map(state).collect()
@@ -140,21 +140,23 @@ impl DistOpt {
     /// A custom strategy that is not registered, or a residual whose parameter does not exist or
     /// has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
-        states.iter().try_for_each(|state| self.check_residuals(&state.memory))?;
+        states.iter().try_for_each(|state| self.check_residuals(&state.error_feedback))?;
         self.used.clear();
         self.agreed = None;
         for state in states {
             let (index, _) = self.used.of(state.option, &state.config)?;
             let used = self.used.get_mut(index);
             used.steps = state.steps;
-            used.with_memory(|memory| *memory = state.memory.clone());
+            used.with_error_feedback(|feedback| *feedback = state.error_feedback.clone());
         }
         Ok(())
     }
 
-    fn check_residuals(&self, memory: &Memory) -> Result<()> {
+    fn check_residuals(&self, feedback: &ErrorFeedback) -> Result<()> {
         let params = self.params.list();
-        for (_, name, values) in memory.iter().filter(|(kind, ..)| *kind == Memory::RESIDUAL) {
+        for (_, name, values) in
+            feedback.iter().filter(|(kind, ..)| *kind == ErrorFeedback::RESIDUAL)
+        {
             let param = params.iter().find(|param| param.name() == name);
             let expected = param.map_or(0, |param| param.var().elem_count());
             if expected != values.len() {

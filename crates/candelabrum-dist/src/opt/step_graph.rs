@@ -22,7 +22,7 @@ const MOST: usize = 8;
 /// `I` is the number of the step's inputs, `O` that of its outputs. Steps differ in kind if they
 /// differ in the shapes or types of the inputs, in the settings or in the mode of the layers. The
 /// first three steps of a kind are computed as usual, the next one is recorded, and later ones replay
-/// it. Units of gradients leave between the graphs, so the exchange overlaps with the rest of the
+/// it. Buckets of gradients leave between the graphs, so the exchange overlaps with the rest of the
 /// pass. The exchange and the update are as in every step.
 ///
 /// A step that cannot be recorded is computed operation by operation from then on, and a
@@ -59,14 +59,14 @@ const MOST: usize = 8;
 /// ```
 #[derive(Debug, Default)]
 pub struct StepGraph<const I: usize, const O: usize> {
-    kinds: Vec<(Kind, State<I, O>)>,
+    kinds: Vec<(StepKind, KindState<I, O>)>,
     /// Whether the user knows that some steps are not recorded.
     said: bool,
 }
 
 /// What steps of one recording have in common.
 #[derive(Clone, Debug, PartialEq)]
-struct Kind {
+struct StepKind {
     inputs: Vec<(Shape, DType)>,
     option: DistOption,
     spars: f32,
@@ -74,7 +74,7 @@ struct Kind {
 }
 
 #[derive(Debug)]
-enum State<const I: usize, const O: usize> {
+enum KindState<const I: usize, const O: usize> {
     /// This many steps were computed.
     WarmUp(usize),
     Recorded(Box<Recorded<I, O>>),
@@ -112,19 +112,19 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         let own = inputs.map(Tensor::clone);
         let Some(index) = self.index_of(opt, &own, settings) else { return step(opt, &own) };
         match &mut self.kinds[index].1 {
-            State::Refused => step(opt, &own),
-            State::Recorded(recorded) if opt.can_replay(&recorded.recording) => {
+            KindState::Refused => step(opt, &own),
+            KindState::Recorded(recorded) if opt.can_replay(&recorded.recording) => {
                 Ok(recorded.replay(opt, &own)?)
             }
-            state @ State::Recorded(_) => {
-                *state = State::WarmUp(1);
+            state @ KindState::Recorded(_) => {
+                *state = KindState::WarmUp(1);
                 step(opt, &own)
             }
-            State::WarmUp(steps) if *steps < WARM_UP => {
+            KindState::WarmUp(steps) if *steps < WARM_UP => {
                 *steps += 1;
                 step(opt, &own)
             }
-            State::WarmUp(_) => self.record(index, opt, &own, step),
+            KindState::WarmUp(_) => self.record(index, opt, &own, step),
         }
     }
 
@@ -138,7 +138,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         let params = opt.params();
         let inputs = inputs.iter().map(|input| (input.shape().clone(), input.dtype())).collect();
         let (is_training, on_gpu) = (params.is_training(), params.device().is_cuda());
-        let kind = Kind { inputs, option, spars, is_training };
+        let kind = StepKind { inputs, option, spars, is_training };
         if let Some(known) = self.kinds.iter().position(|(other, _)| *other == kind) {
             return Some(known);
         }
@@ -147,7 +147,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
             self.say(opt, why);
             return None;
         }
-        self.kinds.push((kind, State::WarmUp(0)));
+        self.kinds.push((kind, KindState::WarmUp(0)));
         Some(self.kinds.len() - 1)
     }
 
@@ -169,7 +169,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
                         let recording = *recording;
                         let recorded = Recorded { outputs, weights, inputs: own, recording };
                         let outputs = recorded.results()?;
-                        self.kinds[index].1 = State::Recorded(Box::new(recorded));
+                        self.kinds[index].1 = KindState::Recorded(Box::new(recorded));
                         return Ok(outputs);
                     }
                     // Nothing was sent and nothing has run, so the step can be taken again.
@@ -184,7 +184,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
             }
             Err(error) => error.to_string(),
         };
-        self.kinds[index].1 = State::Refused;
+        self.kinds[index].1 = KindState::Refused;
         self.say(opt, &why);
         step(opt, inputs)
     }

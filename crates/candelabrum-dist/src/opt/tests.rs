@@ -1,4 +1,4 @@
-//! Tests of cases that no backend produces on demand: units that arrive late, and a bad unit.
+//! Tests of cases that no backend produces on demand: buckets that arrive late, and a bad bucket.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use candelabrum_optim::Sgd;
 use candle_core::Tensor;
 
 use super::{DistOpt, DistOptConfig};
-use crate::comm::{CommStats, ElementType, Group, Single, Started};
+use crate::comm::{CommStats, ElementType, Group, Single, Work};
 use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
 
 /// A world of one whose operations complete only when they are waited for.
@@ -16,7 +16,7 @@ struct Late(Single);
 
 struct Waits(Option<Pending>);
 
-impl Started for Waits {
+impl Work for Waits {
     fn is_complete(&mut self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ impl Communicator for Late {
     }
 
     fn start(&self, op: Collective, buffer: Payload) -> Pending {
-        Pending::new(Waits(Some(self.0.start(op, buffer))))
+        Pending::backend(Waits(Some(self.0.start(op, buffer))))
     }
 
     fn ranks(&self) -> &[usize] {
@@ -86,7 +86,7 @@ fn a_unit_is_updated_while_a_later_one_is_under_way() -> Result<()> {
     let (_, first, second, mut opt) = two()?;
     opt.backward_and_update_with(&loss(&first, &second, 1.0)?, DistOption::Fp32, 0.0)?;
     let figures = opt.figures(DistOption::Fp32);
-    assert_eq!((figures.units, figures.early_updates), (2, 1));
+    assert_eq!((figures.buckets, figures.early_updates), (2, 1));
     assert_eq!(first.tensor().to_vec1::<f32>()?, [0.7; 4]);
     assert_eq!(second.tensor().to_vec1::<f32>()?, [1.9; 3]);
     Ok(())

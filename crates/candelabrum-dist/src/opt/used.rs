@@ -7,7 +7,10 @@ use candelabrum_nn::DistOption;
 use super::StepFigures;
 use super::context::StepContext;
 use crate::Result;
-use crate::strategy::{self, Memory, Method, Strategy, StrategyConfig, Subject, Unit, Wire};
+use crate::comm::ElementType;
+use crate::strategy::{
+    self, Bucket, ErrorFeedback, Method, Strategy, StrategyConfig, Subject, Wire,
+};
 
 /// A strategy that has been used, and its progress.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub(super) struct UsedStrategy {
     /// wire has the default settings here.
     pub(super) config: StrategyConfig,
     /// `None` for a wire.
-    strategy: Option<Shared>,
+    strategy: Option<SharedStrategy>,
     /// The layouts for which it has allocated memory.
     prepared: Vec<usize>,
     /// Whether the user knows that it has no code for GPUs.
@@ -28,9 +31,9 @@ pub(super) struct UsedStrategy {
 
 /// A strategy and its state, shared with the exchange of a step.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Box<dyn Strategy>>>);
+pub(super) struct SharedStrategy(Arc<Mutex<Box<dyn Strategy>>>);
 
-impl Shared {
+impl SharedStrategy {
     /// The locked strategy. After a panic in one of its methods, it is used in the state in which
     /// this method left it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Strategy>> {
@@ -38,14 +41,14 @@ impl Shared {
     }
 }
 
-/// The way in which the units of a step are sent.
+/// The way in which the buckets of a step are sent.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum ExchangeKind {
     Wire(Wire),
-    Strategy(Shared),
+    Strategy(SharedStrategy),
 }
 
-impl Way {
+impl ExchangeKind {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Wire(wire) => wire.describe(),
@@ -60,6 +63,14 @@ impl Way {
         }
     }
 
+    /// The type in which buckets are sent, if they are not sent as they are.
+    pub(super) fn separate_type(&self) -> Option<ElementType> {
+        match self {
+            Self::Wire(wire) if !wire.is_in_place() => Some(wire.element),
+            _ => None,
+        }
+    }
+
     pub(super) fn subject(&self, step: u64) -> Subject {
         match self {
             Self::Wire(_) => Subject::Gradients,
@@ -67,10 +78,10 @@ impl Way {
         }
     }
 
-    pub(super) fn takes_part(&self, unit: &Unit<'_>) -> bool {
+    pub(super) fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
         match self {
             Self::Wire(_) => true,
-            Self::Strategy(strategy) => strategy.lock().takes_part(unit),
+            Self::Strategy(strategy) => strategy.lock().takes_part(bucket),
         }
     }
 }
@@ -81,7 +92,7 @@ pub(super) struct UsedStrategies(Vec<UsedStrategy>);
 
 impl UsedStrategies {
     /// The index of the strategy with these settings, created now if there is none yet, and the way
-    /// of its units.
+    /// of its buckets.
     ///
     /// # Errors
     /// Settings that the strategy refuses.
@@ -89,7 +100,7 @@ impl UsedStrategies {
         &mut self,
         option: DistOption,
         config: &StrategyConfig,
-    ) -> Result<(usize, Way)> {
+    ) -> Result<(usize, ExchangeKind)> {
         let kept = |used: &UsedStrategy| {
             used.option == option && used.strategy.is_some() && used.config == *config
         };
@@ -99,7 +110,7 @@ impl UsedStrategies {
         let (strategy, config, wire) = match strategy::make(option, config)? {
             Method::Wire(wire) => (None, StrategyConfig::default(), wire),
             Method::Strategy(strategy) => {
-                (Some(Shared(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
+                (Some(SharedStrategy(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
             }
         };
         let is_wire = strategy.is_none();
@@ -144,31 +155,27 @@ impl UsedStrategies {
 }
 
 impl UsedStrategy {
-    fn way(&self, wire: Wire) -> Way {
-        self.strategy.clone().map_or(Way::Wire(wire), Way::Strategy)
+    fn way(&self, wire: Wire) -> ExchangeKind {
+        self.strategy.clone().map_or(ExchangeKind::Wire(wire), ExchangeKind::Strategy)
     }
 
-    /// Allocates memory for the units of a layout, before the first step with them.
-    pub(super) fn prepare(&mut self, context: &StepContext) -> Result<()> {
-        let Some(strategy) = &self.strategy else { return Ok(()) };
+    /// Allocates memory for the buckets of a layout, before the first step with them. Returns a notice if the
+    /// strategy has no code for the GPU of the parameters, once.
+    pub(super) fn prepare(&mut self, context: &StepContext) -> Result<Option<String>> {
+        let Some(strategy) = &self.strategy else { return Ok(None) };
         if !self.prepared.contains(&context.layout) {
-            let units: Vec<Unit<'_>> = (0..context.plans.len()).map(|i| context.unit(i)).collect();
-            strategy.lock().prepare(&units, &*context.group)?;
+            let buckets: Vec<Bucket<'_>> =
+                (0..context.plans.len()).map(|i| context.bucket(i)).collect();
+            strategy.lock().prepare(&buckets, &*context.group)?;
             self.prepared.push(context.layout);
         }
-        Ok(())
-    }
-
-    /// The notice that it has no code for the GPU of the parameters, returned once.
-    pub(super) fn way_through_the_host(&mut self, context: &StepContext) -> Option<String> {
-        let strategy = self.strategy.as_ref()?;
         let on_gpu = context.params.iter().any(|param| !param.var().device().is_cpu());
         if !on_gpu || self.told || strategy.lock().on_gpu().is_some() {
-            return None;
+            return Ok(None);
         }
         self.told = true;
         let name = self.option.name();
-        Some(format!("{name} has no code for GPUs: each unit goes through the host"))
+        Ok(Some(format!("{name} has no code for GPUs: each bucket goes through the host")))
     }
 
     /// Counts a step that is not taken because nothing counts in it. Returns its number.
@@ -185,8 +192,11 @@ impl UsedStrategy {
         strategy.notice()
     }
 
-    /// Calls `f` with the strategy's memory, if it has one.
-    pub(super) fn with_memory<R>(&self, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
-        self.strategy.as_ref()?.lock().memory().map(f)
+    /// Calls `f` with the strategy's error feedback, if it has one.
+    pub(super) fn with_error_feedback<R>(
+        &self,
+        f: impl FnOnce(&mut ErrorFeedback) -> R,
+    ) -> Option<R> {
+        self.strategy.as_ref()?.lock().error_feedback().map(f)
     }
 }

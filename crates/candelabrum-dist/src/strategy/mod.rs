@@ -2,13 +2,13 @@
 //!
 //! A [`Strategy`] has the parts of GRACE (Xu et al., "GRACE: A Compressed Communication Framework
 //! for Distributed Machine Learning", ICDCS 2021): memory, compression, exchange, aggregation. The
-//! distributed optimizer calls them for each *unit*, a bucket of gradients (or of parameters, see
+//! distributed optimizer calls them for each *bucket* of gradients (or of parameters, see
 //! [`Subject`]):
 //! ```text
 //! u = g + r                    compensate: add the residual
 //! message, rest = C(u)         compress: the values to send, and the rest
 //! r = rest                     update: the residual for the next step
-//! exchange                     the message's collectives, all units' at the same time
+//! exchange                     the message's collectives, all buckets' at the same time
 //! G = mean over ranks          aggregate: the same bits on every rank
 //! ```
 //!
@@ -17,25 +17,25 @@
 //! has a file of its own. Code for GPUs is in [`gpu`]. [`register`] adds a custom strategy, whose
 //! name `--dist-option` then accepts. `examples/custom_strategy.rs` is an example.
 
+mod bucket;
 mod config;
-mod memory;
+mod error_feedback;
 mod message;
 mod partial_update;
 mod registry;
 mod sparse_exchange;
 mod sparse_threshold;
 mod sparse_top_k;
-mod unit;
 mod wire;
 
 pub mod gpu;
 pub mod select;
 
+pub use bucket::Bucket;
 pub use config::{StrategyConfig, StrategyOptions};
-pub use memory::Memory;
+pub use error_feedback::ErrorFeedback;
 pub use message::Message;
 pub use registry::{check, register};
-pub use unit::Unit;
 
 pub(crate) use registry::{Method, make};
 pub(crate) use wire::Wire;
@@ -61,11 +61,11 @@ pub enum Subject {
 
 /// One way in which ranks agree on an update.
 ///
-/// Every method is called on all ranks for the same units in the same order. Apart from the numbers
-/// in the unit, its behaviour must depend only on data that are the same on all ranks.
+/// Every method is called on all ranks for the same buckets in the same order. Apart from the numbers
+/// in the bucket, its behaviour must depend only on data that are the same on all ranks.
 ///
 /// A strategy must have a description ([`describe`](Self::describe)) and a message
-/// ([`compress`](Self::compress)). If the message is not the unit itself, it also needs
+/// ([`compress`](Self::compress)). If the message is not the bucket itself, it also needs
 /// [`aggregate`](Self::aggregate).
 pub trait Strategy: fmt::Debug + Send {
     /// The name and every setting. Ranks compare their descriptions: equal descriptions must mean
@@ -93,12 +93,12 @@ pub trait Strategy: fmt::Debug + Send {
         false
     }
 
-    /// Allocates memory for the units of a layout, before the first step with them.
+    /// Allocates memory for the buckets of a layout, before the first step with them.
     ///
     /// # Errors
     /// Those of [`Communicator::alloc`].
-    fn prepare(&mut self, units: &[Unit<'_>], comm: &dyn Communicator) -> Result<()> {
-        let _ = (units, comm);
+    fn prepare(&mut self, buckets: &[Bucket<'_>], comm: &dyn Communicator) -> Result<()> {
+        let _ = (buckets, comm);
         Ok(())
     }
 
@@ -108,30 +108,30 @@ pub trait Strategy: fmt::Debug + Send {
         let _ = layout;
     }
 
-    /// Whether this unit of parameters is exchanged at this step. Gradients are always exchanged.
-    fn takes_part(&self, unit: &Unit<'_>) -> bool {
-        let _ = unit;
+    /// Whether this bucket of parameters is exchanged at this step. Gradients are always exchanged.
+    fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
+        let _ = bucket;
         true
     }
 
     /// The vectors that it keeps between steps by parameter name, if it keeps any.
-    fn memory(&mut self) -> Option<&mut Memory> {
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
         None
     }
 
-    /// The code for units on a GPU, if there is any. Otherwise each unit on a GPU is copied to the
+    /// The code for buckets on a GPU, if there is any. Otherwise each bucket on a GPU is copied to the
     /// host and back, and the user is told so once. [`compensate`](Self::compensate) and
     /// [`update`](Self::update) get the numbers where the code needs them.
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
         None
     }
 
-    /// Memory, first half: adds the residual to `values`.
+    /// Error feedback, first half: adds the residual to `values`.
     ///
     /// # Errors
     /// A device's error.
-    fn compensate(&mut self, unit: &Unit<'_>, values: SpanMut<'_>) -> Result<()> {
-        self.memory().map_or(Ok(()), |memory| memory.add_residual(unit, values))
+    fn compensate(&mut self, bucket: &Bucket<'_>, values: SpanMut<'_>) -> Result<()> {
+        self.error_feedback().map_or(Ok(()), |feedback| feedback.add_residual(bucket, values))
     }
 
     /// Compression: makes the message of `values`, and leaves in `values` the part that is not
@@ -139,17 +139,17 @@ pub trait Strategy: fmt::Debug + Send {
     ///
     /// # Errors
     /// Any reason why the message cannot be made.
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message>;
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message>;
 
-    /// Memory, second half: stages `rest`, which [`compress`](Self::compress) left in the values.
+    /// Error feedback, second half: stages `rest`, which [`compress`](Self::compress) left in the values.
     /// `rest` is `None` if the values themselves are sent and nothing is left. A strategy that
     /// knows the loss only after the exchange may stage it in [`aggregate`](Self::aggregate)
     /// instead.
     ///
     /// # Errors
     /// A device's error.
-    fn update(&mut self, unit: &Unit<'_>, rest: Option<Span<'_>>) -> Result<()> {
-        self.memory().map_or(Ok(()), |memory| memory.set_residual(unit, rest))
+    fn update(&mut self, bucket: &Bucket<'_>, rest: Option<Span<'_>>) -> Result<()> {
+        self.error_feedback().map_or(Ok(()), |feedback| feedback.set_residual(bucket, rest))
     }
 
     /// Exchange: starts one collective of a message. The optimizer waits for its result.
@@ -166,19 +166,19 @@ pub trait Strategy: fmt::Debug + Send {
     /// A message that it cannot decode.
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
         let _ = (received, values);
-        Err(Error::Protocol { what: format!("{} got a message for {unit}", self.describe()) })
+        Err(Error::Protocol { what: format!("{} got a message for {bucket}", self.describe()) })
     }
 
     /// Ends a step, which was taken or not (after an error or an overflow). A step that was not
-    /// taken must leave no trace in the memory.
+    /// taken must leave no trace in the error feedback.
     fn end_step(&mut self, taken: bool) {
-        if let Some(memory) = self.memory() {
-            memory.end_step(taken);
+        if let Some(feedback) = self.error_feedback() {
+            feedback.end_step(taken);
         }
     }
 
@@ -188,28 +188,28 @@ pub trait Strategy: fmt::Debug + Send {
     }
 }
 
-/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the unit.
+/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the bucket.
 pub(crate) fn compress(
     strategy: &mut dyn Strategy,
-    unit: &Unit<'_>,
+    bucket: &Bucket<'_>,
     values: SpanMut<'_>,
 ) -> Result<Message> {
     match values {
-        SpanMut::Host(values) => strategy.compress(unit, values),
-        SpanMut::Cuda(values) => on_gpu(strategy)?.compress(unit, values),
+        SpanMut::Host(values) => strategy.compress(bucket, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.compress(bucket, values),
     }
 }
 
-/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the unit.
+/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the bucket.
 pub(crate) fn aggregate(
     strategy: &mut dyn Strategy,
-    unit: &Unit<'_>,
+    bucket: &Bucket<'_>,
     received: Vec<Payload>,
     values: SpanMut<'_>,
 ) -> Result<Option<Message>> {
     match values {
-        SpanMut::Host(values) => strategy.aggregate(unit, received, values),
-        SpanMut::Cuda(values) => on_gpu(strategy)?.aggregate(unit, received, values),
+        SpanMut::Host(values) => strategy.aggregate(bucket, received, values),
+        SpanMut::Cuda(values) => on_gpu(strategy)?.aggregate(bucket, received, values),
     }
 }
 

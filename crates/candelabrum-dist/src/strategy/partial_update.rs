@@ -1,21 +1,21 @@
 //! partialUpdate: each rank trains on its own, and the ranks average a part of their parameters at
 //! each step.
 //!
-//! Every rank updates every parameter with its own gradient. Then the *parameters* of one unit are
-//! averaged, another unit at each step. So in as many steps as there are units, each is averaged
+//! Every rank updates every parameter with its own gradient. Then the *parameters* of one bucket are
+//! averaged, another bucket at each step. So in as many steps as there are buckets, each is averaged
 //! once. SINGA calls this asynchronous. It is block-cyclic local SGD (compare Lin et al., "Don't
 //! Use Large Mini-Batches, Use Local SGD", arXiv:1808.07217). Momentum is not exchanged.
 
 use candelabrum_memory::cuda::CudaSpanMut;
 
 use super::gpu::OnGpu;
-use super::{Message, Strategy, Subject, Unit};
+use super::{Bucket, Message, Strategy, Subject};
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 
 const AVERAGE: Collective = Collective::AllReduce(ReduceOp::Mean);
 
-/// The number of steps so far selects the unit. This number is part of the optimizer's state.
+/// The number of steps so far selects the bucket. This number is part of the optimizer's state.
 #[derive(Debug)]
 pub(super) struct PartialUpdate;
 
@@ -28,21 +28,21 @@ impl Strategy for PartialUpdate {
         Subject::Parameters
     }
 
-    fn takes_part(&self, unit: &Unit<'_>) -> bool {
-        unit.index as u64 == unit.step % unit.count as u64
+    fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
+        bucket.index as u64 == bucket.step % bucket.count as u64
     }
 
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
         Some(self)
     }
 
-    fn compress(&mut self, _unit: &Unit<'_>, _values: &mut [f32]) -> Result<Message> {
+    fn compress(&mut self, _unit: &Bucket<'_>, _values: &mut [f32]) -> Result<Message> {
         Ok(Message::InPlace(AVERAGE))
     }
 }
 
 impl OnGpu for PartialUpdate {
-    fn compress(&mut self, _unit: &Unit<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
+    fn compress(&mut self, _unit: &Bucket<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
         Ok(Message::InPlace(AVERAGE))
     }
 }

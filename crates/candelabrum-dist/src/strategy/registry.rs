@@ -36,7 +36,7 @@ static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 ///
 /// ```
 /// use candelabrum_dist::comm::{Collective, ReduceOp};
-/// use candelabrum_dist::strategy::{Message, Strategy, Subject, Unit, register};
+/// use candelabrum_dist::strategy::{Message, Strategy, Subject, Bucket, register};
 ///
 /// /// Local SGD: ranks train on their own and average their parameters at every tenth step.
 /// #[derive(Debug)]
@@ -49,10 +49,10 @@ static CUSTOM: RwLock<Vec<Custom>> = RwLock::new(Vec::new());
 ///     fn subject(&self, _step: u64) -> Subject {
 ///         Subject::Parameters
 ///     }
-///     fn takes_part(&self, unit: &Unit<'_>) -> bool {
-///         unit.step % 10 == 9
+///     fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
+///         bucket.step % 10 == 9
 ///     }
-///     fn compress(&mut self, _: &Unit<'_>, _: &mut [f32]) -> candelabrum_dist::Result<Message> {
+///     fn compress(&mut self, _: &Bucket<'_>, _: &mut [f32]) -> candelabrum_dist::Result<Message> {
 ///         Ok(Message::InPlace(Collective::AllReduce(ReduceOp::Mean)))
 ///     }
 /// }

@@ -17,10 +17,10 @@ const BLOCK: usize = u32::BITS as usize;
 /// first-level cache, and no branches stall the reads of the elements.
 const CHUNK: usize = 64 * BLOCK;
 
-/// Units of fewer elements are searched without a bound from a sample.
+/// Buckets of fewer elements are searched without a bound from a sample.
 const SAMPLED_FROM: usize = 16 * CHUNK;
 
-/// Elements in a sample of a large unit.
+/// Elements in a sample of a large bucket.
 const SAMPLE: usize = 8 * 1024;
 
 /// The least number of candidates that are collected before the best are selected.
@@ -29,7 +29,7 @@ const ROOM: usize = 2 * CHUNK;
 /// A bound below every key.
 const NO_BOUND: i32 = -1;
 
-/// Finds the elements of a unit that a sparse strategy sends. Keeps its scratch memory between
+/// Finds the elements of a bucket that a sparse strategy sends. Keeps its scratch memory between
 /// calls.
 ///
 /// Magnitudes are compared as the bits of the number without its sign. This is exact, also for
@@ -245,7 +245,7 @@ pub(super) fn key(x: f32) -> i32 {
 fn checked_len(values: &[f32]) -> u32 {
     match u32::try_from(values.len()) {
         Ok(len) => len,
-        Err(_) => panic!("{} elements in a unit: positions are 32 bits wide", values.len()),
+        Err(_) => panic!("{} elements in a bucket: positions are 32 bits wide", values.len()),
     }
 }
 

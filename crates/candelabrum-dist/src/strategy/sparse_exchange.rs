@@ -9,55 +9,55 @@
 
 use candelabrum_memory::SpanMut;
 
-use super::{Message, Unit, gpu};
+use super::{Bucket, Message, gpu};
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
-/// Returns an error for units whose positions do not fit into the words of a message.
-pub(super) fn check(units: &[Unit<'_>]) -> Result<()> {
-    let fits = |unit: &&Unit<'_>| i32::try_from(unit.len()).is_err();
-    match units.iter().find(fits) {
+/// Returns an error for buckets whose positions do not fit into the words of a message.
+pub(super) fn check(buckets: &[Bucket<'_>]) -> Result<()> {
+    let fits = |bucket: &&Bucket<'_>| i32::try_from(bucket.len()).is_err();
+    match buckets.iter().find(fits) {
         None => Ok(()),
-        Some(unit) => {
-            let what = format!("a sparse exchange of {unit}: positions have 31 bits");
+        Some(bucket) => {
+            let what = format!("a sparse exchange of {bucket}: positions have 31 bits");
             Err(Error::Unsupported { what })
         }
     }
 }
 
 /// Whether a sparse exchange of `count` elements on each rank takes fewer bytes than a dense one.
-pub(super) fn pays(unit: &Unit<'_>, count: usize) -> bool {
-    count <= most_that_pays(unit) && !unit.is_empty()
+pub(super) fn pays(bucket: &Bucket<'_>, count: usize) -> bool {
+    count <= most_that_pays(bucket) && !bucket.is_empty()
 }
 
-/// The largest number of elements on each rank with which a sparse exchange of a unit pays.
-pub(super) fn most_that_pays(unit: &Unit<'_>) -> usize {
-    unit.len().saturating_sub(1) / unit.world_size
+/// The largest number of elements on each rank with which a sparse exchange of a bucket pays.
+pub(super) fn most_that_pays(bucket: &Bucket<'_>) -> usize {
+    bucket.len().saturating_sub(1) / bucket.world_size
 }
 
-/// The dense exchange of a unit, where a sparse one saves nothing. The user is notified once.
+/// The dense exchange of a bucket, where a sparse one saves nothing. The user is notified once.
 #[derive(Debug, Default)]
 pub(super) struct Dense {
     said: bool,
 }
 
 impl Dense {
-    /// The message that sends all of `unit`. The first call writes a notice for the user to
+    /// The message that sends all of `bucket`. The first call writes a notice for the user to
     /// `notice`.
     pub(super) fn message(
         &mut self,
         strategy: &str,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         count: usize,
         notice: &mut Option<String>,
     ) -> Message {
         if !std::mem::replace(&mut self.said, true) {
-            let percent = 100.0 * count as f64 / unit.len().max(1) as f64;
-            let (spars, ranks) = (unit.spars, unit.world_size);
+            let percent = 100.0 * count as f64 / bucket.len().max(1) as f64;
+            let (spars, ranks) = (bucket.spars, bucket.world_size);
             *notice = Some(format!(
-                "{strategy} with spars {spars}: positions and values of {percent:.1}% of {unit} \
+                "{strategy} with spars {spars}: positions and values of {percent:.1}% of {bucket} \
                  take as many bytes over {ranks} ranks as all of it (from 1/{ranks} on), so such \
-                 units are sent whole"
+                 buckets are sent whole"
             ));
         }
         Message::InPlace(Collective::AllReduce(ReduceOp::Mean))
@@ -86,7 +86,7 @@ pub(super) fn pack(positions: &[u32], values: &[f32], room: usize) -> Result<Pay
 /// number of ranks. `counts` has the number of elements that each rank sent; each message has room
 /// for `room`.
 pub(super) fn average(
-    unit: &Unit<'_>,
+    bucket: &Bucket<'_>,
     gathered: &Payload,
     room: usize,
     counts: &[usize],
@@ -94,7 +94,7 @@ pub(super) fn average(
 ) -> Result<()> {
     let values = match values {
         SpanMut::Host(values) => values,
-        SpanMut::Cuda(values) => return gpu::average(unit, gathered, room, counts, values),
+        SpanMut::Cuda(values) => return gpu::average(bucket, gathered, room, counts, values),
     };
     let words = gathered.as_slice::<i32>()?;
     values.fill(0.0);
@@ -102,13 +102,13 @@ pub(super) fn average(
         let (positions, sent) = message.split_at(room);
         for (&at, &bits) in positions.iter().zip(sent).take(count) {
             let Some(value) = values.get_mut(at.cast_unsigned() as usize) else {
-                let what = format!("rank {rank} sent element {at} of {unit}");
+                let what = format!("rank {rank} sent element {at} of {bucket}");
                 return Err(Error::Protocol { what });
             };
             *value += f32::from_bits(bits.cast_unsigned());
         }
     }
-    let ranks = unit.world_size as f32;
+    let ranks = bucket.world_size as f32;
     values.iter_mut().for_each(|value| *value /= ranks);
     Ok(())
 }
@@ -122,22 +122,22 @@ mod tests {
     use crate::strategy::Strategy as _;
     use crate::strategy::sparse_threshold::SparseThreshold;
     use crate::strategy::sparse_top_k::SparseTopK;
-    use candelabrum_nn::{Slot, UnitPlan};
+    use candelabrum_nn::{BucketPlan, BucketSlot};
 
-    /// Calls `test` with a unit of one parameter of `len` elements in a world of `world_size`.
+    /// Calls `test` with a bucket of one parameter of `len` elements in a world of `world_size`.
     fn with_unit<T>(
         len: usize,
         world_size: usize,
         spars: f32,
-        test: impl FnOnce(&Unit<'_>) -> T,
+        test: impl FnOnce(&Bucket<'_>) -> T,
     ) -> T {
         let params = Params::new(0);
         params.root().param("weight", len, Init::ZEROS).unwrap();
-        let plan = UnitPlan { slots: vec![Slot { param: 0, range: 0..len }], len };
+        let plan = BucketPlan { slots: vec![BucketSlot { param: 0, range: 0..len }], len };
         let (index, count, layout, step, rank) = (0, 1, 0, 0, 0);
         let params = params.list();
         let (plan, params) = (&plan, &params[..]);
-        test(&Unit { index, count, layout, step, spars, rank, world_size, plan, params })
+        test(&Bucket { index, count, layout, step, spars, rank, world_size, plan, params })
     }
 
     /// The positions and values of a message.
@@ -175,11 +175,11 @@ mod tests {
             input in numbers(),
             spars in 0.001_f32..0.49,
         ) {
-            with_unit(input.len(), 2, spars, |unit| {
+            with_unit(input.len(), 2, spars, |bucket| {
                 let mut strategy = SparseTopK::new(true);
                 let mut values = input.clone();
-                match strategy.compress(unit, &mut values).unwrap() {
-                    // A unit so small that one element is half of it.
+                match strategy.compress(bucket, &mut values).unwrap() {
+                    // A bucket so small that one element is half of it.
                     Message::InPlace(_) => assert_eq!(values, input),
                     message => assert_nothing_is_lost(&input, &values, &read(message)),
                 }
@@ -191,16 +191,16 @@ mod tests {
             input in numbers(),
             spars in 0.001_f32..2.0,
         ) {
-            with_unit(input.len(), 1, spars, |unit| {
+            with_unit(input.len(), 1, spars, |bucket| {
                 let mut strategy = SparseThreshold::new(true);
                 let mut values = input.clone();
-                strategy.compress(unit, &mut values).unwrap();
+                strategy.compress(bucket, &mut values).unwrap();
                 let count = input.iter().filter(|x| x.abs() >= spars).count();
                 let counts = Payload::from_slice(&[count as i32]);
                 let rest = values.clone();
-                match strategy.aggregate(unit, vec![counts], &mut values).unwrap() {
+                match strategy.aggregate(bucket, vec![counts], &mut values).unwrap() {
                     None => assert_eq!(count, 0),
-                    // The sparse message is as large as the whole unit.
+                    // The sparse message is as large as the whole bucket.
                     Some(Message::InPlace(_)) => assert_eq!(values, input),
                     Some(message) => assert_nothing_is_lost(&input, &rest, &read(message)),
                 }
@@ -210,24 +210,26 @@ mod tests {
 
     #[test]
     fn a_message_gives_the_mean_in_rank_order() {
-        with_unit(4, 2, 0.5, |unit| {
+        with_unit(4, 2, 0.5, |bucket| {
             let first = pack(&[1, 3], &[4.0, -2.0], 3).unwrap();
             let second = pack(&[0, 1, 3], &[1.0, 1.0, 2.0], 3).unwrap();
             let words = [first, second].map(|buffer| buffer.to_vec::<i32>().unwrap()).concat();
             let mut values = [9.0; 4];
-            average(unit, &Payload::from_slice(&words), 3, &[2, 3], (&mut values).into()).unwrap();
+            average(bucket, &Payload::from_slice(&words), 3, &[2, 3], (&mut values).into())
+                .unwrap();
             assert_eq!(values, [0.5, 2.5, 0.0, 0.0]);
         });
     }
 
     #[test]
     fn a_position_outside_the_unit_is_an_error_that_names_the_rank() {
-        with_unit(4, 2, 0.5, |unit| {
+        with_unit(4, 2, 0.5, |bucket| {
             for at in [4_u32, u32::MAX] {
                 let words = [0, 0, at.cast_signed(), 0];
                 let gathered = Payload::from_slice(&words);
                 let (counts, mut values) = ([1, 1], [0.0; 4]);
-                let error = average(unit, &gathered, 1, &counts, (&mut values).into()).unwrap_err();
+                let error =
+                    average(bucket, &gathered, 1, &counts, (&mut values).into()).unwrap_err();
                 assert!(error.to_string().contains("rank 1 sent element"), "{error}");
             }
         });

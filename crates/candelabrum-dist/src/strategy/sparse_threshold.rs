@@ -3,7 +3,7 @@
 //! The idea is from Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
 //! Interspeech 2015. The exchange has two rounds. The ranks first gather their counts of elements.
 //! Then they gather messages as long as the longest one. If these take as many bytes as the whole
-//! unit, the ranks average the whole unit instead.
+//! bucket, the ranks average the whole bucket instead.
 
 use candelabrum_memory::cuda::CudaSpanMut;
 use candelabrum_memory::{Flat, SpanMut};
@@ -11,16 +11,16 @@ use candelabrum_memory::{Flat, SpanMut};
 use super::gpu::{self, OnGpu};
 use super::select::Selector;
 use super::sparse_exchange::Dense;
-use super::{Memory, Message, Strategy, Unit, sparse_exchange};
+use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
 /// Sends the elements from a threshold on.
 #[derive(Debug)]
 pub(super) struct SparseThreshold {
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
     selector: Selector,
-    /// The state of each unit's exchange.
+    /// The state of each bucket's exchange.
     rounds: Vec<Round>,
     notice: Option<String>,
     dense: Dense,
@@ -41,14 +41,14 @@ enum Round {
     Gathering { counts: Vec<usize>, room: usize },
 }
 
-/// The elements that this rank has taken out of a unit.
+/// The elements that this rank has taken out of a bucket.
 #[derive(Debug)]
 enum Found {
     OnHost {
         positions: Vec<u32>,
         sent: Vec<f32>,
     },
-    /// As many elements as a sparse message can have at most. If there are more, the whole unit is
+    /// As many elements as a sparse message can have at most. If there are more, the whole bucket is
     /// sent, and the other ones have never left it.
     OnGpu(gpu::Taken),
 }
@@ -81,7 +81,7 @@ impl Found {
 impl SparseThreshold {
     pub(super) fn new(corr: bool) -> Self {
         Self {
-            memory: corr.then(Memory::default),
+            error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             rounds: Vec::new(),
             notice: None,
@@ -91,11 +91,11 @@ impl SparseThreshold {
     }
 
     /// Notifies the user of a threshold above all elements, because nothing is trained then.
-    fn count_silence(&mut self, unit: &Unit<'_>) {
+    fn count_silence(&mut self, bucket: &Bucket<'_>) {
         if let Some(silent) = &mut self.silent {
             *silent += 1;
             if *silent == SILENCE {
-                let spars = unit.spars;
+                let spars = bucket.spars;
                 self.notice = Some(format!(
                     "sparseThreshold has found no element of magnitude {spars} or more in its first \
                      {SILENCE} messages: nothing is trained"
@@ -104,43 +104,43 @@ impl SparseThreshold {
         }
     }
 
-    fn round(&mut self, unit: &Unit<'_>) -> &mut Round {
-        if self.rounds.len() <= unit.index {
-            self.rounds.resize_with(unit.index + 1, Round::default);
+    fn round(&mut self, bucket: &Bucket<'_>) -> &mut Round {
+        if self.rounds.len() <= bucket.index {
+            self.rounds.resize_with(bucket.index + 1, Round::default);
         }
-        &mut self.rounds[unit.index]
+        &mut self.rounds[bucket.index]
     }
 
     /// Starts the exchange of the counts.
-    fn count(&mut self, unit: &Unit<'_>, found: Found, count: Flat) -> Message {
-        *self.round(unit) = Round::Counting(found);
+    fn count(&mut self, bucket: &Bucket<'_>, found: Found, count: Flat) -> Message {
+        *self.round(bucket) = Round::Counting(found);
         Message::new(Collective::AllGather, count.into())
     }
 
     fn receive(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: &[Payload],
         values: SpanMut<'_>,
     ) -> Result<Option<Message>> {
-        let round = std::mem::take(self.round(unit));
+        let round = std::mem::take(self.round(bucket));
         let Some(gathered) = received.first() else { return Ok(None) };
         match round {
             Round::Counting(found) => {
                 // The host must know the counts, because it allocates the messages of the second
                 // round. On a GPU this copies one word for each rank. The host waits for it here,
-                // when all units have left, and not in the backward pass.
+                // when all buckets have left, and not in the backward pass.
                 let counts = gathered.to_host()?;
                 let counts = counts.as_slice::<i32>()?;
                 let counts = counts.iter().map(|&count| usize::try_from(count).unwrap_or(0));
-                self.after_counting(unit, counts.collect(), &found, values)
+                self.after_counting(bucket, counts.collect(), &found, values)
             }
             Round::Gathering { counts, room } => {
-                sparse_exchange::average(unit, gathered, room, &counts, values)?;
+                sparse_exchange::average(bucket, gathered, room, &counts, values)?;
                 Ok(None)
             }
             Round::Idle => {
-                let what = format!("a message for {unit}, which sent none");
+                let what = format!("a message for {bucket}, which sent none");
                 Err(Error::Protocol { what })
             }
         }
@@ -149,34 +149,34 @@ impl SparseThreshold {
     /// Chooses the message of the second round, once all ranks know all counts.
     fn after_counting(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         counts: Vec<usize>,
         found: &Found,
         mut values: SpanMut<'_>,
     ) -> Result<Option<Message>> {
         let most = counts.iter().copied().max().unwrap_or(0);
         if most == 0 {
-            self.count_silence(unit);
+            self.count_silence(bucket);
             values.fill(0.0)?;
             return Ok(None);
         }
         self.silent = None;
-        let own = counts.get(unit.rank).copied().unwrap_or(0);
-        if sparse_exchange::pays(unit, most) {
+        let own = counts.get(bucket.rank).copied().unwrap_or(0);
+        if sparse_exchange::pays(bucket, most) {
             let buffer = found.message(own, most)?;
-            *self.round(unit) = Round::Gathering { counts, room: most };
+            *self.round(bucket) = Round::Gathering { counts, room: most };
             return Ok(Some(Message::new(Collective::AllGather, buffer)));
         }
-        // The whole unit is sent: the elements return to their places, and no residual is left.
+        // The whole bucket is sent: the elements return to their places, and no residual is left.
         found.put_back(own, values)?;
-        self.update(unit, None)?;
-        Ok(Some(self.dense.message("sparseThreshold", unit, most, &mut self.notice)))
+        self.update(bucket, None)?;
+        Ok(Some(self.dense.message("sparseThreshold", bucket, most, &mut self.notice)))
     }
 }
 
 impl Strategy for SparseThreshold {
     fn describe(&self) -> String {
-        format!("sparseThreshold corr={}", self.memory.is_some())
+        format!("sparseThreshold corr={}", self.error_feedback.is_some())
     }
 
     fn check_spars(&self, spars: f32) -> Result<()> {
@@ -187,33 +187,33 @@ impl Strategy for SparseThreshold {
         Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
     }
 
-    fn prepare(&mut self, units: &[Unit<'_>], _comm: &dyn Communicator) -> Result<()> {
-        sparse_exchange::check(units)
+    fn prepare(&mut self, buckets: &[Bucket<'_>], _comm: &dyn Communicator) -> Result<()> {
+        sparse_exchange::check(buckets)
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
         Some(self)
     }
 
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message> {
         let mut positions = Vec::new();
-        self.selector.at_least(values, unit.spars, &mut positions);
+        self.selector.at_least(values, bucket.spars, &mut positions);
         let sent = sparse_exchange::take_out(&positions, values);
         let count = positions.len() as i32; // positions have 31 bits, see `check`
-        Ok(self.count(unit, Found::OnHost { positions, sent }, Flat::from_slice(&[count])))
+        Ok(self.count(bucket, Found::OnHost { positions, sent }, Flat::from_slice(&[count])))
     }
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
-        self.receive(unit, &received, SpanMut::Host(values))
+        self.receive(bucket, &received, SpanMut::Host(values))
     }
 
     fn notice(&mut self) -> Option<String> {
@@ -222,18 +222,18 @@ impl Strategy for SparseThreshold {
 }
 
 impl OnGpu for SparseThreshold {
-    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
-        let room = sparse_exchange::most_that_pays(unit);
-        let (taken, count) = gpu::take_at_least(&unit.gpu()?, values, unit.spars, room)?;
-        Ok(self.count(unit, Found::OnGpu(taken), count))
+    fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
+        let room = sparse_exchange::most_that_pays(bucket);
+        let (taken, count) = gpu::take_at_least(&bucket.gpu()?, values, bucket.spars, room)?;
+        Ok(self.count(bucket, Found::OnGpu(taken), count))
     }
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: CudaSpanMut<'_>,
     ) -> Result<Option<Message>> {
-        self.receive(unit, &received, SpanMut::Cuda(values))
+        self.receive(bucket, &received, SpanMut::Cuda(values))
     }
 }

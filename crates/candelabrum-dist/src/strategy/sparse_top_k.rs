@@ -11,14 +11,14 @@ use candelabrum_memory::cuda::CudaSpanMut;
 use super::gpu::{self, OnGpu};
 use super::select::{Selector, count_of_share};
 use super::sparse_exchange::Dense;
-use super::{Memory, Message, Strategy, Unit, sparse_exchange};
+use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
-/// Sends a share of each unit, its largest elements.
+/// Sends a share of each bucket, its largest elements.
 #[derive(Debug)]
 pub(super) struct SparseTopK {
-    memory: Option<Memory>,
+    error_feedback: Option<ErrorFeedback>,
     selector: Selector,
     positions: Vec<u32>,
     notice: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct SparseTopK {
 impl SparseTopK {
     pub(super) fn new(corr: bool) -> Self {
         Self {
-            memory: corr.then(Memory::default),
+            error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             positions: Vec::new(),
             notice: None,
@@ -39,7 +39,7 @@ impl SparseTopK {
 
 impl Strategy for SparseTopK {
     fn describe(&self) -> String {
-        format!("sparseTopK corr={}", self.memory.is_some())
+        format!("sparseTopK corr={}", self.error_feedback.is_some())
     }
 
     fn check_spars(&self, spars: f32) -> Result<()> {
@@ -50,22 +50,22 @@ impl Strategy for SparseTopK {
         Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
     }
 
-    fn prepare(&mut self, units: &[Unit<'_>], _comm: &dyn Communicator) -> Result<()> {
-        sparse_exchange::check(units)
+    fn prepare(&mut self, buckets: &[Bucket<'_>], _comm: &dyn Communicator) -> Result<()> {
+        sparse_exchange::check(buckets)
     }
 
-    fn memory(&mut self) -> Option<&mut Memory> {
-        self.memory.as_mut()
+    fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
+        self.error_feedback.as_mut()
     }
 
     fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
         Some(self)
     }
 
-    fn compress(&mut self, unit: &Unit<'_>, values: &mut [f32]) -> Result<Message> {
-        let count = count_of_share(unit.spars, values.len());
-        if !sparse_exchange::pays(unit, count) {
-            return Ok(self.dense.message("sparseTopK", unit, count, &mut self.notice));
+    fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message> {
+        let count = count_of_share(bucket.spars, values.len());
+        if !sparse_exchange::pays(bucket, count) {
+            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.notice));
         }
         self.selector.top_k(values, count, &mut self.positions);
         let sent = sparse_exchange::take_out(&self.positions, values);
@@ -75,11 +75,11 @@ impl Strategy for SparseTopK {
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: &mut [f32],
     ) -> Result<Option<Message>> {
-        average(unit, &received, SpanMut::Host(values))
+        average(bucket, &received, SpanMut::Host(values))
     }
 
     fn notice(&mut self) -> Option<String> {
@@ -88,35 +88,35 @@ impl Strategy for SparseTopK {
 }
 
 impl OnGpu for SparseTopK {
-    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
-        let count = count_of_share(unit.spars, values.len());
-        if !sparse_exchange::pays(unit, count) {
-            return Ok(self.dense.message("sparseTopK", unit, count, &mut self.notice));
+    fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
+        let count = count_of_share(bucket.spars, values.len());
+        if !sparse_exchange::pays(bucket, count) {
+            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.notice));
         }
-        let buffer = gpu::take_top_k(&unit.gpu()?, values, count)?;
+        let buffer = gpu::take_top_k(&bucket.gpu()?, values, count)?;
         Ok(Message::new(Collective::AllGather, buffer.into()))
     }
 
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: CudaSpanMut<'_>,
     ) -> Result<Option<Message>> {
-        average(unit, &received, SpanMut::Cuda(values))
+        average(bucket, &received, SpanMut::Cuda(values))
     }
 }
 
 /// Writes the mean of all ranks' messages into `values`.
 fn average(
-    unit: &Unit<'_>,
+    bucket: &Bucket<'_>,
     received: &[Payload],
     mut values: SpanMut<'_>,
 ) -> Result<Option<Message>> {
-    let count = count_of_share(unit.spars, values.len());
-    let counts = vec![count; unit.world_size];
+    let count = count_of_share(bucket.spars, values.len());
+    let counts = vec![count; bucket.world_size];
     for gathered in received {
-        sparse_exchange::average(unit, gathered, count, &counts, values.reborrow())?;
+        sparse_exchange::average(bucket, gathered, count, &counts, values.reborrow())?;
     }
     Ok(None)
 }

@@ -11,7 +11,7 @@ use candelabrum_memory::{ElementType, Flat, SpanMut};
 use crate::comm::{Collective, ReduceOp};
 use crate::{Error, Result};
 
-/// The element type of a unit's numbers between ranks.
+/// The element type of a bucket's numbers between ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wire {
     /// f32, or a half precision.
@@ -58,7 +58,7 @@ impl Wire {
         self.element == ElementType::F32
     }
 
-    /// The collective that averages a unit.
+    /// The collective that averages a bucket.
     pub(crate) fn op(self) -> Collective {
         Collective::AllReduce(if self.is_in_place() { ReduceOp::Mean } else { ReduceOp::Sum })
     }

@@ -9,12 +9,12 @@
 //!
 //! ```
 //! use candelabrum_memory::Flat;
-//! use candelabrum_nn::{FlatGradients, Init, Params, UnitPlan, ops};
+//! use candelabrum_nn::{FlatGradients, Init, Params, BucketPlan, ops};
 //! use candle_core::{Device, Tensor};
 //!
 //! let params = Params::new(0);
 //! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
-//! let mut unit = UnitPlan::default();
+//! let mut unit = BucketPlan::default();
 //! unit.push(0, 2); // parameter 0 has two elements
 //! let bucket = Flat::from_slice(&[0_f32; 2]);
 //! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![unit], vec![bucket])?;
@@ -26,32 +26,30 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use candelabrum_memory::{Flat, SpanMut};
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+use super::bucket_plan::BucketPlan;
 use super::missing::{self, MissingGradients};
 use super::pass::{self, MemoryKind, Place, Sink};
-use super::units::UnitPlan;
 use super::{fused, profile, wrong_gradients};
 use crate::params::with_span;
 use crate::{Error, Param};
 
 /// Receives the number and the bucket of each unit whose gradients are complete before the backward
 /// pass ends. An error ends the pass.
-pub type Observer = Box<dyn FnMut(usize, Flat) -> Result<()>>;
+pub type Observer<'a> = &'a mut dyn FnMut(usize, Flat) -> Result<()>;
 
 /// The parameters of a model in units, the buckets of the units, and the state of each gradient.
 #[derive(Debug, Default)]
 pub struct FlatGradients {
     params: Arc<[Param]>,
-    plans: Arc<[UnitPlan]>,
+    plans: Arc<[BucketPlan]>,
     /// By unit. `None` while the bucket is taken.
     buckets: Vec<Option<Flat>>,
     by_variable: HashMap<TensorId, usize>,
@@ -98,7 +96,7 @@ impl FlatGradients {
     /// A parameter that is in no unit or in two, or a slot or a bucket of the wrong length.
     pub fn new(
         params: impl Into<Arc<[Param]>>,
-        plans: impl Into<Arc<[UnitPlan]>>,
+        plans: impl Into<Arc<[BucketPlan]>>,
         buckets: Vec<Flat>,
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
@@ -142,7 +140,7 @@ impl FlatGradients {
     }
 
     /// The units.
-    pub fn plans(&self) -> &Arc<[UnitPlan]> {
+    pub fn plans(&self) -> &Arc<[BucketPlan]> {
         &self.plans
     }
 
@@ -256,28 +254,27 @@ impl FlatGradients {
     /// Those of candle and of the operations. After an error the gradients are meaningless. In the first
     /// pass, [`Error::WrongGradient`] inside candle's own.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()> {
-        self.backward_with(loss, Box::new(|_, _| Ok(())), false)
+        self.observed_backward(loss, None)
     }
 
-    /// [`Self::backward`], where `observer` receives every bucket that is complete before the pass
+    /// [`Self::backward`], where the `observer` receives every bucket that is complete before the pass
     /// ends. In the first pass it receives none: that pass only shows which gradients candle
     /// computes itself.
     ///
     /// # Errors
     /// Those of [`Self::backward`], the observer's own, and the gradient of a parameter whose
     /// bucket has been taken.
-    pub fn observed_backward(&mut self, loss: &Tensor, observer: Observer) -> Result<()> {
-        self.backward_with(loss, observer, true)
-    }
-
-    fn backward_with(&mut self, loss: &Tensor, observer: Observer, observed: bool) -> Result<()> {
+    pub fn observed_backward(
+        &mut self,
+        loss: &Tensor,
+        observer: Option<Observer<'_>>,
+    ) -> Result<()> {
         if !self.learnt {
             wrong_gradients::refuse(loss)?;
         }
         self.begin_pass()?;
-        let lent = Lent::new(self, observed.then_some(observer));
-        let (store, varying) = pass::run(lent.pass.clone(), || differentiate(loss));
-        drop(lent);
+        let mut pass = PassSink { gradients: self, observer };
+        let (store, varying) = pass::run(&mut pass, || differentiate(loss));
         self.varying_loss = varying;
         let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
         self.learnt |= result.is_ok();
@@ -374,45 +371,23 @@ fn no_backward(error: candle_core::Error) -> candle_core::Error {
     }
 }
 
-/// Moves the gradients into a pass and moves them back when the pass ends, also by a panic.
-struct Lent<'a> {
-    gradients: &'a mut FlatGradients,
-    pass: Rc<RefCell<PassSink>>,
-}
-
 /// The sink of a backward pass.
-struct PassSink {
-    gradients: FlatGradients,
-    observer: Option<Observer>,
-}
-
-impl<'a> Lent<'a> {
-    fn new(gradients: &'a mut FlatGradients, observer: Option<Observer>) -> Self {
-        let pass = PassSink { gradients: mem::take(gradients), observer };
-        Self { gradients, pass: Rc::new(RefCell::new(pass)) }
-    }
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        // Nothing else borrows the pass now: the operations that did so have returned or unwound.
-        if let Ok(mut pass) = self.pass.try_borrow_mut() {
-            *self.gradients = mem::take(&mut pass.gradients);
-        }
-    }
+struct PassSink<'g, 'o> {
+    gradients: &'g mut FlatGradients,
+    observer: Option<Observer<'o>>,
 }
 
 fn kind_of(bucket: &Flat) -> MemoryKind {
     if bucket.is_on_device() { MemoryKind::Gpu } else { MemoryKind::Host }
 }
 
-impl Sink for PassSink {
+impl Sink for PassSink<'_, '_> {
     fn places(
         &mut self,
         variables: &[Option<TensorId>],
         kind: MemoryKind,
     ) -> Vec<Option<Place<SpanMut<'_>>>> {
-        let FlatGradients { plans, buckets, by_variable, states, .. } = &mut self.gradients;
+        let FlatGradients { plans, buckets, by_variable, states, .. } = &mut *self.gradients;
         let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
         // Unit, slot and argument of each variable, in the order of their places in memory.
         let mut wanted: Vec<(usize, usize, usize)> = variables
@@ -457,7 +432,7 @@ impl Sink for PassSink {
 
     fn complete(&mut self, variable: TensorId) -> Result<()> {
         let FlatGradients { buckets, by_variable, states, missing, ready_order, learnt, .. } =
-            &mut self.gradients;
+            &mut *self.gradients;
         let Some(&param) = by_variable.get(&variable) else { return Ok(()) };
         let state = &mut states[param];
         if state.frozen || mem::replace(&mut state.complete, true) {

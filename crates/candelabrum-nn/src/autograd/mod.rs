@@ -6,11 +6,12 @@
 //! | views of a result, whose gradients are written to their places | `view.rs` |
 //! | the pass of a thread, by which an operation finds the memory for gradients | `pass.rs` |
 //! | reports of complete gradients in the middle of a pass | `hooks.rs` |
-//! | gradients in buckets | `gradients.rs`, `units.rs` |
+//! | gradients in buckets | `gradients.rs`, `bucket_plan.rs` |
 //! | how much of its batch a loss counts | `loss_weight.rs` |
 //! | what can be wrong with gradients | `missing.rs`, `wrong_gradients.rs`, `check_gradients.rs` |
 //! | the time of a step by operation | `profile.rs` |
 
+mod bucket_plan;
 mod check_gradients;
 pub(crate) mod fused;
 mod gradients;
@@ -19,13 +20,12 @@ pub(crate) mod loss_weight;
 mod missing;
 pub(crate) mod pass;
 pub mod profile;
-mod units;
 pub(crate) mod view;
 mod wrong_gradients;
 
+pub use bucket_plan::{BucketPlan, BucketSlot};
 pub use check_gradients::check_gradients;
 pub use gradients::{FlatGradients, Observer, PassState};
 pub use loss_weight::{LossWeight, weighted};
 pub use missing::MissingGradients;
-pub use units::{Slot, UnitPlan};
 pub use wrong_gradients::trust_gradient;

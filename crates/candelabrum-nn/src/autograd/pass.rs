@@ -4,13 +4,13 @@
 //! memory for gradients (the [`Sink`]) through its thread: the sink is set during a pass, and every
 //! operation that is differentiated in this time writes into it.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candelabrum_memory::SpanMut;
 use candelabrum_memory::cuda::CudaSpanMut;
 use candle_core::{DType, Result, Tensor, TensorId};
+use scoped_tls_hkt::scoped_thread_local;
 
 use crate::kernels::float::Float;
 
@@ -62,8 +62,12 @@ impl<'a> Place<SpanMut<'a>> {
     }
 }
 
+scoped_thread_local! {
+    /// The memory for the gradients of the pass. It appears unset while an operation writes into it.
+    static mut SINK: for<'a> &'a mut (dyn Sink + 'a)
+}
+
 thread_local! {
-    static SINK: RefCell<Option<Rc<RefCell<dyn Sink>>>> = const { RefCell::new(None) };
     /// The number of the pass. 0 outside of a pass.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
     /// Whether the pass has met a loss whose weight varies.
@@ -80,13 +84,12 @@ pub(crate) fn number() -> u64 {
 
 /// Runs `pass` while the operations of this thread write into `sink`. Returns its result, and whether it has
 /// met a loss whose [weight](crate::LossWeight) varies.
-pub(crate) fn run<R>(sink: Rc<RefCell<dyn Sink>>, pass: impl FnOnce() -> R) -> (R, bool) {
+pub(crate) fn run<R>(sink: &mut dyn Sink, pass: impl FnOnce() -> R) -> (R, bool) {
     let _outer = Outer {
-        sink: SINK.replace(Some(sink)),
         number: NUMBER.replace(NUMBERS.fetch_add(1, Ordering::Relaxed)),
         varying_loss: VARYING_LOSS.replace(false),
     };
-    let result = pass();
+    let result = SINK.set(sink, pass);
     (result, VARYING_LOSS.get())
 }
 
@@ -97,14 +100,12 @@ pub(crate) fn note_varying_loss() {
 
 /// The enclosing pass, which is restored when this one ends, also by a panic.
 struct Outer {
-    sink: Option<Rc<RefCell<dyn Sink>>>,
     number: u64,
     varying_loss: bool,
 }
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        SINK.set(self.sink.take());
         NUMBER.set(self.number);
         VARYING_LOSS.set(self.varying_loss);
     }
@@ -114,11 +115,7 @@ impl Drop for Outer {
 /// thread that waits for other threads may begin another backward pass in this time, and that pass
 /// must not find the sink.
 fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
-    let sink = SINK.with_borrow(Clone::clone);
-    match sink.as_deref().and_then(|sink| sink.try_borrow_mut().ok()) {
-        Some(mut sink) => f(Some(&mut *sink)),
-        None => f(None),
-    }
+    if SINK.is_set() { SINK.with(|sink| f(Some(sink))) } else { f(None) }
 }
 
 /// Calls `f` with the [places](Sink::places) of the variables in host memory. Those of other types than f32

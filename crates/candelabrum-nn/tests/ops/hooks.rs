@@ -1,25 +1,22 @@
 //! Gradient-ready hooks: the buckets that are complete in mid-backward, and their order.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use candelabrum_memory::{ElementType, Flat};
 use candelabrum_nn::layers::{
     BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
 };
 use candelabrum_nn::ops::Pool2dConfig;
-use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan, ops};
+use candelabrum_nn::{Activation, BucketPlan, FlatGradients, Init, Param, Params, ops};
 use candelabrum_testkit::integers;
 use candle_core::{Device, Module, Result, Tensor};
 
 /// Gradients in which each parameter is a unit.
 pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
     let unit = |(number, param): (usize, &Param)| {
-        let mut plan = UnitPlan::default();
+        let mut plan = BucketPlan::default();
         plan.push(number, param.var().elem_count());
         plan
     };
-    let plans: Vec<UnitPlan> = params.list().iter().enumerate().map(unit).collect();
+    let plans: Vec<BucketPlan> = params.list().iter().enumerate().map(unit).collect();
     let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
     FlatGradients::new(params.list(), plans, buckets)
 }
@@ -65,14 +62,12 @@ impl Network {
     /// The units that were complete before the end of the pass, in their order, and all gradients.
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
-        let taken = Rc::new(RefCell::new(Vec::new()));
-        let taker = Rc::clone(&taken);
-        let take = move |unit: usize, bucket: Flat| {
-            taker.borrow_mut().push((unit, bucket));
+        let mut taken = Vec::new();
+        let mut take = |unit: usize, bucket: Flat| {
+            taken.push((unit, bucket));
             Ok(())
         };
-        let result = self.gradients.observed_backward(loss, Box::new(take));
-        let taken = taken.take();
+        let result = self.gradients.observed_backward(loss, Some(&mut take));
         let order = taken.iter().map(|(unit, _)| *unit).collect();
         for (unit, bucket) in taken {
             self.gradients.put(unit, bucket);
@@ -289,15 +284,14 @@ fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
     };
     let expected = network.plain(&loss(&network)?)?;
     network.gradients.clear();
-    let kept = Rc::new(RefCell::new(None));
-    let keeper = Rc::clone(&kept);
-    let refuse = move |unit: usize, bucket: Flat| {
-        keeper.replace(Some((unit, bucket)));
+    let mut kept = None;
+    let mut refuse = |unit: usize, bucket: Flat| {
+        kept = Some((unit, bucket));
         candle_core::bail!("no bucket {unit} today")
     };
-    let result = network.gradients.observed_backward(&loss(&network)?, Box::new(refuse));
+    let result = network.gradients.observed_backward(&loss(&network)?, Some(&mut refuse));
     assert!(result.unwrap_err().to_string().contains("no bucket 1 today"));
-    let (unit, bucket) = kept.take().expect("it was complete");
+    let (unit, bucket) = kept.expect("it was complete");
     network.gradients.put(unit, bucket);
     assert_eq!(network.plain(&loss(&network)?)?, expected);
     Ok(())

@@ -7,7 +7,7 @@ use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, linear, lstm, max_pool2d, relu,
     softmax_cross_entropy,
 };
-use candelabrum_nn::{Activation, FlatGradients, Init, Param, Params, UnitPlan};
+use candelabrum_nn::{Activation, BucketPlan, FlatGradients, Init, Param, Params};
 use candelabrum_testkit::{assert_close, gradcheck, uniform};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
@@ -104,7 +104,7 @@ impl OneUnit {
             params.root().param(&format!("p{i}"), *shape, Init::Normal { std: 1.0 })?;
         }
         let list = params.list();
-        let mut plan = UnitPlan::default();
+        let mut plan = BucketPlan::default();
         for (number, param) in list.iter().enumerate().rev() {
             plan.push(number, param.var().elem_count());
         }
@@ -286,7 +286,7 @@ fn a_long_chain_of_operations_is_dropped_without_a_deep_stack() -> Result<()> {
 fn a_range_that_does_not_fit_its_parameter_is_refused() -> Result<()> {
     let params = Params::new(0);
     let weight = params.root().param("weight", (1, 2), Init::ZEROS)?;
-    let mut plan = UnitPlan::default();
+    let mut plan = BucketPlan::default();
     plan.push(0, 3);
     let bucket = Flat::from_slice(&[0_f32; 3]);
     let error = FlatGradients::new(vec![weight], vec![plan], vec![bucket]).unwrap_err();
@@ -301,7 +301,7 @@ fn one_variable_as_two_parameters_is_refused() -> Result<()> {
     let of =
         |name| Ok::<_, candelabrum_nn::Error>(Params::from_vars([(name, var.clone())])?.list());
     let params = [of("weight")?, of("tied")?].concat();
-    let mut plan = UnitPlan::default();
+    let mut plan = BucketPlan::default();
     plan.push(0, 2);
     plan.push(1, 2);
     let bucket = Flat::from_slice(&[0_f32; 4]);

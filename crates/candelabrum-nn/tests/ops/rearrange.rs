@@ -192,14 +192,13 @@ fn parts_of_a_parameter_report_its_gradient() -> Result<()> {
     }
     // Both gradients were complete in the middle of the pass, so both buckets have left.
     gradients.clear();
-    let left = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let keeper = std::rc::Rc::clone(&left);
-    let keep = move |unit, _| {
-        keeper.borrow_mut().push(unit);
+    let mut left = Vec::new();
+    let mut keep = |unit, _| {
+        left.push(unit);
         Ok(())
     };
-    gradients.observed_backward(&forward()?, Box::new(keep))?;
-    assert_eq!(left.borrow().len(), 2);
+    gradients.observed_backward(&forward()?, Some(&mut keep))?;
+    assert_eq!(left.len(), 2);
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use candelabrum_dist::strategy::Memory;
+use candelabrum_dist::strategy::ErrorFeedback;
 use candelabrum_dist::{BufferSync, DistOpt, Group, StrategyState};
 use candelabrum_memory::Span;
 use candelabrum_nn::Params;
@@ -62,8 +62,8 @@ impl Part for DistOpt {
         }
         let mut strategies = Vec::new();
         for (number, strategy) in self.strategy_state()?.into_iter().enumerate() {
-            let StrategyState { option, config, steps, memory } = strategy;
-            for (kind, param, values) in memory.iter() {
+            let StrategyState { option, config, steps, error_feedback } = strategy;
+            for (kind, param, values) in error_feedback.iter() {
                 let file = snapshot.own(name, RESIDUALS);
                 let key = format!("{number}/{kind}/{param}");
                 file.put(&key, &[values.len()], Span::Host(values)).map_err(device)?;
@@ -140,8 +140,13 @@ impl Part for DistOpt {
         let mut states = Vec::new();
         for (number, SavedStrategy { option, config, steps }) in strategies.iter().enumerate() {
             let option = option.parse()?;
-            let memory = memory(&residuals, number)?;
-            states.push(StrategyState { option, config: config.clone(), steps: *steps, memory });
+            let error_feedback = error_feedback(&residuals, number)?;
+            states.push(StrategyState {
+                option,
+                config: config.clone(),
+                steps: *steps,
+                error_feedback,
+            });
         }
         Ok(self.load_strategy_state(&states)?)
     }
@@ -157,9 +162,9 @@ fn missing(restored: &Restored, file: &str) -> Error {
     restored.refuse(format!("has no file {file}.safetensors"))
 }
 
-/// The memory of strategy `number`: this rank's own one. At another number of ranks it is the mean of all ranks'
+/// The error feedback of strategy `number`: this rank's own one. At another number of ranks it is the mean of all ranks'
 /// memories, so that what all ranks together have not sent yet has the same effect as before.
-fn memory(files: &[&Loaded], number: usize) -> Result<Memory> {
+fn error_feedback(files: &[&Loaded], number: usize) -> Result<ErrorFeedback> {
     let prefix = format!("{number}/");
     let mut names: Vec<&str> = files.iter().flat_map(|file| file.names()).collect();
     names.retain(|name| name.starts_with(&prefix));

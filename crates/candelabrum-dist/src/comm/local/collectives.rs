@@ -156,7 +156,7 @@ impl Local {
     ) -> Result<Payload> {
         let lens: Vec<usize> =
             (0..self.member.world_size).map(|rank| self.exchange.len_of(rank)).collect();
-        let starts = Layout::of(&lens, header.element.size());
+        let starts = PartRanges::of(&lens, header.element.size());
         let mut out = Payload::zeros(header.element, if keep { starts.total } else { 0 });
         let gathered = out.bytes_mut();
         let take = |offset: usize, parts: &[&[u8]]| {
@@ -231,12 +231,12 @@ impl Local {
         let sent: Vec<usize> = own.iter().map(|&len| len as usize).collect();
         let got: Vec<usize> = (0..n).map(|from| all[from * n + rank] as usize).collect();
         let longest = all.iter().copied().max().unwrap_or(0) as usize * size;
-        let from = Layout::of(&got, size);
+        let from = PartRanges::of(&got, size);
         let mut out = Payload::zeros(header.element, from.total);
         let received = out.bytes_mut();
         self.deal(
             Some(buffer.bytes()),
-            &Layout::of(&sent, size).ranges,
+            &PartRanges::of(&sent, size).ranges,
             longest,
             |offset, parts| {
                 for (range, piece) in from.ranges.iter().zip(parts) {
@@ -343,7 +343,7 @@ fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
 }
 
 /// The layout of consecutive parts.
-struct Layout {
+struct PartRanges {
     /// The range of each part, in bytes.
     ranges: Vec<Range<usize>>,
     /// The number of elements of all parts.
@@ -352,7 +352,7 @@ struct Layout {
     longest: usize,
 }
 
-impl Layout {
+impl PartRanges {
     /// The layout of parts with `lens` elements of `size` bytes each.
     fn of(lens: &[usize], size: usize) -> Self {
         let mut total = 0;

@@ -28,7 +28,7 @@ pub(super) enum Where {
 }
 
 /// This rank's side of every barrier of a group.
-pub(super) struct Exchange {
+pub(super) struct CellExchange {
     cells: Cells,
     pub(super) network: Arc<Network>,
     pub(super) segment: Arc<Segment>,
@@ -39,7 +39,7 @@ pub(super) struct Exchange {
     current: Header,
 }
 
-impl Exchange {
+impl CellExchange {
     pub(super) fn new(
         cells: Cells,
         network: Arc<Network>,

@@ -37,9 +37,9 @@ use candelabrum_memory::{Flat, thread_pool};
 use self::cell::Cell;
 use self::cells::Cells;
 pub(crate) use self::config::LocalConfig;
-use self::exchange::Exchange;
+use self::exchange::CellExchange;
 use self::parcels::LocalParcels;
-use self::region::{Membership, stride};
+use self::region::{LocalMember, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, Slots};
 use super::collective::Header;
@@ -70,8 +70,8 @@ pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
 
 /// This rank's side of a group.
 struct Local {
-    member: Membership,
-    exchange: Exchange,
+    member: LocalMember,
+    exchange: CellExchange,
     slots: Slots,
 }
 
@@ -95,7 +95,7 @@ impl Local {
         let segment = Arc::new(segment);
         let parcels = LocalParcels::new(Arc::clone(&segment));
         let network = Network::start(rank, sockets, Some(parcels), false, deadline, failure)?;
-        let member = Membership { group: WORLD, rank, world_size };
+        let member = LocalMember { group: WORLD, rank, world_size };
         let ranks = (0..world_size).collect();
         Self::join(network, segment, ranks, member, deadline)
     }
@@ -105,12 +105,12 @@ impl Local {
         network: Arc<Network>,
         segment: Arc<Segment>,
         ranks: Arc<[usize]>,
-        member: Membership,
+        member: LocalMember,
         deadline: Duration,
     ) -> Result<Self> {
         let [cell, slot] = GROUP;
         let cells = Cells::new(segment.map(member.group, cell, member)?);
-        let mut exchange = Exchange::new(cells, network, segment, ranks, deadline);
+        let mut exchange = CellExchange::new(cells, network, segment, ranks, deadline);
         let start = member.group + (stride(cell) * member.world_size) as u64;
         let reserved = exchange.segment.reserve(start, slot, member.rank..member.rank + 1);
         let header = exchange.current();
@@ -193,9 +193,9 @@ impl Transport for Local {
         let take = |segment: &Segment| new_group(segment, members.len());
         let group = self.taken_by(root, header, bytes, take)?;
         let rank = members.iter().position(|&member| member == self.member.rank).unwrap_or(0);
-        let Exchange { network, segment, ranks, deadline, .. } = &self.exchange;
+        let CellExchange { network, segment, ranks, deadline, .. } = &self.exchange;
         let ranks = members.iter().map(|&member| ranks[member]).collect();
-        let member = Membership { group, rank, world_size: members.len() };
+        let member = LocalMember { group, rank, world_size: members.len() };
         Self::join(Arc::clone(network), Arc::clone(segment), ranks, member, *deadline).map(Some)
     }
 
@@ -203,7 +203,7 @@ impl Transport for Local {
         // The memory is returned after all ranks have left, because they may read it until then.
         let regions = [self.exchange.cells(), self.slots.region()].map(Arc::clone);
         let give_back = move || regions.iter().for_each(|region| region.give_back());
-        let Exchange { network, ranks, .. } = &self.exchange;
+        let CellExchange { network, ranks, .. } = &self.exchange;
         network.leave(self.member.group, ranks, Box::new(give_back));
     }
 
@@ -223,7 +223,7 @@ fn new_group(segment: &Segment, world_size: usize) -> Result<u64> {
 /// Returns an error on every rank of a group if one of them could not reserve its part of `bytes`
 /// bytes. All ranks must call this function together, with the same `header`.
 fn succeed_together(
-    exchange: &mut Exchange,
+    exchange: &mut CellExchange,
     header: Header,
     reserved: Result<()>,
     bytes: usize,

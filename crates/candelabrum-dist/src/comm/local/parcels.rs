@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use candelabrum_memory::SharedMemory;
 use parking_lot::Mutex;
 
-use super::region::{Membership, Region};
+use super::region::{LocalMember, Region};
 use super::segment::Segment;
 use crate::comm::Payload;
 use crate::comm::network::{Note, Parcels, WhenRead};
@@ -23,7 +23,7 @@ const MOST: usize = 256 << 20;
 /// The parcels of a rank.
 pub(super) struct LocalParcels {
     segment: Arc<Segment>,
-    own: Mutex<Own>,
+    own: Mutex<OwnRegions>,
     /// Regions of other ranks that no parcel uses now, by their starts.
     opened: Mutex<HashMap<u64, Region>>,
     /// This value, for the parcels that are open.
@@ -32,7 +32,7 @@ pub(super) struct LocalParcels {
 
 /// The regions in which this rank sends.
 #[derive(Default)]
-struct Own {
+struct OwnRegions {
     /// By size.
     free: BTreeMap<usize, Vec<Region>>,
     /// By start: with their receivers.
@@ -44,7 +44,7 @@ struct Own {
 type Room = (usize, Region);
 
 /// A region of one part, of which one process at a time has the only reference.
-const ALONE: Membership = Membership { group: 0, rank: 0, world_size: 1 };
+const ALONE: LocalMember = LocalMember { group: 0, rank: 0, world_size: 1 };
 
 impl LocalParcels {
     pub(super) fn new(segment: Arc<Segment>) -> Arc<Self> {
@@ -65,7 +65,7 @@ impl LocalParcels {
     }
 
     /// A region of at least `len` bytes that is free, or a new one.
-    fn room(&self, own: &mut Own, len: usize) -> Option<Room> {
+    fn room(&self, own: &mut OwnRegions, len: usize) -> Option<Room> {
         // Eight sizes up to each power of two, so that messages of similar lengths share memory.
         let size = len.next_multiple_of(len.next_power_of_two() / 8);
         if let Some(region) = own.free.get_mut(&size).and_then(Vec::pop) {
@@ -133,7 +133,7 @@ impl Parcels for LocalParcels {
     }
 }
 
-impl Own {
+impl OwnRegions {
     fn put_back(&mut self, (size, region): Room) {
         self.free.entry(size).or_default().push(region);
     }

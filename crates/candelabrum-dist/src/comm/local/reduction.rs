@@ -10,7 +10,7 @@ use std::iter::StepBy;
 use std::ops::Range;
 
 use super::Local;
-use super::region::Membership;
+use super::region::LocalMember;
 use crate::Result;
 use crate::comm::ReduceOp;
 use crate::comm::collective::Header;
@@ -96,7 +96,7 @@ impl Local {
 /// The division of a buffer into pieces, and of a piece into a range for each rank.
 #[derive(Clone, Copy, Debug)]
 struct Pieces {
-    member: Membership,
+    member: LocalMember,
     /// Bytes of the buffer.
     bytes: usize,
     /// Bytes of a piece. The last piece may be shorter.
@@ -118,7 +118,7 @@ impl Pieces {
     /// piece starts there.
     fn range(self, rank: usize, start: usize) -> Range<usize> {
         let start = start.min(self.bytes);
-        let range = Membership { rank, ..self.member }.slice(self.piece.min(self.bytes - start));
+        let range = LocalMember { rank, ..self.member }.slice(self.piece.min(self.bytes - start));
         start + range.start..start + range.end
     }
 }
@@ -141,7 +141,7 @@ mod tests {
             let room = HALF / world_size / CACHE_LINE * CACHE_LINE;
             // Also lengths that are close to a number of whole pieces.
             let bytes = pieces * room * world_size + if pieces > 0 { words % 300 } else { words * 8 };
-            let member = Membership { group: 1, rank: 0, world_size };
+            let member = LocalMember { group: 1, rank: 0, world_size };
             let pieces = Pieces { member, bytes, piece: room * world_size };
             let mut end = 0;
             for start in pieces.starts() {
@@ -162,7 +162,7 @@ mod tests {
             bytes in 0..2 * HALF,
             world_size in 1..70_usize,
         ) {
-            let member = Membership { group: 1, rank: 0, world_size };
+            let member = LocalMember { group: 1, rank: 0, world_size };
             let pieces = Pieces { member, bytes, piece: HALF };
             prop_assert!(!pieces.are_little() || bytes <= HALF);
         }

@@ -20,14 +20,14 @@ pub(super) const ALIGN: usize = 4096;
 
 /// This rank as a member of a group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Membership {
+pub(super) struct LocalMember {
     /// The number of the group, which is the start of its first region.
     pub(super) group: u64,
     pub(super) rank: usize,
     pub(super) world_size: usize,
 }
 
-impl Membership {
+impl LocalMember {
     /// The bytes of every rank's part that this rank reduces in a reduction of `bytes` bytes.
     pub(super) fn slice(self, bytes: usize) -> Range<usize> {
         slice(bytes, self.rank, self.world_size)
@@ -51,7 +51,7 @@ pub(super) struct File {
 /// The start of the file.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Control {
+pub(super) struct SegmentStart {
     /// The number of allocated bytes of the file.
     pub(super) taken: AtomicU64,
 }
@@ -71,7 +71,7 @@ pub(super) struct Region {
     start: NonNull<u8>,
     part: usize,
     stride: usize,
-    member: Membership,
+    member: LocalMember,
     file: Arc<File>,
     offset: u64,
     given_back: bool,
@@ -91,7 +91,7 @@ impl Region {
         file: &Arc<File>,
         offset: u64,
         part: usize,
-        member: Membership,
+        member: LocalMember,
     ) -> Result<Self> {
         let stride = stride(part);
         let len = stride * member.world_size;
@@ -110,7 +110,7 @@ impl Region {
         Ok(region)
     }
 
-    pub(super) fn member(&self) -> Membership {
+    pub(super) fn member(&self) -> LocalMember {
         self.member
     }
 
@@ -162,8 +162,8 @@ impl Region {
     }
 
     /// The counter, in the first region of the file.
-    pub(super) fn control(&self) -> &Control {
-        let start = self.address(0, 0, size_of::<Control>()).cast::<Control>();
+    pub(super) fn control(&self) -> &SegmentStart {
+        let start = self.address(0, 0, size_of::<SegmentStart>()).cast::<SegmentStart>();
         // SAFETY: as for `cell`.
         unsafe { start.as_ref() }
     }

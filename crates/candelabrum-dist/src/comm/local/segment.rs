@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::cell::Cell;
-use super::region::{ALIGN, Control, File, Membership, Region, give_back, stride};
+use super::region::{ALIGN, File, LocalMember, Region, SegmentStart, give_back, stride};
 use crate::{Error, Result};
 
 /// The start of the first region, after the counter.
@@ -70,8 +70,8 @@ impl Segment {
 
     fn open(fd: OwnedFd) -> Result<Self> {
         let file = Arc::new(File { fd, broken: AtomicBool::new(false) });
-        let alone = Membership { group: 0, rank: 0, world_size: 1 };
-        let control = Region::map(&file, 0, size_of::<Control>(), alone)?;
+        let alone = LocalMember { group: 0, rank: 0, world_size: 1 };
+        let control = Region::map(&file, 0, size_of::<SegmentStart>(), alone)?;
         Ok(Self { file, control })
     }
 
@@ -109,7 +109,7 @@ impl Segment {
     }
 
     /// Maps a region of `part` bytes per rank, whose parts all ranks have reserved.
-    pub(super) fn map(&self, start: u64, part: usize, member: Membership) -> Result<Region> {
+    pub(super) fn map(&self, start: u64, part: usize, member: LocalMember) -> Result<Region> {
         Region::map(&self.file, start, part, member)
     }
 
@@ -144,7 +144,7 @@ fn reserve(fd: &OwnedFd, start: u64, len: u64) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ALONE: Membership = Membership { group: WORLD, rank: 0, world_size: 1 };
+    const ALONE: LocalMember = LocalMember { group: WORLD, rank: 0, world_size: 1 };
 
     #[test]
     fn a_dropped_region_gives_its_memory_back() -> Result<()> {
@@ -179,7 +179,7 @@ mod tests {
         let segment = Segment::create()?;
         let start = segment.take(&[part], world_size)?;
         segment.reserve(start, part, 0..world_size)?;
-        let member = Membership { group: WORLD, rank: 3, world_size };
+        let member = LocalMember { group: WORLD, rank: 3, world_size };
         let region = segment.map(start, part, member)?;
         let resident = resident_bytes(&region);
         if resident == 0 {
@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn slices_cover_all_bytes_once() {
         for (bytes, world_size) in [(0, 3), (1, 5), (64, 2), (1000, 3), (4096, 64), (100_000, 17)] {
-            let members = (0..world_size).map(|rank| Membership { group: WORLD, rank, world_size });
+            let members =
+                (0..world_size).map(|rank| LocalMember { group: WORLD, rank, world_size });
             let end = members.fold(0, |end, member| {
                 let slice = member.slice(bytes);
                 assert!(slice.is_empty() || slice.start == end, "{bytes} over {world_size}");

@@ -5,9 +5,9 @@ use std::ops::Range;
 use candelabrum_memory::reduce::reduce_onto;
 
 use super::Mpi;
-use super::mail::{GOODBYE, Peer, enclosed};
+use super::headers::{GOODBYE, Peer, enclosed};
 use super::pipeline::Route;
-use super::raw::{Batch, Tag};
+use super::raw::{RequestBatch, Tag};
 use crate::comm::collective::{Header, check_agreement};
 use crate::comm::slice::slice;
 use crate::comm::wait::Wait;
@@ -237,7 +237,7 @@ impl Mpi {
         self.round(header, from, into, nothing, nothing).map(|_| ())
     }
 
-    /// An operation's first round: letters with headers and the beginnings of the ranges, and the
+    /// An operation's first round: header messages with headers and the beginnings of the ranges, and the
     /// rest. It does not wait for the headers, because ranks that disagree fail before they use it.
     fn round(
         &mut self,
@@ -281,14 +281,14 @@ impl Mpi {
         Ok(())
     }
 
-    /// Starts to send and receive the bytes that are not in letters.
+    /// Starts to send and receive the bytes that are not in header messages.
     fn rest(
         &mut self,
         from: Payload,
         into: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Batch> {
+    ) -> Result<RequestBatch> {
         let rest = |range: Range<usize>| range.start + enclosed(&range)..range.end;
         self.start(from, into, |to| rest(send(to)), |from| rest(receive(from)))
     }
@@ -300,8 +300,8 @@ impl Mpi {
         into: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
-    ) -> Result<Batch> {
-        let mut batch = Batch::new(&self.group, [from, into]);
+    ) -> Result<RequestBatch> {
+        let mut batch = RequestBatch::new(&self.group, [from, into]);
         for other in self.others() {
             batch.receive(1, receive(other), other, Tag::Data)?;
         }
@@ -344,11 +344,11 @@ impl Mpi {
         self.others().filter(|&other| !speaks(&mut self.peers[other])).collect()
     }
 
-    /// Waits for the rest, and copies the beginnings from the letters.
+    /// Waits for the rest, and copies the beginnings from the header messages.
     fn take(
         &mut self,
         header: Header,
-        batch: Batch,
+        batch: RequestBatch,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<[Payload; 2]> {
         let mut memory = self.wait_for(batch, header)?;

@@ -1,7 +1,7 @@
 //! The state that all groups of this rank share.
 //!
 //! A rank that has left a group sends a goodbye to every other member. After all goodbyes, when no
-//! message is under way, the group's number is free for another group, and its letters are freed.
+//! message is under way, the group's number is free for another group, and its header messages are freed.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::mail::{GOODBYE, Peer};
+use super::failures::MpiFailures;
+use super::headers::{GOODBYE, Peer};
 use super::messages::{AllMessages, MessageGroup};
-use super::news::News;
 use super::raw::MpiGroup;
 use crate::comm::failures::Failure;
 use crate::{Error, Result};
@@ -21,10 +21,10 @@ use crate::{Error, Result};
 pub(super) const STRAGGLER: Duration = Duration::from_millis(200);
 
 /// The state that all groups of this rank share.
-pub(super) struct Job {
+pub(super) struct MpiJob {
     /// The hash of the host's name, by rank in the world.
     hosts: Vec<u64>,
-    pub(super) news: Arc<News>,
+    pub(super) failures: Arc<MpiFailures>,
     pub(super) messages: Arc<AllMessages>,
     /// The numbers of the groups that this rank is in, or that other members have not left.
     numbers: Mutex<BTreeSet<usize>>,
@@ -32,7 +32,7 @@ pub(super) struct Job {
     left: Mutex<Vec<Left>>,
 }
 
-impl Job {
+impl MpiJob {
     pub(super) fn new(
         world: &MpiGroup,
         rank: usize,
@@ -43,7 +43,7 @@ impl Job {
         host.hash(&mut hasher);
         Ok(Self {
             hosts: world.gather_words(hasher.finish())?,
-            news: Arc::new(News::new(world.clone(), rank, failure.clone())),
+            failures: Arc::new(MpiFailures::new(world.clone(), rank, failure.clone())),
             messages: Arc::default(),
             numbers: Mutex::new(BTreeSet::from([MpiGroup::WORLD])),
             left: Mutex::default(),
@@ -67,12 +67,12 @@ impl Job {
         self.numbers.lock().insert(number);
     }
 
-    /// Stores a group that this rank has left, with the letters of its members.
+    /// Stores a group that this rank has left, with the header messages of its members.
     pub(super) fn note_left(&self, messages: Arc<MessageGroup>, peers: Vec<Peer>) {
         self.left.lock().push(Left { messages, peers, since: None });
     }
 
-    /// Frees the letters and numbers of groups that all members have left. Returns whether groups
+    /// Frees the header messages and numbers of groups that all members have left. Returns whether groups
     /// remain that this rank has left and another member has not.
     pub(super) fn give_back(&self) -> Result<bool> {
         let mut left = self.left.lock();

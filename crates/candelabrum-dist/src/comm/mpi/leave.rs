@@ -3,9 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::failures::LOOK_AFTER;
+use super::headers::GOODBYE;
 use super::job::STRAGGLER;
-use super::mail::GOODBYE;
-use super::news::LOOK_AFTER;
 use super::{Mpi, life};
 use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 impl Mpi {
     /// Sends a goodbye to this group's members, except after a failure, which aborts the job.
     pub(super) fn say_goodbye(&mut self) -> Result<()> {
-        if self.job.news.has_failed() {
+        if self.job.failures.has_failed() {
             return Ok(());
         }
         // Starts all requested sends, because a goodbye contains their number.
@@ -33,7 +33,7 @@ impl Mpi {
     ///
     /// After a failure MPI is not finalised, because that would hang; see [`life`].
     pub(super) fn end(&mut self) {
-        if self.job.news.has_failed() {
+        if self.job.failures.has_failed() {
             return life::failed();
         }
         if let Err(error) = self.end_in_order() {
@@ -47,7 +47,7 @@ impl Mpi {
         while self.job.give_back()? {
             self.progress();
             if wait.pause(&mut load) > LOOK_AFTER {
-                self.job.news.look()?;
+                self.job.failures.look()?;
             }
         }
         let mut drained = Wait::begin();

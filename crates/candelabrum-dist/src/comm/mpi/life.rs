@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::news::News;
+use super::failures::MpiFailures;
 use super::raw;
 use crate::Error;
 use crate::comm::failures::Abort;
@@ -92,7 +92,7 @@ extern "C" fn at_exit() {
 }
 
 /// Ends the job, or reports a failure of this rank, from any thread.
-pub(super) struct Aborter(pub(super) Arc<News>);
+pub(super) struct Aborter(pub(super) Arc<MpiFailures>);
 
 impl Abort for Aborter {
     fn abort(&self, message: &str) {

@@ -1,6 +1,6 @@
-//! Messages of one rank to another: a letter with a header and the first data, then the rest.
+//! Messages of one rank to another: a header and the first data, then the rest.
 //!
-//! Any thread may start a message. The thread that has the engine's turn sends and receives it
+//! Any thread may start a message. The thread that has the queue's turn sends and receives it
 //! between two operations, and while an operation waits for other ranks. The library matches
 //! receives with messages in the order in which the receives were posted.
 
@@ -9,37 +9,37 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::mail::{HEADER_BYTES, enclosed, words};
-use super::raw::{Batch, Letter, MpiGroup, Tag};
+use super::headers::{HEADER_BYTES, enclosed, words};
+use super::raw::{HeaderMessage, MpiGroup, RequestBatch, Tag};
 use crate::comm::collective::Header;
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
-use crate::comm::{Collective, ElementType, Payload, Pending};
+use crate::comm::work::Work;
+use crate::comm::{Collective, ElementType, Payload};
 use crate::{Error, Result};
 
 /// The messages of a group, as its handle sees them.
-pub(super) struct GroupMessages {
+pub(super) struct MpiMessages {
     pub(super) all: Arc<AllMessages>,
     pub(super) group: Arc<MessageGroup>,
 }
 
-impl Messages for GroupMessages {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+impl Messages for MpiMessages {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let (reply, answer) = oneshot::channel();
         let group = Arc::clone(&self.group);
-        self.all.ask(Request { group, header, payload, reply: Some(reply) });
+        self.all.ask(MessageRequest { group, header, payload, reply: Some(reply) });
         let rank = self.group.group.ranks[self.group.rank];
-        Pending::new(Asked { rank, answer })
+        Box::new(MpiWork { rank, answer })
     }
 }
 
 /// A message that a thread has started.
-struct Asked {
+struct MpiWork {
     rank: usize,
     answer: oneshot::Receiver<Result<Payload>>,
 }
 
-impl Started for Asked {
+impl Work for MpiWork {
     fn is_complete(&mut self) -> bool {
         self.answer.has_message() || self.answer.is_closed()
     }
@@ -119,11 +119,11 @@ impl MessageGroup {
 pub(super) struct AllMessages {
     /// The number of messages in `asked` and in `underway`.
     count: AtomicUsize,
-    asked: Mutex<Vec<Request>>,
-    underway: Mutex<Underway>,
+    asked: Mutex<Vec<MessageRequest>>,
+    underway: Mutex<MovingMessages>,
 }
 
-struct Request {
+struct MessageRequest {
     group: Arc<MessageGroup>,
     header: Header,
     payload: Payload,
@@ -134,10 +134,10 @@ struct Request {
 type Reply = Option<oneshot::Sender<Result<Payload>>>;
 
 #[derive(Default)]
-struct Underway {
+struct MovingMessages {
     /// The results of these sends have been returned already.
-    sends: Vec<Batch>,
-    receives: Vec<Receive>,
+    sends: Vec<RequestBatch>,
+    receives: Vec<MpiReceive>,
 }
 
 impl AllMessages {
@@ -146,11 +146,11 @@ impl AllMessages {
         for _ in 0..count {
             let (group, payload) = (Arc::clone(group), Payload::empty());
             let header = Header::of(0, Collective::Recv { from }, &payload);
-            self.ask(Request { group, header, payload, reply: None });
+            self.ask(MessageRequest { group, header, payload, reply: None });
         }
     }
 
-    fn ask(&self, request: Request) {
+    fn ask(&self, request: MessageRequest) {
         if !matches!(request.header.op, Collective::Send { .. }) {
             request.group.awaited.fetch_add(1, Ordering::Relaxed);
         }
@@ -165,10 +165,10 @@ impl AllMessages {
             return false;
         }
         let mut guard = self.underway.lock();
-        let Underway { sends, receives } = &mut *guard;
+        let MovingMessages { sends, receives } = &mut *guard;
         let asked = std::mem::take(&mut *self.asked.lock());
         let before = asked.len() + sends.len() + receives.len();
-        for Request { group, header, payload, reply } in asked {
+        for MessageRequest { group, header, payload, reply } in asked {
             match header.op {
                 // A send is answered at once. Otherwise ranks that all send before they receive
                 // would wait for each other.
@@ -180,8 +180,9 @@ impl AllMessages {
                     drop(reply.map(|reply| reply.send(sent)));
                 }
                 op => {
-                    let (letter, rest, from) = (Letter::new(), None, op.rank_named());
-                    let mut receive = Receive { group, from, header, payload, letter, rest, reply };
+                    let (head, rest, from) = (HeaderMessage::new(), None, op.rank_named());
+                    let mut receive =
+                        MpiReceive { group, from, header, payload, head, rest, reply };
                     match receive.begin() {
                         Ok(()) => receives.push(receive),
                         Err(error) => receive.end(Err(error)),
@@ -212,44 +213,44 @@ impl AllMessages {
     }
 }
 
-fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Result<Batch> {
+fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Result<RequestBatch> {
     group.counts[to].sent.fetch_add(1, Ordering::Relaxed);
     let all = 0..payload.bytes().len();
     let first = enclosed(&all);
-    let mut letter = Payload::zeros(ElementType::U8, HEADER_BYTES + first);
-    let (head, beginning) = letter.bytes_mut().split_at_mut(HEADER_BYTES);
+    let mut message = Payload::zeros(ElementType::U8, HEADER_BYTES + first);
+    let (head, beginning) = message.bytes_mut().split_at_mut(HEADER_BYTES);
     head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
     beginning.copy_from_slice(&payload.bytes()[..first]);
-    let mut batch = Batch::new(&group.group, [letter, payload]);
+    let mut batch = RequestBatch::new(&group.group, [message, payload]);
     batch.send(0, 0..HEADER_BYTES + first, to, Tag::MessageHeader)?;
     batch.send(1, first..all.end, to, Tag::Message)?;
     Ok(batch)
 }
 
-struct Receive {
+struct MpiReceive {
     group: Arc<MessageGroup>,
     from: Option<usize>,
     header: Header,
     /// Empty after it has been moved into the batch.
     payload: Payload,
-    letter: Letter,
-    /// The sender of the letter, and the requests that receive the rest.
-    rest: Option<(usize, Batch)>,
+    head: HeaderMessage,
+    /// The sender of the header message, and the requests that receive the rest.
+    rest: Option<(usize, RequestBatch)>,
     reply: Reply,
 }
 
-impl Receive {
+impl MpiReceive {
     fn begin(&mut self) -> Result<()> {
-        self.letter.receive(&self.group.group, self.from, Tag::MessageHeader)
+        self.head.receive(&self.group.group, self.from, Tag::MessageHeader)
     }
 
     /// The payload, once it is complete.
     fn poll(&mut self) -> Result<Option<Payload>> {
         if self.rest.is_none() {
-            let Some(source) = self.letter.poll_source()? else {
+            let Some(source) = self.head.poll_source()? else {
                 let trouble = self.group.trouble(self.from, self.header);
                 if trouble.is_err() {
-                    self.letter.withdraw()?;
+                    self.head.withdraw()?;
                 }
                 return trouble.map(|()| None);
             };
@@ -260,10 +261,10 @@ impl Receive {
         Ok(batch.poll()?.map(|[_, payload]| payload.with_source(*source)))
     }
 
-    /// Copies the beginning of the message from the letter, and starts to receive the rest.
-    fn receive_rest(&mut self, source: usize) -> Result<Batch> {
+    /// Copies the beginning of the message from the header message, and starts to receive the rest.
+    fn receive_rest(&mut self, source: usize) -> Result<RequestBatch> {
         self.group.counts[source].received.fetch_add(1, Ordering::Relaxed);
-        let Some(message) = Header::decode(words(self.letter.bytes())) else {
+        let Some(message) = Header::decode(words(self.head.bytes())) else {
             let rank = self.group.group.ranks[source];
             let what = format!("rank {rank} sent a message with an unreadable header");
             return Err(Error::Protocol { what });
@@ -282,9 +283,9 @@ impl Receive {
         }
         let all = 0..payload.bytes().len();
         let first = enclosed(&all);
-        let beginning = &self.letter.bytes()[HEADER_BYTES..HEADER_BYTES + first];
+        let beginning = &self.head.bytes()[HEADER_BYTES..HEADER_BYTES + first];
         payload.bytes_mut()[..first].copy_from_slice(beginning);
-        let mut batch = Batch::new(&self.group.group, [Payload::empty(), payload]);
+        let mut batch = RequestBatch::new(&self.group.group, [Payload::empty(), payload]);
         batch.receive(1, first..all.end, source, Tag::Message)?;
         Ok(batch)
     }

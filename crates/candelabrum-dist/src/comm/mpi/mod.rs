@@ -1,7 +1,7 @@
 //! The MPI backend, for ranks that an MPI launcher started on one host or on several.
 //!
 //! The communication thread initialises and finalises MPI. [`life`] describes the end of a job. If
-//! the library grants the thread level `SERIALIZED`, the thread that has the engine's turn makes
+//! the library grants the thread level `SERIALIZED`, the thread that has the queue's turn makes
 //! the calls in between. If it grants only `FUNNELED`, the communication thread makes them all.
 //! Except at the start and at the end of a job, no call blocks: the backend starts an operation and
 //! polls it with growing pauses ([`wait`](super::wait)). A blocking call would occupy a core that
@@ -12,11 +12,11 @@
 //! which are also the local backend's bits. `MPI_Allreduce` promises none of this: the library
 //! chooses the order of additions by length and number of ranks, and it has no half precision.
 //!
-//! Before every operation each pair of ranks exchanges letters ([`mail`]) with a header. A short
-//! operation is one round of messages, and the letters contain the beginning of its data. Long sums
+//! Before every operation each pair of ranks exchanges header messages ([`headers`]) with a header. A short
+//! operation is one round of messages, and the header messages contain the beginning of its data. Long sums
 //! and broadcasts are cut into pieces, which pass through the ranks that own them ([`pipeline`]).
 //! In an all-reduce of `n` bytes each of N ranks sends and receives `2 (N-1)/N · n` bytes, the
-//! minimum. A rank that fails sends the cause to the other ranks ([`news`]).
+//! minimum. A rank that fails sends the cause to the other ranks ([`failures`]).
 //!
 //! All groups share one MPI communicator. A message's tag names its group ([`raw::MpiGroup`]).
 //!
@@ -28,12 +28,12 @@
 //! not for thousands.
 
 mod collectives;
+mod failures;
+mod headers;
 mod job;
 mod leave;
 mod life;
-mod mail;
 mod messages;
-mod news;
 mod pace;
 mod pipeline;
 mod raw;
@@ -46,12 +46,12 @@ use std::time::{Duration, Instant};
 use mpi::Threading;
 use mpi::environment::Universe;
 
-use self::job::Job;
-use self::mail::{Peer, Words};
-use self::messages::{GroupMessages, MessageGroup};
-use self::news::LOOK_AFTER;
+use self::failures::LOOK_AFTER;
+use self::headers::{Peer, Words};
+use self::job::MpiJob;
+use self::messages::{MessageGroup, MpiMessages};
 use self::pace::Pace;
-use self::raw::{Batch, MpiGroup};
+use self::raw::{MpiGroup, RequestBatch};
 use super::collective::Header;
 use super::failures::Failure;
 use super::messages::Messages;
@@ -112,8 +112,8 @@ fn join(
         return Err(Error::Launch { what });
     }
     let any_thread = threading >= Threading::Serialized;
-    let job = Arc::new(Job::new(&group, rank, host, failure)?);
-    let abort = Arc::new(life::Aborter(Arc::clone(&job.news)));
+    let job = Arc::new(MpiJob::new(&group, rank, host, failure)?);
+    let abort = Arc::new(life::Aborter(Arc::clone(&job.failures)));
     let mut transport = Mpi::new(job, group, rank, any_thread, deadline)?;
     transport.universe = Some(universe);
     Ok(Connected { transport, rank, world_size, deadline, abort })
@@ -123,7 +123,7 @@ fn join(
 struct Mpi {
     /// Only the world's transport has one, until MPI is finalised. A drop would finalise MPI.
     universe: Option<ManuallyDrop<Universe>>,
-    job: Arc<Job>,
+    job: Arc<MpiJob>,
     group: MpiGroup,
     rank: usize,
     any_thread: bool,
@@ -154,7 +154,7 @@ impl Transport for Mpi {
 
     fn messages(&self) -> Arc<dyn Messages> {
         let (all, group) = (Arc::clone(&self.job.messages), Arc::clone(&self.messages));
-        Arc::new(GroupMessages { all, group })
+        Arc::new(MpiMessages { all, group })
     }
 
     fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
@@ -173,11 +173,11 @@ impl Transport for Mpi {
 
     fn progress(&mut self) -> bool {
         life::abort_if_asked();
-        self.job.news.tell();
+        self.job.failures.tell();
         if self.messages.awaits() {
             self.note_farewells();
             // A failure is stored: the waiting thread, or the next operation, returns it.
-            drop(self.job.news.look());
+            drop(self.job.failures.look());
         }
         self.job.messages.progress()
     }
@@ -185,7 +185,7 @@ impl Transport for Mpi {
     fn leave(&mut self) {
         if let Err(error) = self.say_goodbye() {
             tracing::error!("leaving a group: {error}");
-            self.job.news.fail();
+            self.job.failures.fail();
         }
     }
 
@@ -196,7 +196,7 @@ impl Transport for Mpi {
 
 impl Mpi {
     fn new(
-        job: Arc<Job>,
+        job: Arc<MpiJob>,
         group: MpiGroup,
         rank: usize,
         any_thread: bool,
@@ -255,16 +255,16 @@ impl Mpi {
         }
     }
 
-    /// Looks for news if this rank has run no operation of this group for half of the deadline. The other ranks
-    /// may have sent their letters for the next operation, and have given up at their deadline since. Then this
-    /// rank must not take these letters for a success. Two looks cost a training step more than a tenth of a
+    /// Looks for failures if this rank has run no operation of this group for half of the deadline. The other ranks
+    /// may have sent their header messages for the next operation, and have given up at their deadline since. Then this
+    /// rank must not take these header messages for a success. Two looks cost a training step more than a tenth of a
     /// millisecond, so a forward pass is no rest.
     fn look_after_a_rest(&self) -> Result<()> {
         if self.last.elapsed() <= self.deadline / 2 {
             return Ok(());
         }
         // A probe finds what the library has taken in, and takes in more only after that.
-        (0..2).try_for_each(|_| self.job.news.look())
+        (0..2).try_for_each(|_| self.job.failures.look())
     }
 
     fn world_size(&self) -> usize {
@@ -276,7 +276,7 @@ impl Mpi {
         (0..self.group.ranks.len()).filter(move |&other| other != rank)
     }
 
-    /// Sends a letter after the previous one to the same rank, and does not wait for its arrival.
+    /// Sends a header message after the previous one to the same rank, and does not wait for its arrival.
     fn tell(
         &mut self,
         to: usize,
@@ -292,7 +292,7 @@ impl Mpi {
     }
 
     /// Waits until all requests of `batch` are complete. Returns its memory.
-    fn wait_for(&mut self, mut batch: Batch, header: Header) -> Result<[Payload; 2]> {
+    fn wait_for(&mut self, mut batch: RequestBatch, header: Header) -> Result<[Payload; 2]> {
         let mut wait = Wait::begin();
         loop {
             if let Some(memory) = batch.poll()? {
@@ -313,7 +313,7 @@ impl Mpi {
         self.progress();
         let waited = wait.pause(&mut self.load);
         if waited > LOOK_AFTER {
-            self.job.news.look()?;
+            self.job.failures.look()?;
         }
         if waited <= self.deadline {
             return Ok(());

@@ -12,7 +12,7 @@ use candelabrum_memory::reduce::reduce_onto;
 
 use super::Mpi;
 use super::pace::Pace;
-use super::raw::{Batch, Kind, Tag};
+use super::raw::{RequestBatch, RequestKind, Tag};
 use crate::Result;
 use crate::comm::collective::Header;
 use crate::comm::wait::Wait;
@@ -38,16 +38,16 @@ struct Pipeline {
     /// The bytes that each rank owns.
     parts: Vec<Range<usize>>,
     /// By rank.
-    with: Vec<Progress>,
+    with: Vec<PieceProgress>,
     /// The number of pieces of this rank's own part whose results have been sent.
     reduced: usize,
     /// The numbers, and memory for the pieces that come up.
-    batch: Batch,
+    batch: RequestBatch,
 }
 
 /// The progress between this rank and another one, in pieces.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct PieceProgress {
     /// This and the next two count pieces of the other rank's part.
     sent_up: usize,
     awaited_down: usize,
@@ -76,8 +76,8 @@ impl Mpi {
             None => Payload::empty(),
         };
         self.call(header, &[], |_| 0..0)?;
-        let (element, with) = (header.element, vec![Progress::default(); n]);
-        let batch = Batch::new(&self.group, [buffer, scratch]);
+        let (element, with) = (header.element, vec![PieceProgress::default(); n]);
+        let batch = RequestBatch::new(&self.group, [buffer, scratch]);
         let mut pipeline = Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
         // Pieces do not wait for the headers: ranks that disagree fail before they use a piece.
         let (mut agreed, mut wait) = (false, Wait::begin());
@@ -114,7 +114,7 @@ impl Mpi {
 impl Pipeline {
     /// Starts the due sends and receives with one other rank. Returns whether a piece has arrived.
     fn pass(&mut self, other: usize) -> Result<bool> {
-        let kind = |tag, receives| Kind { tag, peer: other, receives };
+        let kind = |tag, receives| RequestKind { tag, peer: other, receives };
         let (own, window) = (self.own, self.pace.window);
         let mut at = self.with[other];
         let before = at.got_up + at.got_down;
@@ -170,7 +170,7 @@ impl Pipeline {
                 reduce_onto(self.element, op, own, sum, &others);
             }
             for &other in &others {
-                let kind = Kind { tag: Tag::Down, peer: other, receives: false };
+                let kind = RequestKind { tag: Tag::Down, peer: other, receives: false };
                 // Removes one complete send for every new one.
                 self.batch.complete_first(kind)?;
                 self.batch.start(kind, 0, self.down(own, other, k))?;
@@ -182,7 +182,7 @@ impl Pipeline {
 
     /// Whether all pieces have been received and all results have been sent.
     fn is_done(&self) -> bool {
-        let has_come = |(other, at): (usize, &Progress)| {
+        let has_come = |(other, at): (usize, &PieceProgress)| {
             other == self.own || at.got_down == self.pieces(other)
         };
         self.reduced == self.pieces(self.own) && self.with.iter().enumerate().all(has_come)

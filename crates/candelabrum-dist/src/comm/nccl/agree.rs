@@ -22,7 +22,7 @@ impl Nccl {
     /// on the host.
     pub(super) fn agree(&mut self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
         if let Some(expected) = self.list.take() {
-            self.job.news.check().map_err(|error| in_operation(error, &header))?;
+            self.job.failures.check().map_err(|error| in_operation(error, &header))?;
             if !on_device || header != expected {
                 return Err(self.not_announced(header, on_device, expected));
             }
@@ -64,7 +64,7 @@ impl Nccl {
         }
         let error = Error::NotAnnounced { rank: self.ranks[self.rank], what, expected };
         if header.refused.is_none() {
-            self.job.news.tell(&error);
+            self.job.failures.tell(&error);
         }
         error
     }
@@ -73,11 +73,11 @@ impl Nccl {
     /// the other ranks know is not reported again.
     pub(super) fn leave_list(&mut self) {
         let Some(expected) = self.list.take() else { return };
-        let news = &self.job.news;
-        if news.check().is_ok() {
+        let failures = &self.job.failures;
+        if failures.check().is_ok() {
             let (what, expected) = ("leaves the group".to_owned(), expected.to_string());
             let leaves = Error::NotAnnounced { rank: self.ranks[self.rank], what, expected };
-            news.tell(&news.returned().unwrap_or(leaves));
+            failures.tell(&failures.returned().unwrap_or(leaves));
         }
     }
 }

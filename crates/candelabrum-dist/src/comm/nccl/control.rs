@@ -1,9 +1,8 @@
-//! The communicator beside NCCL's: headers, short operations on host memory, messages, and news of
-//! failures.
+//! The communicator beside NCCL's: headers, short operations on host memory, messages, and failures.
 //!
 //! Each of NCCL's groups has a group of the control of its own. A rank that leaves NCCL's group
 //! leaves that group at once, so a rank that still waits for it there gets the error that it has
-//! finished. The world of the control lives longer, because it carries the news of failures until
+//! finished. The world of the control lives longer, because it carries the failures until
 //! NCCL's communicators have ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +15,13 @@ use super::memory::to_device;
 use crate::comm::collective::Header;
 use crate::comm::failures::{Abort, Failure};
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
+use crate::comm::work::Work;
 use crate::comm::{Collective, Group, Payload, Pending};
 use crate::{Error, Result};
 
-/// The news of a rank's world. A clone is cheap.
+/// The failures in a rank's world. A clone is cheap.
 #[derive(Clone)]
-pub(super) struct News {
+pub(super) struct NcclFailures {
     world: Group,
     /// This rank's first failure, which its program gets as an error.
     failure: Failure,
@@ -32,7 +31,7 @@ pub(super) struct News {
     device: Arc<OnceLock<Error>>,
 }
 
-impl News {
+impl NcclFailures {
     pub(super) fn new(world: Group, failure: Failure) -> Self {
         Self { world, failure, reported: Arc::default(), device: Arc::default() }
     }
@@ -72,7 +71,7 @@ impl News {
     }
 }
 
-impl Abort for News {
+impl Abort for NcclFailures {
     fn abort(&self, message: &str) {
         self.reported.store(true, Ordering::SeqCst);
         self.world.abort(message);
@@ -90,14 +89,14 @@ impl Abort for News {
 
 /// The control's group of the ranks of one of NCCL's groups. A clone is cheap.
 #[derive(Clone)]
-pub(super) struct Control {
+pub(super) struct ControlGroup {
     /// `None` after this rank has left the group.
     group: Arc<Mutex<Option<Group>>>,
     /// This process's number in the world.
     rank: usize,
 }
 
-impl Control {
+impl ControlGroup {
     pub(super) fn new(group: Group) -> Self {
         let rank = group.ranks().get(group.rank()).copied().unwrap_or_default();
         Self { group: Arc::new(Mutex::new(Some(group))), rank }
@@ -134,12 +133,12 @@ pub(super) fn in_operation(mut error: Error, operation: &dyn ToString) -> Error 
 
 /// Sends messages over the control, through host memory.
 pub(super) struct OverControl {
-    pub(super) control: Control,
+    pub(super) control: ControlGroup,
     pub(super) device: Device,
 }
 
 impl Messages for OverControl {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let (op, on_device) = (header.op, payload.is_on_device());
         let started = self.control.run(&header, |group| {
             let payload = if on_device { payload.to_host()?.into() } else { payload };
@@ -147,23 +146,23 @@ impl Messages for OverControl {
         });
         let inner = match started {
             Ok(inner) => inner,
-            Err(error) => return Pending::ready(Err(error)),
+            Err(error) => return Box::new(Err(error)),
         };
         let receives = !matches!(op, Collective::Send { .. });
         let device = (on_device && receives).then(|| self.device.clone());
-        Pending::new(Message { inner, header, device })
+        Box::new(ControlMessage { inner, header, device })
     }
 }
 
 /// A message of the control.
-struct Message {
+struct ControlMessage {
     inner: Pending,
     header: Header,
     /// The device to which the received numbers are copied, if they were asked for there.
     device: Option<Device>,
 }
 
-impl Started for Message {
+impl Work for ControlMessage {
     fn is_complete(&mut self) -> bool {
         self.inner.is_complete()
     }

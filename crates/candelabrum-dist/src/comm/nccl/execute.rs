@@ -9,15 +9,15 @@ use cudarc::driver::CudaSlice;
 
 use super::Nccl;
 use super::control::in_operation;
-use super::flight::{Flight, Gives, Held, OnDevice, lost};
+use super::flight::{Flight, Gives, Held, NcclWork, lost};
 use super::memory::{allocate, download, take, to_device, upload};
-use super::plan::{Outcome, Participant, Plan};
+use super::plan::{Participant, Plan, PlanResult};
 use crate::Result;
 use crate::comm::collective::Header;
-use crate::comm::membership::Context;
+use crate::comm::group_info::OpContext;
 use crate::comm::ready::Ready;
-use crate::comm::transport::Progress;
-use crate::comm::{Collective, Payload, Pending, ReduceOp};
+use crate::comm::work::Work;
+use crate::comm::{Collective, Payload, ReduceOp};
 
 /// Operations on fewer bytes of the host use the control.
 const SHORT: usize = 64 * 1024;
@@ -29,20 +29,20 @@ impl Nccl {
         &mut self,
         header: Header,
         payload: Payload,
-        context: Option<&Arc<Context>>,
-    ) -> Result<Progress> {
-        self.job.news.check_device()?;
+        context: Option<&Arc<OpContext>>,
+    ) -> Result<Box<dyn Work>> {
+        self.job.failures.check_device()?;
         let (headers, all_on_host) = self.agree(header, payload.is_on_device())?;
         let longest = headers.iter().map(|header| header.len * header.element.size()).max();
         if header.op != Collective::Barrier && all_on_host && longest < Some(SHORT) {
             let result = self.control.run(&header, |group| group.run(header.op, payload));
-            return result.map(Progress::Complete);
+            return result.map(complete);
         }
         let size = header.element.size();
         let mut table = Vec::new();
         let mut parts = None;
         match header.op {
-            Collective::Barrier => return Ok(Progress::Complete(payload)),
+            Collective::Barrier => return Ok(complete(payload)),
             Collective::AllGatherV => {
                 parts = Some(headers.iter().map(|header| header.len).collect::<Vec<usize>>());
             }
@@ -56,7 +56,7 @@ impl Nccl {
         if payload.is_on_device() {
             self.on_device(header, &plan, payload, parts, context)
         } else {
-            self.on_host(header, &plan, payload, parts).map(Progress::Complete)
+            self.on_host(header, &plan, payload, parts).map(complete)
         }
     }
 
@@ -77,35 +77,35 @@ impl Nccl {
         plan: &Plan,
         mut payload: Payload,
         parts: Option<Vec<usize>>,
-        context: Option<&Arc<Context>>,
-    ) -> Result<Progress> {
+        context: Option<&Arc<OpContext>>,
+    ) -> Result<Box<dyn Work>> {
         let Header { element, .. } = header;
         let ready = payload.ready.take();
         let output = match plan.output {
-            0 if matches!(plan.result, Outcome::Input | Outcome::Nothing) => None,
+            0 if matches!(plan.result, PlanResult::Input | PlanResult::Nothing) => None,
             // In the stream of the numbers, where the program uses the result.
             bytes => Some(allocate(&self.job.device.cuda_stream(), bytes)?),
         };
         let gives = match plan.result {
-            Outcome::Nothing => Gives::Nothing,
-            Outcome::Input => Gives::Input,
-            Outcome::Output | Outcome::Reduced { .. } => {
+            PlanResult::Nothing => Gives::Nothing,
+            PlanResult::Input => Gives::Input,
+            PlanResult::Output | PlanResult::Reduced { .. } => {
                 Gives::Output { len: plan.output / element.size(), parts }
             }
         };
         let mut held = Held { payload: Some(payload), input: None, output };
         if moves_nothing(header, plan) {
-            return gives.take(&mut held, element).map(Progress::Complete);
+            return gives.take(&mut held, element).map(complete);
         }
         let flight = self.launch(header, plan, held, ready.as_ref(), context)?;
-        if let Outcome::Reduced { op, start, end } = plan.result {
+        if let PlanResult::Reduced { op, start, end } = plan.result {
             flight.wait().map_err(|error| in_operation(error, &header))?;
             let all = flight.output()?;
             let result = self.reduced(header, &all, op, start..end)?;
             let device = Device::Cuda(self.job.device.clone());
-            return to_device(&device, &result).map(Progress::Complete);
+            return to_device(&device, &result).map(complete);
         }
-        Ok(Progress::Underway(Pending::new(OnDevice { flight, gives })))
+        Ok(Box::new(NcclWork { flight, gives }))
     }
 
     /// Numbers of the host, which are copied through memory on the device.
@@ -130,17 +130,19 @@ impl Nccl {
             (input, output) = flight.staging()?;
         }
         let result = match plan.result {
-            Outcome::Nothing => Payload::zeros(element, 0),
-            Outcome::Input => {
+            PlanResult::Nothing => Payload::zeros(element, 0),
+            PlanResult::Input => {
                 download(&stream, &input, payload.bytes_mut())?;
                 payload
             }
-            Outcome::Output => {
+            PlanResult::Output => {
                 let mut result = Payload::zeros(element, plan.output / element.size());
                 download(&stream, &output, result.bytes_mut())?;
                 result
             }
-            Outcome::Reduced { op, start, end } => self.reduced(header, &output, op, start..end)?,
+            PlanResult::Reduced { op, start, end } => {
+                self.reduced(header, &output, op, start..end)?
+            }
         };
         (self.input, self.output) = (Some(input), Some(output));
         match parts {
@@ -156,11 +158,11 @@ impl Nccl {
         plan: &Plan,
         mut held: Held,
         ready: Option<&Ready>,
-        context: Option<&Arc<Context>>,
+        context: Option<&Arc<OpContext>>,
     ) -> Result<Arc<Flight>> {
         let comm = Arc::clone(self.comm()?);
-        let news = self.job.news.clone();
-        let guard = || news.check();
+        let failures = self.job.failures.clone();
+        let guard = || failures.check();
         let (input, output) = held.operands().ok_or_else(lost)?;
         let input = (input, ready.map(|Ready(event)| event));
         let launched = comm.launch(header.element, &plan.calls, input, output, &guard);
@@ -175,7 +177,7 @@ impl Nccl {
             }
         };
         let (context, held) = (context.map(Arc::clone), held.into());
-        let flight = Arc::new(Flight { comm, news, header, context, points, held });
+        let flight = Arc::new(Flight { comm, failures, header, context, points, held });
         self.job.watch.add(Arc::clone(&flight));
         Ok(flight)
     }
@@ -200,6 +202,10 @@ impl Nccl {
         }
         Ok(result)
     }
+}
+
+fn complete(result: Payload) -> Box<dyn Work> {
+    Box::new(Ok(result))
 }
 
 /// Whether no number moves. If this is true, it is true on all ranks, because they agree on the

@@ -1,7 +1,7 @@
 //! An operation that the device carries out.
 //!
 //! **Invariant** The memory of the operation belongs to its [`Flight`], or its program has it after
-//! the memory's own stream was told to wait for the operation. The [`Watch`](super::watch::Watch)
+//! the memory's own stream was told to wait for the operation. The [`DeviceWatch`](super::watch::DeviceWatch)
 //! keeps the flight until the device has passed the end of the operation. So the memory is given
 //! back only after that, whatever the program does with its part.
 
@@ -12,12 +12,12 @@ use candelabrum_memory::cuda::cuda_error;
 use cudarc::driver::{CudaEvent, CudaSlice};
 use parking_lot::Mutex;
 
-use super::control::News;
+use super::control::NcclFailures;
 use super::memory::{self, payload_of, slice_of};
 use super::raw::{Launched, NcclComm};
 use crate::comm::collective::Header;
-use crate::comm::membership::Context;
-use crate::comm::pending::Started;
+use crate::comm::group_info::OpContext;
+use crate::comm::work::Work;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 
@@ -56,10 +56,10 @@ pub(super) enum Gives {
 /// An operation under way.
 pub(super) struct Flight {
     pub(super) comm: Arc<NcclComm>,
-    pub(super) news: News,
+    pub(super) failures: NcclFailures,
     pub(super) header: Header,
     /// The words for an error, if nobody waits in the operation who has them.
-    pub(super) context: Option<Arc<Context>>,
+    pub(super) context: Option<Arc<OpContext>>,
     pub(super) points: Launched,
     pub(super) held: Mutex<Held>,
 }
@@ -81,7 +81,7 @@ impl Flight {
     /// failure comes after the question for the end.
     fn is_complete(&self) -> Result<bool> {
         let passed = self.has_passed();
-        self.news.check_device()?;
+        self.failures.check_device()?;
         passed
     }
 
@@ -135,12 +135,12 @@ fn has_passed(event: &CudaEvent) -> Result<bool> {
 }
 
 /// The pending result of a flight.
-pub(super) struct OnDevice {
+pub(super) struct NcclWork {
     pub(super) flight: Arc<Flight>,
     pub(super) gives: Gives,
 }
 
-impl Started for OnDevice {
+impl Work for NcclWork {
     fn is_complete(&mut self) -> bool {
         self.flight.is_complete().unwrap_or(true)
     }
@@ -153,7 +153,7 @@ impl Started for OnDevice {
 
     fn wait_on_stream(self: Box<Self>) -> Result<Payload> {
         let Self { flight, gives } = *self;
-        flight.news.check_device()?;
+        flight.failures.check_device()?;
         let mut result = gives.take(&mut flight.held.lock(), flight.header.element)?;
         memory::wait_for(&mut result, &flight.points.done)?;
         Ok(result)

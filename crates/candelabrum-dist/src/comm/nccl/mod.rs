@@ -3,7 +3,7 @@
 //! NCCL only moves numbers. It hangs if ranks call different operations, or if a rank dies.
 //! Therefore this backend uses a second communicator, the *control*: the local backend on one host,
 //! MPI if an MPI launcher started the ranks, otherwise TCP. The control carries the id by which
-//! NCCL's ranks find each other, the headers before operations, messages, and news of failures.
+//! NCCL's ranks find each other, the headers before operations, messages, and failures.
 //!
 //! | idea | file |
 //! |---|---|
@@ -21,7 +21,7 @@
 //! its numbers had when the operation was started, and does not wait for later work. The thread that
 //! begins the operation waits for the other ranks' headers, unless the ranks have agreed on an
 //! announced list of operations. It does not wait for the device, so several operations are under
-//! way at a time. [`Pending::wait`] waits on the host. [`Pending::wait_on_stream`] makes the stream
+//! way at a time. [`Pending::wait`](super::Pending::wait) waits on the host. `Pending::wait_on_stream` makes the stream
 //! of the numbers wait instead.
 //!
 //! A thread of its own, the watch, looks for failures and the deadline while the device works. On
@@ -50,7 +50,7 @@
 //!   two ranks that both send first would wait for each other without end. Here a send is complete
 //!   at once, and a receive can accept a message from any rank, which NCCL does not support.
 //! - The exchange of headers is already a barrier. An announced operation has none, so a rank may
-//!   begin it, and return from [`Pending::wait_on_stream`], before another rank has started it. A
+//!   begin it, and return from `Pending::wait_on_stream`, before another rank has started it. A
 //!   deadline that passes in such an operation does not name the rank that is late.
 //! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
 //!   prints the failure and exits with status 1.
@@ -75,17 +75,18 @@ use candle_core::{CudaDevice, Device};
 use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
-use self::control::{Control, News, OverControl, in_operation};
+use self::control::{ControlGroup, NcclFailures, OverControl, in_operation};
 use self::list::List;
 use self::raw::{ID_BYTES, NcclComm};
-use self::watch::Watch;
+use self::watch::DeviceWatch;
 use super::collective::Header;
 use super::failures::Failure;
-use super::membership::Context;
+use super::group_info::OpContext;
 use super::messages::Messages;
 use super::threaded::{Connected, Threaded};
-use super::transport::{Progress, Transport};
-use super::{Communicator, Group, Payload, Pending};
+use super::transport::Transport;
+use super::work::Work;
+use super::{Communicator, Group, Payload};
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
@@ -105,21 +106,21 @@ pub(crate) fn connect(
     control.leave_reports_to_the_caller();
     let connect = move |failure: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
-        let news = News::new(Arc::clone(&control), failure.clone());
-        let transport = Nccl::connect(&control, news.clone(), device, deadline)
-            .inspect_err(|error| news.tell(error))?;
-        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(news) })
+        let failures = NcclFailures::new(Arc::clone(&control), failure.clone());
+        let transport = Nccl::connect(&control, failures.clone(), device, deadline)
+            .inspect_err(|error| failures.tell(error))?;
+        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(failures) })
     };
     Ok(Arc::new(Threaded::start(connect)?))
 }
 
 /// The state that all groups of a rank share.
-struct Job {
-    news: News,
+struct NcclJob {
+    failures: NcclFailures,
     device: CudaDevice,
     /// NCCL's stream. candle's own stream runs in parallel.
     stream: Arc<CudaStream>,
-    watch: Watch,
+    watch: DeviceWatch,
     /// Communicators of the world and of its groups that were left. They are ended when all ranks
     /// have left.
     left: Mutex<Vec<Arc<NcclComm>>>,
@@ -127,8 +128,8 @@ struct Job {
 
 /// A group's ranks over NCCL.
 struct Nccl {
-    job: Arc<Job>,
-    control: Control,
+    job: Arc<NcclJob>,
+    control: ControlGroup,
     /// `None` after the group has been left.
     comm: Option<Arc<NcclComm>>,
     /// Device memory for numbers of the host, which is reused.
@@ -141,7 +142,12 @@ struct Nccl {
 }
 
 impl Nccl {
-    fn connect(world: &Group, news: News, device: CudaDevice, deadline: Duration) -> Result<Self> {
+    fn connect(
+        world: &Group,
+        failures: NcclFailures,
+        device: CudaDevice,
+        deadline: Duration,
+    ) -> Result<Self> {
         let joining = |error| in_operation(error, &"joining NCCL's ranks");
         let (rank, world_size) = (world.rank(), world.world_size());
         let stream = device.cuda_stream().context().new_stream();
@@ -153,17 +159,17 @@ impl Nccl {
         world.broadcast(&mut id, 0).map_err(joining)?;
         let lost = || Error::Protocol { what: "a group without its member".to_owned() };
         let group = world.split(Some(0), 0).map_err(joining)?.ok_or_else(lost)?;
-        let guard = || news.check();
+        let guard = || failures.check();
         let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard);
         let comm = comm.map_err(joining)?;
-        let watch = Watch::start(news.clone(), rank, deadline)?;
-        let job = Job { news, device, stream, watch, left: Mutex::default() };
+        let watch = DeviceWatch::start(failures.clone(), rank, deadline)?;
+        let job = NcclJob { failures, device, stream, watch, left: Mutex::default() };
         Ok(Self::new(Arc::new(job), group, comm))
     }
 
-    fn new(job: Arc<Job>, group: Group, comm: NcclComm) -> Self {
+    fn new(job: Arc<NcclJob>, group: Group, comm: NcclComm) -> Self {
         let (rank, ranks) = (group.rank(), group.ranks().to_vec());
-        let (control, comm) = (Control::new(group), Some(Arc::new(comm)));
+        let (control, comm) = (ControlGroup::new(group), Some(Arc::new(comm)));
         Self { job, control, comm, input: None, output: None, rank, ranks, list: List::default() }
     }
 
@@ -177,7 +183,7 @@ impl Nccl {
         result.inspect_err(|error| {
             use candelabrum_memory::Error::Cuda;
             if matches!(error, Error::Nccl { .. } | Error::Memory(Cuda { .. })) {
-                self.job.news.tell(error);
+                self.job.failures.tell(error);
             }
         })
     }
@@ -185,12 +191,12 @@ impl Nccl {
     /// Ends NCCL's communicators. The end of each waits for all of its ranks, and each rank may have
     /// left its groups in another order, so all are begun before one is waited for.
     fn end(&self) -> Result<()> {
-        let Job { news, watch, left, .. } = &*self.job;
+        let NcclJob { failures, watch, left, .. } = &*self.job;
         watch.drain()?;
         let left = left.lock();
         let begun = left.iter().try_for_each(|comm| comm.begin_end());
         let ended =
-            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| news.check())));
+            begun.and_then(|()| left.iter().try_for_each(|comm| comm.end(&|| failures.check())));
         ended.map_err(|error| in_operation(error, &"leaving the job"))
     }
 }
@@ -224,13 +230,10 @@ impl Transport for Nccl {
         &mut self,
         header: Header,
         payload: Payload,
-        context: &Arc<Context>,
-    ) -> Result<Pending> {
+        context: &Arc<OpContext>,
+    ) -> Result<Box<dyn Work>> {
         let result = self.collective(header, payload, Some(context));
-        Ok(match self.report(result)? {
-            Progress::Complete(result) => Pending::ready(Ok(result)),
-            Progress::Underway(pending) => pending,
-        })
+        self.report(result)
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {
@@ -238,7 +241,7 @@ impl Transport for Nccl {
         let place = members.and_then(|members| Some((*members.first()?, position(members)?)));
         let (colour, key) = (place.map(|(first, _)| first as u64), place.map_or(0, |p| p.1 as i64));
         let group = self.control.run(&"split", |group| group.split(colour, key))?;
-        let guard = || self.job.news.check();
+        let guard = || self.job.failures.check();
         let comm = self.comm()?.split(place, &guard);
         let comm = self.report(comm.map_err(|error| in_operation(error, &"split")))?;
         let (Some(group), Some(comm)) = (group, comm) else { return Ok(None) };
@@ -255,11 +258,11 @@ impl Transport for Nccl {
     /// A failure of another rank ends this process with an error, because the program has no later
     /// operation that could return it.
     fn finish(&mut self) {
-        if self.job.news.is_known_to_the_program() {
+        if self.job.failures.is_known_to_the_program() {
             return;
         }
         let Err(error) = self.end() else { return };
-        self.job.news.tell(&error);
+        self.job.failures.tell(&error);
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.
         let _ = std::io::stderr().write_all(line.as_bytes());

@@ -20,12 +20,12 @@ pub(super) struct Plan {
     pub(super) uploads: bool,
     /// The size of the output memory in bytes.
     pub(super) output: usize,
-    pub(super) result: Outcome,
+    pub(super) result: PlanResult,
 }
 
 /// The place of this rank's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum PlanResult {
     /// The input memory.
     Input,
     /// The output memory.
@@ -58,24 +58,24 @@ impl Participant<'_> {
                 Ok(gathered(whole, n, op, 0..whole))
             }
             Collective::AllReduce(op) => {
-                Ok(in_place(Call::AllReduce { values: input(0..whole), op }, Outcome::Input))
+                Ok(in_place(Call::AllReduce { values: input(0..whole), op }, PlanResult::Input))
             }
             Collective::Reduce { op, root } if loses_nan(op, header) => {
                 let plan = gathered(whole, n, op, 0..whole);
-                let result = if rank == root { plan.result } else { Outcome::Nothing };
+                let result = if rank == root { plan.result } else { PlanResult::Nothing };
                 Ok(Plan { result, ..plan })
             }
             Collective::Reduce { op, root } => {
-                let result = if rank == root { Outcome::Input } else { Outcome::Nothing };
+                let result = if rank == root { PlanResult::Input } else { PlanResult::Nothing };
                 Ok(in_place(Call::Reduce { values: input(0..whole), op, root }, result))
             }
             Collective::Broadcast { root } => {
                 let call = Call::Broadcast { values: input(0..whole), root };
-                Ok(Plan { uploads: rank == root, ..in_place(call, Outcome::Input) })
+                Ok(Plan { uploads: rank == root, ..in_place(call, PlanResult::Input) })
             }
             Collective::AllGather => {
                 let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
-                Ok(moved(vec![call], whole * n, Outcome::Output))
+                Ok(moved(vec![call], whole * n, PlanResult::Output))
             }
             Collective::ReduceScatter(op) if loses_nan(op, header) => {
                 Ok(gathered(whole, n, op, share))
@@ -83,13 +83,13 @@ impl Participant<'_> {
             Collective::ReduceScatter(op) => {
                 let to = output(0..share.len());
                 let call = Call::ReduceScatter { from: input(0..whole), to, op };
-                Ok(moved(vec![call], share.len(), Outcome::Output))
+                Ok(moved(vec![call], share.len(), PlanResult::Output))
             }
             Collective::Gather { root } => {
                 let incoming = if rank == root { vec![whole; n] } else { vec![0; n] };
                 let outgoing = |to: usize| if to == root { 0..whole } else { 0..0 };
                 let plan = self.exchange(outgoing, &incoming);
-                let result = if rank == root { Outcome::Output } else { Outcome::Nothing };
+                let result = if rank == root { PlanResult::Output } else { PlanResult::Nothing };
                 Ok(Plan { result, ..plan })
             }
             Collective::Scatter { root } => {
@@ -116,9 +116,12 @@ impl Participant<'_> {
                 let incoming: Vec<usize> = self.table.iter().map(|parts| parts[rank]).collect();
                 Ok(self.exchange(|to| start(to)..start(to) + own[to], &incoming))
             }
-            Collective::Barrier => {
-                Ok(Plan { calls: Vec::new(), uploads: false, output: 0, result: Outcome::Nothing })
-            }
+            Collective::Barrier => Ok(Plan {
+                calls: Vec::new(),
+                uploads: false,
+                output: 0,
+                result: PlanResult::Nothing,
+            }),
             Collective::Send { .. } | Collective::Recv { .. } | Collective::RecvAny => {
                 Err(Error::Unsupported { what: format!("{} as a collective of NCCL", header.op) })
             }
@@ -141,7 +144,7 @@ impl Participant<'_> {
             }
             at += bytes;
         }
-        moved(calls, at, Outcome::Output)
+        moved(calls, at, PlanResult::Output)
     }
 }
 
@@ -159,17 +162,17 @@ fn output(bytes: Range<usize>) -> Operand {
     Operand { side: Side::Output, bytes }
 }
 
-fn in_place(call: Call, result: Outcome) -> Plan {
+fn in_place(call: Call, result: PlanResult) -> Plan {
     Plan { calls: vec![call], uploads: true, output: 0, result }
 }
 
-fn moved(calls: Vec<Call>, output: usize, result: Outcome) -> Plan {
+fn moved(calls: Vec<Call>, output: usize, result: PlanResult) -> Plan {
     Plan { calls, uploads: true, output, result }
 }
 
 fn gathered(whole: usize, n: usize, op: ReduceOp, kept: Range<usize>) -> Plan {
     let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
-    let result = Outcome::Reduced { op, start: kept.start, end: kept.end };
+    let result = PlanResult::Reduced { op, start: kept.start, end: kept.end };
     moved(vec![call], whole * n, result)
 }
 
@@ -233,7 +236,7 @@ mod tests {
     fn a_nan_is_not_left_to_nccl() {
         let max = Collective::ReduceScatter(ReduceOp::Max);
         let plan = &plans(&headers(max, ElementType::F16, &[6, 6]), &[])[1];
-        assert_eq!(plan.result, Outcome::Reduced { op: ReduceOp::Max, start: 6, end: 12 });
+        assert_eq!(plan.result, PlanResult::Reduced { op: ReduceOp::Max, start: 6, end: 12 });
         assert_eq!(plan.output, 24);
         let whole = plans(&headers(max, ElementType::I64, &[6, 6]), &[]);
         assert!(matches!(whole[1].calls[..], [Call::ReduceScatter { .. }]));

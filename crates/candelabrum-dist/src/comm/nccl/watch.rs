@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::control::{News, in_operation};
+use super::control::{NcclFailures, in_operation};
 use super::flight::Flight;
 use super::raw::named;
 use crate::{Error, Result};
@@ -22,17 +22,17 @@ const SHORT_PAUSE: Duration = Duration::from_micros(20);
 const LONG_PAUSE: Duration = Duration::from_millis(1);
 
 /// The watch of a rank. Its drop aborts what is still under way.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
+pub(super) struct DeviceWatch {
+    shared: Arc<WatchShared>,
     /// `Some` until the drop.
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    news: News,
+struct WatchShared {
+    failures: NcclFailures,
     deadline: Duration,
     rank: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<FlightQueue>,
     /// Wakes the thread.
     given: Condvar,
     /// Wakes who waits for the end of all operations.
@@ -40,16 +40,16 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Queue {
+struct FlightQueue {
     /// In the order of NCCL's stream.
     flights: VecDeque<Arc<Flight>>,
     closed: bool,
 }
 
-impl Watch {
-    pub(super) fn start(news: News, rank: usize, deadline: Duration) -> Result<Self> {
+impl DeviceWatch {
+    pub(super) fn start(failures: NcclFailures, rank: usize, deadline: Duration) -> Result<Self> {
         let (queue, given, emptied) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { news, deadline, rank, queue, given, emptied });
+        let shared = Arc::new(WatchShared { failures, deadline, rank, queue, given, emptied });
         let watcher = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("candelabrum-nccl".to_owned())
@@ -76,11 +76,11 @@ impl Watch {
             self.shared.emptied.wait(&mut queue);
         }
         drop(queue);
-        self.shared.news.check_device()
+        self.shared.failures.check_device()
     }
 }
 
-impl Drop for Watch {
+impl Drop for DeviceWatch {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.given.notify_one();
@@ -91,12 +91,12 @@ impl Drop for Watch {
     }
 }
 
-impl Shared {
+impl WatchShared {
     fn serve(&self) {
         let mut pause = SHORT_PAUSE;
         let mut since = None;
         while let Some((flight, closed)) = self.next() {
-            let failed = self.news.check_device().is_err();
+            let failed = self.failures.check_device().is_err();
             match flight.has_passed() {
                 Ok(false) => {}
                 // After a failure of the driver there is no later answer.
@@ -144,11 +144,11 @@ impl Shared {
     /// The reason to end the operation, if there is one. `since` is the time since which it waits
     /// for other ranks.
     fn look(&self, flight: &Flight, closed: bool, since: &mut Option<Instant>) -> Result<()> {
-        self.news.check()?;
+        self.failures.check()?;
         if closed {
             return Err(Error::Stopped { rank: self.rank });
         }
-        let guard = || self.news.check();
+        let guard = || self.failures.check();
         let state = flight.comm.is_ready("an operation on the device");
         state.map_err(|error| named(error, &guard))?;
         if since.is_none() && !flight.has_begun()? {
@@ -179,8 +179,8 @@ impl Shared {
 
     /// Notes the failure, reports it and aborts all operations. Returns the last one.
     fn abort(&self, error: &Error) -> Option<Arc<Flight>> {
-        self.news.note(error);
-        self.news.tell(error);
+        self.failures.note(error);
+        self.failures.tell(error);
         let flights: Vec<Arc<Flight>> = self.queue.lock().flights.iter().cloned().collect();
         flights.iter().for_each(|flight| flight.comm.abort());
         flights.last().cloned()

@@ -8,7 +8,7 @@ use crate::comm::Payload;
 
 /// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::comm) enum Kind {
+pub(in crate::comm) enum FrameKind {
     /// A message from one rank to another.
     Message,
     /// A part of a collective.
@@ -30,7 +30,7 @@ pub(in crate::comm) enum Kind {
     Returned,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 9] = [
         Self::Message,
         Self::Part,
@@ -47,7 +47,7 @@ impl Kind {
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::comm) struct Head {
-    pub(in crate::comm) kind: Kind,
+    pub(in crate::comm) kind: FrameKind,
     /// In a message, the code of the numbers' type.
     pub(in crate::comm) element: u8,
     /// The rank in the world that the frame is from.
@@ -73,7 +73,7 @@ impl Head {
     pub(super) fn decode(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let [what, ranks, group, len]: [u64; 4] = bytemuck::cast(bytes);
         let [kind, element, ..] = what.to_le_bytes();
-        let kind = *Kind::ALL.get(usize::from(kind))?;
+        let kind = *FrameKind::ALL.get(usize::from(kind))?;
         let (from, to) = ((ranks >> 32) as usize, ranks as u32 as usize);
         Some(Self { kind, element, from, to, group, len })
     }
@@ -118,7 +118,7 @@ impl Outgoing {
 
     /// The place of the parcel that the frame announces, if it is one.
     pub(super) fn note(&self) -> Option<Note> {
-        let is_parcel = self.head.kind == Kind::Parcel;
+        let is_parcel = self.head.kind == FrameKind::Parcel;
         is_parcel.then(|| Note::decode(self.body.bytes())).flatten()
     }
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn heads_survive_the_wire_and_nonsense_is_refused() {
-        for kind in Kind::ALL {
+        for kind in FrameKind::ALL {
             let (element, group, len) = (3, u64::MAX, 1 << 40);
             let head = Head { kind, element, from: 70_000, to: 2, group, len };
             assert_eq!(Head::decode(head.encode()), Some(head));

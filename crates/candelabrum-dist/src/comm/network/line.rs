@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
-use super::frame::{Head, Kind, Outgoing};
+use super::frame::{FrameKind, Head, Outgoing};
 
 /// The longest text that a failing rank may send.
 pub(super) const LONGEST_TEXT: usize = 64 * 1024;
@@ -32,11 +32,11 @@ struct Outbox {
     frames: VecDeque<Outgoing>,
     /// Bytes of the first frame that have been written.
     written: usize,
-    state: State,
+    state: LineState,
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum State {
+enum LineState {
     #[default]
     Open,
     /// A write to the socket has failed. The frames stay until the listening thread has read the
@@ -50,15 +50,15 @@ impl Line {
         Self { socket, outbox: Mutex::default() }
     }
 
-    /// Writes the frame after earlier frames, as far as the socket accepts bytes now. News of a
+    /// Writes the frame after earlier frames, as far as the socket accepts bytes now. Peers of a
     /// failure overtakes all frames that have not been begun, and these are dropped. Returns the
     /// frame if the line is closed.
     pub(super) fn push(&self, frame: Outgoing) -> Option<Outgoing> {
         let mut outbox = self.outbox.lock();
-        if outbox.state == State::Closed {
+        if outbox.state == LineState::Closed {
             return Some(frame);
         }
-        if matches!(frame.head.kind, Kind::Failed | Kind::Died) {
+        if matches!(frame.head.kind, FrameKind::Failed | FrameKind::Died) {
             let begun = usize::from(outbox.written > 0);
             outbox.frames.truncate(begun);
         }
@@ -77,7 +77,7 @@ impl Line {
     /// Whether frames wait for the socket.
     pub(super) fn is_congested(&self) -> bool {
         let outbox = self.outbox.lock();
-        outbox.state == State::Open && !outbox.frames.is_empty()
+        outbox.state == LineState::Open && !outbox.frames.is_empty()
     }
 
     /// Closes the line. Returns the frames that have not been written.
@@ -85,19 +85,19 @@ impl Line {
         // The other end may have closed the socket already.
         let _ = shutdown(&self.socket, Shutdown::Both);
         let mut outbox = self.outbox.lock();
-        outbox.state = State::Closed;
+        outbox.state = LineState::Closed;
         std::mem::take(&mut outbox.frames)
     }
 }
 
 impl Outbox {
     fn flush(&mut self, socket: &OwnedFd) {
-        while let Some(frame) = self.frames.front().filter(|_| self.state == State::Open) {
+        while let Some(frame) = self.frames.front().filter(|_| self.state == LineState::Open) {
             match write(socket, frame, self.written) {
                 Ok(count) => self.written += count,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                Err(_) => self.state = State::Broken,
+                Err(_) => self.state = LineState::Broken,
             }
             if self.written == Head::BYTES + frame.body.bytes().len()
                 && let Some(frame) = self.frames.pop_front()
@@ -132,7 +132,7 @@ pub(super) struct Reader {
 }
 
 /// The result of a read.
-pub(super) enum Heard {
+pub(super) enum LineInput {
     Frame(Head, Vec<u8>),
     /// No more bytes have arrived, or another line has its turn.
     Later,
@@ -141,29 +141,29 @@ pub(super) enum Heard {
 }
 
 impl Reader {
-    pub(super) fn read(&mut self, socket: &OwnedFd) -> Heard {
+    pub(super) fn read(&mut self, socket: &OwnedFd) -> LineInput {
         for _ in 0..PIECES {
             match recv(socket, self.room(), RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Heard::End,
+                Ok((0, _)) => return LineInput::End,
                 Ok((count, _)) => self.got += count,
-                Err(Errno::AGAIN) => return Heard::Later,
+                Err(Errno::AGAIN) => return LineInput::Later,
                 Err(Errno::INTR) => continue,
-                Err(_) => return Heard::End,
+                Err(_) => return LineInput::End,
             }
             // A complete frame is returned at once, because no further bytes may follow that would
             // wake the reader.
             if self.got >= Head::BYTES {
                 let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
-                    return Heard::End;
+                    return LineInput::End;
                 };
                 if self.got == Head::BYTES + len {
                     self.got = 0;
-                    return Heard::Frame(head, std::mem::take(&mut self.body));
+                    return LineInput::Frame(head, std::mem::take(&mut self.body));
                 }
                 self.len = len;
             }
         }
-        Heard::Later
+        LineInput::Later
     }
 
     /// The memory for the next bytes.
@@ -182,7 +182,7 @@ impl Reader {
 /// The head with the length of its body, if this length is permitted.
 fn sensible(head: Head) -> Option<(Head, usize)> {
     let len = usize::try_from(head.len).ok()?;
-    let has_numbers = matches!(head.kind, Kind::Message | Kind::Part);
+    let has_numbers = matches!(head.kind, FrameKind::Message | FrameKind::Part);
     (has_numbers || len <= LONGEST_TEXT).then_some((head, len))
 }
 
@@ -199,7 +199,8 @@ mod tests {
         let (near, far) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
         for len in 0..3 * PIECES {
             let group = len as u64;
-            let head = Head { kind: Kind::Part, element: 0, from: 1, to: 0, group, len: group };
+            let head =
+                Head { kind: FrameKind::Part, element: 0, from: 1, to: 0, group, len: group };
             rustix::io::write(&near, &head.encode()).expect("room for a head");
             for _ in 0..len {
                 rustix::io::write(&near, &[7]).expect("room for a byte");
@@ -208,13 +209,13 @@ mod tests {
             let looks = (len + 1).div_ceil(PIECES);
             for look in 1..=looks {
                 match reader.read(&far) {
-                    Heard::Frame(found, body) => {
+                    LineInput::Frame(found, body) => {
                         assert_eq!((look, found, body.len()), (looks, head, len));
                     }
-                    Heard::Later => {
+                    LineInput::Later => {
                         assert!(look < looks, "{len} bytes: nothing after {look} looks");
                     }
-                    Heard::End => panic!("{len} bytes: an end"),
+                    LineInput::End => panic!("{len} bytes: an end"),
                 }
             }
         }

@@ -6,8 +6,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::atomic::Ordering;
 
 use super::Network;
-use super::frame::{Head, Kind, Outgoing};
-use super::line::{Heard, Line, Reader};
+use super::frame::{FrameKind, Head, Outgoing};
+use super::line::{Line, LineInput, Reader};
 use super::parcel::Note;
 use crate::Error;
 
@@ -45,14 +45,14 @@ impl Network {
     /// Reads the next frame from the line of `peer`. Returns false at the end of the line.
     fn hear(&self, peer: usize, line: &Line, reader: &mut Reader) -> bool {
         match reader.read(&line.socket) {
-            Heard::Later => return true,
-            Heard::Frame(head, body) if self.is_in_order(peer, head) => {
+            LineInput::Later => return true,
+            LineInput::Frame(head, body) if self.is_in_order(peer, head) => {
                 self.take(head, body);
                 return true;
             }
-            Heard::Frame(..) | Heard::End => {}
+            LineInput::Frame(..) | LineInput::End => {}
         }
-        let gone = self.news.lock().gone.contains(&peer);
+        let gone = self.peers.lock().gone.contains(&peer);
         if !gone && !self.leaving.load(Ordering::SeqCst) {
             self.hear_failure(peer, None);
         }
@@ -64,7 +64,7 @@ impl Network {
     /// ranks, and every rank may pass on another rank's failure.
     fn is_in_order(&self, peer: usize, head: Head) -> bool {
         let world_size = self.lines.len();
-        let may_pass_on = peer == 0 || matches!(head.kind, Kind::Failed | Kind::Died);
+        let may_pass_on = peer == 0 || matches!(head.kind, FrameKind::Failed | FrameKind::Died);
         (head.from == peer || (may_pass_on && head.from < world_size))
             && (head.to == self.rank || (self.relays && head.to < world_size))
     }
@@ -79,7 +79,7 @@ impl Network {
         let (network, Note { start, len, .. }) = (self.me.clone(), note);
         let when_read = move || {
             if let Some(network) = network.upgrade() {
-                network.send(Kind::Returned, (start, from), 0, Vec::new().into(), None);
+                network.send(FrameKind::Returned, (start, from), 0, Vec::new().into(), None);
             }
         };
         let memory = match parcels.open(note, Box::new(when_read)) {
@@ -90,8 +90,8 @@ impl Network {
             // The sender has done nothing wrong: this rank has no memory for the mapping.
             Err(error) => return self.hear_failure(self.rank, Some(error.to_string())),
         };
-        let head = Head { kind: Kind::Message, len, ..head };
-        let limit = self.news.lock().deliver(head, memory.into());
+        let head = Head { kind: FrameKind::Message, len, ..head };
+        let limit = self.peers.lock().deliver(head, memory.into());
         self.tell_limits(limit.into_iter().collect());
     }
 
@@ -101,33 +101,33 @@ impl Network {
             return self.push(Outgoing { head, body: body.into(), written: None });
         }
         match kind {
-            Kind::Message | Kind::Part => {
-                let limit = self.news.lock().deliver(head, body.into());
+            FrameKind::Message | FrameKind::Part => {
+                let limit = self.peers.lock().deliver(head, body.into());
                 self.tell_limits(limit.into_iter().collect());
             }
-            Kind::Parcel => self.take_parcel(head, &body),
-            Kind::Returned => {
+            FrameKind::Parcel => self.take_parcel(head, &body),
+            FrameKind::Returned => {
                 if let Some(parcels) = &self.parcels {
                     parcels.take_back(group);
                 }
             }
-            Kind::Window => {
+            FrameKind::Window => {
                 let mut outlets = self.outlets.lock();
                 outlets[from].limit = outlets[from].limit.max(group);
                 self.release(&mut outlets[from]);
             }
-            Kind::Left => {
-                let all_left = self.news.lock().hear_left(group, from);
+            FrameKind::Left => {
+                let all_left = self.peers.lock().hear_left(group, from);
                 self.drop_messages(group, from);
                 all_left.into_iter().for_each(|when_left| when_left());
             }
-            Kind::Goodbye => {
-                self.news.lock().gone.insert(from);
+            FrameKind::Goodbye => {
+                self.peers.lock().gone.insert(from);
             }
-            Kind::Failed => {
+            FrameKind::Failed => {
                 self.hear_failure(from, Some(String::from_utf8_lossy(&body).into_owned()));
             }
-            Kind::Died => self.hear_failure(from, None),
+            FrameKind::Died => self.hear_failure(from, None),
         }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
         let network = Network::start(0, sockets, None, false, deadline, &Failure::default());
         let network: Arc<Network> = network.expect("a thread to listen");
         let (group, why) = (9, b"out of data");
-        let (kind, len) = (Kind::Failed, why.len() as u64);
+        let (kind, len) = (FrameKind::Failed, why.len() as u64);
         let head = Head { kind, element: 0, from: 1, to: 0, group: NO_GROUP, len };
         rustix::io::write(&far_1, &head.encode()).expect("room for a head");
         rustix::io::write(&far_1, why).expect("room for a text");
@@ -178,13 +178,13 @@ mod tests {
         let mut reader = Reader::default();
         let mut next = || {
             within(deadline, || match reader.read(&far_2) {
-                Heard::Frame(head, body) => Some((head.kind, head.from, body)),
-                Heard::Later => None,
-                Heard::End => panic!("rank 0 has closed the line"),
+                LineInput::Frame(head, body) => Some((head.kind, head.from, body)),
+                LineInput::Later => None,
+                LineInput::End => panic!("rank 0 has closed the line"),
             })
         };
-        assert_eq!(next(), (Kind::Failed, 1, why.to_vec()));
-        assert_eq!(next(), (Kind::Left, 0, Vec::new()));
+        assert_eq!(next(), (FrameKind::Failed, 1, why.to_vec()));
+        assert_eq!(next(), (FrameKind::Left, 0, Vec::new()));
         network.finish();
     }
 }

@@ -7,12 +7,12 @@ use candelabrum_memory::SharedMemory;
 use oneshot::RecvTimeoutError;
 
 use super::frame::Head;
-use super::{Body, Kind, NAP, Network};
+use super::{Body, FrameKind, NAP, Network};
 use crate::comm::collective::Header;
 use crate::comm::mailbox::Posted;
 use crate::comm::messages::Messages;
-use crate::comm::pending::Started;
-use crate::comm::{Collective, Payload, Pending};
+use crate::comm::work::Work;
+use crate::comm::{Collective, Payload};
 use crate::{Error, Result};
 
 impl Network {
@@ -22,40 +22,40 @@ impl Network {
         group: u64,
         ranks: &Arc<[usize]>,
     ) -> Arc<dyn Messages> {
-        Arc::new(GroupMessages { network: Arc::clone(self), group, ranks: Arc::clone(ranks) })
+        Arc::new(NetworkMessages { network: Arc::clone(self), group, ranks: Arc::clone(ranks) })
     }
 
     /// Posts a receive for a message from rank `from`, or from any rank of the group, or for a part
     /// of a collective.
     pub(in crate::comm) fn receive(
         self: &Arc<Self>,
-        kind: Kind,
+        kind: FrameKind,
         (group, from): (u64, Option<usize>),
         ranks: &Arc<[usize]>,
         header: Header,
         payload: Payload,
-    ) -> Awaited {
+    ) -> NetworkWork {
         let (reply, answer) = oneshot::channel();
-        let any_length = kind == Kind::Part || header.op == Collective::RecvAny;
+        let any_length = kind == FrameKind::Part || header.op == Collective::RecvAny;
         let ranks_of = Arc::clone(ranks);
         let posted = Posted { from, payload, any_length, ranks: ranks_of, answer: reply };
-        let limits = self.news.lock().post(kind, group, posted);
+        let limits = self.peers.lock().post(kind, group, posted);
         self.tell_limits(limits);
         let mut peers = from.map_or_else(|| ranks.to_vec(), |from| vec![from]);
         peers.retain(|&peer| peer != self.rank);
-        Awaited { network: Arc::clone(self), group, peers, header, answer, result: None }
+        NetworkWork { network: Arc::clone(self), group, peers, header, answer, result: None }
     }
 }
 
-struct GroupMessages {
+struct NetworkMessages {
     network: Arc<Network>,
     group: u64,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
 }
 
-impl Messages for GroupMessages {
-    fn start(&self, header: Header, payload: Payload) -> Pending {
+impl Messages for NetworkMessages {
+    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
         let Self { network, group, ranks } = self;
         let from = match header.op {
             Collective::Send { to } => return self.send(header, ranks[to], payload),
@@ -63,7 +63,7 @@ impl Messages for GroupMessages {
             _ => None,
         };
         let place = (*group, from);
-        Pending::new(network.receive(Kind::Message, place, ranks, header, payload))
+        Box::new(network.receive(FrameKind::Message, place, ranks, header, payload))
     }
 
     fn alloc(&self, len: usize) -> Option<Box<dyn SharedMemory>> {
@@ -71,32 +71,32 @@ impl Messages for GroupMessages {
     }
 }
 
-impl GroupMessages {
-    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Pending {
+impl NetworkMessages {
+    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Box<dyn Work> {
         let &Self { ref network, group, .. } = self;
         let (written, answer) = oneshot::channel();
         let element = header.element.code();
         if to == network.rank {
-            let head = Head { kind: Kind::Message, element, from: to, to, group, len: 0 };
-            network.news.lock().deliver(head, payload.bytes().to_vec().into());
-            return Pending::ready(Ok(Payload::empty()));
+            let head = Head { kind: FrameKind::Message, element, from: to, to, group, len: 0 };
+            network.peers.lock().deliver(head, payload.bytes().to_vec().into());
+            return Box::new(Ok(Payload::empty()));
         }
         if let Err(error) = network.trouble(group, &[to], || header.to_string()) {
-            return Pending::ready(Err(error));
+            return Box::new(Err(error));
         }
         let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(&mut payload));
         let (kind, body) = match note {
-            Some(note) => (Kind::Parcel, note.encode().into()),
-            None => (Kind::Message, Body::Payload(payload)),
+            Some(note) => (FrameKind::Parcel, note.encode().into()),
+            None => (FrameKind::Message, Body::Payload(payload)),
         };
         network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);
-        Pending::new(Awaited { network, group, peers, header, answer, result: None })
+        Box::new(NetworkWork { network, group, peers, header, answer, result: None })
     }
 }
 
 /// An operation that waits for an action of another rank.
-pub(in crate::comm) struct Awaited {
+pub(in crate::comm) struct NetworkWork {
     network: Arc<Network>,
     group: u64,
     /// The ranks of which one must act.
@@ -107,7 +107,7 @@ pub(in crate::comm) struct Awaited {
     result: Option<Result<Payload>>,
 }
 
-impl Awaited {
+impl NetworkWork {
     /// Waits for the answer, up to a limit. After the limit the operation has failed.
     pub(in crate::comm) fn wait_within(mut self, limit: Duration) -> Result<Payload> {
         let start = Instant::now();
@@ -131,7 +131,7 @@ impl Awaited {
     }
 }
 
-impl Started for Awaited {
+impl Work for NetworkWork {
     fn is_complete(&mut self) -> bool {
         self.result.is_some() || self.answer.has_message() || self.answer.is_closed()
     }
@@ -157,7 +157,7 @@ impl Started for Awaited {
                     Err(error) => error,
                 },
             };
-            // The messages that a rank sent before it left have arrived before the news that it
+            // The messages that a rank sent before it left have arrived before the frame that says that it
             // left.
             self.result = Some(self.answer.try_recv().unwrap_or(Err(error)));
         }

@@ -10,19 +10,19 @@
 //! dies sends nothing, so its death is detected by the end of its stream. Every rank passes on the
 //! first failure of which it hears.
 //!
-//! **Invariant** No thread blocks in a socket. A thread that waits for an answer checks the news
+//! **Invariant** No thread blocks in a socket. A thread that waits for an answer checks the peers
 //! and its deadline meanwhile. A partly written frame stays with its line until the line is closed,
 //! so the bytes of another frame never take its place.
 //!
-//! **Invariant** A receiver stores at most [`news::WINDOW`] bytes of a sender's messages that it
+//! **Invariant** A receiver stores at most [`peers::WINDOW`] bytes of a sender's messages that it
 //! has not asked for, and one message more. Waiting messages do not delay frames of other kinds.
 
 mod frame;
 mod line;
 mod listen;
 mod messages;
-mod news;
 mod parcel;
+mod peers;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -36,17 +36,17 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::frame::{Head, Outgoing};
 use self::line::{LONGEST_TEXT, Line};
-use self::news::{Limit, News, WINDOW};
+use self::peers::{Limit, Peers, WINDOW};
 use super::Payload;
 use super::failures::{Abort, Failure};
 use crate::{Error, Result};
 
-pub(super) use self::frame::{Body, Kind};
-pub(super) use self::messages::Awaited;
-pub(super) use self::news::WhenLeft;
+pub(super) use self::frame::{Body, FrameKind};
+pub(super) use self::messages::NetworkWork;
 pub(super) use self::parcel::{Note, Parcels, WhenRead};
+pub(super) use self::peers::WhenLeft;
 
-/// The interval at which a waiting thread checks the news.
+/// The interval at which a waiting thread checks the peers.
 const NAP: Duration = Duration::from_millis(20);
 
 /// The time in which a failed rank may still send its last frames.
@@ -71,8 +71,8 @@ pub(super) struct Network {
     lines: Vec<Option<Line>>,
     /// By receiver: the messages for which it has no room yet.
     outlets: Mutex<Vec<Outlet>>,
-    news: Mutex<News>,
-    /// Whether the news contains a failure.
+    peers: Mutex<Peers>,
+    /// Whether a failure of a peer is known.
     failed: AtomicBool,
     /// Set before this rank itself closes the lines.
     leaving: AtomicBool,
@@ -116,7 +116,7 @@ impl Network {
             own_failure: own_failure.clone(),
             lines,
             outlets: Mutex::new((0..world_size).map(outlet).collect()),
-            news: Mutex::new(News::new(rank, world_size)),
+            peers: Mutex::new(Peers::new(rank, world_size)),
             failed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             bell,
@@ -135,7 +135,7 @@ impl Network {
     /// cannot be.
     pub(super) fn send(
         &self,
-        kind: Kind,
+        kind: FrameKind,
         (group, to): (u64, usize),
         element: u8,
         body: Body,
@@ -144,7 +144,10 @@ impl Network {
         let len = body.bytes().len() as u64;
         let head = Head { kind, element, from: self.rank, to, group, len };
         let frame = Outgoing { head, body, written };
-        if !matches!(kind, Kind::Message | Kind::Parcel | Kind::Left | Kind::Goodbye) {
+        if !matches!(
+            kind,
+            FrameKind::Message | FrameKind::Parcel | FrameKind::Left | FrameKind::Goodbye
+        ) {
             return self.push(frame);
         }
         // These kinds stay in order, so the lock is held until the frame has been given to its
@@ -193,7 +196,7 @@ impl Network {
         if let (Some(parcels), Some(note)) = (&self.parcels, frame.note()) {
             parcels.take_back(note.start);
         }
-        // A parcel may be returned by a thread that has the lock of the news.
+        // A parcel may be returned by a thread that has the lock of the peers.
         if frame.written.is_none() {
             return;
         }
@@ -210,7 +213,7 @@ impl Network {
 
     fn tell_limits(&self, limits: Vec<Limit>) {
         for (to, limit) in limits {
-            self.send(Kind::Window, (limit, to), 0, Vec::new().into(), None);
+            self.send(FrameKind::Window, (limit, to), 0, Vec::new().into(), None);
         }
     }
 
@@ -223,7 +226,7 @@ impl Network {
         during: impl FnOnce() -> String,
     ) -> Result<()> {
         self.own_failure.get().map_or(Ok(()), Err)?;
-        self.news.lock().trouble(group, peers, during)
+        self.peers.lock().trouble(group, peers, during)
     }
 
     /// Whether a rank of the world has failed or died.
@@ -238,14 +241,14 @@ impl Network {
         if self.has_failure() {
             return;
         }
-        let kind = if message.is_some() { Kind::Failed } else { Kind::Died };
+        let kind = if message.is_some() { FrameKind::Failed } else { FrameKind::Died };
         self.tell_all(kind, peer, message.as_deref().unwrap_or_default());
-        self.news.lock().failure = Some(news::PeerFailure { peer, message });
+        self.peers.lock().failure = Some(peers::PeerFailure { peer, message });
         self.failed.store(true, Ordering::Release);
     }
 
     /// Reports a failure of rank `of` to all ranks to which this rank has a line.
-    fn tell_all(&self, kind: Kind, of: usize, text: &str) {
+    fn tell_all(&self, kind: FrameKind, of: usize, text: &str) {
         let text = &text.as_bytes()[..text.len().min(LONGEST_TEXT)];
         let (len, group) = (text.len() as u64, NO_GROUP);
         for to in (0..self.lines.len()).filter(|&to| to != of && self.lines[to].is_some()) {
@@ -258,9 +261,9 @@ impl Network {
     /// messages that were not asked for. `when_left` is called when all of them have left it too.
     pub(super) fn leave(&self, group: u64, ranks: &[usize], when_left: WhenLeft) {
         for &peer in ranks.iter().filter(|&&rank| rank != self.rank) {
-            self.send(Kind::Left, (group, peer), 0, Vec::new().into(), None);
+            self.send(FrameKind::Left, (group, peer), 0, Vec::new().into(), None);
         }
-        let (limits, all_left) = self.news.lock().leave(group, ranks.len() - 1, when_left);
+        let (limits, all_left) = self.peers.lock().leave(group, ranks.len() - 1, when_left);
         self.tell_limits(limits);
         all_left.into_iter().for_each(|when_left| when_left());
     }
@@ -269,13 +272,13 @@ impl Network {
     /// other ranks have gone, unless a rank has failed.
     pub(super) fn finish(&self) {
         let others = self.outlets.lock().len() - 1;
-        let all_gone = || self.news.lock().gone.len() == others;
+        let all_gone = || self.peers.lock().gone.len() == others;
         if self.relays {
             self.wait_until(self.deadline, || self.has_failed() || all_gone());
         }
         self.leaving.store(true, Ordering::SeqCst);
         for (peer, _) in self.lines.iter().enumerate().filter(|(_, line)| line.is_some()) {
-            self.send(Kind::Goodbye, (NO_GROUP, peer), 0, Vec::new().into(), None);
+            self.send(FrameKind::Goodbye, (NO_GROUP, peer), 0, Vec::new().into(), None);
         }
         let limit = if self.has_failed() { LAST_WORDS } else { self.deadline };
         self.wait_until(limit, || self.all_written());
@@ -304,12 +307,12 @@ impl Network {
 
 /// Whether a frame is a message from one rank to another.
 fn is_message(frame: &Outgoing) -> bool {
-    matches!(frame.head.kind, Kind::Message | Kind::Parcel)
+    matches!(frame.head.kind, FrameKind::Message | FrameKind::Parcel)
 }
 
 impl Abort for Network {
     fn abort(&self, message: &str) {
-        self.tell_all(Kind::Failed, self.rank, message);
+        self.tell_all(FrameKind::Failed, self.rank, message);
         self.wait_until(LAST_WORDS, || !self.lines.iter().flatten().any(Line::is_congested));
     }
 
@@ -318,6 +321,6 @@ impl Abort for Network {
     }
 
     fn failure(&self) -> Option<Error> {
-        self.news.lock().trouble(NO_GROUP, &[], || "an operation".to_owned()).err()
+        self.peers.lock().trouble(NO_GROUP, &[], || "an operation".to_owned()).err()
     }
 }

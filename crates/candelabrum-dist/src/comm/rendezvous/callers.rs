@@ -103,9 +103,9 @@ impl<'a> Callers<'a> {
         let mut at = 0;
         while let Some(caller) = self.waiting.get_mut(at) {
             match caller.hear() {
-                Heard::Part => at += 1,
-                Heard::Hello(hello) => return Some((hello, self.waiting.remove(at)?.socket)),
-                Heard::Nonsense => {
+                HelloState::Part => at += 1,
+                HelloState::Hello(hello) => return Some((hello, self.waiting.remove(at)?.socket)),
+                HelloState::Nonsense => {
                     tracing::warn!("turned a caller away that is not a rank of this project");
                     self.waiting.remove(at);
                 }
@@ -116,7 +116,7 @@ impl<'a> Callers<'a> {
 }
 
 /// The state of a caller's hello.
-enum Heard {
+enum HelloState {
     /// The hello is incomplete.
     Part,
     Hello(Hello),
@@ -129,19 +129,21 @@ impl Caller {
         TO_SPEAK.saturating_sub(self.since.elapsed())
     }
 
-    fn hear(&mut self) -> Heard {
+    fn hear(&mut self) -> HelloState {
         let mut room = [0; Hello::BYTES];
         let room = &mut room[self.heard.len()..];
         match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Heard::Nonsense,
+            Ok((_, 0)) => return HelloState::Nonsense,
             Ok((_, count)) => self.heard.extend(&room[..count]),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => return Heard::Nonsense,
+            Err(_) => return HelloState::Nonsense,
         }
         match Hello::decode(&self.heard) {
-            Some(hello) => Heard::Hello(hello),
-            None if self.heard.len() == Hello::BYTES || self.left().is_zero() => Heard::Nonsense,
-            None => Heard::Part,
+            Some(hello) => HelloState::Hello(hello),
+            None if self.heard.len() == Hello::BYTES || self.left().is_zero() => {
+                HelloState::Nonsense
+            }
+            None => HelloState::Part,
         }
     }
 }

@@ -25,10 +25,10 @@ use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
 use super::failures::Failure;
 use super::messages::Messages;
-use super::network::{Awaited, Body, Kind, Network};
-use super::pending::Started;
+use super::network::{Body, FrameKind, Network, NetworkWork};
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
+use super::work::Work;
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
@@ -99,7 +99,13 @@ impl Tcp {
     /// them and sends them to the other ranks.
     fn gather(&self, header: Header, own: Vec<u8>) -> Result<Arc<Vec<u8>>> {
         let send = |to: usize, body| {
-            self.network.send(Kind::Part, (self.group, to), ElementType::U8.code(), body, None);
+            self.network.send(
+                FrameKind::Part,
+                (self.group, to),
+                ElementType::U8.code(),
+                body,
+                None,
+            );
         };
         if self.rank != 0 {
             send(self.ranks[0], own.into());
@@ -134,9 +140,9 @@ impl Tcp {
         Ok(parts)
     }
 
-    fn ask(&self, header: Header, from: usize) -> Awaited {
+    fn ask(&self, header: Header, from: usize) -> NetworkWork {
         let place = (self.group, Some(from));
-        self.network.receive(Kind::Part, place, &self.ranks, header, Payload::empty())
+        self.network.receive(FrameKind::Part, place, &self.ranks, header, Payload::empty())
     }
 
     /// This rank's result, computed from the contributions of all ranks.

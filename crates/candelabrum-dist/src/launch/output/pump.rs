@@ -42,12 +42,12 @@ impl Pump {
     ) -> Result<Self> {
         let failed = |error| Error::io("take in the output of the ranks", error);
         let (ended, running) = pipe().map_err(failed)?;
-        let mut work = Work {
+        let mut work = PumpTask {
             sources,
             ended,
             prefix,
             tail: Tail { bytes: Vec::new(), limit: tail },
-            own: Own { is_open: [true; 2] },
+            own: OwnStreams { is_open: [true; 2] },
         };
         let thread = thread::Builder::new().name("candelabrum-output".to_owned());
         let thread = thread.spawn(move || {
@@ -72,16 +72,16 @@ impl Pump {
     }
 }
 
-struct Work {
+struct PumpTask {
     sources: Vec<Source>,
     /// It ends when the processes have ended.
     ended: PipeReader,
     prefix: Option<Prefix>,
     tail: Tail,
-    own: Own,
+    own: OwnStreams,
 }
 
-impl Work {
+impl PumpTask {
     fn run(&mut self) {
         let (mut buffer, mut to_show) = (vec![0; AT_ONCE], Vec::new());
         let mut draining = false;
@@ -150,11 +150,11 @@ impl Tail {
 }
 
 /// This process's own standard output and standard error.
-struct Own {
+struct OwnStreams {
     is_open: [bool; 2],
 }
 
-impl Own {
+impl OwnStreams {
     /// Writes all bytes. A stream that cannot be written any more is given up, and the processes of
     /// the job go on: their reader may have left long before their work is done.
     fn show(&mut self, stream: Stream, bytes: &[u8]) {

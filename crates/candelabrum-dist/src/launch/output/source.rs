@@ -38,7 +38,7 @@ struct Log {
 }
 
 /// What one read from a stream gave.
-pub(super) struct Taken<'a> {
+pub(super) struct SourceBytes<'a> {
     pub(super) stream: Stream,
     /// The bytes as they came.
     pub(super) bytes: &'a [u8],
@@ -110,7 +110,7 @@ impl Source {
         to_show: &'a mut Vec<u8>,
         prefix: Option<&Prefix>,
         draining: bool,
-    ) -> Option<Taken<'a>> {
+    ) -> Option<SourceBytes<'a>> {
         to_show.clear();
         let size = buffer.len().min(self.left);
         let read = match &self.pipe {
@@ -148,7 +148,7 @@ impl Source {
         if ended {
             self.pipe = None;
         }
-        Some(Taken { stream, bytes, to_show, complaint, ended })
+        Some(SourceBytes { stream, bytes, to_show, complaint, ended })
     }
 
     /// Adds bytes to the file. A file that cannot be written is given up.

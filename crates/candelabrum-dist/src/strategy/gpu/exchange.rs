@@ -6,7 +6,7 @@ use candelabrum_memory::{ElementType, Flat, SpanMut};
 
 use super::{read, words, write};
 use crate::comm::Payload;
-use crate::strategy::Unit;
+use crate::strategy::Bucket;
 use crate::{Error, Result};
 
 const KERNELS: Kernels = Kernels { name: "sparse_exchange", text: include_str!("exchange.cu") };
@@ -58,23 +58,23 @@ impl Elements<'_> {
 /// number of ranks. `counts` has the number of elements that each rank sent; each message has room
 /// for `room`. The ranks are added one after the other, by one launch each.
 ///
-/// The host does not see the positions. One that is not in the unit makes the first average NaN, so
+/// The host does not see the positions. One that is not in the bucket makes the first average NaN, so
 /// the step fails on every rank, because all ranks have gathered the same messages.
 ///
 /// # Errors
 /// [`Error::Protocol`] for messages of another type or length, and the GPU's errors.
 pub fn average(
-    unit: &Unit<'_>,
+    bucket: &Bucket<'_>,
     gathered: &Payload,
     room: usize,
     counts: &[usize],
     mut values: CudaSpanMut<'_>,
 ) -> Result<()> {
     if gathered.element_type() != ElementType::I32 || gathered.len() != 2 * room * counts.len() {
-        let what = format!("the gathered messages for {unit} are {gathered:?}");
+        let what = format!("the gathered messages for {bucket} are {gathered:?}");
         return Err(Error::Protocol { what });
     }
-    let gpu = unit.gpu()?;
+    let gpu = bucket.gpu()?;
     let mut wrong = words(&gpu, 1)?;
     SpanMut::Cuda(values.reborrow()).fill(0.0)?;
     for (rank, &count) in counts.iter().enumerate() {
@@ -83,6 +83,6 @@ pub fn average(
         message.add_to(&gpu, &mut values, &mut wrong)?;
     }
     let grid = Grid::for_each(values.len());
-    let args = [(&mut values).into(), (unit.world_size as f32).into(), read(&wrong)?.into()];
+    let args = [(&mut values).into(), (bucket.world_size as f32).into(), read(&wrong)?.into()];
     Ok(gpu.launch(KERNELS, "divide", grid, &args)?)
 }

@@ -1,4 +1,4 @@
-//! Strategies on a GPU: the numbers of a unit never come to the host.
+//! Strategies on a GPU: the numbers of a bucket never come to the host.
 //!
 //! A strategy that has code for GPUs returns it from [`Strategy::on_gpu`](super::Strategy::on_gpu).
 //! The sparse strategies select, pack and add by kernels. Their messages and results have the bits
@@ -13,11 +13,11 @@ pub use select::{Taken, take_at_least, take_top_k};
 use candelabrum_memory::cuda::{CudaMemory, CudaSpanMut, Gpu};
 use candelabrum_memory::{ElementType, Flat, Location};
 
-use super::{Message, Unit};
+use super::{Bucket, Message};
 use crate::comm::Payload;
 use crate::{Error, Result};
 
-/// The parts of a [`Strategy`](super::Strategy) that see the numbers of a unit, for units on a GPU.
+/// The parts of a [`Strategy`](super::Strategy) that see the numbers of a bucket, for buckets on a GPU.
 /// The methods enqueue work and should not wait for it, because the host has to enqueue the rest of
 /// the backward pass meanwhile.
 pub trait OnGpu {
@@ -26,7 +26,7 @@ pub trait OnGpu {
     ///
     /// # Errors
     /// Any reason why the message cannot be made.
-    fn compress(&mut self, unit: &Unit<'_>, values: CudaSpanMut<'_>) -> Result<Message>;
+    fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message>;
 
     /// Decompression and aggregation, as [`Strategy::aggregate`](super::Strategy::aggregate). The
     /// results are on the GPU and may not be complete yet: work that is enqueued comes after them.
@@ -35,12 +35,12 @@ pub trait OnGpu {
     /// A message that it cannot decode.
     fn aggregate(
         &mut self,
-        unit: &Unit<'_>,
+        bucket: &Bucket<'_>,
         received: Vec<Payload>,
         values: CudaSpanMut<'_>,
     ) -> Result<Option<Message>> {
         let _ = (received, values);
-        Err(Error::Protocol { what: format!("a message for {unit}, which a GPU cannot decode") })
+        Err(Error::Protocol { what: format!("a message for {bucket}, which a GPU cannot decode") })
     }
 }
 
@@ -60,5 +60,5 @@ fn write(words: &mut Flat) -> Result<&mut CudaMemory> {
 }
 
 fn on_host() -> Error {
-    Error::Unsupported { what: "a message in host memory for a unit on a GPU".to_owned() }
+    Error::Unsupported { what: "a message in host memory for a bucket on a GPU".to_owned() }
 }

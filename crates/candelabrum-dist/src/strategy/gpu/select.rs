@@ -83,7 +83,7 @@ pub fn take_at_least(
     Ok((Taken { gpu: gpu.clone(), words, room }, count))
 }
 
-/// Elements that were taken out of a unit on a GPU. The host does not know their number.
+/// Elements that were taken out of a bucket on a GPU. The host does not know their number.
 #[derive(Debug)]
 pub struct Taken {
     gpu: Gpu,

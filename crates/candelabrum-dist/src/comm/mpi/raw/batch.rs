@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use mpi::ffi;
 
-use super::{LETTER, MpiGroup, Tag, bytes_type, check, request_null, test};
+use super::{HEADER_MESSAGE, MpiGroup, Tag, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::Payload;
 
 /// The most bytes of one call. MPI's counts are C `int`s.
 const MAX_MESSAGE: usize = 1 << 30;
 
-/// A range of at most this many bytes is sent in messages of a [`LETTER`]'s length. MPI sends these
+/// A range of at most this many bytes is sent in messages of a [`HEADER_MESSAGE`]'s length. MPI sends these
 /// without a handshake, so a few of them arrive sooner than one long message.
 pub(in super::super) const EAGER: usize = 32 * 1024;
 
 /// Requests under way, and the memory that they work on.
-pub(in super::super) struct Batch {
+pub(in super::super) struct RequestBatch {
     group: MpiGroup,
     /// `None` after it has been returned.
     memory: Option<[Payload; 2]>,
@@ -26,28 +26,28 @@ pub(in super::super) struct Batch {
     /// [`Self::idle`] makes references into the buffers.
     parts: [(*mut u8, usize); 2],
     /// The requests that are not known to be complete, for each kind in the order of their start.
-    requests: Vec<(Kind, VecDeque<Request>)>,
+    requests: Vec<(RequestKind, VecDeque<RawRequest>)>,
 }
 
 // SAFETY: the addresses in `parts` point into `memory`, which moves with them; the argument of
 // `MpiGroup` holds for the handles.
-unsafe impl Send for Batch {}
+unsafe impl Send for RequestBatch {}
 
-/// The kind of a request. [`Batch`] completes requests of one kind in the order of their start.
+/// The kind of a request. [`RequestBatch`] completes requests of one kind in the order of their start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Kind {
+pub(in super::super) struct RequestKind {
     pub(in super::super) tag: Tag,
     pub(in super::super) peer: usize,
     pub(in super::super) receives: bool,
 }
 
-struct Request {
+struct RawRequest {
     raw: ffi::MPI_Request,
     part: usize,
     range: Range<usize>,
 }
 
-impl Batch {
+impl RequestBatch {
     /// Takes the buffers. Requests name a buffer by its position.
     pub(in super::super) fn new(group: &MpiGroup, mut memory: [Payload; 2]) -> Self {
         let parts = memory.each_mut().map(|buffer| {
@@ -65,7 +65,7 @@ impl Batch {
         to: usize,
         tag: Tag,
     ) -> Result<()> {
-        let kind = Kind { tag, peer: to, receives: false };
+        let kind = RequestKind { tag, peer: to, receives: false };
         pieces(range).try_for_each(|piece| self.start(kind, part, piece))
     }
 
@@ -77,7 +77,7 @@ impl Batch {
         from: usize,
         tag: Tag,
     ) -> Result<()> {
-        let kind = Kind { tag, peer: from, receives: true };
+        let kind = RequestKind { tag, peer: from, receives: true };
         pieces(range).try_for_each(|piece| self.start(kind, part, piece))
     }
 
@@ -85,7 +85,7 @@ impl Batch {
     /// empty.
     pub(in super::super) fn start(
         &mut self,
-        kind: Kind,
+        kind: RequestKind,
         part: usize,
         range: Range<usize>,
     ) -> Result<()> {
@@ -106,13 +106,13 @@ impl Batch {
                 unsafe { ffi::MPI_Isend(at, count, bytes_type(), peer, tag, comm, &mut raw) };
             check("MPI_Isend", code)?;
         }
-        self.queue(kind).push_back(Request { raw, part, range });
+        self.queue(kind).push_back(RawRequest { raw, part, range });
         Ok(())
     }
 
     /// Removes the oldest request of this kind, if there is one and it is complete. Returns whether
     /// a request was removed. Drives MPI's progress.
-    pub(in super::super) fn complete_first(&mut self, kind: Kind) -> Result<bool> {
+    pub(in super::super) fn complete_first(&mut self, kind: RequestKind) -> Result<bool> {
         let queue = self.queue(kind);
         let Some(request) = queue.front_mut() else { return Ok(false) };
         let complete = test(&mut request.raw)?.is_some();
@@ -138,7 +138,7 @@ impl Batch {
     /// The ranks that incomplete requests wait for.
     pub(in super::super) fn missing(&mut self) -> Vec<usize> {
         // A complete request becomes a null one, which is complete when it is tested again.
-        let waits = |request: &mut Request| !matches!(test(&mut request.raw), Ok(Some(_)));
+        let waits = |request: &mut RawRequest| !matches!(test(&mut request.raw), Ok(Some(_)));
         let mut missing: Vec<usize> = self
             .requests
             .iter_mut()
@@ -157,7 +157,7 @@ impl Batch {
     ) -> (&mut [u8], Vec<&[u8]>) {
         let under_way = self.requests.iter().flat_map(|(_, queue)| queue);
         let busy = |part: usize, range: &Range<usize>| {
-            let meets = |other: &Request| {
+            let meets = |other: &RawRequest| {
                 other.part == part && other.range.start < range.end && range.start < other.range.end
             };
             range.end > self.parts[part].1 || under_way.clone().any(meets)
@@ -176,7 +176,7 @@ impl Batch {
         (unsafe { std::slice::from_raw_parts_mut(at, own.len()) }, others)
     }
 
-    fn queue(&mut self, kind: Kind) -> &mut VecDeque<Request> {
+    fn queue(&mut self, kind: RequestKind) -> &mut VecDeque<RawRequest> {
         let known = self.requests.iter().position(|(of, _)| *of == kind);
         let at = known.unwrap_or_else(|| {
             self.requests.push((kind, VecDeque::new()));
@@ -186,7 +186,7 @@ impl Batch {
     }
 }
 
-impl Drop for Batch {
+impl Drop for RequestBatch {
     fn drop(&mut self) {
         if self.requests.iter().any(|(_, queue)| !queue.is_empty()) {
             // MPI may still use the memory, so it is leaked. In a failed job this is harmless.
@@ -197,7 +197,7 @@ impl Drop for Batch {
 
 /// Cuts `range` into messages. The other rank cuts a range of the same length in the same way.
 fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let (end, max) = (range.end, if range.len() <= EAGER { LETTER } else { MAX_MESSAGE });
+    let (end, max) = (range.end, if range.len() <= EAGER { HEADER_MESSAGE } else { MAX_MESSAGE });
     range.step_by(max).map(move |start| start..end.min(start.saturating_add(max)))
 }
 
@@ -217,7 +217,7 @@ mod tests {
         };
         check(5..5, 0);
         check(3..4, 1);
-        check(3..3 + LETTER + 1, 2);
+        check(3..3 + HEADER_MESSAGE + 1, 2);
         check(7..8 + EAGER, 1);
         check(0..5 * MAX_MESSAGE + 1, 6);
     }

@@ -1,11 +1,11 @@
 //! The calls of the MPI library. Only this folder of the backend has `unsafe` code.
 //!
-//! **Invariants** Memory that MPI works on belongs to a [`Batch`] or a [`Letter`] until every
+//! **Invariants** Memory that MPI works on belongs to a [`RequestBatch`] or a [`HeaderMessage`] until every
 //! request on it is complete. If the owner is dropped before, the memory is leaked. Calls are made
-//! one at a time, by the thread that has the engine's turn, except [`abort_job`].
+//! one at a time, by the thread that has the queue's turn, except [`abort_job`].
 
 mod batch;
-mod letter;
+mod header_message;
 
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -15,8 +15,8 @@ use mpi::ffi;
 
 use crate::{Error, Result};
 
-pub(super) use batch::{Batch, EAGER, Kind};
-pub(super) use letter::{LETTER, Letter};
+pub(super) use batch::{EAGER, RequestBatch, RequestKind};
+pub(super) use header_message::{HEADER_MESSAGE, HeaderMessage};
 
 /// The number of tags of a group, which is larger than every [`Tag`].
 const KINDS: usize = 8;
@@ -51,7 +51,7 @@ pub(super) struct MpiGroup {
     pub(super) ranks: Arc<[usize]>,
 }
 
-// SAFETY: a handle is a number or an address that means the same on every thread; the engine
+// SAFETY: a handle is a number or an address that means the same on every thread; the queue
 // decides which thread makes calls with it (`Transport::any_thread`).
 unsafe impl Send for MpiGroup {}
 

@@ -1,17 +1,17 @@
-//! The exchange of a step. Units are sent in order, as soon as they are complete, and their
+//! The exchange of a step. Buckets are sent in order, as soon as they are complete, and their
 //! averages arrive in the same order.
 //!
-//! During the backward pass the dispatcher receives each bucket whose gradients are complete. It
-//! sends the bucket at once if all units before it have been sent. All ranks send the same units in
+//! During the backward pass the exchange receives each bucket whose gradients are complete. It
+//! sends the bucket at once if all buckets before it have been sent. All ranks send the same buckets in
 //! the same order, whatever the order in which their gradients become complete (Li et al., "PyTorch
 //! Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020).
 //!
-//! The last unit leaves only after the backward pass. So a rank whose pass fails always has a unit
+//! The last bucket leaves only after the backward pass. So a rank whose pass fails always has a bucket
 //! left through which the other ranks learn of the failure.
 //!
-//! The host does not wait for a GPU while units leave. So for gradients on a GPU, the host learns of
+//! The host does not wait for a GPU while buckets leave. So for gradients on a GPU, the host learns of
 //! bad numbers only when it asks: before a vote, or after an average has shown that there are some.
-//! Strategies without code for GPUs get a copy of the unit on the host.
+//! Strategies without code for GPUs get a copy of the bucket on the host.
 
 use std::collections::VecDeque;
 
@@ -20,26 +20,26 @@ use candelabrum_nn::with_span;
 use candle_core::{DType, Tensor};
 
 use super::StepFigures;
+use super::bucket_sets::BucketSet;
 use super::context::StepContext;
-use super::fault::{BadGradient, Fault, check_scalar, is_finite, spread};
 use super::figures::timed;
-use super::layout::Layout;
-use super::used::Way;
-use crate::comm::{Announced, Collective, Payload, Pending};
+use super::step_failure::{BadGradient, StepFailure, check_scalar, is_finite, spread};
+use super::used::ExchangeKind;
+use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
-/// The state of the exchange.
+/// The exchange of one step.
 #[derive(Debug)]
-pub(super) struct Dispatcher {
+pub(super) struct BucketExchange {
     pub(super) context: StepContext,
     pub(super) subject: Subject,
-    pub(super) way: Way,
+    pub(super) way: ExchangeKind,
     pub(super) figures: StepFigures,
     /// The factor of gradients that undoes a scaling of the loss.
     unscale: Option<f32>,
     /// The reason why this rank's gradients must not be used.
-    fault: Option<Fault>,
+    failure: Option<StepFailure>,
     /// The loss on a GPU, which shows only later whether it is finite.
     loss: Option<Tensor>,
     /// The search for bad numbers in this rank's gradients.
@@ -49,40 +49,40 @@ pub(super) struct Dispatcher {
     all_reduce_searches: bool,
     /// What the all-reduce has found, of any rank.
     found: Option<BadGradient>,
-    /// By unit: memory for numbers in the wire's type, while they are not being sent.
+    /// By bucket: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
-    /// Complete buckets of units whose turn has not come yet.
+    /// Complete buckets whose turn has not come yet.
     complete: Vec<Option<Flat>>,
-    /// The next unit to send.
+    /// The next bucket to send.
     next: usize,
     /// The messages under way, in the order in which they left.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<SentBucket>,
 }
 
 /// A message under way.
 #[derive(Debug)]
-struct Flight {
-    unit: usize,
-    /// The unit's bucket, unless the bucket itself is the message.
+struct SentBucket {
+    index: usize,
+    /// Its memory, unless the memory itself is the message.
     bucket: Option<Flat>,
-    /// The unit's bucket on a GPU, if the strategy works on a copy on the host.
+    /// Its memory on a GPU, if the strategy works on a copy on the host.
     on_device: Option<Flat>,
     pending: Vec<Pending>,
 }
 
-impl Dispatcher {
+impl BucketExchange {
     pub(super) fn new(
         context: StepContext,
         subject: Subject,
-        way: Way,
+        way: ExchangeKind,
         wire: Vec<Option<Flat>>,
         unscale: Option<f32>,
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
-        let (fault, loss, found) = (None, None, None);
+        let (failure, loss, found) = (None, None, None);
         let search = FiniteCheck::default();
-        let is_in_place = matches!(&way, Way::Wire(wire) if wire.is_in_place());
+        let is_in_place = matches!(&way, ExchangeKind::Wire(wire) if wire.is_in_place());
         let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
         Self {
             context,
@@ -90,7 +90,7 @@ impl Dispatcher {
             way,
             figures,
             unscale,
-            fault,
+            failure,
             loss,
             search,
             all_reduce_searches,
@@ -103,8 +103,8 @@ impl Dispatcher {
     }
 
     /// Records the reason why this rank's gradients must not be used.
-    pub(super) fn fail(&mut self, fault: Fault) {
-        self.fault = Some(fault);
+    pub(super) fn fail(&mut self, failure: StepFailure) {
+        self.failure = Some(failure);
     }
 
     /// Records the loss, whose gradients must not be used if it is not finite. A loss on a GPU is
@@ -115,143 +115,139 @@ impl Dispatcher {
         if !loss.device().is_cpu() {
             self.loss = Some(loss);
         } else if !is_finite(&loss)? {
-            self.fault = Some(Fault::Loss);
+            self.failure = Some(StepFailure::Loss);
         }
         Ok(())
     }
 
     /// The reason why the gradients must not be used, as far as this rank knows it. Waits for a GPU.
-    pub(super) fn fault(&mut self) -> Result<Option<&Fault>> {
+    pub(super) fn failure(&mut self) -> Result<Option<&StepFailure>> {
         // A loss that is not finite explains gradients that are not.
-        if matches!(self.fault, None | Some(Fault::Gradient(_)))
+        if matches!(self.failure, None | Some(StepFailure::Gradient(_)))
             && let Some(loss) = self.loss.take()
             && !is_finite(&loss)?
         {
-            self.fault = Some(Fault::Loss);
+            self.failure = Some(StepFailure::Loss);
         }
-        if self.fault.is_none() {
+        if self.failure.is_none() {
             let rank = self.context.group.rank();
             let own = self.search.first()?;
-            let own = own.map(|(unit, position)| BadGradient { rank, unit, position });
-            self.fault = own.into_iter().chain(self.found).min().map(Fault::Gradient);
+            let own = own.map(|(bucket, position)| BadGradient { rank, bucket, position });
+            self.failure = own.into_iter().chain(self.found).min().map(StepFailure::Gradient);
         }
-        Ok(self.fault.as_ref())
+        Ok(self.failure.as_ref())
     }
 
-    /// The error of a step with a fault on some rank, for all ranks. All ranks call it together.
-    pub(super) fn spread_fault(&mut self) -> Result<Option<Error>> {
-        self.fault()?;
-        spread(&self.context, self.fault.as_ref())
+    /// The error of a step with a failure on some rank, for all ranks. All ranks call it together.
+    pub(super) fn share_failure(&mut self) -> Result<Option<Error>> {
+        self.failure()?;
+        spread(&self.context, self.failure.as_ref())
     }
 
-    /// Accepts the bucket of a unit that is complete before the backward pass has ended.
-    pub(super) fn accept_early(&mut self, unit: usize, bucket: Flat) -> Result<()> {
-        self.accept(unit, bucket)?;
-        self.send_those_whose_turn_it_is(self.context.plans.len() - 1)?;
-        self.figures.early_units = self.figures.units;
+    /// Accepts a bucket that is complete before the backward pass has ended, and sends the buckets whose
+    /// turn it is.
+    pub(super) fn accept_early(&mut self, index: usize, bucket: Flat) -> Result<()> {
+        self.complete[index] = Some(self.check(index, bucket)?);
+        while self.next + 1 < self.context.plans.len() {
+            let Some(bucket) = self.complete[self.next].take() else { break };
+            self.next += 1;
+            self.launch(self.next - 1, bucket)?;
+        }
+        self.figures.early_buckets = self.figures.buckets;
         Ok(())
     }
 
-    /// Sends the units that have not left during the backward pass.
-    pub(super) fn send_rest(&mut self, layout: &mut Layout) -> Result<()> {
-        let count = self.context.plans.len();
-        while self.next < count {
-            match self.complete[self.next].take() {
-                // The pass may have failed after the unit was complete.
+    /// Sends the buckets that have not left during the backward pass.
+    pub(super) fn send_rest(&mut self, layout: &mut BucketSet) -> Result<()> {
+        while self.next < self.context.plans.len() {
+            let index = self.next;
+            let bucket = match self.complete[index].take() {
+                // The pass may have failed after the bucket was complete.
                 Some(mut bucket) => {
-                    self.show_fault(&mut bucket)?;
-                    self.complete[self.next] = Some(bucket);
+                    self.show_failure(&mut bucket)?;
+                    bucket
                 }
                 None => {
                     let rank = self.context.group.rank();
-                    let bucket = layout.gradients.take(self.next).ok_or(Error::Stopped { rank })?;
-                    self.accept(self.next, bucket)?;
+                    let bucket = layout.gradients.take(index).ok_or(Error::Stopped { rank })?;
+                    self.check(index, bucket)?
                 }
-            }
-            self.send_those_whose_turn_it_is(self.next + 1)?;
+            };
+            self.next += 1;
+            self.launch(index, bucket)?;
         }
         Ok(())
     }
 
-    fn accept(&mut self, unit: usize, mut bucket: Flat) -> Result<()> {
+    /// Removes the scale of the loss from a bucket, and looks for numbers that are not finite.
+    fn check(&mut self, index: usize, mut bucket: Flat) -> Result<Flat> {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
-        self.show_fault(&mut bucket)?;
+        self.show_failure(&mut bucket)?;
         if let Some(loss) = &self.loss
-            && unit + 1 == self.context.plans.len()
+            && index + 1 == self.context.plans.len()
         {
             let mut values = bucket.span_mut()?;
             with_span(loss, |loss| Ok::<_, Error>(values.poison_unless_finite(loss)?))?;
         }
         if !self.all_reduce_searches {
-            self.look_at(unit, &bucket)?;
+            self.look_at(index, &bucket)?;
         }
-        self.complete[unit] = Some(bucket);
-        Ok(())
+        Ok(bucket)
     }
 
-    /// Fills a unit with NaN if this rank's gradients must not be used and may not show it. Every unit
-    /// must leave in its turn, and so it shows the fault to the other ranks.
-    fn show_fault(&self, bucket: &mut Flat) -> Result<()> {
-        if self.fault.as_ref().is_some_and(Fault::is_hidden) {
+    /// Fills a bucket with NaN if this rank's gradients must not be used and may not show it. Every bucket
+    /// must leave in its turn, and so it shows the failure to the other ranks.
+    fn show_failure(&self, bucket: &mut Flat) -> Result<()> {
+        if self.failure.as_ref().is_some_and(StepFailure::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
         }
         Ok(())
     }
 
-    /// Sends complete units before unit number `end`, up to the first one that is not complete.
-    fn send_those_whose_turn_it_is(&mut self, end: usize) -> Result<()> {
-        while self.next < end {
-            let Some(bucket) = self.complete[self.next].take() else { break };
-            self.next += 1;
-            self.launch(self.next - 1, bucket)?;
+    /// Records gradients that are not finite, for buckets that are not sent themselves.
+    pub(super) fn look_at_all(&mut self, layout: &mut BucketSet) -> Result<()> {
+        for index in 0..layout.buckets() {
+            self.look_at(index, layout.gradients.bucket(index)?)?;
         }
         Ok(())
     }
 
-    /// Records gradients that are not finite, for units that are not sent themselves.
-    pub(super) fn look_at_all(&mut self, layout: &mut Layout) -> Result<()> {
-        for unit in 0..layout.units() {
-            self.look_at(unit, layout.gradients.bucket(unit)?)?;
-        }
-        Ok(())
+    fn look_at(&mut self, index: usize, bucket: &Flat) -> Result<()> {
+        Ok(self.search.look(index, bucket.span()?)?)
     }
 
-    fn look_at(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
-        Ok(self.search.look(unit, bucket.span()?)?)
+    /// Whether this rank is known to have a failure. It does not wait for a GPU.
+    fn has_failure(&self) -> bool {
+        self.failure.is_some() || self.search.is_bad_so_far()
     }
 
-    /// Whether this rank is known to have a fault. It does not wait for a GPU.
-    fn has_fault(&self) -> bool {
-        self.fault.is_some() || self.search.is_bad_so_far()
-    }
-
-    /// Announces the all-reduces of a step whose units are on a GPU and sent whole. Each unit then
-    /// leaves by one of them, in the order of the units' numbers. `bucket` is that of the first unit.
+    /// Announces the all-reduces of a step whose buckets are on a GPU and sent whole. Each bucket then
+    /// leaves by one of them, in the order of the buckets' numbers. `bucket` is the first of them.
     fn announce(&self, bucket: &Flat) {
         let Self { context, way, wire: memory, .. } = self;
-        let (Way::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
+        let (ExchangeKind::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
         // Memory that a failed step has lost is allocated again on the host.
         let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
         if let Collective::AllReduce(op) = wire.op()
             && (wire.is_in_place() || on_gpu == context.plans.len())
         {
-            let units = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
-                let unit = Announced::all_reduce(op, wire.element, plan.len);
-                unit.labelled(label.clone()).of_step(context.step)
+            let buckets = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
+                let bucket = Announced::all_reduce(op, wire.element, plan.len);
+                bucket.labelled(label.clone()).of_step(context.step)
             });
-            context.group.announce(units.collect());
+            context.group.announce(buckets.collect());
         }
     }
 
-    /// Makes a unit's message and starts its collectives.
+    /// Makes a bucket's message and starts its collectives.
     pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
         if index == 0 {
             self.announce(&bucket);
         }
         let on_device = match &self.way {
-            Way::Strategy(strategy)
+            ExchangeKind::Strategy(strategy)
                 if bucket.is_on_device() && strategy.lock().on_gpu().is_none() =>
             {
                 let copy = bucket.to_host()?;
@@ -261,16 +257,16 @@ impl Dispatcher {
             }
             _ => None,
         };
-        let has_fault = self.has_fault();
+        let has_failure = self.has_failure();
         let Self { context, subject, way, figures, .. } = self;
-        let unit = context.unit(index);
+        let info = context.bucket(index);
         let message = match way {
-            Way::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
-            Way::Wire(wire) => {
+            ExchangeKind::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
+            ExchangeKind::Wire(wire) => {
                 // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
-                let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, unit.len()));
-                if has_fault && !wire.shows_bad_numbers() {
+                let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, info.len()));
+                if has_failure && !wire.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
@@ -278,48 +274,50 @@ impl Dispatcher {
                 })?;
                 Message::new(wire.op(), memory.into())
             }
-            Way::Strategy(strategy) => {
+            ExchangeKind::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
                 let mut values = bucket.span_mut()?;
-                // The vote will report the fault. Zeros spare the strategy the bad numbers.
+                // The vote will report the failure. Zeros spare the strategy the bad numbers.
                 let is_gradient = *subject == Subject::Gradients;
-                if has_fault && is_gradient && !strategy.shows_bad_numbers() {
+                if has_failure && is_gradient && !strategy.shows_bad_numbers() {
                     values.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
-                    strategy.compensate(&unit, values.reborrow())?;
-                    let message = strategy::compress(&mut **strategy, &unit, values.reborrow())?;
+                    strategy.compensate(&info, values.reborrow())?;
+                    let message = strategy::compress(&mut **strategy, &info, values.reborrow())?;
                     let in_place = matches!(message, Message::InPlace(_));
-                    strategy.update(&unit, (!in_place).then(|| values.as_span()))?;
+                    strategy.update(&info, (!in_place).then(|| values.as_span()))?;
                     Ok::<_, Error>(message)
                 })?
             }
         };
-        figures.units += 1;
+        figures.buckets += 1;
         self.start(index, bucket, on_device, message);
         Ok(())
     }
 
-    fn start(&mut self, unit: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
+    fn start(&mut self, index: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
         let search = self.all_reduce_searches;
         let Self { context, way, flights, .. } = self;
         let way = &*way;
         let start = |op, payload: Payload| -> Pending {
-            let payload = payload.labelled(context.labels[unit].clone()).of_step(context.step);
+            let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
             match way {
-                Way::Wire(_) => context.group.start(op, payload),
-                Way::Strategy(strategy) => strategy.lock().exchange(&*context.group, op, payload),
+                ExchangeKind::Wire(_) => context.group.start(op, payload),
+                ExchangeKind::Strategy(strategy) => {
+                    strategy.lock().exchange(&*context.group, op, payload)
+                }
             }
         };
         let flight = match message {
             Message::InPlace(op) => {
                 let pending = vec![start(op, bucket.into())];
-                Flight { unit, bucket: None, on_device, pending }
+                SentBucket { index, bucket: None, on_device, pending }
             }
             Message::Payloads(parts) => {
                 let pending = parts.into_iter().map(|(op, payload)| start(op, payload)).collect();
-                Flight { unit, bucket: Some(bucket), on_device, pending }
+                SentBucket { index, bucket: Some(bucket), on_device, pending }
             }
         };
         flights.push_back(flight);
@@ -338,11 +336,11 @@ impl Dispatcher {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Waits for the next unit, whose bucket then contains the average. `None` if all have arrived.
+    /// Waits for the next bucket, which then contains the average. `None` if all have arrived.
     /// For a bucket on a GPU, the stream of the bucket waits and the host does not.
     pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
         while let Some(flight) = self.flights.pop_front() {
-            let Flight { unit: index, bucket, on_device, pending } = flight;
+            let SentBucket { index, bucket, on_device, pending } = flight;
             let received: Result<Vec<Payload>> = {
                 let _span =
                     tracing::trace_span!(target: "candelabrum::step", "wait", bucket = index)
@@ -352,21 +350,21 @@ impl Dispatcher {
             };
             let mut received = received?;
             let Self { context, way, figures, .. } = self;
-            let unit = context.unit(index);
+            let info = context.bucket(index);
             let Some(mut bucket) = bucket else {
-                let result = received.pop().filter(|result| result.len() == unit.len());
-                let what = || format!("{} made a unit shorter or longer", way.describe());
+                let result = received.pop().filter(|result| result.len() == info.len());
+                let what = || format!("{} made a bucket shorter or longer", way.describe());
                 let result = result.ok_or_else(|| Error::Protocol { what: what() })?;
                 let bad = result.bad_number().map(|bad| BadGradient {
                     rank: bad.part,
-                    unit: index,
+                    bucket: index,
                     position: bad.position,
                 });
                 self.found = self.found.into_iter().chain(bad).min();
                 return Ok(Some((index, back_on_device(result.into_flat(), on_device)?)));
             };
             let message = match way {
-                Way::Wire(_) => {
+                ExchangeKind::Wire(_) => {
                     for result in received {
                         let result = result.into_flat();
                         timed(&mut figures.decompress, || result.widen_into(bucket.span_mut()?))?;
@@ -374,10 +372,10 @@ impl Dispatcher {
                     }
                     None
                 }
-                Way::Strategy(strategy) => {
+                ExchangeKind::Strategy(strategy) => {
                     let mut strategy = strategy.lock();
                     timed(&mut figures.decompress, || {
-                        strategy::aggregate(&mut **strategy, &unit, received, bucket.span_mut()?)
+                        strategy::aggregate(&mut **strategy, &info, received, bucket.span_mut()?)
                     })?
                 }
             };
@@ -393,31 +391,52 @@ impl Dispatcher {
         Ok(None)
     }
 
+    /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
+    /// averages would not show a bad gradient, and strategies that remember gradients.
+    pub(super) fn start_vote(&mut self) -> Result<Pending> {
+        let vote = Payload::from_slice(&[i32::from(self.failure()?.is_some())]);
+        let vote = vote.labelled("the vote on finite gradients").of_step(self.context.step);
+        Ok(self.context.group.start(Collective::AllReduce(ReduceOp::Max), vote))
+    }
+
+    /// The error that follows from the vote; `None` if all ranks' gradients can be used.
+    pub(super) fn check_vote(&mut self, vote: Pending) -> Result<Option<Error>> {
+        if vote.wait()?.as_slice::<i32>()? == [0] {
+            return Ok(None);
+        }
+        let what = || "a vote against the gradients that no rank explains".to_owned();
+        let error = self.share_failure()?;
+        error.map(Some).ok_or_else(|| Error::Protocol { what: what() })
+    }
+
     /// After an error, returns the buckets under way to the layout, as far as they arrive.
-    pub(super) fn recall(&mut self, layout: &mut Layout) {
-        for (unit, bucket) in self.complete.iter_mut().enumerate() {
+    pub(super) fn recall(&mut self, layout: &mut BucketSet) {
+        for (index, bucket) in self.complete.iter_mut().enumerate() {
             if let Some(bucket) = bucket.take() {
-                layout.gradients.put(unit, bucket);
+                layout.gradients.put(index, bucket);
             }
         }
-        while let Some(Flight { unit, bucket, on_device, pending }) = self.flights.pop_front() {
+        while let Some(SentBucket { index, bucket, on_device, pending }) = self.flights.pop_front()
+        {
             let travelled = pending.into_iter().map(Pending::wait).last();
             let travelled = travelled.and_then(Result::ok).map(Payload::into_flat);
             match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
-                    layout.gradients.put(unit, bucket);
-                    if let (Way::Wire(_), Some(place)) = (&self.way, self.wire.get_mut(unit)) {
+                    layout.gradients.put(index, bucket);
+                    if let (ExchangeKind::Wire(_), Some(place)) =
+                        (&self.way, self.wire.get_mut(index))
+                    {
                         *place = travelled;
                     }
                 }
-                (None, Some(bucket)) => layout.gradients.put(unit, bucket),
+                (None, Some(bucket)) => layout.gradients.put(index, bucket),
                 (None, None) => {}
             }
         }
     }
 }
 
-/// The numbers of a unit in their place on a GPU, if they were copied from there.
+/// The numbers of a bucket in their place on a GPU, if they were copied from there.
 fn back_on_device(values: Flat, on_device: Option<Flat>) -> Result<Flat> {
     let Some(mut bucket) = on_device else { return Ok(values) };
     bucket.copy_from_host(&values)?;

@@ -1,6 +1,6 @@
-//! The journal of updates that can be undone.
+//! The old values of updates that can be undone.
 //!
-//! A unit's parameters may be updated while later units are still under way, but a step that fails
+//! A bucket's parameters may be updated while later buckets are still under way, but a step that fails
 //! must leave the model unchanged. So the step records the old values before each such update.
 
 use candelabrum_nn::Param;
@@ -8,18 +8,18 @@ use candelabrum_optim::Optimizer;
 
 use crate::Result;
 
-/// The most numbers that are recorded in a step: 64 MiB. Further units are updated after the step's
+/// The most numbers that are recorded in a step: 64 MiB. Further buckets are updated after the step's
 /// last average has arrived.
 const LIMIT: usize = 16 << 20;
 
 /// The old values, in the order in which they were changed.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct UndoLog {
     params: Vec<usize>,
     values: Vec<f32>,
 }
 
-impl Journal {
+impl UndoLog {
     /// Forgets all values but keeps the memory for the next step.
     pub(super) fn clear(&mut self) {
         self.params.clear();
@@ -109,13 +109,13 @@ mod tests {
             Ok(all)
         };
         let before = snapshot(&mut adam)?;
-        let mut journal = Journal::default();
+        let mut undo_log = UndoLog::default();
         for i in [1, 0] {
-            assert!(journal.note(i, &list[i], &mut adam)?);
+            assert!(undo_log.note(i, &list[i], &mut adam)?);
             update(&mut adam, i, -3.0)?;
         }
         assert_ne!(snapshot(&mut adam)?, before);
-        journal.undo(&list, &mut adam)?;
+        undo_log.undo(&list, &mut adam)?;
         assert_eq!(snapshot(&mut adam)?, before);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The fault of a step on this rank, and how all ranks learn of it.
+//! The failure of a step on this rank, and how all ranks learn of it.
 //!
 //! A rank whose backward pass fails must still take part in the step. Otherwise the other ranks
 //! would wait for it, or mistake its next step for this one. So it takes part with gradients that
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// The reason why the gradients must not be used, as far as this rank knows it.
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
+pub(super) enum StepFailure {
     /// This rank's loss is not finite. Its gradients may be finite nevertheless.
     Loss,
     /// A gradient is not finite, on this rank or on another one.
@@ -29,12 +29,12 @@ pub(super) enum Fault {
 pub(super) struct BadGradient {
     /// The rank in the group.
     pub(super) rank: usize,
-    pub(super) unit: usize,
+    pub(super) bucket: usize,
     pub(super) position: usize,
 }
 
-impl Fault {
-    /// Whether the numbers of the units may not show the fault, so that they must be overwritten.
+impl StepFailure {
+    /// Whether the numbers of the buckets may not show the failure, so that they must be overwritten.
     pub(super) fn is_hidden(&self) -> bool {
         matches!(self, Self::Loss | Self::Failed(_))
     }
@@ -58,58 +58,61 @@ pub(super) fn is_finite(loss: &Tensor) -> Result<bool> {
     Ok(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?.is_finite())
 }
 
-/// The error of a step with a fault on some rank. Every rank of the group calls it. A rank with an
-/// error of its own gets that error. Every other rank gets the fault of the first rank that has
+/// The error of a step with a failure on some rank. Every rank of the group calls it. A rank with an
+/// error of its own gets that error. Every other rank gets the failure of the first rank that has
 /// one; `None` if no rank has one.
-pub(super) fn spread(context: &StepContext, fault: Option<&Fault>) -> Result<Option<Error>> {
+pub(super) fn spread(
+    context: &StepContext,
+    failure: Option<&StepFailure>,
+) -> Result<Option<Error>> {
     let group = &context.group;
-    let own = fault.map(|fault| Report::of(fault, context).to_string());
+    let own = failure.map(|failure| FailureReport::of(failure, context).to_string());
     let texts = group.all_gather_text(&own.unwrap_or_default())?;
-    if let Some(Fault::Failed(error)) = fault {
+    if let Some(StepFailure::Failed(error)) = failure {
         return Ok(Some(error.clone()));
     }
     let texts = texts.iter().filter(|text| !text.is_empty());
-    let reports: Option<Vec<_>> = texts.map(|text| Report::read(text)).collect();
+    let reports: Option<Vec<_>> = texts.map(|text| FailureReport::read(text)).collect();
     let what = || "a fault that cannot be read".to_owned();
     let reports = reports.ok_or_else(|| Error::Protocol { what: what() })?;
-    Ok(reports.into_iter().min().map(|Report { rank, kind, what, .. }| {
+    Ok(reports.into_iter().min().map(|FailureReport { rank, kind, what, .. }| {
         let rank = group.ranks().get(rank).copied().unwrap_or(rank);
         match kind {
-            Report::ERROR => Error::PeerFailed { peer: rank, message: what },
+            FailureReport::ERROR => Error::PeerFailed { peer: rank, message: what },
             _ => Error::NotFinite { what, rank },
         }
     }))
 }
 
-/// A fault, as the ranks exchange it. The lowest report counts.
+/// A failure, as the ranks exchange it. The lowest report counts.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Report {
-    /// The rank with the fault, in the group.
+struct FailureReport {
+    /// The rank with the failure, in the group.
     rank: usize,
     /// A rank with an error or a bad loss sends NaN, which other ranks may report as its bad gradient. So
     /// a bad gradient has the highest number.
     kind: u8,
     /// The place of a bad number.
-    unit: usize,
+    bucket: usize,
     position: usize,
     /// What failed: an error, or what is not finite.
     what: String,
 }
 
-impl Report {
+impl FailureReport {
     const ERROR: u8 = 0;
     const LOSS: u8 = 1;
     const GRADIENT: u8 = 2;
 
-    fn of(fault: &Fault, context: &StepContext) -> Self {
+    fn of(failure: &StepFailure, context: &StepContext) -> Self {
         let rank = context.group.rank();
-        let own = |kind, what| Self { rank, kind, unit: 0, position: 0, what };
-        match fault {
-            Fault::Failed(error) => own(Self::ERROR, error.to_string()),
-            Fault::Loss => own(Self::LOSS, "the loss".to_owned()),
-            &Fault::Gradient(BadGradient { rank, unit, position }) => {
-                let what = format!("the gradient of `{}`", context.name_at(unit, position));
-                Self { rank, kind: Self::GRADIENT, unit, position, what }
+        let own = |kind, what| Self { rank, kind, bucket: 0, position: 0, what };
+        match failure {
+            StepFailure::Failed(error) => own(Self::ERROR, error.to_string()),
+            StepFailure::Loss => own(Self::LOSS, "the loss".to_owned()),
+            &StepFailure::Gradient(BadGradient { rank, bucket, position }) => {
+                let what = format!("the gradient of `{}`", context.name_at(bucket, position));
+                Self { rank, kind: Self::GRADIENT, bucket, position, what }
             }
         }
     }
@@ -117,16 +120,16 @@ impl Report {
     fn read(text: &str) -> Option<Self> {
         let mut words = text.splitn(5, ' ');
         let mut number = || words.next()?.parse::<usize>().ok();
-        let (rank, kind, unit, position) = (number()?, number()?, number()?, number()?);
+        let (rank, kind, bucket, position) = (number()?, number()?, number()?, number()?);
         let what = words.next()?.to_owned();
-        Some(Self { rank, kind: kind.try_into().ok()?, unit, position, what })
+        Some(Self { rank, kind: kind.try_into().ok()?, bucket, position, what })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, kind, unit, position, what } = self;
-        write!(f, "{rank} {kind} {unit} {position} {what}")
+        let Self { rank, kind, bucket, position, what } = self;
+        write!(f, "{rank} {kind} {bucket} {position} {what}")
     }
 }
 
@@ -137,10 +140,11 @@ mod tests {
     #[test]
     fn a_report_is_read_as_it_was_written() {
         let what = "an error of two lines,\nwith  spaces ".to_owned();
-        let report = Report { rank: 3, kind: Report::ERROR, unit: 1, position: 20, what };
-        assert_eq!(Report::read(&report.to_string()), Some(report));
+        let report =
+            FailureReport { rank: 3, kind: FailureReport::ERROR, bucket: 1, position: 20, what };
+        assert_eq!(FailureReport::read(&report.to_string()), Some(report));
         for text in ["", "3 0 1 20", "3 0 1 x what", "-1 0 1 20 what", "3 256 1 20 what"] {
-            assert_eq!(Report::read(text), None, "{text}");
+            assert_eq!(FailureReport::read(text), None, "{text}");
         }
     }
 }

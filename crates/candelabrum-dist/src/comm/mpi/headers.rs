@@ -1,13 +1,13 @@
-//! The letters that each rank of a group sends to all others before an operation. A letter contains
+//! The header messages that each rank of a group sends to all others before an operation. A header message contains
 //! a header, which describes the operation, and the beginning of the data. A short operation
-//! consists only of letters.
+//! consists only of header messages.
 //!
-//! The receives for letters are always posted. So a rank knows which letters are missing when a
+//! The receives for header messages are always posted. So a rank knows which header messages are missing when a
 //! deadline passes, and which ranks have left.
 
 use std::ops::Range;
 
-use super::raw::{EAGER, LETTER, Letter, MpiGroup, Tag};
+use super::raw::{EAGER, HEADER_MESSAGE, HeaderMessage, MpiGroup, Tag};
 use crate::Result;
 use crate::comm::collective::Header;
 
@@ -19,27 +19,27 @@ pub(super) const HEADER_BYTES: usize = size_of::<Words>();
 /// The first word of a goodbye, which a rank that leaves sends in place of a header.
 pub(super) const GOODBYE: u64 = u64::MAX;
 
-/// The number of bytes of this range that a letter contains. It is 0 for a long range, because one
+/// The number of bytes of this range that a header message contains. It is 0 for a long range, because one
 /// piece from an aligned address is copied faster.
 pub(super) fn enclosed(range: &Range<usize>) -> usize {
-    if range.len() > EAGER { 0 } else { range.len().min(LETTER - HEADER_BYTES) }
+    if range.len() > EAGER { 0 } else { range.len().min(HEADER_MESSAGE - HEADER_BYTES) }
 }
 
-/// The letters between this rank and another one.
+/// The header messages between this rank and another one.
 pub(super) struct Peer {
-    /// The next letter. The other rank is at most one header ahead, because it needs our header.
-    inbox: Letter,
-    outbox: Letter,
+    /// The next header message. The other rank is at most one header ahead, because it needs our header.
+    inbox: HeaderMessage,
+    outbox: HeaderMessage,
 }
 
 impl Peer {
     /// `from` is `None` for this rank itself.
     pub(super) fn new(group: &MpiGroup, from: Option<usize>) -> Result<Self> {
-        let mut inbox = Letter::new();
+        let mut inbox = HeaderMessage::new();
         if let Some(from) = from {
             inbox.receive(group, Some(from), Tag::Header)?;
         }
-        Ok(Self { inbox, outbox: Letter::new() })
+        Ok(Self { inbox, outbox: HeaderMessage::new() })
     }
 
     /// The other rank's next header, if it has arrived.
@@ -52,17 +52,17 @@ impl Peer {
         &self.inbox.bytes()[HEADER_BYTES..]
     }
 
-    /// Posts the receive for the next letter, which replaces the last one.
+    /// Posts the receive for the next header message, which replaces the last one.
     pub(super) fn next(&mut self, group: &MpiGroup, from: usize) -> Result<()> {
         self.inbox.receive(group, Some(from), Tag::Header)
     }
 
-    /// Whether the last letter has been sent, so that its memory is free for the next one.
+    /// Whether the last header message has been sent, so that its memory is free for the next one.
     pub(super) fn can_be_told(&mut self) -> Result<bool> {
         self.outbox.poll()
     }
 
-    /// Sends a letter.
+    /// Sends a header message.
     pub(super) fn tell(
         &mut self,
         group: &MpiGroup,
@@ -70,9 +70,9 @@ impl Peer {
         words: Words,
         data: &[u8],
     ) -> Result<()> {
-        let letter = self.outbox.bytes_mut();
-        letter[..HEADER_BYTES].copy_from_slice(bytemuck::cast_slice(&words));
-        letter[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
+        let message = self.outbox.bytes_mut();
+        message[..HEADER_BYTES].copy_from_slice(bytemuck::cast_slice(&words));
+        message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
         self.outbox.send(group, to, Tag::Header, HEADER_BYTES + data.len())
     }
 
@@ -85,7 +85,7 @@ impl Peer {
     }
 }
 
-/// The header in a letter.
-pub(super) fn words(letter: &[u8]) -> Words {
-    bytemuck::pod_read_unaligned(&letter[..HEADER_BYTES])
+/// The header in a header message.
+pub(super) fn words(message: &[u8]) -> Words {
+    bytemuck::pod_read_unaligned(&message[..HEADER_BYTES])
 }

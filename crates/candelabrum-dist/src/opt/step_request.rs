@@ -2,12 +2,12 @@
 
 use candelabrum_nn::DistOption;
 
+use crate::bucket_plan::Sizing;
 use crate::strategy::StrategyConfig;
-use crate::unit_plan::Sizing;
 
 /// The arguments and settings of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Request {
+pub(super) struct StepRequest {
     pub(super) option: DistOption,
     pub(super) config: StrategyConfig,
     pub(super) spars: f32,

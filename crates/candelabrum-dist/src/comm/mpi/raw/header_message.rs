@@ -8,24 +8,28 @@ use super::{MpiGroup, Tag, any_source, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::{ElementType, Payload};
 
-/// Bytes of the longest letter. Open MPI sends up to 4 KiB over shared memory without a handshake,
+/// Bytes of the longest header message. Open MPI sends up to 4 KiB over shared memory without a handshake,
 /// its own header included; other libraries and networks allow more.
-pub(in super::super) const LETTER: usize = 3840;
+pub(in super::super) const HEADER_MESSAGE: usize = 3840;
 
-/// The memory of one letter, and the request that works on it, if there is one.
-pub(in super::super) struct Letter {
+/// The memory of one header message, and the request that works on it, if there is one.
+pub(in super::super) struct HeaderMessage {
     memory: Option<Payload>,
     request: Option<ffi::MPI_Request>,
-    /// The sender's rank in the world, after the letter has arrived.
+    /// The sender's rank in the world, after the header message has arrived.
     source: usize,
 }
 
 // SAFETY: the memory and the handle are the same on every thread; calls are made one at a time.
-unsafe impl Send for Letter {}
+unsafe impl Send for HeaderMessage {}
 
-impl Letter {
+impl HeaderMessage {
     pub(in super::super) fn new() -> Self {
-        Self { memory: Some(Payload::zeros(ElementType::U8, LETTER)), request: None, source: 0 }
+        Self {
+            memory: Some(Payload::zeros(ElementType::U8, HEADER_MESSAGE)),
+            request: None,
+            source: 0,
+        }
     }
 
     /// Starts to send the first `len` bytes.
@@ -39,14 +43,14 @@ impl Letter {
         let at = self.bytes_mut()[..len].as_mut_ptr();
         let mut raw = request_null();
         let (len, (to, tag), comm) = (len as c_int, group.address(to, tag), group.world);
-        // SAFETY: `len` bytes from `at` are this letter's, and are not touched until it is sent.
+        // SAFETY: `len` bytes from `at` are this header message's, and are not touched until it is sent.
         let code = unsafe { ffi::MPI_Isend(at.cast(), len, bytes_type(), to, tag, comm, &mut raw) };
         check("MPI_Isend", code)?;
         self.request = Some(raw);
         Ok(())
     }
 
-    /// Starts to receive a letter of any length, from the rank `from`, or from any rank.
+    /// Starts to receive a header message of any length, from the rank `from`, or from any rank.
     pub(in super::super) fn receive(
         &mut self,
         group: &MpiGroup,
@@ -57,8 +61,8 @@ impl Letter {
         let mut raw = request_null();
         let tag = group.tag(tag);
         let from = from.map_or_else(any_source, |from| group.ranks[from] as c_int);
-        let (len, comm) = (LETTER as c_int, group.world);
-        // SAFETY: `len` bytes from `at` are this letter's, and are not touched until it arrives.
+        let (len, comm) = (HEADER_MESSAGE as c_int, group.world);
+        // SAFETY: `len` bytes from `at` are this header message's, and are not touched until it arrives.
         let code =
             unsafe { ffi::MPI_Irecv(at.cast(), len, bytes_type(), from, tag, comm, &mut raw) };
         check("MPI_Irecv", code)?;
@@ -71,7 +75,7 @@ impl Letter {
         Ok(self.poll_source()?.is_some())
     }
 
-    /// The sender's rank in the world, once the letter has arrived.
+    /// The sender's rank in the world, once the header message has arrived.
     pub(in super::super) fn poll_source(&mut self) -> Result<Option<usize>> {
         let Some(request) = &mut self.request else { return Ok(Some(self.source)) };
         let source = test(request)?;
@@ -81,7 +85,7 @@ impl Letter {
         Ok(source)
     }
 
-    /// Takes back a receive for which no letter comes. Otherwise it would take the first letter of a
+    /// Takes back a receive for which no header message comes. Otherwise it would take the first header message of a
     /// later group with the same number.
     pub(in super::super) fn withdraw(&mut self) -> Result<()> {
         let Some(request) = &mut self.request else { return Ok(()) };
@@ -92,24 +96,24 @@ impl Letter {
         Ok(())
     }
 
-    /// The letter's bytes. No request may be under way.
+    /// The header message's bytes. No request may be under way.
     pub(in super::super) fn bytes(&self) -> &[u8] {
         self.idle();
         self.memory.as_ref().map_or(&[], |memory| memory.bytes())
     }
 
-    /// The letter's bytes. No request may be under way.
+    /// The header message's bytes. No request may be under way.
     pub(in super::super) fn bytes_mut(&mut self) -> &mut [u8] {
         self.idle();
         self.memory.as_mut().map_or(&mut [], |memory| memory.bytes_mut())
     }
 
     fn idle(&self) {
-        assert!(self.request.is_none(), "a letter that is under way");
+        assert!(self.request.is_none(), "a header message that is under way");
     }
 }
 
-impl Drop for Letter {
+impl Drop for HeaderMessage {
     fn drop(&mut self) {
         if self.request.is_some() {
             // MPI may still use the memory, so it is leaked. In a failed job this is harmless.

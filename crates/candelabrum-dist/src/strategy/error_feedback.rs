@@ -1,4 +1,4 @@
-//! The memory of a strategy: the residuals of error feedback, by parameter name.
+//! The error feedback of a strategy: the residuals, by parameter name.
 //!
 //! Error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy
 //! et al., ICML 2019, arXiv:1901.09847) adds the values that a step did not send to the next step's
@@ -8,7 +8,7 @@
 //! New values are *staged* during a step. They replace the old values only if the step is taken. A
 //! step that fails or is skipped changes nothing.
 //!
-//! A residual is where its strategy works: on the host, or on a GPU. The first unit that needs it at
+//! A residual is where its strategy works: on the host, or on a GPU. The first bucket that needs it at
 //! the other place moves it. So a state that was saved on a CPU continues on a GPU, and the reverse.
 
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Norm, Span, SpanMut};
 
-use super::Unit;
+use super::Bucket;
 use crate::Result;
 
 /// Vectors of numbers, one per kind and parameter. A clone is a snapshot and copies no numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct ErrorFeedback {
     /// By kind, then by parameter name. Ordered, because it is written to files.
     vectors: BTreeMap<String, BTreeMap<String, Vector>>,
 }
@@ -72,7 +72,7 @@ impl Vector {
     }
 }
 
-impl Memory {
+impl ErrorFeedback {
     /// The kind of vector that [`Self::add_residual`] and [`Self::set_residual`] use.
     pub const RESIDUAL: &'static str = "residual";
 
@@ -102,8 +102,8 @@ impl Memory {
     ///
     /// # Errors
     /// A device's error.
-    pub fn add_residual(&mut self, unit: &Unit<'_>, mut values: SpanMut<'_>) -> Result<()> {
-        for (param, range) in unit.parameters() {
+    pub fn add_residual(&mut self, bucket: &Bucket<'_>, mut values: SpanMut<'_>) -> Result<()> {
+        for (param, range) in bucket.parameters() {
             let vector = self.vector(Self::RESIDUAL, param.name());
             if vector.values.is_empty() {
                 continue;
@@ -123,8 +123,8 @@ impl Memory {
     ///
     /// # Errors
     /// A device's error.
-    pub fn set_residual(&mut self, unit: &Unit<'_>, rest: Option<Span<'_>>) -> Result<()> {
-        for (param, range) in unit.parameters() {
+    pub fn set_residual(&mut self, bucket: &Bucket<'_>, rest: Option<Span<'_>>) -> Result<()> {
+        for (param, range) in bucket.parameters() {
             let vector = self.vector(Self::RESIDUAL, param.name());
             let len = range.len();
             match rest.map(|rest| rest.range(range)) {
@@ -196,22 +196,22 @@ impl Memory {
     }
 }
 
-/// Collects kinds, parameter names and values, in the form of [`Memory::iter`].
-impl FromIterator<(String, String, Vec<f32>)> for Memory {
+/// Collects kinds, parameter names and values, in the form of [`ErrorFeedback::iter`].
+impl FromIterator<(String, String, Vec<f32>)> for ErrorFeedback {
     fn from_iter<I: IntoIterator<Item = (String, String, Vec<f32>)>>(vectors: I) -> Self {
-        let mut memory = Self::default();
+        let mut feedback = Self::default();
         for (kind, name, values) in vectors {
-            let by_name = memory.vectors.entry(kind).or_default();
+            let by_name = feedback.vectors.entry(kind).or_default();
             by_name.insert(name, Flat::from_slice(&values).into());
         }
-        memory
+        feedback
     }
 }
 
 /// Compares the present values. Staged vectors do not count. Values on a GPU equal nothing.
-impl PartialEq for Memory {
+impl PartialEq for ErrorFeedback {
     fn eq(&self, other: &Self) -> bool {
-        let on_host = |memory: &Self| memory.all().all(|vector| !vector.values.is_on_device());
+        let on_host = |feedback: &Self| feedback.all().all(|vector| !vector.values.is_on_device());
         on_host(self) && on_host(other) && self.iter().eq(other.iter())
     }
 }
@@ -222,47 +222,49 @@ mod tests {
 
     #[test]
     fn what_is_staged_is_remembered_only_if_the_step_is_taken() {
-        let mut memory = Memory::default();
-        let stage = |memory: &mut Memory, value: f32| {
-            memory.stage("residual", "w", 2).fill(value);
+        let mut feedback = ErrorFeedback::default();
+        let stage = |feedback: &mut ErrorFeedback, value: f32| {
+            feedback.stage("residual", "w", 2).fill(value);
         };
-        stage(&mut memory, 1.0);
-        assert_eq!(memory.residual_norm().unwrap(), 0.0);
-        memory.end_step(true);
-        assert_eq!(memory.get("residual", "w"), Some(&[1.0, 1.0][..]));
-        let before = memory.clone();
-        stage(&mut memory, 2.0);
-        memory.end_step(false);
-        assert_eq!(memory, before);
-        memory.end_step(true);
-        assert_eq!(memory, before, "nothing was staged");
-        stage(&mut memory, 3.0);
-        memory.end_step(true);
-        assert_eq!(memory.residual_norm().unwrap(), f64::sqrt(18.0));
+        stage(&mut feedback, 1.0);
+        assert_eq!(feedback.residual_norm().unwrap(), 0.0);
+        feedback.end_step(true);
+        assert_eq!(feedback.get("residual", "w"), Some(&[1.0, 1.0][..]));
+        let before = feedback.clone();
+        stage(&mut feedback, 2.0);
+        feedback.end_step(false);
+        assert_eq!(feedback, before);
+        feedback.end_step(true);
+        assert_eq!(feedback, before, "nothing was staged");
+        stage(&mut feedback, 3.0);
+        feedback.end_step(true);
+        assert_eq!(feedback.residual_norm().unwrap(), f64::sqrt(18.0));
     }
 
     #[test]
     fn a_clone_stays_as_it_was() {
-        let mut memory = Memory::default();
+        let mut feedback = ErrorFeedback::default();
         let mut step = |taken: bool, value: f32| {
-            memory.stage("residual", "w", 2).fill(value);
-            memory.end_step(taken);
-            memory.clone()
+            feedback.stage("residual", "w", 2).fill(value);
+            feedback.end_step(taken);
+            feedback.clone()
         };
         let clones = [step(false, 1.0), step(true, 2.0), step(true, 3.0), step(true, 4.0)];
-        let of = |memory: &Memory| memory.iter().map(|(.., values)| values[0]).collect::<Vec<_>>();
+        let of = |feedback: &ErrorFeedback| {
+            feedback.iter().map(|(.., values)| values[0]).collect::<Vec<_>>()
+        };
         assert_eq!(clones.each_ref().map(of), [vec![], vec![2.0], vec![3.0], vec![4.0]]);
     }
 
     #[test]
-    fn a_memory_is_made_of_what_it_gives() {
-        let mut memory = Memory::default();
-        memory.stage("residual", "w", 2).copy_from_slice(&[1.0, -2.0]);
-        memory.stage("velocity", "b", 1).copy_from_slice(&[0.5]);
-        memory.end_step(true);
+    fn an_error_feedback_is_made_of_what_it_gives() {
+        let mut feedback = ErrorFeedback::default();
+        feedback.stage("residual", "w", 2).copy_from_slice(&[1.0, -2.0]);
+        feedback.stage("velocity", "b", 1).copy_from_slice(&[0.5]);
+        feedback.end_step(true);
         let owned = |(kind, name, values): (&str, &str, &[f32])| {
             (kind.to_owned(), name.to_owned(), values.to_vec())
         };
-        assert_eq!(memory.iter().map(owned).collect::<Memory>(), memory);
+        assert_eq!(feedback.iter().map(owned).collect::<ErrorFeedback>(), feedback);
     }
 }

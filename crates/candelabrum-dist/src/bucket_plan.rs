@@ -1,12 +1,12 @@
-//! The division of parameters into buckets. A bucket is sent as one message and is the unit of a
-//! strategy.
+//! The division of parameters into buckets. A bucket is sent as one message, and a
+//! strategy sees one bucket at a time.
 //!
 //! Small messages waste time on latency. One large message leaves nothing to overlap with.
 //! PyTorch's DDP (Li et al., VLDB 2020) fills buckets in reverse order of the parameters, because
 //! the backward pass makes their gradients in roughly that order. The first bucket is small, so
 //! that it can leave early. SINGA uses the same order with one number, its `threshold`.
 
-use candelabrum_nn::UnitPlan;
+use candelabrum_nn::BucketPlan;
 use serde::{Deserialize, Serialize};
 
 /// The rule that divides parameters into buckets. Sizes are in elements.
@@ -22,16 +22,16 @@ pub(crate) enum Sizing {
 
 /// Assigns parameters of `sizes` elements to buckets, in `order`. Before the first step `order`
 /// starts with the last parameter. Later it is the order in which the gradients became complete.
-pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
+pub(crate) fn plan(sizes: &[usize], sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
     match sizing {
         Sizing::Caps { first, cap } => plan_by_caps(sizes, order, first, cap),
         Sizing::Threshold(threshold) => plan_by_threshold(sizes, order, threshold),
     }
 }
 
-fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) -> Vec<UnitPlan> {
+fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) -> Vec<BucketPlan> {
     let mut buckets = Vec::new();
-    let mut open = UnitPlan::default();
+    let mut open = BucketPlan::default();
     for &param in order {
         let size = sizes[param];
         let cap = if buckets.is_empty() { first_cap } else { cap };
@@ -44,13 +44,13 @@ fn plan_by_caps(sizes: &[usize], order: &[usize], first_cap: usize, cap: usize) 
     buckets
 }
 
-fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<UnitPlan> {
+fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<BucketPlan> {
     let mut buckets = Vec::new();
-    let mut open = UnitPlan::default();
+    let mut open = BucketPlan::default();
     for &param in order {
         let size = sizes[param];
         if size > threshold {
-            let mut own = UnitPlan::default();
+            let mut own = BucketPlan::default();
             own.push(param, size);
             buckets.push(own);
             continue;
@@ -64,7 +64,7 @@ fn plan_by_threshold(sizes: &[usize], order: &[usize], threshold: usize) -> Vec<
     buckets
 }
 
-fn close(buckets: &mut Vec<UnitPlan>, open: UnitPlan) {
+fn close(buckets: &mut Vec<BucketPlan>, open: BucketPlan) {
     if !open.slots.is_empty() {
         buckets.push(open);
     }
@@ -77,12 +77,12 @@ mod tests {
     use super::*;
 
     /// The plan for the first step, which starts with the last parameter.
-    fn plan(sizes: &[usize], sizing: Sizing) -> Vec<UnitPlan> {
+    fn plan(sizes: &[usize], sizing: Sizing) -> Vec<BucketPlan> {
         let order: Vec<usize> = (0..sizes.len()).rev().collect();
         super::plan(sizes, sizing, &order)
     }
 
-    fn params(plan: &[UnitPlan]) -> Vec<Vec<usize>> {
+    fn params(plan: &[BucketPlan]) -> Vec<Vec<usize>> {
         plan.iter().map(|b| b.slots.iter().map(|s| s.param).collect()).collect()
     }
 

@@ -1,9 +1,9 @@
-//! The news that has arrived on the sockets: messages, the ranks that have left, the rank that has
-//! failed.
+//! What a rank has heard of its peers on the sockets: messages, the ranks that have left, the rank that
+//! has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frame::{Head, Kind};
+use super::frame::{FrameKind, Head};
 use crate::comm::mailbox::{Arrived, Bytes, Mailbox, Posted};
 use crate::{Error, Result};
 
@@ -13,21 +13,21 @@ pub(super) const WINDOW: u64 = 16 << 20;
 /// The action to take when every rank has left a group.
 pub(in crate::comm) type WhenLeft = Box<dyn FnOnce() + Send>;
 
-/// The news of a rank. Ranks in this type are numbers in the world.
-pub(super) struct News {
+/// What a rank has heard of its peers. Ranks in this type are numbers in the world.
+pub(super) struct Peers {
     pub(super) rank: usize,
     /// The first failure that was reported. Later failures are its consequences.
     pub(super) failure: Option<PeerFailure>,
     /// Peers that have ended in order.
     pub(super) gone: BTreeSet<usize>,
     /// Groups that a rank has used and that not all ranks have left.
-    groups: BTreeMap<u64, GroupNews>,
+    groups: BTreeMap<u64, GroupPeers>,
     /// By sender.
     windows: Vec<Window>,
 }
 
 #[derive(Default)]
-struct GroupNews {
+struct GroupPeers {
     messages: Mailbox,
     parts: Mailbox,
     /// Peers that have left the group.
@@ -58,7 +58,7 @@ impl PeerFailure {
 /// A sender, and the limit to be sent to it.
 pub(super) type Limit = (usize, u64);
 
-impl News {
+impl Peers {
     pub(super) fn new(rank: usize, world_size: usize) -> Self {
         let windows = (0..world_size).map(|_| Window::default()).collect();
         let (gone, groups) = (BTreeSet::new(), BTreeMap::new());
@@ -71,7 +71,7 @@ impl News {
         let Head { kind, element, from, group, len, .. } = head;
         let group = self.groups.entry(group).or_default();
         let message = Arrived { from, element, bytes };
-        if kind == Kind::Part || from == self.rank {
+        if kind == FrameKind::Part || from == self.rank {
             group.mailbox(kind).deliver(message);
             return None;
         }
@@ -83,10 +83,10 @@ impl News {
     }
 
     /// Posts a receive for a message or for a part. Returns the new limits.
-    pub(super) fn post(&mut self, kind: Kind, group: u64, posted: Posted) -> Vec<Limit> {
+    pub(super) fn post(&mut self, kind: FrameKind, group: u64, posted: Posted) -> Vec<Limit> {
         let from = posted.from;
         let taken = self.groups.entry(group).or_default().mailbox(kind).post(posted);
-        if kind == Kind::Part {
+        if kind == FrameKind::Part {
             return Vec::new();
         }
         match (taken, from) {
@@ -126,17 +126,17 @@ impl News {
         others: usize,
         when_left: WhenLeft,
     ) -> (Vec<Limit>, Option<WhenLeft>) {
-        let news = self.groups.entry(group).or_default();
-        news.own = Some((others, when_left));
-        let forgotten = news.messages.forget();
+        let known = self.groups.entry(group).or_default();
+        known.own = Some((others, when_left));
+        let forgotten = known.messages.forget();
         (self.give_back(&forgotten), self.forget(group))
     }
 
     /// Drops a group that all ranks have left, because no more frames of it arrive.
     fn forget(&mut self, group: u64) -> Option<WhenLeft> {
-        let news = self.groups.get(&group)?;
-        let (others, _) = news.own.as_ref()?;
-        if news.left.len() < *others {
+        let known = self.groups.get(&group)?;
+        let (others, _) = known.own.as_ref()?;
+        if known.left.len() < *others {
             return None;
         }
         let (_, when_left) = self.groups.remove(&group)?.own?;
@@ -154,9 +154,9 @@ impl News {
         if let Some(failure) = self.failure.clone() {
             return Err(failure.error(self.rank, during));
         }
-        let news = self.groups.get(&group);
+        let group = self.groups.get(&group);
         let has_left = |peer: &usize| {
-            self.gone.contains(peer) || news.is_some_and(|news| news.left.contains(peer))
+            self.gone.contains(peer) || group.is_some_and(|group| group.left.contains(peer))
         };
         match peers.last() {
             Some(&peer) if peers.iter().all(has_left) => {
@@ -167,9 +167,9 @@ impl News {
     }
 }
 
-impl GroupNews {
-    fn mailbox(&mut self, kind: Kind) -> &mut Mailbox {
-        if kind == Kind::Part { &mut self.parts } else { &mut self.messages }
+impl GroupPeers {
+    fn mailbox(&mut self, kind: FrameKind) -> &mut Mailbox {
+        if kind == FrameKind::Part { &mut self.parts } else { &mut self.messages }
     }
 }
 
@@ -227,14 +227,14 @@ mod tests {
 
     #[test]
     fn a_group_that_all_have_left_is_forgotten() {
-        let mut news = News::new(0, 3);
+        let mut peers = Peers::new(0, 3);
         let when_left = || Box::new(|| ()) as WhenLeft;
-        assert!(news.hear_left(9, 1).is_none());
-        let (limits, left) = news.leave(9, 2, when_left());
+        assert!(peers.hear_left(9, 1).is_none());
+        let (limits, left) = peers.leave(9, 2, when_left());
         assert!(limits.is_empty() && left.is_none(), "rank 2 may still use it");
-        assert!(news.trouble(9, &[1, 2], String::new).is_ok());
-        assert!(news.trouble(9, &[1], String::new).is_err());
-        assert!(news.hear_left(9, 2).is_some() && news.groups.is_empty());
-        assert!(news.leave(10, 0, when_left()).1.is_some(), "a group of one");
+        assert!(peers.trouble(9, &[1, 2], String::new).is_ok());
+        assert!(peers.trouble(9, &[1], String::new).is_err());
+        assert!(peers.hear_left(9, 2).is_some() && peers.groups.is_empty());
+        assert!(peers.leave(10, 0, when_left()).1.is_some(), "a group of one");
     }
 }

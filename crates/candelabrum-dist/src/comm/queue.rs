@@ -11,7 +11,7 @@
 //!
 //! **Invariant** A thread that ends its turn wakes the threads that wait for the turn. A thread that puts
 //! a task into the queue or ends its turn wakes the communication thread if there is work for it
-//! ([`Queue::must_wake`]). So no task stays in the queue while the thread that needs it sleeps. While no
+//! ([`QueueState::must_wake`]). So no task stays in the queue while the thread that needs it sleeps. While no
 //! thread has the turn, the communication thread does not sleep without a limit beside a task.
 
 use std::collections::VecDeque;
@@ -51,25 +51,31 @@ pub(super) trait Resource: Send + 'static {
     fn finish(&mut self);
 }
 
+/// The turns of a rank, for a thread that waits for its task.
+pub(super) trait Turns: Send + Sync {
+    /// Carries out tasks until `is_over`, unless another thread does.
+    fn work_until(&self, is_over: &dyn Fn() -> bool);
+}
+
 /// The queue of tasks and the communication thread. Its drop waits until both have ended.
-pub(super) struct Engine<R: Resource> {
-    shared: Arc<Shared<R>>,
+pub(super) struct CommQueue<R: Resource> {
+    shared: Arc<QueueShared<R>>,
     /// `Some` until the drop.
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared<R> {
+struct QueueShared<R> {
     /// This process's rank, for the error of a task that cannot be carried out any more.
     rank: usize,
     any_thread: bool,
-    queue: Mutex<Queue<R>>,
+    queue: Mutex<QueueState<R>>,
     /// Wakes the communication thread.
     due: Condvar,
     /// Wakes the threads that wait for an answer while another thread has the turn.
     returned: Condvar,
 }
 
-struct Queue<R> {
+struct QueueState<R> {
     tasks: VecDeque<Task<R>>,
     /// `None` while a thread has the turn.
     resource: Option<R>,
@@ -91,7 +97,7 @@ struct Task<R> {
     work: Box<dyn FnOnce(&mut R) + Send>,
 }
 
-impl<R: Resource> Engine<R> {
+impl<R: Resource> CommQueue<R> {
     /// Starts the communication thread, which first makes the resource. `make` also returns this
     /// process's rank, and facts on the resource for the caller.
     pub(super) fn start<K: Send + 'static>(
@@ -101,7 +107,7 @@ impl<R: Resource> Engine<R> {
         let body = move || match make() {
             Err(error) => drop(hello.send(Err(error))),
             Ok((resource, rank, known)) => {
-                let shared = Arc::new(Shared::new(resource, rank));
+                let shared = Arc::new(QueueShared::new(resource, rank));
                 let started = hello.send(Ok((Arc::clone(&shared), known))).is_ok();
                 shared.queue.lock().closed |= !started;
                 shared.serve();
@@ -138,16 +144,17 @@ impl<R: Resource> Engine<R> {
         &self,
         when: When,
         work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
-    ) -> Ticket<R, T> {
+    ) -> TaskHandle<T> {
         let (reply, answer) = oneshot::channel();
         let when = if self.shared.any_thread { when } else { When::Soon };
         // An answer that nobody waits for is dropped.
         self.shared.push(when, Box::new(move |resource| drop(reply.send(work(resource)))));
-        Ticket { shared: Arc::clone(&self.shared), answer, when }
+        let turns: Arc<dyn Turns> = self.shared.clone();
+        TaskHandle { turns, rank: self.shared.rank, answer, when }
     }
 }
 
-impl<R: Resource> Drop for Engine<R> {
+impl<R: Resource> Drop for CommQueue<R> {
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.due.notify_one();
@@ -158,7 +165,7 @@ impl<R: Resource> Drop for Engine<R> {
     }
 }
 
-impl<R> Queue<R> {
+impl<R> QueueState<R> {
     /// Whether the communication thread must carry out a task.
     fn is_due(&self) -> bool {
         let waited_long = |task: &Task<R>| task.given.elapsed() >= LEFT_ALONE;
@@ -180,10 +187,10 @@ impl<R> Queue<R> {
     }
 }
 
-impl<R: Resource> Shared<R> {
+impl<R: Resource> QueueShared<R> {
     fn new(resource: R, rank: usize) -> Self {
         let any_thread = resource.any_thread();
-        let queue = Queue {
+        let queue = QueueState {
             tasks: VecDeque::new(),
             resource: Some(resource),
             waiting: 0,
@@ -219,7 +226,7 @@ impl<R: Resource> Shared<R> {
         self.turn(&mut queue)
     }
 
-    fn turn(&self, queue: &mut Queue<R>) -> Option<Turn<'_, R>> {
+    fn turn(&self, queue: &mut QueueState<R>) -> Option<Turn<'_, R>> {
         let resource = queue.resource.take()?;
         Some(Turn { shared: self, resource: Some(resource), background: false })
     }
@@ -266,7 +273,7 @@ impl<R: Resource> Shared<R> {
 
 /// The turn of a thread, with the resource.
 struct Turn<'a, R: Resource> {
-    shared: &'a Shared<R>,
+    shared: &'a QueueShared<R>,
     /// `Some` until the drop.
     resource: Option<R>,
     background: bool,
@@ -300,14 +307,36 @@ impl<R: Resource> Drop for Turn<'_, R> {
     }
 }
 
-/// A task that was given to the engine.
-pub(super) struct Ticket<R: Resource, T> {
-    shared: Arc<Shared<R>>,
+impl<R: Resource> Turns for QueueShared<R> {
+    fn work_until(&self, is_over: &dyn Fn() -> bool) {
+        let mut queue = self.queue.lock();
+        while !is_over() {
+            let turn = if self.any_thread { self.turn(&mut queue) } else { None };
+            let Some(mut turn) = turn else {
+                queue.waiting += 1;
+                self.returned.wait(&mut queue);
+                queue.waiting -= 1;
+                continue;
+            };
+            let task = queue.tasks.pop_front();
+            queue.busy = true;
+            drop(queue);
+            task.into_iter().for_each(|task| turn.work(task.work));
+            drop(turn);
+            queue = self.queue.lock();
+        }
+    }
+}
+
+/// A task that was given to the queue.
+pub(super) struct TaskHandle<T> {
+    turns: Arc<dyn Turns>,
+    rank: usize,
     answer: oneshot::Receiver<Result<T>>,
     when: When,
 }
 
-impl<R: Resource, T> Ticket<R, T> {
+impl<T> TaskHandle<T> {
     /// When the task is carried out.
     pub(super) fn when(&self) -> When {
         self.when
@@ -320,32 +349,18 @@ impl<R: Resource, T> Ticket<R, T> {
 
     /// The answer, if it is there. An answer is given once.
     pub(super) fn take_if_complete(&mut self) -> Option<Result<T>> {
-        let stopped = || Err(Error::Stopped { rank: self.shared.rank });
-        self.is_complete().then(|| self.answer.try_recv().unwrap_or_else(|_| stopped()))
+        self.is_complete().then(|| self.answer())
     }
 
     /// Waits for the answer. Meanwhile this thread carries out the earlier tasks and the task itself,
     /// unless another thread does.
     pub(super) fn wait(self) -> Result<T> {
-        let shared = &*self.shared;
-        let mut queue = shared.queue.lock();
-        while !self.is_complete() {
-            let turn = if shared.any_thread { shared.turn(&mut queue) } else { None };
-            let Some(mut turn) = turn else {
-                queue.waiting += 1;
-                shared.returned.wait(&mut queue);
-                queue.waiting -= 1;
-                continue;
-            };
-            let task = queue.tasks.pop_front();
-            queue.busy = true;
-            drop(queue);
-            task.into_iter().for_each(|task| turn.work(task.work));
-            drop(turn);
-            queue = shared.queue.lock();
-        }
-        drop(queue);
-        self.answer.try_recv().unwrap_or(Err(Error::Stopped { rank: shared.rank }))
+        self.turns.work_until(&|| self.is_complete());
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<T> {
+        self.answer.try_recv().unwrap_or(Err(Error::Stopped { rank: self.rank }))
     }
 }
 
@@ -356,12 +371,12 @@ mod tests {
     use super::*;
 
     /// Remembers what was done, and by which thread.
-    struct Journal {
+    struct TaskLog {
         any_thread: bool,
         entries: Vec<(u32, thread::ThreadId)>,
     }
 
-    impl Resource for Journal {
+    impl Resource for TaskLog {
         fn any_thread(&self) -> bool {
             self.any_thread
         }
@@ -371,34 +386,33 @@ mod tests {
         fn finish(&mut self) {}
     }
 
-    fn engine(any_thread: bool) -> Result<Engine<Journal>> {
-        let make = move || Ok((Journal { any_thread, entries: Vec::new() }, 3, ()));
-        Engine::start(make).map(|(engine, ())| engine)
+    fn queue(any_thread: bool) -> Result<CommQueue<TaskLog>> {
+        let make = move || Ok((TaskLog { any_thread, entries: Vec::new() }, 3, ()));
+        CommQueue::start(make).map(|(queue, ())| queue)
     }
 
-    fn enter(number: u32) -> impl FnOnce(&mut Journal) -> Result<()> + Send + 'static {
-        move |journal| {
-            journal.entries.push((number, thread::current().id()));
+    fn enter(number: u32) -> impl FnOnce(&mut TaskLog) -> Result<()> + Send + 'static {
+        move |log| {
+            log.entries.push((number, thread::current().id()));
             Ok(())
         }
     }
 
     #[test]
     fn tasks_are_carried_out_in_order_whoever_does_it() -> Result<()> {
-        let engine = engine(true)?;
-        let mut tickets = Vec::new();
+        let queue = queue(true)?;
+        let mut handles = Vec::new();
         for number in 0..1_000 {
             if number % 3 == 0 {
-                engine.run(enter(number))?;
+                queue.run(enter(number))?;
             } else {
                 let when = [When::Soon, When::WaitedFor][number as usize % 2];
-                tickets.push(engine.begin(when, enter(number)));
+                handles.push(queue.begin(when, enter(number)));
             }
         }
-        tickets.into_iter().rev().try_for_each(Ticket::wait)?;
-        let numbers = engine.run(|journal| {
-            Ok(journal.entries.iter().map(|&(number, _)| number).collect::<Vec<_>>())
-        })?;
+        handles.into_iter().rev().try_for_each(TaskHandle::wait)?;
+        let numbers = queue
+            .run(|log| Ok(log.entries.iter().map(|&(number, _)| number).collect::<Vec<_>>()))?;
         assert_eq!(numbers, (0..1_000).collect::<Vec<_>>());
         Ok(())
     }
@@ -406,9 +420,9 @@ mod tests {
     #[test]
     fn a_caller_runs_its_task_itself_where_every_thread_may() -> Result<()> {
         for any_thread in [true, false] {
-            let engine = engine(any_thread)?;
-            engine.run(enter(1))?;
-            let by = engine.run(|journal| Ok(journal.entries[0].1))?;
+            let queue = queue(any_thread)?;
+            queue.run(enter(1))?;
+            let by = queue.run(|log| Ok(log.entries[0].1))?;
             assert_eq!(by == thread::current().id(), any_thread);
         }
         Ok(())
@@ -417,9 +431,9 @@ mod tests {
     #[test]
     fn a_task_is_left_to_a_wait_only_where_every_thread_may_work() -> Result<()> {
         for (any_thread, when) in [(true, When::WaitedFor), (false, When::Soon)] {
-            let engine = engine(any_thread)?;
+            let queue = queue(any_thread)?;
             let [light, heavy] =
-                [When::WaitedFor, When::Soon].map(|when| engine.begin(when, enter(1)));
+                [When::WaitedFor, When::Soon].map(|when| queue.begin(when, enter(1)));
             assert_eq!([light.when(), heavy.when()], [when, When::Soon]);
             light.wait().and(heavy.wait())?;
         }
@@ -427,26 +441,26 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_engine_lends_its_resource_to_work_that_borrows() -> Result<()> {
-        let engine = engine(true)?;
+    fn an_idle_queue_lends_its_resource_to_work_that_borrows() -> Result<()> {
+        let queue = queue(true)?;
         let mut borrowed = vec![1, 2];
-        engine.run_if_idle(|journal| {
+        queue.run_if_idle(|log| {
             borrowed.push(3);
-            journal.entries.push((borrowed.len() as u32, thread::current().id()));
+            log.entries.push((borrowed.len() as u32, thread::current().id()));
         });
         assert_eq!(borrowed, [1, 2, 3]);
-        let later = engine.begin(When::WaitedFor, enter(4));
-        assert!(engine.run_if_idle(|_| ()).is_none(), "a task is before it");
+        let later = queue.begin(When::WaitedFor, enter(4));
+        assert!(queue.run_if_idle(|_| ()).is_none(), "a task is before it");
         later.wait()?;
-        assert_eq!(engine.run(|journal| Ok(journal.entries.len()))?, 2);
-        assert!(self::engine(false)?.run_if_idle(|_| ()).is_none(), "another thread's resource");
+        assert_eq!(queue.run(|log| Ok(log.entries.len()))?, 2);
+        assert!(self::queue(false)?.run_if_idle(|_| ()).is_none(), "another thread's resource");
         Ok(())
     }
 
     /// Runs `meanwhile` while another thread has the turn, which keeps it for `held` after `meanwhile` has released
     /// it.
     fn while_another_has_the_turn<R>(
-        engine: &Engine<Journal>,
+        queue: &CommQueue<TaskLog>,
         held: Duration,
         meanwhile: impl FnOnce(mpsc::Sender<()>) -> R,
     ) -> R {
@@ -454,7 +468,7 @@ mod tests {
         let (release, released) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(move || {
-                engine.run_if_idle(|_| {
+                queue.run_if_idle(|_| {
                     begun.send(()).expect("the test waits");
                     released.recv().expect("the test goes on");
                     thread::sleep(held);
@@ -468,19 +482,19 @@ mod tests {
     /// Which thread carries out two tasks that were given while another thread had the turn, and which
     /// gave them.
     fn worker_and_giver() -> Result<(thread::ThreadId, thread::ThreadId)> {
-        let engine = &engine(true)?;
-        while_another_has_the_turn(engine, Duration::ZERO, |release| {
+        let queue = &queue(true)?;
+        while_another_has_the_turn(queue, Duration::ZERO, |release| {
             thread::scope(|scope| {
                 let second = scope.spawn(|| {
-                    let light = engine.begin(When::WaitedFor, enter(1));
-                    engine.run(enter(2))?;
+                    let light = queue.begin(When::WaitedFor, enter(1));
+                    queue.run(enter(2))?;
                     light.wait().map(|()| thread::current().id())
                 });
                 // Until the second thread sleeps, or nearly.
                 thread::sleep(Duration::from_millis(3));
                 release.send(()).expect("the first thread waits");
                 let giver = second.join().expect("no panic")?;
-                let entries = engine.run(|journal| Ok(journal.entries.clone()))?;
+                let entries = queue.run(|log| Ok(log.entries.clone()))?;
                 assert_eq!(entries.iter().map(|&(number, _)| number).collect::<Vec<_>>(), [1, 2]);
                 Ok((entries[1].1, giver))
             })
@@ -501,10 +515,10 @@ mod tests {
 
     #[test]
     fn a_task_that_nobody_waits_for_is_carried_out_all_the_same() -> Result<()> {
-        let engine = engine(true)?;
+        let queue = queue(true)?;
         for number in 0..5 {
-            let ticket = engine.begin(When::WaitedFor, enter(number));
-            wait_until(&format!("task {number} is complete"), || ticket.is_complete());
+            let handle = queue.begin(When::WaitedFor, enter(number));
+            wait_until(&format!("task {number} is complete"), || handle.is_complete());
         }
         Ok(())
     }
@@ -522,12 +536,12 @@ mod tests {
     fn a_task_begun_while_another_thread_has_the_turn_is_not_forgotten() -> Result<()> {
         // Shorter turns, and one after which the task is due at once.
         for held in [0, 1, 3, 5, 30].map(Duration::from_millis) {
-            let engine = engine(true)?;
-            wait_until("the communication thread sleeps", || engine.shared.queue.lock().dozing);
-            while_another_has_the_turn(&engine, held, |release| {
-                let ticket = engine.begin(When::WaitedFor, enter(1));
+            let queue = queue(true)?;
+            wait_until("the communication thread sleeps", || queue.shared.queue.lock().dozing);
+            while_another_has_the_turn(&queue, held, |release| {
+                let handle = queue.begin(When::WaitedFor, enter(1));
                 release.send(()).expect("the other thread waits");
-                wait_until("the task is complete", || ticket.is_complete());
+                wait_until("the task is complete", || handle.is_complete());
             });
         }
         Ok(())
@@ -538,8 +552,8 @@ mod tests {
     #[ignore = "a measurement, not a test"]
     fn latency_of_two_threads_that_share_the_turn() -> Result<()> {
         const ROUNDS: usize = 20_000;
-        let engine = engine(true)?;
-        let work = |_: &mut Journal| {
+        let queue = queue(true)?;
+        let work = |_: &mut TaskLog| {
             let start = Instant::now();
             while start.elapsed() < Duration::from_micros(20) {}
             Ok(())
@@ -555,8 +569,8 @@ mod tests {
             Ok(times)
         };
         let [begun, run] = thread::scope(|scope| {
-            let begun = scope.spawn(|| measure(&|| engine.begin(When::WaitedFor, work).wait()));
-            let run = scope.spawn(|| measure(&|| engine.run(work)));
+            let begun = scope.spawn(|| measure(&|| queue.begin(When::WaitedFor, work).wait()));
+            let run = scope.spawn(|| measure(&|| queue.run(work)));
             [begun, run].map(|thread| thread.join().expect("no panic"))
         });
         for (name, times) in [("begin, wait", begun?), ("run", run?)] {
@@ -573,11 +587,11 @@ mod tests {
 
     #[test]
     fn after_a_panic_everything_is_answered() -> Result<()> {
-        let engine = engine(false)?;
-        let panics = engine.begin(When::Soon, |_| -> Result<()> { panic!("on purpose") });
-        let after = engine.begin(When::Soon, enter(1));
-        for ticket in [panics, after, engine.begin(When::WaitedFor, enter(2))] {
-            assert!(matches!(ticket.wait(), Err(Error::Stopped { rank: 3 })));
+        let queue = queue(false)?;
+        let panics = queue.begin(When::Soon, |_| -> Result<()> { panic!("on purpose") });
+        let after = queue.begin(When::Soon, enter(1));
+        for handle in [panics, after, queue.begin(When::WaitedFor, enter(2))] {
+            assert!(matches!(handle.wait(), Err(Error::Stopped { rank: 3 })));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A rank's place in a group: the data that the group's handle, its engine and its operations under
+//! A rank's place in a group: the data that the group's handle, its queue and its operations under
 //! way share.
 
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::Error;
 /// The number of the world among a rank's groups. It is the first group.
 pub(super) const WORLD: usize = 0;
 
-/// The data that both a group's handle and its engine have.
+/// The data that both a group's handle and its queue have.
 #[derive(Clone)]
-pub(super) struct Membership {
+pub(super) struct GroupInfo {
     pub(super) id: usize,
     pub(super) rank: usize,
     /// The members' ranks in the world.
@@ -26,7 +26,7 @@ pub(super) struct Membership {
     pub(super) messages: Arc<dyn Messages>,
 }
 
-impl Membership {
+impl GroupInfo {
     /// This rank's number in the world.
     pub(super) fn own(&self) -> usize {
         self.ranks[self.rank]
@@ -50,18 +50,31 @@ impl Membership {
     }
 }
 
-/// The data by which an operation is named in an error, and the place where the error is stored.
-pub(crate) struct Context {
-    pub(super) membership: Membership,
-    pub(super) header: Header,
-    pub(super) label: Option<Label>,
-    pub(super) failures: Failures,
+/// The groups of an all-reduce over several hosts, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layers {
+    /// All ranks.
+    pub(super) flat: usize,
+    /// The ranks of this host.
+    pub(super) host: usize,
+    /// The ranks with this rank's place on each host, if this rank exchanges data with other hosts.
+    pub(super) across: Option<usize>,
+    /// Whether all hosts have equally many ranks.
+    pub(super) even: bool,
 }
 
-impl Context {
+/// The data by which an operation is named in an error, and the place where the error is stored.
+pub(crate) struct OpContext {
+    pub(super) group_info: GroupInfo,
+    pub(super) header: Header,
+    pub(super) label: Option<Label>,
+    pub(super) failures: Arc<Failures>,
+}
+
+impl OpContext {
     /// Adds the content of the payload, and the group, to the message of an error.
     pub(super) fn explain(&self, error: Error) -> Error {
-        self.membership.explain(error, self.header, self.label.as_ref())
+        self.group_info.explain(error, self.header, self.label.as_ref())
     }
 
     /// Stores and reports an error that the program gets.

@@ -1,29 +1,29 @@
-//! Units: parameters whose gradients lie one after the other in one bucket and are sent together.
+//! The plan of a bucket: parameters whose gradients lie one after the other and are sent together.
 
 use std::ops::Range;
 
-/// The parameters of a unit, and the place of each in the unit's bucket.
+/// The parameters of a bucket, and the place of each in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnitPlan {
+pub struct BucketPlan {
     /// One slot per parameter, in the order of their places.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<BucketSlot>,
     /// Elements of all slots together.
     pub len: usize,
 }
 
-/// One parameter's place in its unit.
+/// One parameter's place in its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct BucketSlot {
     /// The parameter's number in the model's order.
     pub param: usize,
     /// The parameter's elements in the bucket.
     pub range: Range<usize>,
 }
 
-impl UnitPlan {
+impl BucketPlan {
     /// Appends parameter number `param`, of `size` elements.
     pub fn push(&mut self, param: usize, size: usize) {
-        self.slots.push(Slot { param, range: self.len..self.len + size });
+        self.slots.push(BucketSlot { param, range: self.len..self.len + size });
         self.len += size;
     }
 
@@ -31,16 +31,16 @@ impl UnitPlan {
     /// first place behind them, then begin at multiples of `step`, whatever the other sizes are. Both groups keep
     /// their order.
     pub fn align(&mut self, step: usize) {
-        let (whole, rest): (Vec<Slot>, Vec<Slot>) =
+        let (whole, rest): (Vec<BucketSlot>, Vec<BucketSlot>) =
             self.slots.drain(..).partition(|slot| slot.range.len().is_multiple_of(step));
         self.len = 0;
-        for Slot { param, range } in whole.into_iter().chain(rest) {
+        for BucketSlot { param, range } in whole.into_iter().chain(rest) {
             self.push(param, range.len());
         }
     }
 
     /// The slot of the element at `position`.
-    pub fn slot_at(&self, position: usize) -> Option<&Slot> {
+    pub fn slot_at(&self, position: usize) -> Option<&BucketSlot> {
         self.slots.iter().find(|slot| slot.range.contains(&position))
     }
 }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn whole_multiples_come_first_and_nothing_is_lost() {
-        let mut plan = UnitPlan::default();
+        let mut plan = BucketPlan::default();
         for (param, size) in [10, 8, 0, 3, 4].into_iter().enumerate() {
             plan.push(param, size);
         }

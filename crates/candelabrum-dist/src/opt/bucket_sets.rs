@@ -1,17 +1,15 @@
-//! The parameters in units, with a bucket for each unit. There is one layout for each size of units
+//! The parameters in buckets. There is one set of buckets for each size of buckets
 //! that recent steps have used.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{FlatGradients, MissingGradients, Param, UnitPlan};
+use candelabrum_nn::{BucketPlan, FlatGradients, MissingGradients, Param};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::bucket_plan::{self, Sizing};
 use crate::comm::{Communicator, Label};
-use crate::unit_plan::{self, Sizing};
 use crate::{Error, Result, Trained};
 
 /// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
@@ -28,11 +26,11 @@ const GPU_STEP: usize = 4;
 
 /// The parameters, and the layouts in the order of their last use.
 #[derive(Debug)]
-pub(super) struct Layouts {
+pub(super) struct BucketSets {
     trained: Trained,
-    kept: Vec<Layout>,
+    kept: Vec<BucketSet>,
     /// Buckets that belong to this rank alone, for gradients before the first step.
-    early: Option<Layout>,
+    early: Option<BucketSet>,
     /// The number of layouts made so far.
     made: usize,
 }
@@ -40,44 +38,44 @@ pub(super) struct Layouts {
 /// Where accumulated gradients are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
-    /// In [`Layouts::early`].
+    /// In [`BucketSets::early`].
     Early,
     /// In the buckets of this size.
-    Units(Sizing),
+    Shared(Sizing),
 }
 
 /// The buckets of one size.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct BucketSet {
     /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
     pub(super) sizing: Sizing,
-    /// The numbers of the parameters, in the order in which the units were filled.
+    /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     /// The buckets, and the place of each gradient in them.
     pub(super) gradients: FlatGradients,
-    /// By unit: the content of its bucket, for messages.
+    /// By bucket: its content, for messages.
     pub(super) labels: Arc<[Label]>,
-    /// By element type and unit: memory for the numbers of a bucket in that type. A step takes this
+    /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
     /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
     /// Steps taken with this layout.
     steps: u64,
-    /// Whether the order of the units is final.
+    /// Whether the order of the buckets is final.
     settled: bool,
 }
 
 /// A layout in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct LayoutState {
+pub(super) struct BucketSetState {
     sizing: Sizing,
-    /// The numbers of the parameters, in the order in which the units were filled.
+    /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     settled: bool,
     steps: u64,
 }
 
-impl Layouts {
+impl BucketSets {
     /// No layouts yet.
     pub(super) fn new(trained: Trained) -> Self {
         Self { trained, kept: Vec::new(), early: None, made: 0 }
@@ -98,7 +96,7 @@ impl Layouts {
         sizing: Sizing,
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
-    ) -> Result<&mut Layout> {
+    ) -> Result<&mut BucketSet> {
         match self.kept.iter().position(|layout| layout.sizing == sizing) {
             // It moves to the end, the place of the layout that was used last.
             Some(index) => self.kept[index..].rotate_left(1),
@@ -107,7 +105,7 @@ impl Layouts {
                     forget(self.kept.remove(0).id);
                 }
                 let order: Vec<usize> = (0..self.params().len()).rev().collect();
-                // The order of SINGA's units is fixed by SINGA.
+                // The order of SINGA's buckets is fixed by SINGA.
                 let settled = matches!(sizing, Sizing::Threshold(_));
                 self.make(sizing, &order, settled, comm)?;
             }
@@ -115,18 +113,18 @@ impl Layouts {
         self.kept.last_mut().ok_or(Error::NoParameters)
     }
 
-    /// The buckets of this rank alone. Before the ranks have agreed on units, a rank that accumulates gradients
+    /// The buckets of this rank alone. Before the ranks have agreed on buckets, a rank that accumulates gradients
     /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
-    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut Layout> {
+    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut BucketSet> {
         if self.early.is_none() {
             let order: Vec<usize> = (0..self.params().len()).rev().collect();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
-            let bucket = |plan: &UnitPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+            let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
             let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
             let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
             let layout =
-                Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
+                BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
             self.early = Some(layout);
         }
         self.early.as_mut().ok_or(Error::NoParameters)
@@ -137,8 +135,8 @@ impl Layouts {
         let early = self.early.take();
         let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
         let from = match place {
-            Place::Units(sizing) if sizing == to.sizing => return Ok(()),
-            Place::Units(sizing) => others.iter().find(|layout| layout.sizing == sizing),
+            Place::Shared(sizing) if sizing == to.sizing => return Ok(()),
+            Place::Shared(sizing) => others.iter().find(|layout| layout.sizing == sizing),
             Place::Early => early.as_ref(),
         };
         let what = || "buckets with accumulated gradients are not there".to_owned();
@@ -146,7 +144,7 @@ impl Layouts {
         Ok(to.gradients.take_over(&from.gradients)?)
     }
 
-    pub(super) fn last_used(&mut self) -> Option<&mut Layout> {
+    pub(super) fn last_used(&mut self) -> Option<&mut BucketSet> {
         self.kept.last_mut()
     }
 
@@ -190,10 +188,10 @@ impl Layouts {
     }
 
     /// The layouts that are kept, in the order of their last use.
-    pub(super) fn state(&self) -> Vec<LayoutState> {
-        let state = |layout: &Layout| {
-            let &Layout { sizing, settled, steps, .. } = layout;
-            LayoutState { sizing, order: layout.order.clone(), settled, steps }
+    pub(super) fn state(&self) -> Vec<BucketSetState> {
+        let state = |layout: &BucketSet| {
+            let &BucketSet { sizing, settled, steps, .. } = layout;
+            BucketSetState { sizing, order: layout.order.clone(), settled, steps }
         };
         self.kept.iter().map(state).collect()
     }
@@ -202,7 +200,7 @@ impl Layouts {
     /// number of each layout that is dropped.
     pub(super) fn load_state(
         &mut self,
-        states: &[LayoutState],
+        states: &[BucketSetState],
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
     ) -> Result<()> {
@@ -224,10 +222,10 @@ impl Layouts {
         Ok(())
     }
 
-    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<UnitPlan> {
+    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        let mut plans = unit_plan::plan(&sizes, sizing, order);
+        let mut plans = bucket_plan::plan(&sizes, sizing, order);
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
@@ -244,13 +242,13 @@ impl Layouts {
         let id = self.made;
         let (location, plans) = (location(self.params()), self.plan(sizing, order));
         let (mut buckets, mut labels) = (Vec::new(), Vec::new());
-        for (unit, plan) in plans.iter().enumerate() {
+        for (index, plan) in plans.iter().enumerate() {
             buckets.push(bucket_memory(&location, ElementType::F32, plan.len, comm)?);
-            labels.push(Label::of_series(label(unit, plan, self.params()), id as u64));
+            labels.push(Label::of_series(label(index, plan, self.params()), id as u64));
         }
         let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
-        self.kept.push(Layout { id, sizing, order, gradients, labels, wire, steps: 0, settled });
+        self.kept.push(BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled });
         self.made += 1;
         Ok(())
     }
@@ -281,30 +279,9 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
     !sorted.into_iter().eq(0..len)
 }
 
-impl Layout {
-    pub(super) fn units(&self) -> usize {
+impl BucketSet {
+    pub(super) fn buckets(&self) -> usize {
         self.gradients.plans().len()
-    }
-
-    /// Runs candle's backward pass from `loss`. `accept` gets the number and the bucket of each unit
-    /// that is complete before the pass ends. `state` is for `accept`, and is returned after the pass
-    /// with the result of the pass.
-    pub(super) fn observed_backward<S: 'static>(
-        &mut self,
-        loss: &Tensor,
-        state: S,
-        mut accept: impl FnMut(&mut S, usize, Flat) -> Result<()> + 'static,
-    ) -> (S, Result<()>) {
-        // The pass owns its observer until it ends, so the state is shared with the pass.
-        let shared = Rc::new(RefCell::new(state));
-        let observer = Rc::clone(&shared);
-        let accept = move |unit, bucket| {
-            let result = accept(&mut observer.borrow_mut(), unit, bucket);
-            result.map_err(candle_core::Error::from)
-        };
-        let result = self.gradients.observed_backward(loss, Box::new(accept));
-        let state = Rc::into_inner(shared).expect("the pass has dropped its observer").into_inner();
-        (state, result.map_err(Error::from))
     }
 
     /// Sets every gradient to `value`.
@@ -323,24 +300,24 @@ impl Layout {
         Ok(())
     }
 
-    /// Copies the values of a unit's parameters into its bucket.
-    pub(super) fn load(&mut self, unit: usize) -> Result<()> {
+    /// Copies the values of a bucket's parameters into the bucket.
+    pub(super) fn load(&mut self, index: usize) -> Result<()> {
         let (params, plans) =
             (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
-        let bucket = self.gradients.bucket(unit)?;
-        for slot in &plans[unit].slots {
+        let bucket = self.gradients.bucket(index)?;
+        for slot in &plans[index].slots {
             let mut place = bucket.range_mut(slot.range.clone())?;
             params[slot.param].with_values(|values| place.copy_from(values))?;
         }
         Ok(())
     }
 
-    /// Copies the values in a unit's bucket into its parameters.
-    pub(super) fn store(&mut self, unit: usize) -> Result<()> {
+    /// Copies the values in a bucket into its parameters.
+    pub(super) fn store(&mut self, index: usize) -> Result<()> {
         let (params, plans) =
             (Arc::clone(self.gradients.params()), Arc::clone(self.gradients.plans()));
-        let bucket = self.gradients.bucket(unit)?;
-        for slot in &plans[unit].slots {
+        let bucket = self.gradients.bucket(index)?;
+        for slot in &plans[index].slots {
             let values = bucket.range(slot.range.clone())?;
             params[slot.param].update_in_place(|mut place| place.copy_from(values))??;
         }
@@ -363,7 +340,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Memory for each unit's numbers in the type `element`, at the place where the backend reduces
+    /// Memory for each bucket's numbers in the type `element`, at the place where the backend reduces
     /// fastest. All ranks call it together. [`Self::put_wire`] returns the memory.
     pub(super) fn take_wire(
         &mut self,
@@ -389,12 +366,12 @@ impl Layout {
 }
 
 /// The content of a bucket, for messages.
-fn label(unit: usize, plan: &UnitPlan, params: &[Param]) -> String {
+fn label(index: usize, plan: &BucketPlan, params: &[Param]) -> String {
     let names: Vec<&str> =
         plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();
     let names = names.join(", ");
     match plan.slots.len().checked_sub(NAMES) {
-        None | Some(0) => format!("bucket {unit}: {names}"),
-        Some(more) => format!("bucket {unit}: {names} and {more} more"),
+        None | Some(0) => format!("bucket {index}: {names}"),
+        Some(more) => format!("bucket {index}: {names} and {more} more"),
     }
 }

@@ -1,33 +1,33 @@
-//! News of failures. A rank that fails sends the cause, in a letter, to all other ranks.
+//! The failures of ranks. A rank that fails sends the cause, in a header message, to all other ranks.
 //!
-//! Only the thread that has the engine's turn calls MPI. So a rank that fails stores the cause
-//! here, and the next thread that has the turn sends it. Every wait looks for these letters.
+//! Only the thread that has the queue's turn calls MPI. So a rank that fails stores the cause
+//! here, and the next thread that has the turn sends it. Every wait looks for these header messages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::raw::{LETTER, Letter, MpiGroup, Tag};
+use super::raw::{HEADER_MESSAGE, HeaderMessage, MpiGroup, Tag};
 use crate::comm::failures::Failure;
 use crate::{Error, Result};
 
-/// A wait that has lasted this long looks for news.
+/// A wait that has lasted this long looks for failures.
 pub(super) const LOOK_AFTER: Duration = Duration::from_millis(1);
 
 /// The failures that one rank of the world knows of.
-pub(super) struct News {
+pub(super) struct MpiFailures {
     world: MpiGroup,
     rank: usize,
     /// The first failure that this rank knows of, its own or another rank's.
     failure: Failure,
     /// The cause of this rank's failure, until it has been sent.
     untold: Mutex<Option<String>>,
-    /// Whether this rank has failed, or a letter of a rank that has failed has arrived.
+    /// Whether this rank has failed, or a header message of a rank that has failed has arrived.
     failed: AtomicBool,
 }
 
-impl News {
+impl MpiFailures {
     pub(super) fn new(world: MpiGroup, rank: usize, failure: Failure) -> Self {
         Self { world, rank, failure, untold: Mutex::default(), failed: AtomicBool::new(false) }
     }
@@ -59,23 +59,23 @@ impl News {
     }
 
     fn tell_rank(&self, other: usize, cause: &[u8]) -> Result<()> {
-        let (mut letter, len) = (Letter::new(), cause.len().min(LETTER));
-        letter.bytes_mut()[..len].copy_from_slice(&cause[..len]);
-        // The letter is dropped before MPI reports that it has been sent, so its memory is leaked.
-        letter.send(&self.world, other, Tag::Failure, len)
+        let (mut message, len) = (HeaderMessage::new(), cause.len().min(HEADER_MESSAGE));
+        message.bytes_mut()[..len].copy_from_slice(&cause[..len]);
+        // The header message is dropped before MPI reports that it has been sent, so its memory is leaked.
+        message.send(&self.world, other, Tag::Failure, len)
     }
 
-    /// Looks for letters of ranks that have failed. Only the thread that has the turn calls this.
+    /// Looks for header messages of ranks that have failed. Only the thread that has the turn calls this.
     ///
     /// # Errors
     /// The first failure that this rank knows of.
     pub(super) fn look(&self) -> Result<()> {
         if let Some(peer) = self.world.has_sent(Tag::Failure)? {
-            let mut letter = Letter::new();
-            letter.receive(&self.world, Some(peer), Tag::Failure)?;
-            // The letter has arrived, so this loop is short.
-            while !letter.poll()? {}
-            let text = String::from_utf8_lossy(letter.bytes());
+            let mut message = HeaderMessage::new();
+            message.receive(&self.world, Some(peer), Tag::Failure)?;
+            // The header message has arrived, so this loop is short.
+            while !message.poll()? {}
+            let text = String::from_utf8_lossy(message.bytes());
             let message = text.trim_end_matches('\0').to_owned();
             self.failure.set(&Error::PeerFailed { peer, message });
             self.fail();

@@ -1,21 +1,21 @@
-//! The unit: the description of the numbers that a strategy receives.
+//! The description of a bucket that a strategy receives.
 
 use std::fmt;
 use std::ops::Range;
 
 use candelabrum_memory::cuda::Gpu;
-use candelabrum_nn::{Param, UnitPlan};
+use candelabrum_nn::{BucketPlan, Param};
 
 use crate::{Error, Result};
 
-/// A unit of one step: some parameters whose gradients (or values) are contiguous in a bucket.
+/// A bucket of one step: some parameters whose gradients (or values) are contiguous.
 #[derive(Clone, Copy, Debug)]
-pub struct Unit<'a> {
-    /// Its number. Units are sent in the order of their numbers, from 0.
+pub struct Bucket<'a> {
+    /// Its number. Buckets are sent in the order of their numbers, from 0.
     pub index: usize,
-    /// The number of units.
+    /// The number of buckets.
     pub count: usize,
-    /// The number of the layout, the division of the parameters into units, counted from 0.
+    /// The number of the layout, the division of the parameters into buckets, counted from 0.
     pub layout: usize,
     /// Earlier steps of this strategy, the same on every rank.
     pub step: u64,
@@ -25,11 +25,11 @@ pub struct Unit<'a> {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    pub(crate) plan: &'a UnitPlan,
+    pub(crate) plan: &'a BucketPlan,
     pub(crate) params: &'a [Param],
 }
 
-impl<'a> Unit<'a> {
+impl<'a> Bucket<'a> {
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.plan.len
@@ -40,7 +40,7 @@ impl<'a> Unit<'a> {
         self.len() == 0
     }
 
-    /// Its parameters, each with the range of its elements in the unit.
+    /// Its parameters, each with the range of its elements in the bucket.
     pub fn parameters(&self) -> impl Iterator<Item = (&'a Param, Range<usize>)> + use<'a> {
         let (plan, params) = (self.plan, self.params);
         plan.slots.iter().map(|slot| (&params[slot.param], slot.range.clone()))
@@ -62,8 +62,8 @@ impl<'a> Unit<'a> {
     }
 }
 
-impl fmt::Display for Unit<'_> {
+impl fmt::Display for Bucket<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unit {} of {} ({} elements)", self.index, self.count, self.len())
+        write!(f, "bucket {} of {} ({} elements)", self.index, self.count, self.len())
     }
 }
