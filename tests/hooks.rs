@@ -72,7 +72,7 @@ fn a_plateau_lowers_the_rate_and_a_resumed_run_keeps_the_factor() {
         let checkpoints = Some((dir.path().to_owned(), CheckpointConfig::default()));
         let fit = Fit::new(FitConfig { checkpoints, ..config(epochs) }).hook(hook);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        trainer.opt().optimizer().rate_factor()
+        trainer.opt().rate_factor()
     };
     // The first evaluation is the best; each two that follow are one too many.
     assert_eq!(run(2), 1.0);
@@ -623,7 +623,7 @@ fn a_creeping_loss_is_a_plateau() {
         let mut trainer = trainer(&World::single(), 1e-7);
         let fit = Fit::new(config(16)).hook(hook);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        trainer.opt().optimizer().rate_factor()
+        trainer.opt().rate_factor()
     };
     let reduced = factor(hook.clone());
     assert!((reduced / 1e-5 - 1.0).abs() < 1e-9, "{reduced}");
@@ -669,14 +669,11 @@ impl Task<(Tensor, Tensor)> for OwnSteps {
     fn evaluate(&mut self, batch: &(Tensor, Tensor), metrics: &mut Metrics) -> Result<()> {
         Task::evaluate(&mut self.0, batch, metrics)
     }
-    fn parts(&mut self) -> Vec<(&str, &mut dyn candelabrum::train::RanksOpt)> {
-        Task::<(Tensor, Tensor)>::parts(&mut self.0)
+    fn optimizer(&mut self) -> &mut dyn candelabrum::train::DistributedOptimizer {
+        self.0.opt_mut()
     }
     fn position(&mut self) -> &mut candelabrum::train::checkpoint::Position {
         Task::<(Tensor, Tensor)>::position(&mut self.0)
-    }
-    fn group(&self) -> &candelabrum::dist::Group {
-        Task::<(Tensor, Tensor)>::group(&self.0)
     }
 }
 

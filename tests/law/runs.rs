@@ -14,7 +14,7 @@ use candelabrum::candle;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::{Manifest, Position};
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{AnyOpt, Error, Interrupt, Report, ReportFile, Result};
+use candelabrum::train::{DistributedOptimizer, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
 use crate::draw::{Draw, for_each_seed};
@@ -396,7 +396,7 @@ impl Call<'_> {
             bucket_bytes: 64,
             ..DistOptConfig::default()
         };
-        let opt: AnyOpt = if self.servers == 0 {
+        let opt: Box<dyn DistributedOptimizer> = if self.servers == 0 {
             DistOpt::with_config(case.optimizer().build(), &params, world, config)?.into()
         } else {
             // A few elements are divided among servers.

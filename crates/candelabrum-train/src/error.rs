@@ -21,9 +21,6 @@ pub enum Error {
     /// The data could not be read or divided.
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),
-    /// candle refused an operation.
-    #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
     /// The report could not be written.
     #[error("write the report {}: {source}", path.display())]
     Report {
@@ -139,6 +136,16 @@ pub enum Error {
         /// The existing number.
         running: usize,
     },
+}
+
+/// Returns the error of a collective or of a store inside a candle operation unchanged.
+impl From<candle_core::Error> for Error {
+    fn from(source: candle_core::Error) -> Self {
+        match source.into() {
+            candelabrum_kvstore::Error::Dist(error) => Self::Dist(error),
+            error => Self::Store(error),
+        }
+    }
 }
 
 impl Error {

@@ -61,7 +61,7 @@ impl LogFiles {
     }
 
     fn open(&self, run: &Run<'_, '_>) -> Result<RunLog> {
-        let world_size = run.parts.first().map_or(1, |(_, part)| part.group().world_size());
+        let world_size = run.optimizer().map_or(1, |optimizer| optimizer.group().world_size());
         let settings = Settings {
             epochs: Some(run.epochs as u64),
             steps: Some((run.epochs * run.steps_per_epoch) as u64),
@@ -120,8 +120,8 @@ impl Hook for LogFiles {
             _ => String::new(),
         };
         // All ranks end if the log cannot be written.
-        if let Some((_, part)) = run.parts.first() {
-            let told = part.group().all_gather_text(&failed)?;
+        if let Some(optimizer) = run.optimizer() {
+            let told = optimizer.group().all_gather_text(&failed)?;
             if let Some(what) = told.into_iter().find(|text| !text.is_empty()) {
                 opened?;
                 return Err(Error::Log { what });

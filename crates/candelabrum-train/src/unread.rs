@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use candelabrum_nn::Params;
 use candelabrum_nn::ops::product_precision;
 use candle_core::DType;
 
 use crate::cli::Precision;
-use crate::{Error, RanksOpt, Result};
+use crate::{Error, Result};
 
 /// Whether a program has read an option. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -44,12 +45,11 @@ impl Given {
     }
 
     /// Refuses options that the program has not read before its training begins.
-    pub(crate) fn check(&self, part: Option<&dyn RanksOpt>) -> Result<()> {
+    pub(crate) fn check(&self, params: &Params) -> Result<()> {
         if let Some(GivenOption { name, value, how, .. }) = self.unread().next() {
             let range = format!("left out, because this program does not read it: {how}");
             return Err(Error::Option { option: name, value: value.clone(), range });
         }
-        let Some(params) = part.map(|part| part.params()) else { return Ok(()) };
         if self.precision == Precision::default() {
             return Ok(());
         }

@@ -15,12 +15,12 @@ use candelabrum_dist::{Error as DistError, Group};
 use super::directory::{Directory, is_checkpoint};
 use super::manifest::{Best, Manifest, Parent};
 use super::newest::note_newest;
-use super::part::Part;
 use super::position::Position;
 use super::restored::Restored;
 use super::saving::{self, Job, Written};
 use super::settings::{Change, RunSettings};
 use super::snapshot::Snapshot;
+use super::stateful::Stateful;
 use crate::{Error, Metrics, Result};
 
 /// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is
@@ -244,7 +244,7 @@ impl Checkpoints {
     /// changed.
     pub fn resume(
         &mut self,
-        parts: &mut [(&str, &mut dyn Part)],
+        parts: &mut [(&str, &mut dyn Stateful)],
         settings: &RunSettings,
     ) -> Result<Option<Resumed>> {
         check_part_names(self.directory.path(), parts)?;
@@ -383,7 +383,7 @@ impl Checkpoints {
 
     fn restore(
         &self,
-        parts: &mut [(&str, &mut dyn Part)],
+        parts: &mut [(&str, &mut dyn Stateful)],
         restored: &Restored,
         settings: &RunSettings,
     ) -> Result<()> {
@@ -405,13 +405,17 @@ impl Checkpoints {
 
     /// Copies the state of `parts` and of the run, and has another thread write it. It first waits for the
     /// checkpoint before, if that is still being written. The ranks' models become one model
-    /// ([`Part::average_parameters`]).
+    /// ([`Stateful::average_parameters`]).
     ///
     /// # Errors
     /// A device's error, a failure of another rank, a passed deadline, or a thread that cannot be started. That a
     /// checkpoint could not be written is no error here, but [`Saved::failed`] of the next one, and an error of
     /// [`finish`](Self::finish).
-    pub fn save(&mut self, parts: &mut [(&str, &mut dyn Part)], state: &RunState) -> Result<Saved> {
+    pub fn save(
+        &mut self,
+        parts: &mut [(&str, &mut dyn Stateful)],
+        state: &RunState,
+    ) -> Result<Saved> {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
         check_part_names(self.directory.path(), parts)?;
@@ -537,7 +541,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// The names of parts are in the names of files.
-fn check_part_names(dir: &Path, parts: &[(&str, &mut dyn Part)]) -> Result<()> {
+fn check_part_names(dir: &Path, parts: &[(&str, &mut dyn Stateful)]) -> Result<()> {
     let is_bad = |name: &str| name.contains(['/', '\0']) || name.contains("-rank-");
     match parts.iter().find(|(name, _)| is_bad(name)) {
         None => Ok(()),

@@ -17,8 +17,8 @@ use super::interrupt::interrupt;
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::unread::{Given, GivenOption, Read};
 use crate::{
-    AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline,
-    default_threads,
+    DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
+    Result, Timeline, default_threads,
 };
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -197,20 +197,18 @@ impl TrainArgs {
     ///
     /// # Errors
     /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`StoreOpt::with_config`].
-    pub fn make_optimizer(&self, params: &Params, world: &World) -> Result<AnyOpt> {
+    pub fn make_optimizer(
+        &self,
+        params: &Params,
+        world: &World,
+    ) -> Result<Box<dyn DistributedOptimizer>> {
+        let recipe = self.optimizer.recipe();
         let Some(kind) = self.kvstore else {
             let config = self.dist_opt_config()?;
-            return Ok(DistOpt::with_config(
-                self.optimizer.recipe().build(),
-                params,
-                world,
-                config,
-            )?
-            .into());
+            return Ok(DistOpt::with_config(recipe.build(), params, world, config)?.into());
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
-        Ok(StoreOpt::with_config(self.optimizer.recipe(), params, &store, self.store_opt_config())?
-            .into())
+        Ok(StoreOpt::with_config(recipe, params, &store, self.store_opt_config())?.into())
     }
 
     /// The settings of training through a store.

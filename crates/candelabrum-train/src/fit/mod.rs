@@ -27,7 +27,7 @@ use self::session::Session;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
 use crate::unread::Given;
-use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
+use crate::{EpochReport, Error, Result, Trainer};
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl<'a> Fit<'a> {
         let Self { config, loading, hooks, out, given } = self;
         check_steps(&config, task)?;
         if let Some(given) = given {
-            given.check(task.parts().first().map(|(_, part)| &**part))?;
+            given.check(task.optimizer().params())?;
         }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
         Session::new(task, test, &config, loading, hooks, out).run(train)
@@ -136,12 +136,9 @@ fn check_steps<B, T: Task<B> + ?Sized>(config: &FitConfig, task: &T) -> Result<(
 
 /// Batches of the device and the type of the first model's parameters.
 fn like_parameters<B, T: Task<B> + ?Sized>(task: &mut T) -> LoaderOptions {
-    let mut options = LoaderOptions::default();
-    if let Some((_, part)) = task.parts().first() {
-        options.device = part.params().device().clone();
-        options.dtype = part.params().dtype();
-    }
-    options
+    let params = task.optimizer().params();
+    let (device, dtype) = (params.device().clone(), params.dtype());
+    LoaderOptions { device, dtype, ..LoaderOptions::default() }
 }
 
 impl fmt::Debug for Fit<'_> {
@@ -154,7 +151,7 @@ impl fmt::Debug for Fit<'_> {
     }
 }
 
-impl<M: Model, O: TrainerOpt> Trainer<M, O> {
+impl<M: Model> Trainer<M> {
     /// Trains on all of `train` and evaluates on all of `test` after every epoch.
     ///
     /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`

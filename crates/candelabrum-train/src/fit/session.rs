@@ -17,13 +17,15 @@ use super::kept::{self, Ended, Evaluated, Kept};
 use super::lines::Lines;
 use super::settings;
 use crate::checkpoint::{
-    Best, Change, Checkpoints, Part, Position, Resumed, RunSettings, RunState,
+    Best, Change, Checkpoints, Position, Resumed, RunSettings, RunState, Stateful,
 };
 use crate::hooks::{Action, Hook, Run};
+use crate::optimizer::digests;
 use crate::progress::Progress;
 use crate::task::Task;
-use crate::trainer_opt::digests;
-use crate::{EpochReport, Error, Metrics, RanksOpt, Result, StrategyReport, evaluation};
+use crate::{
+    DistributedOptimizer, EpochReport, Error, Metrics, Result, StrategyReport, evaluation,
+};
 
 /// The maximum number of notes that an epoch prints.
 const MOST_NOTES: usize = 3;
@@ -135,9 +137,13 @@ where
     where
         D: Dataset<Batch = E::Batch> + Clone,
     {
-        let params: Vec<Params> =
-            self.task.parts().iter().map(|(_, part)| part.params().clone()).collect();
-        if !self.task.group().is_world_root() {
+        let params: Vec<Params> = self
+            .task
+            .optimizers()
+            .iter()
+            .map(|(_, optimizer)| optimizer.params().clone())
+            .collect();
+        if !self.task.optimizer().group().is_world_root() {
             self.lines = Lines::new(None);
         }
         let result = evaluation::in_mode(&params, true, || self.run_epochs(train));
@@ -148,7 +154,7 @@ where
     where
         D: Dataset<Batch = E::Batch> + Clone,
     {
-        let group = self.task.group().clone();
+        let group = self.task.optimizer().group().clone();
         let before = *self.task.position();
         self.end = before.epoch + self.config.epochs;
         let has_peers = group.world_size() > 1;
@@ -212,9 +218,8 @@ where
             let begins = *self.task.position() == Position::default();
             let mut checkpoints = Checkpoints::open(dir, group, config.clone(), begins)?;
             let resumed = match begins {
-                true => {
-                    checkpoints.resume(&mut as_parts(&mut self.task.parts()), &self.settings)?
-                }
+                true => checkpoints
+                    .resume(&mut as_stateful(&mut self.task.optimizers()), &self.settings)?,
                 false => None,
             };
             if let Some(resumed) = resumed {
@@ -313,7 +318,7 @@ where
             (epoch, self.end),
             self.steps_per_epoch,
             step_in_epoch,
-            self.task.group().is_world_root(),
+            self.task.optimizer().group().is_world_root(),
         );
         let first = figures(self.task, option);
         let mut batches = loader.epoch(epoch, step_in_epoch)?;
@@ -326,9 +331,9 @@ where
             let Position { step_in_epoch, step, .. } = *self.task.position();
             let position = Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
             *self.task.position() = position;
-            let notices = |(_, part): (&str, &mut dyn RanksOpt)| part.take_notices();
-            let notices: Vec<_> = self.task.parts().into_iter().flat_map(notices).collect();
-            notices.iter().for_each(|note| self.note_with(note, Some(&progress)));
+            let notes = self.task.optimizers().into_iter();
+            let notes: Vec<_> = notes.flat_map(|(_, optimizer)| optimizer.take_notes()).collect();
+            notes.iter().for_each(|note| self.note_with(note, Some(&progress)));
             progress.step(self.global_batch, self.last.loss, || {
                 cost(&(figures(self.task, option) - first), residual_norm(self.task))
             });
@@ -345,7 +350,7 @@ where
     /// A step on a batch, which may be empty: the last one of an uneven epoch, of which this rank has no part. Returns
     /// why the training ends, if a hook ends it because the step has failed on all ranks.
     fn train_batch(&mut self, batch: &E::Batch) -> Result<Option<String>> {
-        let learning_rate = self.task.parts().first().and_then(|(_, part)| part.learning_rate());
+        let learning_rate = self.task.optimizer().learning_rate();
         let is_last = self.task.position().step_in_epoch + 1 == self.steps_per_epoch;
         let before = self.metrics.loss_weight();
         let trained = match batch.is_empty() {
@@ -412,9 +417,9 @@ where
 
     /// How the ranks decide.
     fn control(&mut self) -> Control {
-        let in_step = self.task.parts().iter().all(|(_, part)| part.is_in_step());
+        let in_step = self.task.optimizers().iter().all(|(_, optimizer)| optimizer.is_in_step());
         let hooks_act = self.hooks.iter().any(|hook| hook.acts_after_steps());
-        Control::new(self.task.group(), &self.config.interrupt, hooks_act, in_step)
+        Control::new(self.task.optimizer().group(), &self.config.interrupt, hooks_act, in_step)
     }
 
     /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
@@ -443,7 +448,7 @@ where
             self.note(&note);
         }
         let own = std::mem::take(&mut self.metrics);
-        let trained = own.over_ranks(&**self.task.group())?;
+        let trained = own.over_ranks(&**self.task.optimizer().group())?;
         self.lines.trained(&trained);
         let (mut asked, mut evaluated) = (Asked::default(), None);
         if let Some(test) = self.test {
@@ -560,7 +565,7 @@ where
             metrics: self.metrics.clone(),
             best: best.collect(),
         };
-        let saved = checkpoints.save(&mut as_parts(&mut self.task.parts()), &state);
+        let saved = checkpoints.save(&mut as_stateful(&mut self.task.optimizers()), &state);
         self.checkpoints = Some(checkpoints);
         let saved = saved?;
         self.each_hook(|hook, run| hook.on_checkpoint(run, &saved))
@@ -593,7 +598,7 @@ where
             return Ok(());
         }
         let position = *self.task.position();
-        let mut parts = self.task.parts();
+        let mut optimizers = self.task.optimizers();
         for hook in &mut self.hooks {
             let mut run = Run {
                 position,
@@ -606,7 +611,7 @@ where
                 loss_weight: self.last.weight,
                 step_learning_rate: self.last.learning_rate,
                 metrics: &self.metrics,
-                parts: &mut parts,
+                optimizers: &mut optimizers,
             };
             f(&mut **hook, &mut run)?;
         }
@@ -623,7 +628,7 @@ where
         if self.notes.len() == MOST_NOTES && progress.is_some() {
             return;
         }
-        if self.task.group().is_world_root() {
+        if self.task.optimizer().group().is_world_root() {
             Progress::note(progress, note);
         }
         self.hooks.iter_mut().for_each(|hook| hook.on_note(note));
@@ -632,8 +637,10 @@ where
 }
 
 /// The models as parts of a checkpoint.
-fn as_parts<'p>(parts: &'p mut [(&'p str, &mut dyn RanksOpt)]) -> Vec<(&'p str, &'p mut dyn Part)> {
-    parts.iter_mut().map(|(name, part)| (*name, &mut **part as &mut dyn Part)).collect()
+fn as_stateful<'p>(
+    optimizers: &'p mut [(&'p str, &mut dyn DistributedOptimizer)],
+) -> Vec<(&'p str, &'p mut dyn Stateful)> {
+    optimizers.iter_mut().map(|(name, it)| (*name, &mut **it as &mut dyn Stateful)).collect()
 }
 
 /// What an epoch is measured against.
@@ -661,15 +668,15 @@ impl EpochClock {
 
 /// The figures of the first model's steps.
 fn figures<B, T: Task<B> + ?Sized>(task: &mut T, option: DistOption) -> StepFigures {
-    task.parts().first().map(|(_, part)| part.figures(option)).unwrap_or_default()
+    task.optimizer().figures(option)
 }
 
 fn traffic<B, T: Task<B> + ?Sized>(task: &mut T) -> CommStats {
-    task.parts().first().map(|(_, part)| part.traffic()).unwrap_or_default()
+    task.optimizer().traffic()
 }
 
 fn residual_norm<B, T: Task<B> + ?Sized>(task: &mut T) -> f64 {
-    task.parts().first().map_or(0.0, |(_, part)| part.residual_norm())
+    task.optimizer().residual_norm()
 }
 
 /// All measures of an epoch, by `train/NAME` and `evaluation/NAME`.
@@ -684,7 +691,7 @@ fn measures(trained: &Metrics, evaluated: Option<&Metrics>) -> BTreeMap<String, 
 
 /// The digest of each rank's parameters, which must be the same.
 fn equal_parameters<B, T: Task<B> + ?Sized>(task: &mut T) -> Result<Vec<String>> {
-    let digests = digests(&task.parts())?;
+    let digests = digests(&task.optimizers())?;
     match digests.iter().position(|digest| *digest != digests[0]) {
         Some(rank) => Err(Error::ReplicasDiffer { rank }),
         None => Ok(digests),

@@ -32,10 +32,11 @@ pub(super) fn add_that_may_change<B, T: Task<B> + ?Sized>(
         }
         dense => dense.to_string(),
     });
-    let parts = task.parts().into_iter();
-    let parts =
-        parts.filter_map(|(name, part)| Some((name.to_owned(), part.describe_optimizer()?)));
-    settings.optimizers = parts.collect();
+    let described = task
+        .optimizers()
+        .into_iter()
+        .filter_map(|(name, optimizer)| Some((name.to_owned(), optimizer.describe_optimizer()?)));
+    settings.optimizers = described.collect();
 }
 
 /// Refuses ranks whose runs would differ.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Outcome, Position, Saved};
-use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
+use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
 /// default.
@@ -95,7 +95,7 @@ pub trait Hook {
         Ok(())
     }
 
-    /// A notice to the user, of a strategy for instance.
+    /// A note to the user, of a strategy for instance.
     fn on_note(&mut self, note: &str) {
         let _ = note;
     }
@@ -232,19 +232,24 @@ pub struct Run<'r, 'p> {
     pub step_learning_rate: Option<f64>,
     /// This rank's counts in the epoch so far.
     pub metrics: &'r Metrics,
-    /// The models with their optimizers.
-    pub parts: &'r mut [(&'p str, &'p mut dyn RanksOpt)],
+    /// The optimizers of the models, by the names of the models.
+    pub optimizers: &'r mut [(&'p str, &'p mut dyn DistributedOptimizer)],
 }
 
 impl Run<'_, '_> {
     /// Whether this rank is the one that prints and writes.
     pub fn is_root(&self) -> bool {
-        self.parts.first().is_some_and(|(_, part)| part.group().is_world_root())
+        self.optimizer().is_some_and(|optimizer| optimizer.group().is_world_root())
     }
 
     /// The learning rate of the first model's next step, if this rank knows it.
     pub fn learning_rate(&self) -> Option<f64> {
-        self.parts.first().and_then(|(_, part)| part.learning_rate())
+        self.optimizer()?.learning_rate()
+    }
+
+    /// The optimizer of the first model.
+    pub fn optimizer(&self) -> Option<&dyn DistributedOptimizer> {
+        self.optimizers.first().map(|(_, optimizer)| &**optimizer)
     }
 }
 

@@ -79,7 +79,7 @@ impl Hook for ReduceOnPlateau {
     }
 
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        if run.parts.iter().all(|(_, part)| part.learning_rate().is_some()) {
+        if run.optimizers.iter().all(|(_, optimizer)| optimizer.learning_rate().is_some()) {
             return Ok(());
         }
         let (option, value) = ("the optimizer", "on the servers of a key-value store".to_owned());
@@ -96,9 +96,9 @@ impl Hook for ReduceOnPlateau {
             self.waited = 0;
         }
         if self.waited > self.patience {
-            for (_, part) in &mut *run.parts {
-                let factor = (part.rate_factor() * self.factor).max(self.min_factor);
-                part.set_rate_factor(factor)?;
+            for (_, optimizer) in &mut *run.optimizers {
+                let factor = (optimizer.rate_factor() * self.factor).max(self.min_factor);
+                optimizer.set_rate_factor(factor)?;
             }
             (self.waited, self.cooling) = (0, self.cooldown);
         }
