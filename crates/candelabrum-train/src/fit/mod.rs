@@ -4,6 +4,10 @@
 //! |---|---|
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
+//! | what a run knows beside its task and data: hooks, notes, counts | `trainer_state.rs` |
+//! | the checkpoints that a run makes, and continuing from one | `saving.rs`, `resuming.rs` |
+//! | what an epoch has cost and measured | `epoch.rs` |
+//! | a task without its batches | `task_view.rs` |
 //! | what all ranks decide together after a step and in an evaluation | `control.rs` |
 //! | what a run keeps in its checkpoints beside models | `kept.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
@@ -11,10 +15,15 @@
 
 mod config;
 mod control;
+mod epoch;
 mod kept;
 mod lines;
+mod resuming;
+mod saving;
 mod session;
 mod settings;
+mod task_view;
+mod trainer_state;
 
 use std::fmt;
 use std::io::Write;
@@ -24,6 +33,7 @@ use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
 use self::session::Session;
+use self::trainer_state::TrainerState;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
 use crate::unread::Given;
@@ -105,7 +115,9 @@ impl<'a> Fit<'a> {
             given.check(task.optimizer().params())?;
         }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
-        Session::new(task, test, &config, loading, hooks, out).run(train)
+        let group = task.optimizer().group().clone();
+        let state = TrainerState::new(&config, group, hooks, out);
+        Session { task, test, loading, state }.run(train)
     }
 }
 
