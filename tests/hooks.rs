@@ -156,7 +156,7 @@ impl Hook for FailsAfter {
         "fails_after"
     }
 
-    fn after_epoch(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         match report.epoch == self.0 {
             true => Err(Error::Log { what: "there is no more".to_owned() }),
             false => Ok(Action::NOTHING),
@@ -201,17 +201,17 @@ impl Hook for OneRank {
         "one_rank"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let asks = self.rank == 1 && run.position.step == self.after;
         let stop = asks.then(|| "rank 1 has had enough".to_owned());
         Ok(Action { stop, ..Action::NOTHING })
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 
-    fn after_epoch(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         panic!("epoch {} never ends", report.epoch);
     }
 }
@@ -278,7 +278,7 @@ impl Hook for Counts {
         "counts"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         self.rates.extend(run.step_learning_rate);
         Ok(Action::NOTHING)
     }
@@ -450,12 +450,12 @@ impl Hook for Pause {
         "pause"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let is_time = run.position.step.is_multiple_of(self.0);
         Ok(Action { pause: is_time.then(|| "the time is over".to_owned()), ..Action::NOTHING })
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 }

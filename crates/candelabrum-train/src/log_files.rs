@@ -133,7 +133,7 @@ impl Hook for LogFiles {
         Ok(())
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         self.step = run.position.step;
         if self.log.is_none() {
             return Ok(Action::NOTHING);
@@ -164,7 +164,7 @@ impl Hook for LogFiles {
         Ok(Action::NOTHING)
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         let rest = self.window.finish();
         self.write_steps(rest, run, report.epoch);
         self.event(Kind::Epoch(EpochEnd {

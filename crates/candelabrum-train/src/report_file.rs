@@ -57,7 +57,7 @@ impl Hook for ReportFile {
         true
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         self.report.epochs.retain(|earlier| earlier.epoch != report.epoch);
         self.report.epochs.push(report.clone());
         self.report.parameters_sha256.clone_from(&report.parameters_sha256);

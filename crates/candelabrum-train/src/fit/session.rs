@@ -211,7 +211,7 @@ where
         notes.iter().for_each(|note| self.state.note_of_step(note, progress));
         let (samples, loss) = (self.state.global_batch, self.state.last.loss);
         progress.step(samples, loss, || clock.costs(self.task.optimizer()).per_step());
-        self.state.after_step(&mut TaskView::of(self.task))
+        self.state.on_step_end(&mut TaskView::of(self.task))
     }
 
     /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why
@@ -245,7 +245,7 @@ where
     /// How the ranks decide.
     fn control(&mut self) -> Control {
         let in_step = self.task.optimizers().iter().all(|(_, optimizer)| optimizer.is_in_step());
-        let hooks_act = self.state.hooks.iter().any(|hook| hook.acts_after_steps());
+        let hooks_act = self.state.hooks.iter().any(|hook| hook.acts_on_step_end());
         Control::new(&self.state.group, &self.state.config.interrupt, hooks_act, in_step)
     }
 
@@ -272,7 +272,7 @@ where
         self.state.lines.evaluated(evaluated.as_ref(), seconds);
         let (task, measured) = (&mut TaskView::of(self.task), (&trained, evaluated.as_ref()));
         let report = self.state.epoch_report(task, &costs, measured, seconds)?;
-        self.state.ask(task, &mut asked, |hook, run| hook.after_epoch(run, &report))?;
+        self.state.ask(task, &mut asked, |hook, run| hook.on_epoch_end(run, &report))?;
         Ok(Some((report, Decision::from(asked))))
     }
 

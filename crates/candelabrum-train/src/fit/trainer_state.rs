@@ -121,11 +121,11 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     }
 
     /// What the hooks ask for after a step.
-    pub(super) fn after_step(&mut self, task: &mut TaskView<'_>) -> Result<Asked> {
+    pub(super) fn on_step_end(&mut self, task: &mut TaskView<'_>) -> Result<Asked> {
         let mut asked = Asked::default();
         self.ask(task, &mut asked, |hook, run| {
-            let action = hook.after_step(run)?;
-            Ok(if hook.acts_after_steps() { action } else { Action::NOTHING })
+            let action = hook.on_step_end(run)?;
+            Ok(if hook.acts_on_step_end() { action } else { Action::NOTHING })
         })?;
         Ok(asked)
     }

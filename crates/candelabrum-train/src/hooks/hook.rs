@@ -33,17 +33,17 @@ pub trait Hook {
     }
 
     /// After each step. [`Run::loss`] and [`Run::metrics`] are this rank's. What it asks for counts only if
-    /// [`acts_after_steps`](Self::acts_after_steps) says so.
+    /// [`acts_on_step_end`](Self::acts_on_step_end) says so.
     ///
     /// # Errors
     /// Any error ends the training.
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let _ = run;
         Ok(Action::NOTHING)
     }
 
-    /// Whether what [`after_step`](Self::after_step) asks for counts. Then the ranks exchange it after each step.
-    fn acts_after_steps(&self) -> bool {
+    /// Whether what [`on_step_end`](Self::on_step_end) asks for counts. Then the ranks exchange it after each step.
+    fn acts_on_step_end(&self) -> bool {
         false
     }
 
@@ -60,7 +60,7 @@ pub trait Hook {
     ///
     /// # Errors
     /// Any error ends the training.
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         let _ = (run, report);
         Ok(Action::NOTHING)
     }
@@ -153,20 +153,20 @@ impl<H: Hook + ?Sized> Hook for &mut H {
         (**self).on_start(run)
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
-        (**self).after_step(run)
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        (**self).on_step_end(run)
     }
 
-    fn acts_after_steps(&self) -> bool {
-        (**self).acts_after_steps()
+    fn acts_on_step_end(&self) -> bool {
+        (**self).acts_on_step_end()
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         (**self).on_evaluate(run, metrics)
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
-        (**self).after_epoch(run, report)
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+        (**self).on_epoch_end(run, report)
     }
 
     fn on_bad_step(&mut self, run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {

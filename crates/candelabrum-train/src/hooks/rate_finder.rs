@@ -93,7 +93,7 @@ impl Hook for LearningRateFinder {
         set_rate(run, Some(self.first))
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         // What the ranks' losses weigh may differ.
         let weight = run.loss_weight;
         let mut sums = [if weight == 0.0 { 0.0 } else { f64::from(run.loss) * weight }, weight];
@@ -129,7 +129,7 @@ impl Hook for LearningRateFinder {
         set_rate(run, None)
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 }

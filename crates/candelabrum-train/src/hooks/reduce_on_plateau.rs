@@ -24,7 +24,7 @@ pub struct ReduceOnPlateau {
 }
 
 #[derive(Serialize, Deserialize)]
-struct State {
+struct ReduceOnPlateauState {
     best: Option<Number>,
     waited: usize,
     cooling: usize,
@@ -107,11 +107,15 @@ impl Hook for ReduceOnPlateau {
 
     fn state(&self) -> serde_json::Value {
         let &Self { waited, cooling, .. } = self;
-        serde_json::json!(State { best: self.monitor.best().map(Number), waited, cooling })
+        serde_json::json!(ReduceOnPlateauState {
+            best: self.monitor.best().map(Number),
+            waited,
+            cooling
+        })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        let State { best, waited, cooling } = read_state(self.name(), state)?;
+        let ReduceOnPlateauState { best, waited, cooling } = read_state(self.name(), state)?;
         self.monitor.set_best(best.map(f64::from));
         (self.waited, self.cooling) = (waited, cooling);
         Ok(())
