@@ -12,10 +12,10 @@ use crate::{Error, Result};
 
 /// Whether a program has read an option. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Read(Arc<AtomicBool>);
+pub(crate) struct ReadMark(Arc<AtomicBool>);
 
-impl Read {
-    pub(crate) fn note(&self) {
+impl ReadMark {
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -28,7 +28,7 @@ pub(crate) struct GivenOption {
     /// How a program reads it.
     pub(crate) how: &'static str,
     /// Whether this program has read it.
-    pub(crate) read: Read,
+    pub(crate) read: ReadMark,
 }
 
 /// The options that a program may have been given in vain.

@@ -14,10 +14,10 @@ use candelabrum_dist::{Error as DistError, Group};
 
 use super::directory::{Directory, is_checkpoint};
 use super::manifest::{Best, Manifest, Parent};
-use super::newest::note_newest;
+use super::newest::record_newest;
 use super::position::Position;
 use super::restored::Restored;
-use super::saving::{self, Job, Written};
+use super::saving::{self, WriteJob, Written};
 use super::settings::{Change, RunSettings};
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
@@ -186,7 +186,7 @@ impl Checkpoints {
         if group.rank() == 0 {
             drop(fs::remove_file(mark(&directory, &word)));
             if begins {
-                note_newest(0);
+                record_newest(0);
             }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
@@ -278,7 +278,7 @@ impl Checkpoints {
                 self.last = Some(step);
             }
             if self.group.rank() == 0 {
-                note_newest(step);
+                record_newest(step);
             }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
             let is_branch = branch.is_some();
@@ -448,7 +448,7 @@ impl Checkpoints {
         snapshot.end();
         manifest.settings = state.settings.clone();
         manifest.shared = state.shared.clone();
-        let job = Job {
+        let job = WriteJob {
             directory: self.directory.clone(),
             rank: self.group.rank(),
             snapshot,

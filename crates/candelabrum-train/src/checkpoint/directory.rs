@@ -189,7 +189,7 @@ impl Directory {
         if !later.is_empty() {
             let still_here = |best: &&Best| self.of_step(best.step).exists();
             for (name, best) in best.iter().filter(|(_, best)| still_here(best)) {
-                self.note_best(name, best)?;
+                self.record_best(name, best)?;
             }
             sync(&self.path)?;
         }
@@ -213,7 +213,7 @@ impl Directory {
     }
 
     /// Notes the best checkpoint in the file `name`.
-    pub(super) fn note_best(&self, name: &str, best: &Best) -> io::Result<()> {
+    pub(super) fn record_best(&self, name: &str, best: &Best) -> io::Result<()> {
         write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
             serde_json::to_writer(&mut *out, best)?;
             out.write_all(b"\n")

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
-use crate::unread::{Given, GivenOption, Read};
+use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
     Result, Timeline, default_threads,
@@ -312,25 +312,25 @@ impl TrainArgs {
 
     /// `--data-dir`, for a program that reads its data itself.
     pub fn data_dir(&self) -> Option<&Path> {
-        self.reads.data.note();
+        self.reads.data.set();
         self.data_dir.as_deref()
     }
 
     /// `--dataset`, for a program that reads its data itself.
     pub fn dataset(&self) -> DatasetKind {
-        self.reads.data.note();
+        self.reads.data.set();
         self.dataset
     }
 
     /// `--augment`, for a program that changes its training data itself.
     pub fn augment(&self) -> Augment {
-        self.reads.augment.note();
+        self.reads.augment.set();
         self.augment
     }
 
     /// The training images with the random changes of these options.
     pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
-        self.reads.augment.note();
+        self.reads.augment.set();
         match self.augment {
             Augment::None => images.clone(),
             Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
@@ -340,7 +340,7 @@ impl TrainArgs {
 
     /// The dataset of these options.
     pub fn data_request(&self) -> Request {
-        self.reads.data.note();
+        self.reads.data.set();
         Request {
             kind: self.dataset,
             data_dir: self.data_dir.clone(),
@@ -455,7 +455,7 @@ impl TrainArgs {
     /// The options that a program may have been given in vain.
     pub(crate) fn given(&self) -> Given {
         let mut options = Vec::new();
-        let mut add = |name, value: String, how, read: &Read| {
+        let mut add = |name, value: String, how, read: &ReadMark| {
             options.push(GivenOption { name, value, how, read: read.clone() });
         };
         let (augment, data) = (&self.reads.augment, &self.reads.data);
@@ -480,8 +480,8 @@ const LOADED: &str = "`load_data(&args, world)` reads the digits that these opti
 /// What a program has read of its options.
 #[derive(Clone, Debug, Default)]
 struct Reads {
-    augment: Read,
-    data: Read,
+    augment: ReadMark,
+    data: ReadMark,
 }
 
 /// Random changes of training images.
