@@ -48,7 +48,7 @@ impl Given {
     pub(crate) fn check(&self, params: &Params) -> Result<()> {
         if let Some(GivenOption { name, value, how, .. }) = self.unread().next() {
             let range = format!("left out, because this program does not read it: {how}");
-            return Err(Error::Option { option: name, value: value.clone(), range });
+            return Err(Error::option(name, value, range));
         }
         if self.precision == Precision::default() {
             return Ok(());
@@ -66,6 +66,6 @@ impl Given {
             "left out, because this program's {which}: `args.precision.params(seed, device)` makes a store for this precision"
         );
         let value = format!("{:?}", self.precision).to_lowercase();
-        Err(Error::Option { option: "--precision", value, range })
+        Err(Error::option("--precision", &value, range))
     }
 }

@@ -289,7 +289,7 @@ impl Checkpoints {
             Resume::From(path) => path,
             _ => self.directory.path(),
         };
-        Err(refuse(from, &why))
+        Err(Error::checkpoint(from, why))
     }
 
     /// The directories that may be the checkpoint to continue, the best choice first, as rank 0 sees them. `None` if
@@ -327,7 +327,7 @@ impl Checkpoints {
             (paths, (!is_own(Some(from))).then_some(false))
         };
         match paths.is_empty() {
-            true => Err(refuse(from, "has no checkpoint")),
+            true => Err(Error::checkpoint(from, "has no checkpoint")),
             false => Ok(Some(Candidates { paths, branch })),
         }
     }
@@ -372,7 +372,7 @@ impl Checkpoints {
         let own = match self.group.rank() {
             0 => self.directory.abandon(self.source, &best).map_err(|error| {
                 let what = format!("has checkpoints that cannot be renamed: {error}");
-                refuse(self.directory.path(), &what)
+                Error::checkpoint(self.directory.path(), what)
             }),
             _ => Ok(0),
         };
@@ -460,8 +460,9 @@ impl Checkpoints {
             patience: self.patience,
         };
         let thread = saving::start(job);
-        let refuse = |error| refuse(self.directory.path(), &format!("cannot be written: {error}"));
-        self.writing = Some(thread.map_err(refuse)?);
+        let unwritable =
+            |error| Error::checkpoint(self.directory.path(), format!("cannot be written: {error}"));
+        self.writing = Some(thread.map_err(unwritable)?);
         self.last = Some(step);
         Ok(Saved { path: self.directory.of_step(step), failed, took: begin.elapsed() })
     }
@@ -473,9 +474,10 @@ impl Checkpoints {
     pub fn finish(&mut self) -> Result<()> {
         match self.wait()?.and_then(|outcome| outcome.failed) {
             None => Ok(()),
-            Some(why) => {
-                Err(refuse(self.directory.path(), &format!("has not the last checkpoint: {why}")))
-            }
+            Some(why) => Err(Error::checkpoint(
+                self.directory.path(),
+                format!("has not the last checkpoint: {why}"),
+            )),
         }
     }
 
@@ -494,7 +496,7 @@ impl Checkpoints {
             Err(_) => Err("the thread that writes it has panicked".to_owned()),
         };
         let outcome = outcome.map_err(|what| {
-            refuse(&self.directory.of_step(step), &format!("was not written: {what}"))
+            Error::checkpoint(&self.directory.of_step(step), format!("was not written: {what}"))
         });
         let failed = first_error(&self.group, outcome.as_ref().err())?;
         if failed.is_some() {
@@ -527,7 +529,8 @@ impl Candidates {
 
 /// The checkpoints in a directory, the newest first.
 fn checkpoints_in(directory: &Directory) -> Result<Vec<PathBuf>> {
-    let unreadable = |error| refuse(directory.path(), &format!("cannot be read: {error}"));
+    let unreadable =
+        |error| Error::checkpoint(directory.path(), format!("cannot be read: {error}"));
     let steps = directory.newest_first().map_err(unreadable)?;
     Ok(steps.into_iter().map(|step| directory.of_step(step)).collect())
 }
@@ -549,7 +552,7 @@ fn check_part_names(dir: &Path, parts: &[(&str, &mut dyn Stateful)]) -> Result<(
             let what = format!(
                 "cannot have files for the model `{name}`: its name must have neither `/` nor `-rank-`"
             );
-            Err(refuse(dir, &what))
+            Err(Error::checkpoint(dir, what))
         }
     }
 }
@@ -567,11 +570,11 @@ impl Drop for Checkpoints {
 /// number of the next checkpoint.
 fn take(directory: &Directory, must_be_empty: bool) -> Result<(File, u64)> {
     let lock = directory.take()?;
-    let unusable = |error| refuse(directory.path(), &format!("cannot be used: {error}"));
+    let unusable = |error| Error::checkpoint(directory.path(), format!("cannot be used: {error}"));
     if must_be_empty && !directory.is_empty().map_err(unusable)? {
         let what = "has checkpoints of an earlier run: continue it with --resume auto, name another directory, \
                     or remove them";
-        return Err(refuse(directory.path(), what));
+        return Err(Error::checkpoint(directory.path(), what));
     }
     let word = directory.word();
     fs::write(mark(directory, word), word).map_err(unusable)?;
@@ -588,7 +591,7 @@ fn find_mark(directory: &Directory, word: &str) -> Result<()> {
     while !mark(directory, word).exists() {
         if begin.elapsed() > VISIBLE {
             let what = "is not the directory that rank 0 sees: all hosts need a common one";
-            return Err(refuse(directory.path(), what));
+            return Err(Error::checkpoint(directory.path(), what));
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -605,7 +608,7 @@ fn check_settings(restored: &Restored, settings: &RunSettings) -> Result<()> {
     let what = format!(
         "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"
     );
-    Err(refuse(restored.path(), &what))
+    Err(Error::checkpoint(restored.path(), what))
 }
 
 /// At another number of ranks the global batches must stay as they are.
@@ -616,13 +619,13 @@ fn check_batch(restored: &Restored, settings: &RunSettings, ranks: usize) -> Res
     };
     if *world_size == ranks && saved != here {
         let what = format!("was made with a global batch of {saved}, this run has one of {here}");
-        return Err(refuse(restored.path(), &what));
+        return Err(Error::checkpoint(restored.path(), what));
     }
     if !saved.is_multiple_of(ranks) {
         let what = format!(
             "has a global batch of {saved}, which {ranks} ranks cannot divide equally: use a number of ranks by which it can be divided"
         );
-        return Err(refuse(restored.path(), &what));
+        return Err(Error::checkpoint(restored.path(), what));
     }
     Ok(())
 }
@@ -630,7 +633,7 @@ fn check_batch(restored: &Restored, settings: &RunSettings, ranks: usize) -> Res
 fn check_names(restored: &Restored, names: &[String]) -> Result<()> {
     match restored.manifest().parts.keys().find(|name| !names.contains(name)) {
         None => Ok(()),
-        Some(name) => Err(refuse(
+        Some(name) => Err(Error::checkpoint(
             restored.path(),
             &format!("has a part `{name}`, which this run does not have"),
         )),
@@ -659,10 +662,6 @@ fn first_failure(group: &Group, own: Option<&Error>) -> Result<Option<(usize, St
     let own = own.map(ToString::to_string).unwrap_or_default();
     let texts = if group.world_size() == 1 { vec![own] } else { group.all_gather_text(&own)? };
     Ok(texts.into_iter().enumerate().find(|(_, text)| !text.is_empty()))
-}
-
-fn refuse(path: &Path, what: &str) -> Error {
-    Error::Checkpoint { path: path.to_owned(), what: what.to_owned() }
 }
 
 /// A word that no other run has: each process has random keys for its hash maps.

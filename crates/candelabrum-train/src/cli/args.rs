@@ -225,64 +225,65 @@ impl TrainArgs {
 
     /// Refuses options that contradict each other because of the key-value store.
     fn check_store(&self) -> Result<()> {
-        let refuse = |option, value: String, range: &str| {
-            Err(Error::Option { option, value, range: range.to_owned() })
-        };
         let Some(kind) = self.kvstore else {
             let with_store = "used with --kvstore dist_sync or dist_async";
             if let Some(servers) = self.servers {
-                return refuse("--servers", servers.to_string(), with_store);
+                return Err(Error::option("--servers", &servers, with_store));
             }
             if let Some(bound) = self.staleness_bound {
-                return refuse("--staleness-bound", bound.to_string(), with_store);
+                return Err(Error::option("--staleness-bound", &bound, with_store));
             }
             if let Some(compression) = self.gradient_compression {
                 let value = format!("{compression:?}");
-                return refuse("--gradient-compression", value, with_store);
+                return Err(Error::option("--gradient-compression", &value, with_store));
             }
             return Ok(());
         };
         self.store_config(kind).check()?;
         self.gradient_compression.map_or(Ok(()), Compression::check)?;
         if self.graph {
-            return refuse("--graph", "set".to_owned(), "left out with --kvstore");
+            return Err(Error::option("--graph", &"set", "left out with --kvstore"));
         }
         if self.precision == Precision::F16 {
             let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
-            return refuse("--precision", "f16".to_owned(), range);
+            return Err(Error::option("--precision", &"f16", range));
         }
         if self.optimizer.clip.is_some() {
             let range = "left out with --kvstore, whose servers update each parameter alone";
-            return refuse("--clip", "set".to_owned(), range);
+            return Err(Error::option("--clip", &"set", range));
         }
         if !self.overlap {
             let range = "true with --kvstore: gradients are always pushed during the backward pass";
-            return refuse("--overlap", "false".to_owned(), range);
+            return Err(Error::option("--overlap", &"false", range));
         }
         if self.uneven {
             let range = "left out with --kvstore, whose workers all have the same number of steps";
-            return refuse("--uneven", "set".to_owned(), range);
+            return Err(Error::option("--uneven", &"set", range));
         }
         if !self.corr {
             let range = "true with --kvstore: what a sparse push does not send is always kept";
-            return refuse("--corr", "false".to_owned(), range);
+            return Err(Error::option("--corr", &"false", range));
         }
         if let Some(option) = self.strategy_option.first() {
             let range = "left out with --kvstore, which runs no strategy";
-            return refuse("--strategy-option", option.clone(), range);
+            return Err(Error::option("--strategy-option", option, range));
         }
         if let Some(threshold) = self.threshold {
             let range = "left out with --kvstore, where each parameter is a key";
-            return refuse("--threshold", threshold.to_string(), range);
+            return Err(Error::option("--threshold", &threshold, range));
         }
         if self.on_overflow != OnOverflow::Error {
             let range = "error with --kvstore, because servers may have a part of the step";
-            return refuse("--on-overflow", self.on_overflow.to_string(), range);
+            return Err(Error::option("--on-overflow", &self.on_overflow, range));
         }
         let compression = self.gradient_compression.unwrap_or_default();
         if self.dist_option != DistOption::Fp32 && compression != Compression::None {
             let range = "left out with a --dist-option, which chooses the compression itself";
-            return refuse("--gradient-compression", format!("{compression:?}"), range);
+            return Err(Error::option(
+                "--gradient-compression",
+                &format!("{compression:?}"),
+                range,
+            ));
         }
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
     }

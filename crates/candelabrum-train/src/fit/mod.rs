@@ -123,25 +123,25 @@ impl<'a> Fit<'a> {
 
 /// Refuses settings of steps that the task would not obey.
 fn check_steps<B, T: Task<B> + ?Sized>(config: &FitConfig, task: &T) -> Result<()> {
-    let refuse = |option, value: String| {
+    let refuse = |option, value: &dyn fmt::Display| {
         let range = "left out with a task of its own: such a task decides on its steps (`Task::obeys_step_settings`)";
-        Err(Error::Option { option, value, range: range.to_owned() })
+        Err(Error::option(option, value, range))
     };
     if config.graph {
-        return refuse("FitConfig::graph (--graph)", "set".to_owned());
+        return refuse("FitConfig::graph (--graph)", &"set");
     }
     if task.obeys_step_settings() {
         return Ok(());
     }
     if config.accumulate > 1 {
-        return refuse("FitConfig::accumulate (--accumulate)", config.accumulate.to_string());
+        return refuse("FitConfig::accumulate (--accumulate)", &config.accumulate);
     }
     if config.uneven {
-        return refuse("FitConfig::uneven (--uneven)", "set".to_owned());
+        return refuse("FitConfig::uneven (--uneven)", &"set");
     }
     let (own, _) = task.strategy();
     if config.dist_option != own && config.dist_option != DistOption::Fp32 {
-        return refuse("FitConfig::dist_option (--dist-option)", config.dist_option.to_string());
+        return refuse("FitConfig::dist_option (--dist-option)", &config.dist_option);
     }
     Ok(())
 }

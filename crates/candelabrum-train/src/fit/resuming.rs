@@ -53,10 +53,8 @@ impl TrainerState<'_, '_> {
         let ranks = self.group.world_size();
         // The checkpoint was refused if its global batches could not go on.
         let batch = settings.global_batch_size.map_or(batch, |saved| saved / ranks);
-        let kept = Kept::of_shared(&shared, position.step).map_err(|error| {
-            let what = format!("cannot be continued: {error}");
-            Error::Checkpoint { path: path.clone(), what }
-        })?;
+        let kept = Kept::of_shared(&shared, position.step)
+            .map_err(|error| Error::checkpoint(&path, format!("cannot be continued: {error}")))?;
         self.metrics = metrics;
         for why in skipped {
             self.note(&format!("skipped a newer checkpoint: {why}"));

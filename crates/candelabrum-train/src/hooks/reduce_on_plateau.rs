@@ -82,10 +82,9 @@ impl Hook for ReduceOnPlateau {
         if run.optimizers.iter().all(|(_, optimizer)| optimizer.learning_rate().is_some()) {
             return Ok(());
         }
-        let (option, value) = ("the optimizer", "on the servers of a key-value store".to_owned());
         let range =
             format!("on the ranks for the hook {}: give the servers a schedule", self.name());
-        Err(Error::Option { option, value, range })
+        Err(Error::option("the optimizer", &"on the servers of a key-value store", range))
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {

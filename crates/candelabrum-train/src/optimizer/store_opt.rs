@@ -38,7 +38,7 @@ impl DistributedOptimizer for StoreOpt {
     }
     fn check_uneven(&self) -> Result<()> {
         let range = "even with a key-value store, whose workers all have the same number of steps";
-        refuse("the division of the data", "uneven", range)
+        Err(Error::option("the division of the data", &"uneven", range))
     }
     fn check_option(&self, option: DistOption, spars: f32) -> Result<()> {
         Ok(self.check(option, spars)?)
@@ -72,15 +72,11 @@ impl DistributedOptimizer for StoreOpt {
             return Ok(());
         }
         let range = "1 with a key-value store, whose servers have the optimizer";
-        refuse("the factor of the learning rate", &factor.to_string(), range)
+        Err(Error::option("the factor of the learning rate", &factor, range))
     }
     fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
         let Some(rate) = rate else { return Ok(()) };
         let range = "as scheduled with a key-value store, whose servers have the optimizer";
-        refuse("the learning rate", &rate.to_string(), range)
+        Err(Error::option("the learning rate", &rate, range))
     }
-}
-
-fn refuse(option: &'static str, value: &str, range: &str) -> Result<()> {
-    Err(Error::Option { option, value: value.to_owned(), range: range.to_owned() })
 }
