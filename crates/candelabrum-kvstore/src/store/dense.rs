@@ -139,36 +139,28 @@ impl KvStore {
         }
         // Nothing leaves before all parts are encoded: an error must not leave half a push on servers.
         let mut messages = Vec::new();
-        for (part, (ServerPart { server, range }, version)) in
-            place.parts.iter().zip(&place.versions).enumerate()
-        {
-            let ticket = client.ticket();
+        for (ServerPart { range, .. }, version) in place.parts.iter().zip(&place.versions) {
             let receipt = u32::from(client.confirms(size_of::<f32>() * range.len()));
-            let version = *version;
+            let (ticket, version) = (client.ticket(), *version);
             let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
             let encoded = if own.is_empty() {
                 compression.encode_all(&self.0.memory, header, &elements[range.clone()])
             } else {
                 compression.encode(&self.0.memory, header, &mut own[range.clone()])
             };
-            let message = encoded.map_err(|position| {
+            messages.push(encoded.map_err(|position| {
                 let position = range.start + position;
-                let (key, value) = (key.clone(), *own.get(position).unwrap_or(&elements[position]));
-                if !value.is_finite() {
-                    return Error::NotFinite { rank, key, position, value };
-                }
-                let compression = format!("{compression:?}");
-                Error::OutOfRange { rank, key, position, value, compression }
-            })?;
-            messages.push((
-                PulledPart { part, server: *server, ticket, range: range.clone() },
-                message,
-            ));
+                let value = *own.get(position).unwrap_or(&elements[position]);
+                self.not_representable(key, position, value, compression)
+            })?);
         }
         let mut tickets = Vec::new();
-        for (asked, message) in messages {
-            client.request(asked.server, priority, message, op == Op::PushPull)?;
-            tickets.push(asked);
+        for (part, (message, ServerPart { server, range })) in
+            messages.into_iter().zip(&place.parts).enumerate()
+        {
+            let (server, ticket) = (*server, message.header().ticket);
+            client.request(server, priority, message, op == Op::PushPull)?;
+            tickets.push(PulledPart { part, server, ticket, range: range.clone() });
         }
         if compression.keeps_residual() {
             place.residual = own;

@@ -225,22 +225,10 @@ impl TrainArgs {
 
     /// Refuses options that contradict each other because of the key-value store.
     fn check_store(&self) -> Result<()> {
-        let Some(kind) = self.kvstore else {
-            let with_store = "used with --kvstore dist_sync or dist_async";
-            if let Some(servers) = self.servers {
-                return Err(Error::option("--servers", &servers, with_store));
-            }
-            if let Some(bound) = self.staleness_bound {
-                return Err(Error::option("--staleness-bound", &bound, with_store));
-            }
-            if let Some(compression) = self.gradient_compression {
-                let value = format!("{compression:?}");
-                return Err(Error::option("--gradient-compression", &value, with_store));
-            }
-            return Ok(());
-        };
+        let Some(kind) = self.kvstore else { return self.check_no_store() };
         self.store_config(kind).check()?;
-        self.gradient_compression.map_or(Ok(()), Compression::check)?;
+        let compression = self.gradient_compression.unwrap_or_default();
+        compression.check()?;
         if self.graph {
             return Err(Error::option("--graph", &"set", "left out with --kvstore"));
         }
@@ -276,7 +264,6 @@ impl TrainArgs {
             let range = "error with --kvstore, because servers may have a part of the step";
             return Err(Error::option("--on-overflow", &self.on_overflow, range));
         }
-        let compression = self.gradient_compression.unwrap_or_default();
         if self.dist_option != DistOption::Fp32 && compression != Compression::None {
             let range = "left out with a --dist-option, which chooses the compression itself";
             return Err(Error::option(
@@ -286,6 +273,22 @@ impl TrainArgs {
             ));
         }
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
+    }
+
+    /// Refuses options of a key-value store without one.
+    fn check_no_store(&self) -> Result<()> {
+        let with_store = "used with --kvstore dist_sync or dist_async";
+        if let Some(servers) = self.servers {
+            return Err(Error::option("--servers", &servers, with_store));
+        }
+        if let Some(bound) = self.staleness_bound {
+            return Err(Error::option("--staleness-bound", &bound, with_store));
+        }
+        if let Some(compression) = self.gradient_compression {
+            let value = format!("{compression:?}");
+            return Err(Error::option("--gradient-compression", &value, with_store));
+        }
+        Ok(())
     }
 
     /// The distributed optimizer of these options.
@@ -369,7 +372,6 @@ impl TrainArgs {
             precision: self.precision.describe(world.device()),
             threads,
             dataset: data.to_owned(),
-            dataset_note: None,
             kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
             servers: world.servers(),
             dist_option: self.dist_option.to_string(),
@@ -386,9 +388,7 @@ impl TrainArgs {
             batch_size: self.batch_size,
             accumulate: self.accumulate,
             dropped_per_epoch,
-            epochs: Vec::new(),
-            parameters_sha256: Vec::new(),
-            ended_early: None,
+            ..Report::default()
         }
     }
 

@@ -154,7 +154,11 @@ impl Run {
             prop_assert_eq!((to, answer.header().ticket, answer.op()), (worker, ticket, expected));
             prop_assert!(op == Op::Goodbye || is_refused);
         }
-        // Everything that waits has to wait.
+        self.check_waits()
+    }
+
+    /// Everything that waits has to wait.
+    fn check_waits(&self) -> Result<(), TestCaseError> {
         for WaitingPull { worker, key, after, .. } in &self.waiting {
             let model = &self.models[*key as usize];
             prop_assert!(model.applied[*worker] < *after);
