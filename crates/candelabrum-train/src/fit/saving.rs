@@ -22,7 +22,7 @@ impl TrainerState<'_, '_> {
         let state = self.run_state(task, best);
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let saved = checkpoints.save(&mut task.stateful(), &state)?;
-        self.each_hook(task, |hook, run| hook.on_checkpoint(run, &saved))
+        self.each_hook(task, |_, hook, run| hook.on_checkpoint(run, &saved))
     }
 
     /// What a checkpoint has beside the models.
@@ -55,7 +55,7 @@ impl TrainerState<'_, '_> {
         if let Some(why) = &outcome.failed {
             self.note(&format!("{why}; the training goes on"));
         }
-        self.each_hook(task, |hook, run| hook.on_written(run, &outcome))
+        self.each_hook(task, |_, hook, run| hook.on_written(run, &outcome))
     }
 
     /// Makes the last checkpoint, waits for it, and tells the hooks. `is_said`: the user knows why the run has ended.
@@ -78,6 +78,6 @@ impl TrainerState<'_, '_> {
             let saved = saved.map(|path| format!("; saved {}", path.display())).unwrap_or_default();
             self.note(&format!("the training ends after {step} steps: {why}{saved}"));
         }
-        self.each_hook(task, |hook, run| hook.on_end(run, stopped))
+        self.each_hook(task, |_, hook, run| hook.on_end(run, stopped))
     }
 }

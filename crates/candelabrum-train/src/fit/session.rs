@@ -46,9 +46,9 @@ where
         D: Dataset<Batch = E::Batch> + Clone,
     {
         let loader = self.begin(train)?;
-        self.state.each_hook(&mut TaskView::of(self.task), |hook, run| hook.on_start(run))?;
+        self.state.each_hook(&mut TaskView::of(self.task), |_, hook, run| hook.on_start(run))?;
         let mut reports = Vec::new();
-        let mut stopped = self.state.ended.as_ref().map(|ended| ended.reason.clone());
+        let mut stopped = self.state.reason_of_end();
         let has_ended = stopped.is_some();
         if let Some(why) = &stopped {
             self.state.note(&format!(

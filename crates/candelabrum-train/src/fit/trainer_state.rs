@@ -80,13 +80,13 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         }
     }
 
-    /// Calls `f` with each hook.
+    /// Calls `f` with the number of each hook and the hook.
     pub(super) fn each_hook(
         &mut self,
         task: &mut TaskView<'_>,
-        mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
+        mut f: impl FnMut(usize, &mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
     ) -> Result<()> {
-        for hook in &mut self.hooks {
+        for (number, hook) in self.hooks.iter_mut().enumerate() {
             let mut run = Run {
                 position: task.position,
                 steps_per_epoch: self.steps_per_epoch,
@@ -100,7 +100,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
                 metrics: &self.metrics,
                 optimizers: &mut task.optimizers,
             };
-            f(&mut **hook, &mut run)?;
+            f(number, &mut **hook, &mut run)?;
         }
         Ok(())
     }
@@ -112,10 +112,8 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         asked: &mut Asked,
         mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<Action>,
     ) -> Result<()> {
-        let mut number = 0;
-        self.each_hook(task, |hook, run| {
+        self.each_hook(task, |number, hook, run| {
             asked.add(number, f(hook, run)?);
-            number += 1;
             Ok(())
         })
     }
@@ -137,17 +135,21 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         task: &mut TaskView<'_>,
         error: Error,
     ) -> Result<String> {
-        let (keys, mut number) = (kept::keys(&self.hooks), 0);
+        let keys = kept::keys(&self.hooks);
         let mut end = None;
-        self.each_hook(task, |hook, run| {
+        self.each_hook(task, |number, hook, run| {
             if let Some(reason) = hook.on_bad_step(run, &error)? {
                 end.get_or_insert(Ended { reason, hook: Some(keys[number].clone()) });
             }
-            number += 1;
             Ok(())
         })?;
         self.ended = end;
-        self.ended.as_ref().map(|ended| ended.reason.clone()).ok_or(error)
+        self.reason_of_end().ok_or(error)
+    }
+
+    /// Why a hook has ended the run for good.
+    pub(super) fn reason_of_end(&self) -> Option<String> {
+        self.ended.as_ref().map(|ended| ended.reason.clone())
     }
 
     /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
