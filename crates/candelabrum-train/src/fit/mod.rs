@@ -117,7 +117,7 @@ impl<'a> Fit<'a> {
         let loading = loading.unwrap_or_else(|| like_parameters(task));
         let group = task.optimizer().group().clone();
         let state = TrainerState::new(&config, group, hooks, out);
-        Session { task, test, loading, state }.run(train)
+        Session { task, train, test, loading, state }.run()
     }
 }
 

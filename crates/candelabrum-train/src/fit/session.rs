@@ -17,35 +17,31 @@ use crate::task::Task;
 use crate::{EpochReport, Metrics, Result, evaluation};
 
 /// A run of a task on its data.
-pub(super) struct Session<'s, 'a, T: ?Sized, E> {
+pub(super) struct Session<'s, 'a, T: ?Sized, D, E> {
     pub(super) task: &'s mut T,
+    pub(super) train: &'s D,
     /// The data for evaluations.
     pub(super) test: Option<&'s E>,
     pub(super) loading: LoaderOptions,
     pub(super) state: TrainerState<'s, 'a>,
 }
 
-impl<T, E> Session<'_, '_, T, E>
+impl<B, T, D, E> Session<'_, '_, T, D, E>
 where
-    T: Task<E::Batch> + ?Sized,
-    E: Dataset + Clone,
-    E::Batch: Collated,
+    B: Collated,
+    T: Task<B> + ?Sized,
+    D: Dataset<Batch = B> + Clone,
+    E: Dataset<Batch = B> + Clone,
 {
-    pub(super) fn run<D>(mut self, train: &D) -> Result<Vec<EpochReport>>
-    where
-        D: Dataset<Batch = E::Batch> + Clone,
-    {
+    pub(super) fn run(mut self) -> Result<Vec<EpochReport>> {
         let params = TaskView::of(self.task).params();
-        let result = evaluation::in_mode(&params, true, || self.run_epochs(train));
+        let result = evaluation::in_mode(&params, true, || self.run_epochs());
         let hooks = &mut self.state.hooks;
         result.inspect_err(|error| hooks.iter_mut().for_each(|hook| hook.on_error(error)))
     }
 
-    fn run_epochs<D>(&mut self, train: &D) -> Result<Vec<EpochReport>>
-    where
-        D: Dataset<Batch = E::Batch> + Clone,
-    {
-        let loader = self.begin(train)?;
+    fn run_epochs(&mut self) -> Result<Vec<EpochReport>> {
+        let loader = self.begin()?;
         self.state.each_hook(&mut TaskView::of(self.task), |_, hook, run| hook.on_start(run))?;
         let mut reports = Vec::new();
         let mut stopped = self.state.reason_of_end();
@@ -63,10 +59,8 @@ where
     }
 
     /// Compares the ranks' settings, continues from a checkpoint, if there is one, and divides the data.
-    fn begin<D>(&mut self, train: &D) -> Result<Loader<D>>
-    where
-        D: Dataset<Batch = E::Batch> + Clone,
-    {
+    fn begin(&mut self) -> Result<Loader<D>> {
+        let train = self.train;
         let (config, group) = (self.state.config, self.state.group.clone());
         let before = *self.task.position();
         self.state.end = before.epoch + config.epochs;
@@ -99,14 +93,11 @@ where
     }
 
     /// An epoch with its evaluation, its report and its checkpoint. Returns why the training ends, if it does.
-    fn run_epoch<D>(
+    fn run_epoch(
         &mut self,
         loader: &Loader<D>,
         reports: &mut Vec<EpochReport>,
-    ) -> Result<Option<String>>
-    where
-        D: Dataset<Batch = E::Batch>,
-    {
+    ) -> Result<Option<String>> {
         let Position { epoch, step_in_epoch, .. } = *self.task.position();
         self.state.lines.starting(epoch);
         let _span = tracing::debug_span!(target: "candelabrum::run", "epoch", epoch).entered();
@@ -129,10 +120,7 @@ where
     }
 
     /// Trains the rest of an epoch. Returns why the training ends, if it does.
-    fn train_epoch<D>(&mut self, loader: &Loader<D>, clock: &EpochClock) -> Result<Option<String>>
-    where
-        D: Dataset<Batch = E::Batch>,
-    {
+    fn train_epoch(&mut self, loader: &Loader<D>, clock: &EpochClock) -> Result<Option<String>> {
         let position = *self.task.position();
         let Position { epoch, step_in_epoch, .. } = position;
         let control = self.control();
@@ -173,7 +161,7 @@ where
 
     /// A step on a batch, which may be empty: the last one of an uneven epoch, of which this rank has no part. Returns
     /// why the training ends, if a hook ends it because the step has failed on all ranks.
-    fn train_batch(&mut self, batch: &E::Batch) -> Result<Option<String>> {
+    fn train_batch(&mut self, batch: &B) -> Result<Option<String>> {
         let state = &mut self.state;
         let learning_rate = self.task.optimizer().learning_rate();
         let is_last = self.task.position().step_in_epoch + 1 == state.steps_per_epoch;

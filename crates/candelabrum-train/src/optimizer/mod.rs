@@ -18,6 +18,25 @@ use crate::{Error, Result};
 /// `Box<dyn DistributedOptimizer>` is either, chosen when the program runs.
 ///
 /// All ranks call the methods together, except those that only return something.
+///
+/// ```
+/// use candelabrum_dist::{DistOpt, World};
+/// use candelabrum_nn::{DistOption, Model, Params, layers::Linear, FromModule};
+/// use candelabrum_optim::Sgd;
+/// use candelabrum_train::DistributedOptimizer;
+/// use candle_core::{Device, Tensor};
+///
+/// let params = Params::new(0);
+/// let model = FromModule(Linear::new(&params.root(), 2));
+/// model.compile(&params, (1, 3))?;
+/// let opt = DistOpt::new(Sgd::new(0.1), &params, &World::single())?;
+/// let mut opt: Box<dyn DistributedOptimizer> = opt.into();
+/// let xs = Tensor::new(&[[1f32, 2.0, 3.0]], &Device::Cpu)?;
+/// let ys = Tensor::new(&[1_u32], &Device::Cpu)?;
+/// model.train_one_batch(&mut opt, &xs, &ys, DistOption::Fp32, 0.0)?;
+/// assert_eq!(opt.learning_rate(), Some(0.1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// The ranks that train together.
     fn group(&self) -> &Group;
@@ -128,6 +147,19 @@ impl<O: DistributedOptimizer> From<O> for Box<dyn DistributedOptimizer> {
 
 /// So a [`Model`](candelabrum_nn::Model) can train by any of the optimizers.
 impl BackwardAndUpdate for &mut dyn DistributedOptimizer {
+    type Error = Error;
+
+    fn backward_and_update_with(
+        &mut self,
+        loss: &Tensor,
+        dist_option: DistOption,
+        spars: f32,
+    ) -> Result<()> {
+        self.step(loss, dist_option, spars)
+    }
+}
+
+impl BackwardAndUpdate for Box<dyn DistributedOptimizer> {
     type Error = Error;
 
     fn backward_and_update_with(
