@@ -60,7 +60,7 @@ pub(super) fn check_names(restored: &Restored, names: &[String]) -> Result<()> {
         None => Ok(()),
         Some(name) => Err(Error::checkpoint(
             restored.path(),
-            &format!("has a part `{name}`, which this run does not have"),
+            format!("has a part `{name}`, which this run does not have"),
         )),
     }
 }
