@@ -152,8 +152,8 @@ impl<M: Model> Trainer<M> {
     /// One step on this rank's batch. All ranks must take part. Returns the output and the loss.
     ///
     /// # Errors
-    /// See [`candelabrum_dist::Error`]. With [`DistOpt`](candelabrum_dist::DistOpt) the model is then unchanged, unless the error
-    /// occurred after the update, in the average of parameters of partialUpdate. With
+    /// See [`candelabrum_dist::Error`]. With [`DistOpt`](candelabrum_dist::DistOpt) the model is then unchanged, unless
+    /// the error occurred after the update, in the average of parameters of partialUpdate. With
     /// [`StoreOpt`](candelabrum_kvstore::StoreOpt) servers may have a part of the step.
     pub fn train_one_batch(
         &mut self,

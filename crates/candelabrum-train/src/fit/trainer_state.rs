@@ -128,8 +128,8 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         Ok(asked)
     }
 
-    /// Tells the hooks of a step that has failed on all ranks. Returns why the training ends, if a hook ends it, and the
-    /// error otherwise.
+    /// Tells the hooks of a step that has failed on all ranks. Returns why the training ends, if a hook ends it, and
+    /// the error otherwise.
     pub(super) fn after_bad_step(
         &mut self,
         task: &mut TaskView<'_>,
