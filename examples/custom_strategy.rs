@@ -18,7 +18,6 @@ use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, regi
 use candelabrum::dist::{Collective, Error, Payload, Result as DistResult};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
-use candelabrum::train::RanksOpt;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use clap::Parser;
 use rand::SeedableRng;

@@ -249,7 +249,7 @@ fn a_dynamic_scale_falls_until_no_gradient_overflows() {
     }
     // 10 times 65,536, 32,768, 16,384 and 8,192 are too large for f16.
     assert_eq!(opt.figures(DistOption::Fp32).skipped, 4);
-    assert_eq!(opt.take_notices().len(), 4);
+    assert_eq!(opt.take_notes().len(), 4);
     assert_eq!(value(&weight), -60.0);
     let bad = (sloped(&weight, 1.0) * f64::INFINITY).unwrap();
     let error = opt.backward_and_update_with(&bad, DistOption::Fp32, 0.0).unwrap_err();

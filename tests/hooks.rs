@@ -72,7 +72,7 @@ fn a_plateau_lowers_the_rate_and_a_resumed_run_keeps_the_factor() {
         let checkpoints = Some((dir.path().to_owned(), CheckpointConfig::default()));
         let fit = Fit::new(FitConfig { checkpoints, ..config(epochs) }).hook(hook);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        trainer.opt().optimizer().rate_factor()
+        trainer.opt().rate_factor()
     };
     // The first evaluation is the best; each two that follow are one too many.
     assert_eq!(run(2), 1.0);
@@ -156,7 +156,7 @@ impl Hook for FailsAfter {
         "fails_after"
     }
 
-    fn after_epoch(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         match report.epoch == self.0 {
             true => Err(Error::Log { what: "there is no more".to_owned() }),
             false => Ok(Action::NOTHING),
@@ -201,17 +201,17 @@ impl Hook for OneRank {
         "one_rank"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let asks = self.rank == 1 && run.position.step == self.after;
         let stop = asks.then(|| "rank 1 has had enough".to_owned());
         Ok(Action { stop, ..Action::NOTHING })
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 
-    fn after_epoch(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, _: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         panic!("epoch {} never ends", report.epoch);
     }
 }
@@ -278,7 +278,7 @@ impl Hook for Counts {
         "counts"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         self.rates.extend(run.step_learning_rate);
         Ok(Action::NOTHING)
     }
@@ -450,12 +450,12 @@ impl Hook for Pause {
         "pause"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let is_time = run.position.step.is_multiple_of(self.0);
         Ok(Action { pause: is_time.then(|| "the time is over".to_owned()), ..Action::NOTHING })
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 }
@@ -623,7 +623,7 @@ fn a_creeping_loss_is_a_plateau() {
         let mut trainer = trainer(&World::single(), 1e-7);
         let fit = Fit::new(config(16)).hook(hook);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        trainer.opt().optimizer().rate_factor()
+        trainer.opt().rate_factor()
     };
     let reduced = factor(hook.clone());
     assert!((reduced / 1e-5 - 1.0).abs() < 1e-9, "{reduced}");
@@ -669,14 +669,11 @@ impl Task<(Tensor, Tensor)> for OwnSteps {
     fn evaluate(&mut self, batch: &(Tensor, Tensor), metrics: &mut Metrics) -> Result<()> {
         Task::evaluate(&mut self.0, batch, metrics)
     }
-    fn parts(&mut self) -> Vec<(&str, &mut dyn candelabrum::train::RanksOpt)> {
-        Task::<(Tensor, Tensor)>::parts(&mut self.0)
+    fn optimizer(&mut self) -> &mut dyn candelabrum::train::DistributedOptimizer {
+        self.0.opt_mut()
     }
     fn position(&mut self) -> &mut candelabrum::train::checkpoint::Position {
         Task::<(Tensor, Tensor)>::position(&mut self.0)
-    }
-    fn group(&self) -> &candelabrum::dist::Group {
-        Task::<(Tensor, Tensor)>::group(&self.0)
     }
 }
 

@@ -13,7 +13,7 @@ use candelabrum::kvstore::{Compression, StoreOptConfig};
 use candelabrum::models::Cnn;
 use candelabrum::optim::Recipe;
 use candelabrum::prelude::*;
-use candelabrum::train::TrainerOpt;
+use candelabrum::train::DistributedOptimizer;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 
 const STEPS: usize = 100;
@@ -70,7 +70,7 @@ fn batches(world: &World) -> impl Iterator<Item = (Tensor, Tensor)> + use<> {
 
 /// Trains a model. Returns the digest of its parameters and the buffers after the last step, and the
 /// number of gradients that left before the end of a backward pass.
-fn trained<M: Model, O: TrainerOpt>(
+fn trained<M: Model, O: DistributedOptimizer>(
     world: &World,
     (params, model): (&Params, M),
     opt: impl FnOnce() -> O,

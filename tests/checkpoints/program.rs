@@ -128,7 +128,7 @@ impl Hook for Witness {
         "witness"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> candelabrum::train::Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> candelabrum::train::Result<Action> {
         let step = run.position.step - 1;
         let samples = std::mem::take(&mut *self.seen.borrow_mut());
         let samples = serde_json::to_string(&samples).unwrap();

@@ -168,7 +168,7 @@ fn calls_of_step(
                 Ok::<_, Error>([compute(opt, xs, ys)?])
             })
             .unwrap();
-        let notices = opt.take_notices();
+        let notices = opt.take_notes();
         assert!(notices.is_empty(), "the step is recorded: {notices:?}");
         loss
     };

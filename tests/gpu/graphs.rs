@@ -163,7 +163,7 @@ fn train<M: Model>(
     let values = |buffer: &candelabrum::nn::Buffer| buffer.value().to_vec1().unwrap();
     let statistics = params.buffers().iter().map(values).collect();
     let digest = parameters_sha256(&params).unwrap();
-    let notices = opt.take_notices();
+    let notices = opt.take_notes();
     (Trained { losses, outputs, digest, statistics }, figures.replayed, notices)
 }
 

@@ -217,7 +217,7 @@ fn compare_case(world: &World, device: &Device, case: (DistOption, f32, bool)) {
     }
     let is_whole = world.world_size() > 1 && CASES[WHOLE..].contains(&case);
     assert_eq!(on_gpu.opt.residual_norm() > 0.0, corr && !is_whole, "{case:?}");
-    assert_eq!(on_gpu.opt.take_notices(), on_cpu.opt.take_notices(), "{case:?}");
+    assert_eq!(on_gpu.opt.take_notes(), on_cpu.opt.take_notes(), "{case:?}");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_strategy_without_code_for_gpus_works_and_says_so_once() {
     let [on_gpu, on_cpu] = [&device, &Device::Cpu].map(|device| {
         let mut problem = Problem::new(&World::single(), device, true);
         (0..STEPS).for_each(|step| problem.step(step, option, 0.5).unwrap());
-        (problem.state(), problem.opt.take_notices())
+        (problem.state(), problem.opt.take_notes())
     });
     assert_eq!(on_gpu.0, on_cpu.0);
     let says = "hostOnly has no code for GPUs: each bucket goes through the host";

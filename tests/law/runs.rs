@@ -14,7 +14,7 @@ use candelabrum::candle;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::{Manifest, Position};
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{AnyOpt, Error, Interrupt, Report, ReportFile, Result};
+use candelabrum::train::{DistributedOptimizer, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
 use crate::draw::{Draw, for_each_seed};
@@ -257,7 +257,7 @@ impl Hook for Witness<'_> {
         "witness"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let rows = std::mem::take(&mut *self.own.borrow_mut());
         self.all.lock().unwrap().rows.entry(run.position.step - 1).or_default().extend(rows);
         Ok(Action::NOTHING)
@@ -289,7 +289,7 @@ impl Hook for Disturber {
         "disturber"
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let step = run.position.step;
         if self.is_time(Way::Signal, step) {
             self.interrupt.request(TERM);
@@ -301,7 +301,7 @@ impl Hook for Disturber {
         Ok(Action { pause, ..Action::NOTHING })
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 
@@ -396,7 +396,7 @@ impl Call<'_> {
             bucket_bytes: 64,
             ..DistOptConfig::default()
         };
-        let opt: AnyOpt = if self.servers == 0 {
+        let opt: Box<dyn DistributedOptimizer> = if self.servers == 0 {
             DistOpt::with_config(case.optimizer().build(), &params, world, config)?.into()
         } else {
             // A few elements are divided among servers.

@@ -238,11 +238,11 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                 if !joined && case.through == (Through::AllReduce { uneven: true }) {
                     opt.join(DistOption::Fp32, 0.0).unwrap();
                 }
-                opt.take_notices()
+                opt.take_notes()
             }
             Opt::Store(opt) => {
                 opt.average_parameters().unwrap();
-                opt.take_notices()
+                opt.take_notes()
             }
         };
         (params.list().iter().flat_map(|param| values(param.var())).collect(), notices)

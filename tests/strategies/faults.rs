@@ -141,7 +141,7 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         OnOverflow::Skip => {
             result.unwrap();
             assert_eq!(opt.figures(DistOption::SparseTopK).skipped, 1);
-            let notices = opt.take_notices();
+            let notices = opt.take_notes();
             assert!(notices[0].contains("left out") && notices[0].contains("`w2`"), "{notices:?}");
         }
         _ => assert!(matches!(result, Err(Error::Overflow { .. })), "{result:?}"),

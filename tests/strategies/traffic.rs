@@ -23,7 +23,7 @@ fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec
     let figures = opt.figures(option);
     assert_eq!(figures.steps, steps);
     assert_eq!(figures.bytes_sent % steps, 0);
-    (figures.bytes_sent as f64 / steps as f64, opt.take_notices())
+    (figures.bytes_sent as f64 / steps as f64, opt.take_notes())
 }
 
 /// Prints a table of bytes, which the test compares with the expected numbers.

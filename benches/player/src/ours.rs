@@ -147,7 +147,7 @@ impl Train for Ours {
         let Some(graph) = graph else { return Ok(step(opt, xs, ys)?) };
         let [loss] = graph
             .run(opt, [xs, ys], settings, |opt, [xs, ys]| Ok::<_, Error>([step(opt, xs, ys)?]))?;
-        match opt.take_notices().pop() {
+        match opt.take_notes().pop() {
             Some(notice) => anyhow::bail!(notice),
             None => Ok(loss),
         }

@@ -92,7 +92,7 @@ impl Flow {
         self.sent - self.done >= MOST_AHEAD && !self.is_refused
     }
 
-    fn note_sent(&mut self, op: Op, ticket: u64) {
+    fn record_sent(&mut self, op: Op, ticket: u64) {
         self.sent += u64::from(is_push(op));
         if matches!(op, Op::PushPull | Op::Pull | Op::PullRows) {
             self.asked.push_back((ticket, self.sent));
@@ -100,7 +100,7 @@ impl Flow {
     }
 
     /// Notes an answer. Returns whether it was to a request of this flow.
-    fn note_answer(&mut self, ticket: u64, answer: Option<&Header>) -> bool {
+    fn record_answer(&mut self, ticket: u64, answer: Option<&Header>) -> bool {
         let Some(place) = self.asked.iter().position(|(asked, _)| *asked == ticket) else {
             return false;
         };
@@ -159,7 +159,7 @@ impl Queue {
                     let header = Header { ticket: *last_ticket, key, ..Header::new(Op::Room) };
                     return Some(Message::text(header, ""));
                 }
-                flow.note_sent(op, ticket);
+                flow.record_sent(op, ticket);
             }
             let (.., message) = lane.pop_front()?;
             match lane.front() {
@@ -173,7 +173,7 @@ impl Queue {
 
     /// Notes an answer to a request for this key, or the refusal of a request for any key. A lane that
     /// waits may then go on.
-    fn note_answer(&mut self, ticket: u64, answer: Option<&Header>) {
+    fn record_answer(&mut self, ticket: u64, answer: Option<&Header>) {
         let Some(flows) = &mut self.flows else { return };
         let key = match answer {
             Some(header) => Some(header.key),
@@ -185,7 +185,7 @@ impl Queue {
         let Some((key, flow)) = key.and_then(|key| Some((key, flows.get_mut(&key)?))) else {
             return;
         };
-        if flow.note_answer(ticket, answer) && std::mem::take(&mut flow.waits) {
+        if flow.record_answer(ticket, answer) && std::mem::take(&mut flow.waits) {
             let first = self.lanes.get(&key).and_then(VecDeque::front);
             self.first.extend(first.map(|(priority, age, _)| (*priority, Reverse(*age), key)));
         }
@@ -300,11 +300,11 @@ impl Client {
                 return self.queues[server].confirm(ticket);
             }
             Op::Answer => {
-                self.queues[server].note_answer(ticket, Some(message.header()));
+                self.queues[server].record_answer(ticket, Some(message.header()));
                 Ok(message)
             }
             _ => {
-                self.queues[server].note_answer(ticket, None);
+                self.queues[server].record_answer(ticket, None);
                 let server = self.link.rank_of(server);
                 Err(Error::Refused { server, message: message.text_of().into_owned() })
             }

@@ -59,11 +59,11 @@ use crate::{Error, Key, KvStore, Result, RowInit, RowSparse};
 /// `4 · dim` bytes of gradient, besides 64 bytes per message. It has memory for these rows and their
 /// gradient.
 pub struct SparseEmbedding {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddingInner>,
     token: Tensor,
 }
 
-struct Shared {
+struct EmbeddingInner {
     store: KvStore,
     key: Key,
     rows: usize,
@@ -88,7 +88,7 @@ impl SparseEmbedding {
         let key = key.into();
         store.init_rows(&key, rows, dim, init)?;
         let visited = Mutex::default();
-        let shared = Arc::new(Shared { store: store.clone(), key, rows, dim, visited });
+        let shared = Arc::new(EmbeddingInner { store: store.clone(), key, rows, dim, visited });
         let variable = Var::zeros((), DType::F32, &Device::Cpu)?;
         let token = variable.apply_op1(Hook { shared: Arc::clone(&shared) })?;
         Ok(Self { shared, token })
@@ -111,7 +111,7 @@ impl SparseEmbedding {
     /// # Errors
     /// Indices that are no integers or not in the table, and those of [`KvStore::row_sparse_pull`].
     pub fn prefetch(&self, indices: &Tensor) -> Result<Prefetch> {
-        let Shared { store, key, .. } = &*self.shared;
+        let EmbeddingInner { store, key, .. } = &*self.shared;
         let wanted = self.shared.numbers(indices)?;
         let mut rows = wanted.clone();
         rows.sort_unstable();
@@ -152,7 +152,7 @@ impl Module for SparseEmbedding {
     }
 }
 
-impl Shared {
+impl EmbeddingInner {
     /// The indices as numbers of rows.
     fn numbers(&self, indices: &Tensor) -> Result<Vec<u32>> {
         let dtype = indices.dtype();
@@ -234,7 +234,7 @@ impl Prefetch {
 
 /// The pulled rows: one use of the layer.
 struct Rows {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddingInner>,
     rows: Vec<u32>,
     /// They become the result.
     values: Mutex<Option<Vec<f32>>>,
@@ -262,7 +262,7 @@ impl CustomOp1 for Rows {
 }
 
 struct Hook {
-    shared: Arc<Shared>,
+    shared: Arc<EmbeddingInner>,
 }
 
 impl CustomOp1 for Hook {
@@ -282,7 +282,7 @@ impl CustomOp1 for Hook {
 
 impl fmt::Debug for SparseEmbedding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { store, key, rows, dim, .. } = &*self.shared;
+        let EmbeddingInner { store, key, rows, dim, .. } = &*self.shared;
         write!(f, "SparseEmbedding(`{key}`, {rows} × {dim}, {store:?})")
     }
 }

@@ -72,7 +72,7 @@ pub struct StoreOpt {
     /// The first error of a step, or of values that were awaited in a forward pass.
     failure: Arc<Mutex<Option<Error>>>,
     figures: BTreeMap<String, StepFigures>,
-    notices: Vec<String>,
+    notes: Vec<String>,
     /// The time that this worker had waited for servers by the end of the last step.
     waited: Duration,
     steps: u64,
@@ -121,7 +121,7 @@ impl StoreOpt {
             frozen: Vec::new(),
             failure: Arc::default(),
             figures: BTreeMap::new(),
-            notices: Vec::new(),
+            notes: Vec::new(),
             waited: Duration::ZERO,
             steps: 0,
         };
@@ -254,9 +254,9 @@ impl StoreOpt {
         self.store.residual_norm()
     }
 
-    /// The notices for the user since the last call.
-    pub fn take_notices(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notices)
+    /// The notes for the user since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     /// Says what all losses of this worker's coming step will weigh together: see
@@ -388,7 +388,7 @@ impl StoreOpt {
         let weight = LossWeight::of(loss);
         let Some((share, factor)) = self.share(weight.as_ref())? else {
             let step = self.steps;
-            self.notices.push(format!(
+            self.notes.push(format!(
                 "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
             ));
             self.params.keep_buffers();

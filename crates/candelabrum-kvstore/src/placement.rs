@@ -15,7 +15,7 @@ const SPREAD: i128 = 9973;
 
 /// The part of a value that one server holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ServerPart {
     /// The server's number.
     pub(crate) server: usize,
     /// Elements of a dense value, or rows of a table.
@@ -24,7 +24,13 @@ pub(crate) struct Part {
 
 /// The parts of a dense value of `len` elements. `number` is the key's number in the store, which
 /// stands for a key that is a string.
-pub(crate) fn dense(key: &Key, number: u32, len: usize, bound: usize, servers: usize) -> Vec<Part> {
+pub(crate) fn dense(
+    key: &Key,
+    number: u32,
+    len: usize,
+    bound: usize,
+    servers: usize,
+) -> Vec<ServerPart> {
     if len >= bound && len >= servers {
         return even(len, servers);
     }
@@ -33,15 +39,15 @@ pub(crate) fn dense(key: &Key, number: u32, len: usize, bound: usize, servers: u
         Key::Name(_) => number.into(),
     };
     let server = (i128::from(number) * SPREAD).rem_euclid(servers as i128) as usize;
-    vec![Part { server, range: 0..len }]
+    vec![ServerPart { server, range: 0..len }]
 }
 
 /// One part per server, of equal lengths up to one element.
-pub(crate) fn even(len: usize, servers: usize) -> Vec<Part> {
+pub(crate) fn even(len: usize, servers: usize) -> Vec<ServerPart> {
     let end =
         |server: usize| (len as u128 * server as u128 + servers as u128 / 2) / servers as u128;
     (0..servers)
-        .map(|server| Part { server, range: end(server) as usize..end(server + 1) as usize })
+        .map(|server| ServerPart { server, range: end(server) as usize..end(server + 1) as usize })
         .collect()
 }
 
@@ -72,7 +78,7 @@ mod tests {
         let server = |key: i64| dense(&key.into(), 0, 10, BIG_ARRAY_BOUND, 3)[0].server;
         assert_eq!([server(0), server(1), server(2), server(3)], [0, 1, 2, 0]);
         let named = dense(&"w".into(), 4, 10, BIG_ARRAY_BOUND, 3);
-        assert_eq!(named, [Part { server: 4 * 9973 % 3, range: 0..10 }]);
+        assert_eq!(named, [ServerPart { server: 4 * 9973 % 3, range: 0..10 }]);
         assert_eq!(dense(&0.into(), 0, BIG_ARRAY_BOUND, BIG_ARRAY_BOUND, 2).len(), 2);
         assert_eq!(server(-1), 2, "a negative key has a server, too");
     }

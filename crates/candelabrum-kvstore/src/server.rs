@@ -109,7 +109,7 @@ impl Server {
                 let longest = &mut shard.stats_mut().longest_run;
                 *longest = turn.run.max(*longest);
                 if message.op() == Op::Goodbye {
-                    outbox.note_goodbye(worker);
+                    outbox.record_goodbye(worker);
                 }
                 outbox.send(shard.handle(worker, message), &mut mail)?;
             }
@@ -143,7 +143,7 @@ struct Outbox {
 
 impl Outbox {
     /// Notes that a worker takes no more answers.
-    fn note_goodbye(&mut self, worker: usize) {
+    fn record_goodbye(&mut self, worker: usize) {
         self.held.retain(|(to, _)| *to != worker);
         self.last_goodbye = Some(Instant::now());
     }

@@ -22,6 +22,6 @@ pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
-pub use random::{integers, split_mix, uniform};
+pub use random::{Dice, integers, split_mix, uniform};
 pub use running::Running;
 pub use spans::SpanCount;

@@ -61,6 +61,30 @@ pub fn split_mix(seed: u64) -> u64 {
     mix(seed.wrapping_add(GOLDEN))
 }
 
+/// Random choices that follow from a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `end`.
+    ///
+    /// # Panics
+    /// If `end` is 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 = split_mix(self.0);
+        (self.0 >> 33) as usize % end
+    }
+
+    /// The numbers below `count` in a random order.
+    pub fn order(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        for end in (1..count).rev() {
+            order.swap(end, self.below(end + 1));
+        }
+        order
+    }
+}
+
 // As in `candelabrum_nn::seed`: the test kit depends on none of our packages.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

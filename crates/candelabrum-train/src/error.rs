@@ -1,7 +1,8 @@
 //! Errors of training runs.
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 
@@ -21,9 +22,6 @@ pub enum Error {
     /// The data could not be read or divided.
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),
-    /// candle refused an operation.
-    #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
     /// The report could not be written.
     #[error("write the report {}: {source}", path.display())]
     Report {
@@ -141,7 +139,31 @@ pub enum Error {
     },
 }
 
+/// Returns the error of a collective or of a store inside a candle operation unchanged.
+impl From<candle_core::Error> for Error {
+    fn from(source: candle_core::Error) -> Self {
+        match source.into() {
+            candelabrum_kvstore::Error::Dist(error) => Self::Dist(error),
+            error => Self::Store(error),
+        }
+    }
+}
+
 impl Error {
+    /// An option or a setting with a value that it cannot have.
+    pub(crate) fn option(
+        option: &'static str,
+        value: &dyn Display,
+        range: impl Into<String>,
+    ) -> Self {
+        Self::Option { option, value: value.to_string(), range: range.into() }
+    }
+
+    /// A checkpoint, or a directory of checkpoints, that cannot be used.
+    pub(crate) fn checkpoint(path: &Path, what: impl Into<String>) -> Self {
+        Self::Checkpoint { path: path.to_owned(), what: what.into() }
+    }
+
     /// Whether a step failed on all ranks, and changed nothing, because a loss or a gradient is not finite.
     pub fn is_not_finite(&self) -> bool {
         matches!(self, Self::Dist(candelabrum_dist::Error::NotFinite { .. }))

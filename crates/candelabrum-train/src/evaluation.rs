@@ -27,15 +27,16 @@ where
     D: Dataset<Batch = B> + Clone,
 {
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
-    let sampler = sampler(task.group(), data, batch_size, None, Remainder::Keep)?;
+    let group = task.optimizer().group().clone();
+    let sampler = sampler(&group, data, batch_size, None, Remainder::Keep)?;
     let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
     let mut params: Vec<Params> = Vec::new();
-    for (_, part) in task.parts() {
-        part.average_parameters()?;
-        params.push(part.params().clone());
+    for (_, optimizer) in task.optimizers() {
+        optimizer.average_parameters()?;
+        params.push(optimizer.params().clone());
     }
     match in_mode(&params, false, || measure(task, &loader, goes_on))? {
-        Some(own) => Ok(Some(own.over_ranks(&**task.group())?)),
+        Some(own) => Ok(Some(own.over_ranks(&*group)?)),
         None => Ok(None),
     }
 }

@@ -6,7 +6,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
-//! | the optimizers of a trainer | [`TrainerOpt`], [`AnyOpt`] |
+//! | the optimizer of a training | [`DistributedOptimizer`] |
 //! | the digits for training, found once per host | [`load_data`] |
 //! | loss and measures over all ranks | [`Metrics`], [`Score`] |
 //! | a training of several models, losses or inputs | [`Task`], [`Fit`] |
@@ -24,6 +24,7 @@ mod evaluation;
 mod fit;
 mod log_files;
 mod metrics;
+mod optimizer;
 mod progress;
 mod report;
 mod report_file;
@@ -32,7 +33,6 @@ mod task;
 mod threads;
 mod timeline;
 mod trainer;
-mod trainer_opt;
 mod unread;
 
 pub mod checkpoint;
@@ -44,6 +44,7 @@ pub use error::{Error, Result};
 pub use fit::{Fit, FitConfig, Interrupt};
 pub use log_files::LogFiles;
 pub use metrics::Metrics;
+pub use optimizer::{DistributedOptimizer, WholeStep};
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
 pub use score::{Accuracy, IgnoringAccuracy, LossOnly, RegressionErrors, Score};
@@ -51,4 +52,3 @@ pub use task::{Supervised, Task};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;
 pub use trainer::Trainer;
-pub use trainer_opt::{AnyOpt, RanksOpt, TrainerOpt};

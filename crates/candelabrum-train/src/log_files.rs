@@ -61,7 +61,7 @@ impl LogFiles {
     }
 
     fn open(&self, run: &Run<'_, '_>) -> Result<RunLog> {
-        let world_size = run.parts.first().map_or(1, |(_, part)| part.group().world_size());
+        let world_size = run.optimizer().map_or(1, |optimizer| optimizer.group().world_size());
         let settings = Settings {
             epochs: Some(run.epochs as u64),
             steps: Some((run.epochs * run.steps_per_epoch) as u64),
@@ -120,8 +120,8 @@ impl Hook for LogFiles {
             _ => String::new(),
         };
         // All ranks end if the log cannot be written.
-        if let Some((_, part)) = run.parts.first() {
-            let told = part.group().all_gather_text(&failed)?;
+        if let Some(optimizer) = run.optimizer() {
+            let told = optimizer.group().all_gather_text(&failed)?;
             if let Some(what) = told.into_iter().find(|text| !text.is_empty()) {
                 opened?;
                 return Err(Error::Log { what });
@@ -133,7 +133,7 @@ impl Hook for LogFiles {
         Ok(())
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         self.step = run.position.step;
         if self.log.is_none() {
             return Ok(Action::NOTHING);
@@ -164,7 +164,7 @@ impl Hook for LogFiles {
         Ok(Action::NOTHING)
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         let rest = self.window.finish();
         self.write_steps(rest, run, report.epoch);
         self.event(Kind::Epoch(EpochEnd {

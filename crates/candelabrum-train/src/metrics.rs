@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Loss and other measures over some batches. Each measure is a sum and the weight by which it is divided, so
 /// the sums of several ranks or batches add up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Saved")]
+#[serde(from = "SavedMetrics")]
 pub struct Metrics {
     /// Sum of the batches' mean losses, as SINGA prints it.
     #[serde(with = "number::single")]
@@ -140,7 +140,7 @@ impl Measure {
 /// Metrics in a file of this version, or of one that wrote numbers as their bits.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Saved {
+enum SavedMetrics {
     Numbers {
         loss: Number,
         samples: Number,
@@ -163,14 +163,14 @@ struct MeasureBits {
     weight: u64,
 }
 
-impl From<Saved> for Metrics {
-    fn from(saved: Saved) -> Self {
+impl From<SavedMetrics> for Metrics {
+    fn from(saved: SavedMetrics) -> Self {
         match saved {
-            Saved::Numbers { loss, samples, batches, weighted_loss, measures } => {
+            SavedMetrics::Numbers { loss, samples, batches, weighted_loss, measures } => {
                 let [loss, samples, batches] = [loss, samples, batches].map(f64::from);
                 Self { loss, samples, batches, weighted_loss, measures }
             }
-            Saved::Bits { loss, samples, batches, sample_loss, measures } => {
+            SavedMetrics::Bits { loss, samples, batches, sample_loss, measures } => {
                 let [loss, samples, batches, sum] =
                     [loss, samples, batches, sample_loss].map(f64::from_bits);
                 let measures = measures.into_iter().map(|(name, MeasureBits { sum, weight })| {

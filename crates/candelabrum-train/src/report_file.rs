@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::hooks::{Action, Hook, Run, read_state};
-use crate::trainer_opt::digests;
+use crate::optimizer::digests;
 use crate::{EpochReport, Report, Result};
 
 /// A write is followed by at least so many times its own duration without one: the file has all epochs, so
@@ -57,7 +57,7 @@ impl Hook for ReportFile {
         true
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         self.report.epochs.retain(|earlier| earlier.epoch != report.epoch);
         self.report.epochs.push(report.clone());
         self.report.parameters_sha256.clone_from(&report.parameters_sha256);
@@ -70,7 +70,7 @@ impl Hook for ReportFile {
 
     fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
         self.report.ended_early = reason.map(str::to_owned);
-        self.report.parameters_sha256 = digests(run.parts)?;
+        self.report.parameters_sha256 = digests(run.optimizers)?;
         if run.is_root() { self.write() } else { Ok(()) }
     }
 

@@ -1,12 +1,11 @@
 //! What a training repeats: a step on a batch, and a measurement of one.
 
 use candelabrum_datasets::Batch;
-use candelabrum_dist::Group;
 use candelabrum_nn::DistOption;
 use candle_core::Tensor;
 
 use crate::checkpoint::Position;
-use crate::{Metrics, RanksOpt, Result};
+use crate::{DistributedOptimizer, Metrics, Result};
 
 /// A training as [`Fit`](crate::Fit) sees it. [`Trainer`](crate::Trainer) is the task of one model with one
 /// optimizer. Implement it for several models, several losses, or inputs of your own type.
@@ -34,15 +33,17 @@ pub trait Task<B> {
         Ok(())
     }
 
-    /// The models that are trained, each with its optimizer, by names that distinguish them. There is at least
-    /// one. The name of a single one may be empty.
-    fn parts(&mut self) -> Vec<(&str, &mut dyn RanksOpt)>;
+    /// The optimizer of the model, or of the first one of several models.
+    fn optimizer(&mut self) -> &mut dyn DistributedOptimizer;
+
+    /// The optimizers of all models, the first one first, by names that distinguish the models. The names are in the
+    /// names of a checkpoint's files. A task with one model leaves it out.
+    fn optimizers(&mut self) -> Vec<(&str, &mut dyn DistributedOptimizer)> {
+        vec![("", self.optimizer())]
+    }
 
     /// How far the training is. It begins with the default, and [`Fit`](crate::Fit) keeps it up to date.
     fn position(&mut self) -> &mut Position;
-
-    /// The ranks that train together.
-    fn group(&self) -> &Group;
 
     /// Whether [`train`](Self::train) and [`join`](Self::join) obey `accumulate`, `uneven` and `dist_option` of
     /// [`FitConfig`](crate::FitConfig). For a task that does not, these settings are refused.

@@ -17,8 +17,7 @@ pub fn default_threads(local_size: usize) -> usize {
 /// A number of 0, or a pool that already runs with another number.
 pub fn set_threads(threads: usize) -> Result<()> {
     if threads == 0 {
-        let range = "at least 1".to_owned();
-        return Err(Error::Option { option: "--threads", value: "0".to_owned(), range });
+        return Err(Error::option("--threads", &"0", "at least 1"));
     }
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     let running = rayon::current_num_threads();

@@ -3,22 +3,22 @@
 use std::fmt;
 
 use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
-use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
+use candelabrum_dist::{Group, StepGraph, parameters_sha256};
 use candelabrum_nn::{DistOption, LossWeight, Model, Summary};
 use candle_core::{DType, Shape, Tensor};
 
 use crate::checkpoint::Position;
 use crate::task::{Supervised, Task};
-use crate::{Accuracy, Metrics, RanksOpt, Result, Score, TrainerOpt, evaluation};
+use crate::{Accuracy, DistributedOptimizer, Metrics, Result, Score, evaluation};
 
 /// Trains a model batch by batch. [`fit`](Self::fit) runs a whole training.
 ///
-/// The optimizer `O` is a [`DistOpt`], which exchanges gradients between the ranks, a
-/// [`StoreOpt`](candelabrum_kvstore::StoreOpt), which trains through the servers of a key-value store,
-/// or [`AnyOpt`](crate::AnyOpt).
-pub struct Trainer<M, O = DistOpt> {
+/// The optimizer is any [`DistributedOptimizer`]: a [`DistOpt`](candelabrum_dist::DistOpt), which exchanges gradients
+/// between the ranks, or a [`StoreOpt`](candelabrum_kvstore::StoreOpt), which trains through the servers of a key-value
+/// store.
+pub struct Trainer<M> {
     model: M,
-    opt: O,
+    opt: Box<dyn DistributedOptimizer>,
     score: Box<dyn Score>,
     loading: LoaderOptions,
     position: Position,
@@ -30,12 +30,12 @@ pub struct Trainer<M, O = DistOpt> {
     graph: Option<StepGraph<2, 2>>,
 }
 
-impl<M: Model, O: TrainerOpt> Trainer<M, O> {
+impl<M: Model> Trainer<M> {
     /// A trainer of `model`, whose parameters are those of `opt`. It measures the [`Accuracy`].
-    pub fn new(model: M, opt: O) -> Self {
+    pub fn new(model: M, opt: impl Into<Box<dyn DistributedOptimizer>>) -> Self {
         Self {
             model,
-            opt,
+            opt: opt.into(),
             score: Box::new(Accuracy),
             loading: LoaderOptions::default(),
             position: Position::default(),
@@ -67,7 +67,7 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// Whether [`train_one_batch`](Self::train_one_batch) and [`fit`](Self::fit) record the step as
     /// CUDA graphs and replay them (SINGA's `use_graph`). See [`StepGraph`] for what a step must not
     /// do then. A step that cannot be recorded, for instance on the CPU, is computed as without this
-    /// option, and a notice says why. Steps through a key-value store are never recorded.
+    /// option, and a note says why. Steps through a key-value store are never recorded.
     #[must_use]
     pub fn use_graph(mut self, use_graph: bool) -> Self {
         self.graph = use_graph.then(StepGraph::default);
@@ -103,13 +103,13 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     }
 
     /// The optimizer.
-    pub fn opt(&self) -> &O {
-        &self.opt
+    pub fn opt(&self) -> &dyn DistributedOptimizer {
+        &*self.opt
     }
 
     /// The distributed optimizer, mutable.
-    pub fn opt_mut(&mut self) -> &mut O {
-        &mut self.opt
+    pub fn opt_mut(&mut self) -> &mut dyn DistributedOptimizer {
+        &mut *self.opt
     }
 
     /// The ranks that train together.
@@ -152,8 +152,8 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
     /// One step on this rank's batch. All ranks must take part. Returns the output and the loss.
     ///
     /// # Errors
-    /// See [`candelabrum_dist::Error`]. With [`DistOpt`] the model is then unchanged, unless the error
-    /// occurred after the update, in the average of parameters of partialUpdate. With
+    /// See [`candelabrum_dist::Error`]. With [`DistOpt`](candelabrum_dist::DistOpt) the model is then unchanged, unless
+    /// the error occurred after the update, in the average of parameters of partialUpdate. With
     /// [`StoreOpt`](candelabrum_kvstore::StoreOpt) servers may have a part of the step.
     pub fn train_one_batch(
         &mut self,
@@ -167,15 +167,14 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
         if let Some(weight) = model.loss_weight(ys)? {
             opt.begin_step(weight);
         }
-        let (Some(graph), Some(recorded)) = (graph, opt.as_dist_opt()) else {
-            return model.train_one_batch(opt, xs, ys, dist_option, spars).map_err(Into::into);
+        let mut step = |mut opt: &mut dyn DistributedOptimizer, [xs, ys]: [&Tensor; 2]| {
+            let (output, loss) = model.train_one_batch(&mut opt, xs, ys, dist_option, spars)?;
+            Ok([output, loss])
         };
-        let settings = (dist_option, spars);
-        let [output, loss] = graph.run(recorded, [xs, ys], settings, |opt, [xs, ys]| {
-            model
-                .train_one_batch(opt, xs, ys, dist_option, spars)
-                .map(|(output, loss)| [output, loss])
-        })?;
+        let [output, loss] = match graph {
+            Some(graph) => opt.step_by_graph(graph, [xs, ys], (dist_option, spars), &mut step)?,
+            None => step(&mut **opt, [xs, ys])?,
+        };
         Ok((output, loss))
     }
 
@@ -256,7 +255,7 @@ impl<M: Model, O: TrainerOpt> Trainer<M, O> {
             if number + 1 < sizes.len() {
                 self.opt.accumulate(&share)?;
             } else {
-                self.opt.backward_and_update_with(&share, option, spars).map_err(Into::into)?;
+                self.opt.step(&share, option, spars)?;
             }
             self.score.add_counted(&output.detach(), ys, ignored, metrics)?;
         }
@@ -287,7 +286,7 @@ fn scalar(loss: &Tensor) -> Result<f32> {
     Ok(loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?)
 }
 
-impl<M: Model, O: TrainerOpt, B: Supervised + Collated> Task<B> for Trainer<M, O> {
+impl<M: Model, B: Supervised + Collated> Task<B> for Trainer<M> {
     fn train(&mut self, batch: &B, metrics: &mut Metrics) -> Result<f32> {
         let (xs, ys) = (batch.xs(), batch.ys());
         let sizes = micro_batches(batch.len(), self.micro_batch);
@@ -317,16 +316,12 @@ impl<M: Model, O: TrainerOpt, B: Supervised + Collated> Task<B> for Trainer<M, O
         self.opt.join(option, spars)
     }
 
-    fn parts(&mut self) -> Vec<(&str, &mut dyn RanksOpt)> {
-        vec![("", &mut self.opt)]
+    fn optimizer(&mut self) -> &mut dyn DistributedOptimizer {
+        &mut *self.opt
     }
 
     fn position(&mut self) -> &mut Position {
         &mut self.position
-    }
-
-    fn group(&self) -> &Group {
-        self.opt.group()
     }
 
     fn strategy(&self) -> (DistOption, f32) {
@@ -338,7 +333,7 @@ impl<M: Model, O: TrainerOpt, B: Supervised + Collated> Task<B> for Trainer<M, O
     }
 }
 
-impl<M: fmt::Debug, O: fmt::Debug> fmt::Debug for Trainer<M, O> {
+impl<M: fmt::Debug> fmt::Debug for Trainer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
             .field("model", &self.model)

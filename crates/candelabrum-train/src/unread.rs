@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use candelabrum_nn::Params;
 use candelabrum_nn::ops::product_precision;
 use candle_core::DType;
 
 use crate::cli::Precision;
-use crate::{Error, RanksOpt, Result};
+use crate::{Error, Result};
 
 /// Whether a program has read an option. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Read(Arc<AtomicBool>);
+pub(crate) struct ReadMark(Arc<AtomicBool>);
 
-impl Read {
-    pub(crate) fn note(&self) {
+impl ReadMark {
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -27,7 +28,7 @@ pub(crate) struct GivenOption {
     /// How a program reads it.
     pub(crate) how: &'static str,
     /// Whether this program has read it.
-    pub(crate) read: Read,
+    pub(crate) read: ReadMark,
 }
 
 /// The options that a program may have been given in vain.
@@ -44,12 +45,11 @@ impl Given {
     }
 
     /// Refuses options that the program has not read before its training begins.
-    pub(crate) fn check(&self, part: Option<&dyn RanksOpt>) -> Result<()> {
+    pub(crate) fn check(&self, params: &Params) -> Result<()> {
         if let Some(GivenOption { name, value, how, .. }) = self.unread().next() {
             let range = format!("left out, because this program does not read it: {how}");
-            return Err(Error::Option { option: name, value: value.clone(), range });
+            return Err(Error::option(name, value, range));
         }
-        let Some(params) = part.map(|part| part.params()) else { return Ok(()) };
         if self.precision == Precision::default() {
             return Ok(());
         }
@@ -66,6 +66,6 @@ impl Given {
             "left out, because this program's {which}: `args.precision.params(seed, device)` makes a store for this precision"
         );
         let value = format!("{:?}", self.precision).to_lowercase();
-        Err(Error::Option { option: "--precision", value, range })
+        Err(Error::option("--precision", &value, range))
     }
 }

@@ -273,9 +273,9 @@ impl DistOpt {
         norms.fold(0.0, |sum, norm| sum + norm.unwrap_or(f64::NAN).powi(2)).sqrt()
     }
 
-    /// The notices for the user since the last call, for instance that a sparse exchange became
+    /// The notes for the user since the last call, for instance that a sparse exchange became
     /// dense.
-    pub fn take_notices(&mut self) -> Vec<String> {
+    pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 

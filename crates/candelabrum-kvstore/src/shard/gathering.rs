@@ -10,7 +10,7 @@ use crate::Error;
 #[derive(Debug)]
 pub(super) struct Gathering {
     /// By worker: its request that waits for the others.
-    waiting: Vec<Option<Waiting>>,
+    waiting: Vec<Option<WaitingRequest>>,
     /// By worker: whether it has made the request.
     made: Vec<bool>,
     first: Option<usize>,
@@ -18,22 +18,22 @@ pub(super) struct Gathering {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingRequest {
     ticket: u64,
     since: Instant,
 }
 
 /// A worker and its ticket.
-pub(super) type Asked = (usize, u64);
+pub(super) type Requester = (usize, u64);
 
 /// The state of a gathering after a request.
 pub(super) enum Gathered {
     /// Others are missing.
     InPart,
     /// All have made the request. These wait for the answer.
-    All(Vec<Asked>),
+    All(Vec<Requester>),
     /// It cannot succeed any more. These wait for the answer.
-    Failed(Error, Vec<Asked>),
+    Failed(Error, Vec<Requester>),
 }
 
 impl Gathering {
@@ -44,7 +44,7 @@ impl Gathering {
 
     /// Adds a worker's request, and what is wrong with it.
     pub(super) fn add(&mut self, worker: usize, ticket: u64, problem: Option<Error>) -> Gathered {
-        self.waiting[worker] = Some(Waiting { ticket, since: Instant::now() });
+        self.waiting[worker] = Some(WaitingRequest { ticket, since: Instant::now() });
         self.made[worker] = true;
         self.first.get_or_insert(worker);
         self.failure = self.failure.take().or(problem);
@@ -76,8 +76,8 @@ impl Gathering {
     }
 
     /// The requests that have waited longer than the deadline, each with the time. They wait no longer.
-    pub(super) fn late(&mut self, now: Instant, deadline: Duration) -> Vec<(Asked, Duration)> {
-        let waited = |waiting: &Waiting| now.saturating_duration_since(waiting.since);
+    pub(super) fn late(&mut self, now: Instant, deadline: Duration) -> Vec<(Requester, Duration)> {
+        let waited = |waiting: &WaitingRequest| now.saturating_duration_since(waiting.since);
         let times: Vec<_> = self.waiting.iter().map(|place| place.as_ref().map(waited)).collect();
         let late = self.take(|waiting| waited(waiting) > deadline);
         late.into_iter().map(|asked| (asked, times[asked.0].unwrap_or_default())).collect()
@@ -89,11 +89,11 @@ impl Gathering {
     }
 
     /// Removes all requests that wait.
-    pub(super) fn give_up(&mut self) -> Vec<Asked> {
+    pub(super) fn give_up(&mut self) -> Vec<Requester> {
         self.take(|_| true)
     }
 
-    fn take(&mut self, condition: impl Fn(&Waiting) -> bool) -> Vec<Asked> {
+    fn take(&mut self, condition: impl Fn(&WaitingRequest) -> bool) -> Vec<Requester> {
         let places = self.waiting.iter_mut().enumerate();
         places
             .filter_map(|(worker, place)| Some((worker, place.take_if(|w| condition(w))?.ticket)))

@@ -85,6 +85,52 @@ impl View for Numbers<'_> {
     }
 }
 
+/// A file of a state whose bytes are those that were written.
+struct StateFile<'f> {
+    path: &'f Path,
+    tensors: SafeTensors<'f>,
+    contents: Contents,
+}
+
+impl<'f> StateFile<'f> {
+    fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self> {
+        let refuse = |what: String| Error::State { path: path.to_owned(), what };
+        let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
+        let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(&error))?;
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(&error))?;
+        let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
+        let entry = entry.and_then(|entry| entry.split_once(' '));
+        let (written, text) = entry.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let mut tensors = file.tensors();
+        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let all = tensors.iter().map(|(name, tensor)| (&**name, tensor.data()));
+        if digest(text, all) != written {
+            return Err(damaged(&"its bytes are not those that were written"));
+        }
+        let contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;
+        Ok(Self { path, tensors: file, contents })
+    }
+
+    /// The numbers of a key that are called `name`.
+    fn numbers<T: bytemuck::Pod>(&self, key: u32, name: &str) -> Result<Vec<T>> {
+        let tensor = self.tensors.tensor(&format!("{key}.{name}"));
+        let tensor = tensor.map_err(|error| self.damaged(&error))?;
+        Ok(numbers(tensor.data()).into_owned())
+    }
+
+    fn damaged(&self, error: &dyn std::fmt::Display) -> Error {
+        self.refuse(format!("is damaged: {error}"))
+    }
+
+    fn refuse(&self, what: String) -> Error {
+        Error::State { path: self.path.to_owned(), what }
+    }
+}
+
+fn name_of(settings: &Option<OptimizerSettings>) -> String {
+    settings.as_ref().map_or("no optimizer".to_owned(), OptimizerSettings::describe)
+}
+
 impl Slot {
     /// The positions of the rows to be written, or `None` for all of a dense value.
     fn rows(&self) -> Option<Vec<u32>> {
@@ -176,111 +222,103 @@ impl Shard {
         self.loaded = None;
         let path = self.state_path(dir);
         self.check_between_rounds(&path)?;
-        let refuse = |what: String| Error::State { path: path.clone(), what };
-        let bytes = fs::read(&path).map_err(|error| match servers_of(dir) {
-            Some(servers) if servers != self.place.1 => refuse(format!(
-                "does not exist: {servers} server(s) saved this state, and this job has {}: give it {servers} (`--servers \
-                 {servers}`)",
-                self.place.1
-            )),
-            _ => refuse(format!("cannot be read: {error}")),
+        let here = self.place.1;
+        let bytes = fs::read(&path).map_err(|error| {
+            let what = match servers_of(dir) {
+                Some(servers) if servers != here => format!(
+                    "does not exist: {servers} server(s) saved this state, and this job has {here}: give it {servers} (`--servers \
+                     {servers}`)"
+                ),
+                _ => format!("cannot be read: {error}"),
+            };
+            Error::State { path: path.clone(), what }
         })?;
-        let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(&error))?;
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(&error))?;
-        let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
-        let entry = entry.and_then(|entry| entry.split_once(' '));
-        let (written, text) = entry.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
-        let mut tensors = file.tensors();
-        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let all = tensors.iter().map(|(name, tensor)| (&**name, tensor.data()));
-        if digest(text, all) != written {
-            return Err(damaged(&"its bytes are not those that were written"));
+        let file = StateFile::read(&path, &bytes)?;
+        self.check_same_store(&file)?;
+        let slots = self.slots.iter().zip(file.contents.keys.values());
+        let loaded =
+            slots.map(|((number, slot), entry)| self.load_slot(&file, *number, slot, entry));
+        self.loaded = Some(loaded.collect::<Result<_>>()?);
+        Ok(())
+    }
+
+    /// Refuses a file of another server, another optimizer, or other keys.
+    fn check_same_store(&self, file: &StateFile<'_>) -> Result<()> {
+        let &Contents { format, server, servers, ref optimizer, ref keys } = &file.contents;
+        if (format, (server, servers)) != (FORMAT, self.place) {
+            let server = server.saturating_add(1);
+            let what = format!("is of server {server} of {servers} in the format {format}");
+            return Err(file.refuse(what));
         }
-        let contents: Contents = serde_json::from_str(text).map_err(|error| damaged(&error))?;
-        let found = (contents.format, (contents.server, contents.servers));
-        if found != (FORMAT, self.place) {
-            let (server, servers) = (contents.server.saturating_add(1), contents.servers);
-            let format = contents.format;
-            return Err(refuse(format!(
-                "is of server {server} of {servers} in the format {format}"
-            )));
-        }
-        let name = |settings: &Option<OptimizerSettings>| match settings {
-            None => "no optimizer".to_owned(),
-            Some(settings) => settings.describe(),
-        };
-        let (has, here) = (name(&contents.optimizer), name(&self.optimizer));
         // Its settings may change, and another number of workers divides by another number.
         let kind = |settings: &Option<OptimizerSettings>| {
             settings.as_ref().map(|settings| std::mem::discriminant(&settings.recipe))
         };
-        if kind(&contents.optimizer) != kind(&self.optimizer) {
-            return Err(refuse(format!("has {has}, and this store has {here}")));
+        if kind(optimizer) != kind(&self.optimizer) {
+            let (has, here) = (name_of(optimizer), name_of(&self.optimizer));
+            return Err(file.refuse(format!("has {has}, and this store has {here}")));
         }
-        let numbers_of = self.slots.keys().chain(contents.keys.keys());
-        for number in numbers_of {
+        for number in self.slots.keys().chain(keys.keys()) {
             let name = |init: Option<&Init>| init.map_or("nothing".to_owned(), super::describe);
-            let has = contents.keys.get(number).map(|entry| &entry.init);
+            let has = keys.get(number).map(|entry| &entry.init);
             let here = self.slots.get(number).map(|slot| &slot.init);
             if has != here {
                 let (has, here) = (name(has), name(here));
                 let what = format!("has {has} as key number {number}, and this store has {here}");
-                return Err(refuse(what));
+                return Err(file.refuse(what));
             }
         }
-        let mut loaded = Vec::new();
-        for ((number, slot), entry) in self.slots.iter().zip(contents.keys.values()) {
-            let read = |name: &str| {
-                file.tensor(&format!("{number}.{name}")).map_err(|error| damaged(&error))
-            };
-            let rows = match slot.rows() {
-                None => None,
-                Some(_) => Some(numbers::<u32>(read("rows")?.data()).into_owned()),
-            };
-            let part = slot.init.part.len();
-            if rows.iter().flatten().any(|row| *row as usize >= part) {
-                return Err(damaged(&"a row is out of range"));
-            }
-            let len = rows.as_ref().map_or(part, |rows| rows.len() * slot.row_len());
-            let vector = |name: &str| {
-                let values = numbers::<f32>(read(name)?.data()).into_owned();
-                if values.len() == len {
-                    return Ok(values);
-                }
-                Err(damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
-            };
-            let values = vector("values")?;
-            let means = Means {
-                key: &slot.init.key,
-                dims: &slot.init.dims,
-                settings: self.optimizer.as_ref(),
-                updater: None,
-            };
-            let mut optimizer = match entry.optimizer {
-                None => None,
-                Some(_) => means.optimizer(part * slot.row_len())?,
-            };
-            if let (Some(optimizer), Some((steps, count))) = (&mut optimizer, entry.optimizer) {
-                optimizer.set_steps(steps);
-                let mut vectors = optimizer.parameter_state(0)?.unwrap_or_default();
-                if vectors.len() != count {
-                    // SGD without momentum has other vectors than SGD with it.
-                    let (key, len) = (&slot.init.key, vectors.len());
-                    return Err(refuse(format!(
-                        "has {count} vector(s) of `{key}`, for {has}, and this store has {len}, for {here}"
-                    )));
-                }
-                for (index, state) in vectors.iter_mut().enumerate() {
-                    let values = vector(&format!("state.{index}"))?;
-                    scatter(state.reborrow().host()?, &values, rows.as_deref(), slot.row_len());
-                }
-            }
-            let version = entry.version;
-            loaded.push(Loaded { number: *number, version, values, rows, optimizer });
-        }
-        self.loaded = Some(loaded);
         Ok(())
+    }
+
+    /// Reads the state of a key.
+    fn load_slot(
+        &self,
+        file: &StateFile<'_>,
+        number: u32,
+        slot: &Slot,
+        entry: &Entry,
+    ) -> Result<Loaded> {
+        let rows = match slot.rows() {
+            None => None,
+            Some(_) => Some(file.numbers::<u32>(number, "rows")?),
+        };
+        let (part, row_len) = (slot.init.part.len(), slot.row_len());
+        if rows.iter().flatten().any(|row| *row as usize >= part) {
+            return Err(file.damaged(&"a row is out of range"));
+        }
+        let len = rows.as_ref().map_or(part, |rows| rows.len() * row_len);
+        let vector = |name: &str| {
+            let values = file.numbers::<f32>(number, name)?;
+            if values.len() == len {
+                return Ok(values);
+            }
+            Err(file.damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
+        };
+        let values = vector("values")?;
+        let Init { key, dims, .. } = &slot.init;
+        let means = Means { key, dims, settings: self.optimizer.as_ref(), updater: None };
+        let mut optimizer = match entry.optimizer {
+            None => None,
+            Some(_) => means.optimizer(part * row_len)?,
+        };
+        if let (Some(optimizer), Some((steps, count))) = (&mut optimizer, entry.optimizer) {
+            optimizer.set_steps(steps);
+            let mut vectors = optimizer.parameter_state(0)?.unwrap_or_default();
+            if vectors.len() != count {
+                // SGD without momentum has other vectors than SGD with it.
+                let (has, here) = (name_of(&file.contents.optimizer), name_of(&self.optimizer));
+                let len = vectors.len();
+                return Err(file.refuse(format!(
+                    "has {count} vector(s) of `{key}`, for {has}, and this store has {len}, for {here}"
+                )));
+            }
+            for (index, state) in vectors.iter_mut().enumerate() {
+                let values = vector(&format!("state.{index}"))?;
+                scatter(state.reborrow().host()?, &values, rows.as_deref(), row_len);
+            }
+        }
+        Ok(Loaded { number, version: entry.version, values, rows, optimizer })
     }
 
     /// Replaces the state by the one that was read, because all servers have read theirs.

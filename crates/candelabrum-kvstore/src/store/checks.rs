@@ -4,6 +4,7 @@ use candelabrum_memory::first_bad;
 
 use super::kv_store::KvStore;
 use super::place::Place;
+use crate::codec::Compression;
 use crate::values::Values;
 use crate::{Error, Key, Result};
 
@@ -50,5 +51,20 @@ impl KvStore {
                 Err(Error::NotFinite { rank, key, position, value: values[position] })
             }
         }
+    }
+
+    /// The error for a value that a compression cannot represent.
+    pub(super) fn not_representable(
+        &self,
+        key: &Key,
+        position: usize,
+        value: f32,
+        compression: Compression,
+    ) -> Error {
+        let (rank, key) = (self.0.rank, key.clone());
+        if !value.is_finite() {
+            return Error::NotFinite { rank, key, position, value };
+        }
+        Error::OutOfRange { rank, key, position, value, compression: format!("{compression:?}") }
     }
 }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use candle_core::{Device, Tensor};
 
-use super::kv_store::{KvStore, State};
-use super::place::Asked;
+use super::kv_store::{KvStore, StoreState};
+use super::place::PulledPart;
 use crate::codec::Compression;
-use crate::placement::Part;
+use crate::placement::ServerPart;
 use crate::values::Values;
 use crate::wire::{Header, Message, Op};
 use crate::{Error, Key, Result};
@@ -42,7 +42,9 @@ impl KvStore {
     ) -> Result<()> {
         let compression = self.0.state.lock().compression;
         let key = key.into();
-        self.noted(self.start_push(Op::Push, &key, values.into(), priority, compression).map(drop))
+        self.recorded(
+            self.start_push(Op::Push, &key, values.into(), priority, compression).map(drop),
+        )
     }
 
     /// Pulls a value. Returns at once; [`Pull::wait`] returns the value after all earlier pushes of
@@ -52,22 +54,22 @@ impl KvStore {
     /// An unknown key, a key that is a table, an earlier request that a server has refused, or a
     /// failure of another rank.
     pub fn pull(&self, key: impl Into<Key>, priority: i32) -> Result<Pull> {
-        self.noted(self.start_pull(key.into(), priority))
+        self.recorded(self.start_pull(key.into(), priority))
     }
 
     fn start_pull(&self, key: Key, priority: i32) -> Result<Pull> {
         let mut state = self.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
+        let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, false, "pull")?;
         let mut tickets = Vec::new();
-        for (part, Part { server, range }) in place.parts.iter().enumerate() {
+        for (part, ServerPart { server, range }) in place.parts.iter().enumerate() {
             let ticket = client.ticket();
             let message =
                 Message::text(Header { ticket, key: number, ..Header::new(Op::Pull) }, "");
             client.request(*server, priority, message, true)?;
-            tickets.push(Asked { part, server: *server, ticket, range: range.clone() });
+            tickets.push(PulledPart { part, server: *server, ticket, range: range.clone() });
         }
         Ok(Pull { store: self.clone(), number, dims: place.dims.clone(), key, tickets })
     }
@@ -101,7 +103,7 @@ impl KvStore {
         compression.check()?;
         let key = key.into();
         let pushed = self.start_push(Op::PushPull, &key, values.into(), priority, compression);
-        let (number, dims, tickets) = self.noted(pushed)?;
+        let (number, dims, tickets) = self.recorded(pushed)?;
         Ok(Pull { store: self.clone(), number, dims, key, tickets })
     }
 
@@ -112,10 +114,10 @@ impl KvStore {
         values: Values<'_>,
         priority: i32,
         compression: Compression,
-    ) -> Result<(u32, Vec<usize>, Vec<Asked>)> {
+    ) -> Result<(u32, Vec<usize>, Vec<PulledPart>)> {
         let rank = self.0.rank;
         let mut state = self.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
+        let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
         let (number, place) = keys.find_mut(key)?;
         self.check_form(key, place, false, "push")?;
@@ -137,33 +139,28 @@ impl KvStore {
         }
         // Nothing leaves before all parts are encoded: an error must not leave half a push on servers.
         let mut messages = Vec::new();
-        for (part, (Part { server, range }, version)) in
-            place.parts.iter().zip(&place.versions).enumerate()
-        {
-            let ticket = client.ticket();
+        for (ServerPart { range, .. }, version) in place.parts.iter().zip(&place.versions) {
             let receipt = u32::from(client.confirms(size_of::<f32>() * range.len()));
-            let version = *version;
+            let (ticket, version) = (client.ticket(), *version);
             let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
             let encoded = if own.is_empty() {
                 compression.encode_all(&self.0.memory, header, &elements[range.clone()])
             } else {
                 compression.encode(&self.0.memory, header, &mut own[range.clone()])
             };
-            let message = encoded.map_err(|position| {
+            messages.push(encoded.map_err(|position| {
                 let position = range.start + position;
-                let (key, value) = (key.clone(), *own.get(position).unwrap_or(&elements[position]));
-                if !value.is_finite() {
-                    return Error::NotFinite { rank, key, position, value };
-                }
-                let compression = format!("{compression:?}");
-                Error::OutOfRange { rank, key, position, value, compression }
-            })?;
-            messages.push((Asked { part, server: *server, ticket, range: range.clone() }, message));
+                let value = *own.get(position).unwrap_or(&elements[position]);
+                self.not_representable(key, position, value, compression)
+            })?);
         }
         let mut tickets = Vec::new();
-        for (asked, message) in messages {
-            client.request(asked.server, priority, message, op == Op::PushPull)?;
-            tickets.push(asked);
+        for (part, (message, ServerPart { server, range })) in
+            messages.into_iter().zip(&place.parts).enumerate()
+        {
+            let (server, ticket) = (*server, message.header().ticket);
+            client.request(server, priority, message, op == Op::PushPull)?;
+            tickets.push(PulledPart { part, server, ticket, range: range.clone() });
         }
         if compression.keeps_residual() {
             place.residual = own;
@@ -181,7 +178,7 @@ pub struct Pull {
     number: u32,
     key: Key,
     dims: Vec<usize>,
-    tickets: Vec<Asked>,
+    tickets: Vec<PulledPart>,
 }
 
 impl Pull {

@@ -2,9 +2,9 @@
 
 use candle_core::Tensor;
 
-use super::kv_store::{KvStore, State};
+use super::kv_store::{KvStore, StoreState};
 use super::place::Place;
-use crate::placement::{self, Part};
+use crate::placement::{self, ServerPart};
 use crate::shard::{Init, RowInit};
 use crate::values::Values;
 use crate::wire::{Header, Message, Op};
@@ -28,7 +28,7 @@ impl KvStore {
     pub fn init_all(&self, values: impl IntoIterator<Item = (Key, Tensor)>) -> Result<()> {
         let mut tickets = Vec::new();
         let started = self.start_inits(values, &mut tickets);
-        self.noted(self.wait_for_inits(started, &tickets))
+        self.recorded(self.wait_for_inits(started, &tickets))
     }
 
     fn start_inits(
@@ -75,7 +75,7 @@ impl KvStore {
         }
         let mut tickets = Vec::new();
         let started = self.start_init(&key.into(), &[rows, dim], Some(init), &[], &mut tickets);
-        self.noted(self.wait_for_inits(started, &tickets))
+        self.recorded(self.wait_for_inits(started, &tickets))
     }
 
     fn start_init(
@@ -87,7 +87,7 @@ impl KvStore {
         tickets: &mut Vec<(usize, u64)>,
     ) -> Result<()> {
         let mut state = self.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
+        let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
         let servers = client.link().servers();
         let len = dims.iter().product();
@@ -106,7 +106,7 @@ impl KvStore {
             residual: Vec::new(),
         };
         let number = keys.insert(key, place)?;
-        for Part { server, range } in parts {
+        for ServerPart { server, range } in parts {
             let ticket = client.ticket();
             let sends = self.rank() == 0 && !is_table;
             let values = if sends { &elements[range.clone()] } else { &[] };

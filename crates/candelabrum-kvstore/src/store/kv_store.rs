@@ -10,7 +10,7 @@ use candelabrum_optim::Recipe;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::place::{Asked, Place};
+use super::place::{Place, PulledPart};
 use crate::client::Client;
 use crate::codec::Compression;
 use crate::config::{StoreConfig, StoreKind};
@@ -40,9 +40,9 @@ use crate::{Error, Key, Result, ServerStats};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct KvStore(pub(super) Arc<Shared>);
+pub struct KvStore(pub(super) Arc<StoreInner>);
 
-pub(super) struct Shared {
+pub(super) struct StoreInner {
     pub(super) config: StoreConfig,
     /// This process's rank in the world.
     pub(super) rank: usize,
@@ -51,10 +51,10 @@ pub(super) struct Shared {
     all: Option<Group>,
     /// Memory for pushes.
     pub(super) memory: Memory,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<StoreState>,
 }
 
-pub(super) struct State {
+pub(super) struct StoreState {
     pub(super) client: Client,
     pub(super) keys: Keys<Place>,
     pub(super) compression: Compression,
@@ -98,8 +98,8 @@ impl KvStore {
         let client = Client::new(rank, link, deadline, keeps_pushes);
         let (keys, compression, last_error) =
             (Keys::new(rank), Compression::default(), String::new());
-        let state = State { client, keys, compression, last_error };
-        let store = Self(Arc::new(Shared {
+        let state = StoreState { client, keys, compression, last_error };
+        let store = Self(Arc::new(StoreInner {
             config: config.clone(),
             rank,
             workers,
@@ -283,7 +283,7 @@ impl KvStore {
         loop {
             let looked = self.0.state.lock().client.look(asked, start, &during);
             if let Some(answer) = looked.transpose() {
-                return self.noted(answer);
+                return self.recorded(answer);
             }
         }
     }
@@ -292,11 +292,11 @@ impl KvStore {
     /// each place of its range.
     pub(super) fn collect(
         &self,
-        (number, tickets): (u32, &[Asked]),
+        (number, tickets): (u32, &[PulledPart]),
         (width, to): (usize, &mut [f32]),
         during: impl Fn() -> String,
     ) -> Result<()> {
-        for Asked { part, server, ticket, range } in tickets {
+        for PulledPart { part, server, ticket, range } in tickets {
             let answer = self.answer((*server, *ticket), &during);
             let answer =
                 answer.inspect_err(|_| self.ignore(tickets.iter().map(|asked| asked.ticket)))?;
@@ -309,7 +309,7 @@ impl KvStore {
                 return Err(Error::Message { from, what });
             }
             to[place].copy_from_slice(&values);
-            state.keys.note_version(number, *part, answer.header().version);
+            state.keys.record_version(number, *part, answer.header().version);
         }
         Ok(())
     }
@@ -321,7 +321,7 @@ impl KvStore {
     }
 
     /// The caller has dropped its handle of these answers.
-    pub(super) fn forget(&self, tickets: &[Asked]) {
+    pub(super) fn forget(&self, tickets: &[PulledPart]) {
         if !tickets.is_empty() {
             let mut state = self.0.state.lock();
             tickets.iter().for_each(|asked| state.client.forget(asked.ticket));
@@ -330,7 +330,7 @@ impl KvStore {
 
     /// Notes a result of the program's calls. If the program drops the store after an error, it does so
     /// because of the error, and the other workers are told which one.
-    pub(super) fn noted<T>(&self, result: Result<T>) -> Result<T> {
+    pub(super) fn recorded<T>(&self, result: Result<T>) -> Result<T> {
         let text = result.as_ref().err().map_or_else(String::new, Error::to_string);
         self.0.state.lock().last_error = text;
         result
@@ -339,14 +339,14 @@ impl KvStore {
     pub(super) fn ask_all(&self, during: &str, op: Op, text: &str) -> Result<Vec<Message>> {
         let make = |ticket, _| Message::text(Header { ticket, ..Header::new(op) }, text);
         let answers = self.0.state.lock().client.ask_all(during, make);
-        self.noted(answers)
+        self.recorded(answers)
     }
 
     /// [`Self::ask_all`] with settings.
     fn tell_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<()> {
         let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
         let answers = self.0.state.lock().client.ask_all(during, make);
-        self.noted(answers.map(drop))
+        self.recorded(answers.map(drop))
     }
 }
 
@@ -357,13 +357,13 @@ impl fmt::Debug for KvStore {
     }
 }
 
-impl Drop for Shared {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         // A worker that has failed reports it otherwise: it must not look like one that has ended.
         let has_failed = self.all.as_ref().is_some_and(|all| all.failure().is_some());
         if !thread::panicking() && !has_failed {
             // If the servers cannot be reached, there is nobody to say goodbye to.
-            let State { client, last_error, .. } = self.state.get_mut();
+            let StoreState { client, last_error, .. } = self.state.get_mut();
             drop(client.leave(last_error));
         }
     }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use crate::keys::Keys;
-use crate::placement::Part;
+use crate::placement::ServerPart;
 
 /// What a worker knows of a key.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) dims: Vec<usize>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ServerPart>,
     /// Whether it is a table of rows.
     pub(super) is_table: bool,
     /// By part: the version of the value that this worker pulled last.
@@ -26,7 +26,7 @@ impl Place {
 }
 
 /// A part of a value that a pull has asked for.
-pub(super) struct Asked {
+pub(super) struct PulledPart {
     /// The number of the part.
     pub(super) part: usize,
     pub(super) server: usize,
@@ -37,7 +37,7 @@ pub(super) struct Asked {
 
 impl Keys<Place> {
     /// Notes the version of a part that this worker has pulled.
-    pub(super) fn note_version(&mut self, number: u32, part: usize, version: u64) {
+    pub(super) fn record_version(&mut self, number: u32, part: usize, version: u64) {
         if let Some(place) = self.entry_mut(number).versions.get_mut(part) {
             *place = version;
         }

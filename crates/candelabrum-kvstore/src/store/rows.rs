@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::kv_store::{KvStore, State};
-use super::place::Asked;
-use crate::placement::Part;
+use super::kv_store::{KvStore, StoreState};
+use super::place::PulledPart;
+use crate::placement::ServerPart;
 use crate::values::RowSparse;
 use crate::wire::{Header, Message, Op};
 use crate::{Error, Key, Result};
@@ -19,13 +19,13 @@ impl KvStore {
     /// length, NaN or infinity, an earlier request that a server has refused, or a failure of another
     /// rank.
     pub fn push_rows(&self, key: impl Into<Key>, rows: &RowSparse, priority: i32) -> Result<()> {
-        self.noted(self.start_push_rows(key.into(), rows, priority))
+        self.recorded(self.start_push_rows(key.into(), rows, priority))
     }
 
     fn start_push_rows(&self, key: Key, rows: &RowSparse, priority: i32) -> Result<()> {
         let rank = self.0.rank;
         let mut state = self.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
+        let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, true, "a push of rows")?;
@@ -76,12 +76,12 @@ impl KvStore {
         rows: &[u32],
         priority: i32,
     ) -> Result<PullRows> {
-        self.noted(self.start_pull_rows(key.into(), rows, priority))
+        self.recorded(self.start_pull_rows(key.into(), rows, priority))
     }
 
     fn start_pull_rows(&self, key: Key, rows: &[u32], priority: i32) -> Result<PullRows> {
         let mut state = self.0.state.lock();
-        let State { client, keys, .. } = &mut *state;
+        let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
         let (number, place) = keys.find(&key)?;
         self.check_form(&key, place, true, "row_sparse_pull")?;
@@ -90,7 +90,7 @@ impl KvStore {
         rows.sort_unstable();
         rows.dedup();
         let mut tickets = Vec::new();
-        for (part, Part { server, range }) in place.parts.iter().enumerate() {
+        for (part, ServerPart { server, range }) in place.parts.iter().enumerate() {
             let start = rows.partition_point(|row| (*row as usize) < range.start);
             let end = rows.partition_point(|row| (*row as usize) < range.end);
             if start == end {
@@ -104,7 +104,7 @@ impl KvStore {
                 to.copy_from_slice(&(row - range.start as u32).to_ne_bytes());
             }
             client.request(*server, priority, message, true)?;
-            tickets.push(Asked { part, server: *server, ticket, range: start..end });
+            tickets.push(PulledPart { part, server: *server, ticket, range: start..end });
         }
         let dim = place.dim();
         Ok(PullRows { store: self.clone(), number, key, rows, dim, tickets })
@@ -119,7 +119,7 @@ pub struct PullRows {
     key: Key,
     rows: Vec<u32>,
     dim: usize,
-    tickets: Vec<Asked>,
+    tickets: Vec<PulledPart>,
 }
 
 impl PullRows {

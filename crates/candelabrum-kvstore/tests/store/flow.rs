@@ -8,7 +8,7 @@ use candelabrum_dist::World;
 use candelabrum_kvstore::{Compression, Key, Result, RowInit, RowSparse, StoreConfig, StoreKind};
 use candle_core::Tensor;
 
-use crate::harness::{Backend, Job, Part, stage};
+use crate::harness::{Backend, Job, StageResult, stage};
 use crate::numbers::{assert_same_bits, flat, numbers, sum, tensor};
 
 const KINDS: [StoreKind; 2] = [StoreKind::DistSync, StoreKind::DistAsync];
@@ -107,7 +107,7 @@ fn last_words(world: &World, kind: StoreKind) -> Result<()> {
             }
             Ok(())
         })?;
-        if let Part::OfServer(stats) = part {
+        if let StageResult::OfServer(stats) = part {
             let expected = [1, 1, 20, 15][round % 4];
             let servers = world.servers() as u64;
             assert!(

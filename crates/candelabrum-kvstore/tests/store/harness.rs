@@ -162,12 +162,12 @@ pub(crate) fn fail(world: Option<&World>, error: &Error) -> ! {
 }
 
 /// The result of a part of a script.
-pub(crate) enum Part<R> {
+pub(crate) enum StageResult<R> {
     OfWorker(R),
     OfServer(ServerStats),
 }
 
-impl<R> Part<R> {
+impl<R> StageResult<R> {
     pub(crate) fn worker(self) -> Option<R> {
         match self {
             Self::OfWorker(result) => Some(result),
@@ -181,7 +181,7 @@ pub(crate) fn stage<R>(
     world: &World,
     config: &StoreConfig,
     work: impl FnOnce(&KvStore) -> Result<R>,
-) -> Result<Part<R>> {
+) -> Result<StageResult<R>> {
     stage_with(world, config, Server::new(), work)
 }
 
@@ -191,10 +191,10 @@ pub(crate) fn stage_with<R>(
     config: &StoreConfig,
     server: Server,
     work: impl FnOnce(&KvStore) -> Result<R>,
-) -> Result<Part<R>> {
+) -> Result<StageResult<R>> {
     if world.is_server() {
-        return Ok(Part::OfServer(server.run(world)?));
+        return Ok(StageResult::OfServer(server.run(world)?));
     }
     let store = KvStore::with_config(config, world)?;
-    work(&store).map(Part::OfWorker)
+    work(&store).map(StageResult::OfWorker)
 }

@@ -21,9 +21,15 @@ pub(crate) fn run(case: &str, world: &World) -> Result<String> {
     Ok(case.to_owned())
 }
 
-/// The error's message has all parts, and what it is about is in its type.
+/// A result is an error of this variant, whose message has all parts.
+macro_rules! assert_error {
+    ($result:expr, $variant:ident, $parts:expr) => {
+        check_error($result, |error| matches!(error, Error::$variant { .. }), $parts)
+    };
+}
+
 #[track_caller]
-fn assert_error<T>(result: Result<T>, is: impl Fn(&Error) -> bool, parts: &[&str]) {
+fn check_error<T>(result: Result<T>, is: impl Fn(&Error) -> bool, parts: &[&str]) {
     let Err(error) = result else { panic!("{parts:?} is no error") };
     assert!(is(&error), "{error:?}");
     let text = error.to_string();
@@ -67,153 +73,138 @@ fn of_one(world: &World) -> Result<()> {
 
 fn values(store: &KvStore) {
     let own = format!("rank {}", store.rank());
-    let shape = |error: &Error| matches!(error, Error::Shape { .. });
     let parts = [&*own, "`5`", "[2, 3]", "[3, 2]"];
-    assert_error(store.push(5, &zeros(&[3, 2]), 0), shape, &parts);
-    assert_error(store.pushpull(5, &zeros(&[3, 2]), 0), shape, &parts);
-    assert_error(store.push(5, &[1.0_f32; 5][..], 0), shape, &[&own, "`5`", "[2, 3]", "[5]"]);
-    let none = |error: &Error| matches!(error, Error::NoValues { .. });
-    assert_error(store.push(5, &[][..] as &[Tensor], 0), none, &[&own, "`5`", "empty list"]);
+    assert_error!(store.push(5, &zeros(&[3, 2]), 0), Shape, &parts);
+    assert_error!(store.pushpull(5, &zeros(&[3, 2]), 0), Shape, &parts);
+    assert_error!(store.push(5, &[1.0_f32; 5][..], 0), Shape, &[&own, "`5`", "[2, 3]", "[5]"]);
+    assert_error!(store.push(5, &[][..] as &[Tensor], 0), NoValues, &[&own, "`5`", "empty list"]);
     let list = [zeros(&[2, 3]), zeros(&[6])];
-    assert_error(store.push(5, &list, 0), shape, &[&own, "`5`", "[6]"]);
+    assert_error!(store.push(5, &list, 0), Shape, &[&own, "`5`", "[6]"]);
     let pull = store.pull(5, 0).expect("a pull");
-    assert_error(pull.wait_into(&mut [0.0; 7]), shape, &[&own, "`5`", "[2, 3]", "[7]"]);
+    assert_error!(pull.wait_into(&mut [0.0; 7]), Shape, &[&own, "`5`", "[2, 3]", "[7]"]);
 
-    let finite = |error: &Error| matches!(error, Error::NotFinite { .. });
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         // In the part of the last server, of which the first one must not hear.
         let mut values = [1.0; 6];
         values[5] = value;
         let parts = [&*own, "`5`", &value.to_string(), "position 5"];
-        assert_error(store.push(5, &values[..], 0), finite, &parts);
-        assert_error(store.push(5, &tensor(&values, &[2, 3]), 0), finite, &parts);
-        assert_error(store.init(50, &tensor(&values, &[6])), finite, &[&own, "`50`"]);
+        assert_error!(store.push(5, &values[..], 0), NotFinite, &parts);
+        assert_error!(store.push(5, &tensor(&values, &[2, 3]), 0), NotFinite, &parts);
+        assert_error!(store.init(50, &tensor(&values, &[6])), NotFinite, &[&own, "`50`"]);
     }
     let large = [tensor(&[3e38; 6], &[2, 3]), tensor(&[3e38; 6], &[2, 3])];
-    assert_error(store.push(5, &large, 0), finite, &[&own, "`5`", "inf", "position 0"]);
+    assert_error!(store.push(5, &large, 0), NotFinite, &[&own, "`5`", "inf", "position 0"]);
 
-    let range = |error: &Error| matches!(error, Error::OutOfRange { .. });
     for (compression, value) in [(Compression::Fp16, 70_000.0), (Compression::Bf16, f32::MAX)] {
         let mut values = [1.0; 6];
         values[4] = value;
         let result = store.pushpull_with(5, &values[..], 0, compression);
         let parts = [&*own, "`5`", "position 4", &value.to_string(), &format!("{compression:?}")];
-        assert_error(result, range, &parts);
+        assert_error!(result, OutOfRange, &parts);
     }
     // What has not been sent, and the next value, are too large together.
     let threshold = Compression::Threshold { magnitude: f32::MAX };
     store.set_gradient_compression(threshold).expect("a good setting");
     store.push(6, &[3e38_f32; 3][..], 0).expect("a push of nothing");
-    assert_error(store.push(6, &[3e38_f32; 3][..], 0), finite, &[&own, "`6`", "inf"]);
+    assert_error!(store.push(6, &[3e38_f32; 3][..], 0), NotFinite, &[&own, "`6`", "inf"]);
     store.set_gradient_compression(Compression::None).expect("a good setting");
 
     let f64s = Tensor::zeros((2, 3), DType::F64, &Device::Cpu).expect("a tensor");
-    let element = |error: &Error| matches!(error, Error::ElementType { .. });
-    assert_error(store.push(5, &f64s, 0), element, &[&own, "`5`", "F64"]);
-    assert_error(store.init(51, &f64s), element, &[&own, "`51`", "F64"]);
+    assert_error!(store.push(5, &f64s, 0), ElementType, &[&own, "`5`", "F64"]);
+    assert_error!(store.init(51, &f64s), ElementType, &[&own, "`51`", "F64"]);
 }
 
 fn tables(store: &KvStore) {
     let own = format!("rank {}", store.rank());
-    let form = |error: &Error| matches!(error, Error::Form { .. });
     let rows = |rows: &[u32], len| RowSparse { rows: rows.to_vec(), values: vec![1.0; len] };
-    assert_error(store.push(7, &zeros(&[4, 2]), 0), form, &[&own, "`7`", "push_rows"]);
-    assert_error(store.pull(7, 0), form, &[&own, "`7`", "row_sparse_pull"]);
-    assert_error(store.push_rows(5, &rows(&[0], 3), 0), form, &[&own, "`5`", "use push"]);
-    assert_error(store.row_sparse_pull(5, &[0], 0), form, &[&own, "`5`", "dense"]);
+    assert_error!(store.push(7, &zeros(&[4, 2]), 0), Form, &[&own, "`7`", "push_rows"]);
+    assert_error!(store.pull(7, 0), Form, &[&own, "`7`", "row_sparse_pull"]);
+    assert_error!(store.push_rows(5, &rows(&[0], 3), 0), Form, &[&own, "`5`", "use push"]);
+    assert_error!(store.row_sparse_pull(5, &[0], 0), Form, &[&own, "`5`", "dense"]);
     let row = |error: &Error| matches!(error, Error::Row { row: 4, rows: 4, .. });
-    assert_error(store.push_rows(7, &rows(&[0, 4], 4), 0), row, &[&own, "`7`", "4 rows"]);
-    assert_error(store.row_sparse_pull(7, &[1, 4], 0), row, &[&own, "`7`", "4 rows"]);
-    let number = |error: &Error| matches!(error, Error::RowValues { .. });
+    check_error(store.push_rows(7, &rows(&[0, 4], 4), 0), row, &[&own, "`7`", "4 rows"]);
+    check_error(store.row_sparse_pull(7, &[1, 4], 0), row, &[&own, "`7`", "4 rows"]);
     let parts = [&*own, "2 row(s) of 2 elements", "`7` with 3 values"];
-    assert_error(store.push_rows(7, &rows(&[0, 1], 3), 0), number, &parts);
-    let finite = |error: &Error| matches!(error, Error::NotFinite { .. });
+    assert_error!(store.push_rows(7, &rows(&[0, 1], 3), 0), RowValues, &parts);
     let nan = RowSparse { rows: vec![3], values: vec![0.0, f32::NAN] };
-    assert_error(store.push_rows(7, &nan, 0), finite, &[&own, "`7`", "NaN"]);
-    let setting = |error: &Error| matches!(error, Error::Setting { .. });
+    assert_error!(store.push_rows(7, &nan, 0), NotFinite, &[&own, "`7`", "NaN"]);
     for (rows, dim) in [(0, 1), (1, 0), (1 << 33, 1), (2, usize::MAX), (1 << 31, 1 << 40)] {
-        assert_error(store.init_rows(70, rows, dim, RowInit::Zeros), setting, &["size of a table"]);
+        assert_error!(
+            store.init_rows(70, rows, dim, RowInit::Zeros),
+            Setting,
+            &["size of a table"]
+        );
     }
     for std in [-1.0, f32::NAN, f32::INFINITY] {
         let init = RowInit::Normal { std, seed: 0 };
-        assert_error(store.init_rows(70, 1, 1, init), setting, &["deviation", &std.to_string()]);
+        assert_error!(store.init_rows(70, 1, 1, init), Setting, &["deviation", &std.to_string()]);
     }
     // No server has this memory. The key is used up, as after every failed initialisation.
-    let room = |error: &Error| matches!(error, Error::Refused { .. });
     let refused = store.init_rows(71, 1 << 31, 1 << 28, RowInit::Zeros);
-    assert_error(refused, room, &["server ", "no memory", "`71`"]);
+    assert_error!(refused, Refused, &["server ", "no memory", "`71`"]);
     store.barrier().expect("all workers are there");
 }
 
 fn keys(store: &KvStore) {
     let own = format!("rank {}", store.rank());
-    let unknown = |error: &Error| matches!(error, Error::UnknownKey { .. });
     let parts = [&*own, "`8`", "not initialised", "5, 6, 7"];
-    assert_error(store.push(8, &zeros(&[1]), 0), unknown, &parts);
-    assert_error(store.pull(8, 0), unknown, &parts);
-    assert_error(store.pushpull(8, &zeros(&[1]), 0), unknown, &parts);
-    assert_error(store.push_rows(8, &RowSparse::default(), 0), unknown, &parts);
-    assert_error(store.row_sparse_pull(8, &[], 0), unknown, &parts);
-    assert_error(store.pull("w", 0), unknown, &[&own, "`w`"]);
-    let twice = |error: &Error| matches!(error, Error::KeyTwice { .. });
-    assert_error(store.init(5, &zeros(&[2, 3])), twice, &[&own, "`5`", "already"]);
-    assert_error(store.init_rows(5, 1, 1, RowInit::Zeros), twice, &[&own, "`5`"]);
-    assert_error(store.broadcast(7, &zeros(&[1])), twice, &[&own, "`7`"]);
-    let kinds = |error: &Error| matches!(error, Error::KeyKinds { .. });
-    assert_error(store.init("w", &zeros(&[1])), kinds, &[&own, "`w`", "string"]);
+    assert_error!(store.push(8, &zeros(&[1]), 0), UnknownKey, &parts);
+    assert_error!(store.pull(8, 0), UnknownKey, &parts);
+    assert_error!(store.pushpull(8, &zeros(&[1]), 0), UnknownKey, &parts);
+    assert_error!(store.push_rows(8, &RowSparse::default(), 0), UnknownKey, &parts);
+    assert_error!(store.row_sparse_pull(8, &[], 0), UnknownKey, &parts);
+    assert_error!(store.pull("w", 0), UnknownKey, &[&own, "`w`"]);
+    assert_error!(store.init(5, &zeros(&[2, 3])), KeyTwice, &[&own, "`5`", "already"]);
+    assert_error!(store.init_rows(5, 1, 1, RowInit::Zeros), KeyTwice, &[&own, "`5`"]);
+    assert_error!(store.broadcast(7, &zeros(&[1])), KeyTwice, &[&own, "`7`"]);
+    assert_error!(store.init("w", &zeros(&[1])), KeyKinds, &[&own, "`w`", "string"]);
 }
 
 fn settings(store: &KvStore) {
-    let setting = |error: &Error| matches!(error, Error::Setting { .. });
     let own = format!("worker {}", store.rank());
-    assert_error(store.set_updater(|_, _, _| ()), setting, &[&own, "Server::updater"]);
+    assert_error!(store.set_updater(|_, _, _| ()), Setting, &[&own, "Server::updater"]);
     for divide_by in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        assert_error(store.set_optimizer(Sgd::new(0.1), divide_by), setting, &["divide_by"]);
+        assert_error!(store.set_optimizer(Sgd::new(0.1), divide_by), Setting, &["divide_by"]);
     }
-    let optim = |error: &Error| matches!(error, Error::Optim(_));
-    assert_error(store.set_optimizer(Sgd::new(f64::NAN), 1.0), optim, &["Sgd"]);
+    assert_error!(store.set_optimizer(Sgd::new(f64::NAN), 1.0), Optim, &["Sgd"]);
     for compression in [
         Compression::TwoBit { threshold: 0.0 },
         Compression::OneBit { threshold: f32::NAN },
         Compression::TopK { share: 0.0 },
         Compression::Threshold { magnitude: -1.0 },
     ] {
-        assert_error(store.set_gradient_compression(compression), setting, &["is"]);
+        assert_error!(store.set_gradient_compression(compression), Setting, &["is"]);
         let push = store.pushpull_with(5, &[1.0_f32; 6][..], 0, compression);
-        assert_error(push, setting, &["is"]);
+        assert_error!(push, Setting, &["is"]);
     }
     // The key 5 is divided if there are several servers, and 7 is a table in any case.
-    let refused = |error: &Error| matches!(error, Error::Refused { .. });
     for lamb in [true, false] {
         let result = match lamb {
             true => store.set_optimizer(Lamb::new(0.1), 1.0),
             false => store.set_optimizer(Lars::new(0.1), 1.0),
         };
-        assert_error(result, refused, &["server ", if lamb { "Lamb" } else { "Lars" }, "alone"]);
+        assert_error!(result, Refused, &["server ", if lamb { "Lamb" } else { "Lars" }, "alone"]);
     }
     store.barrier().expect("all workers are there");
 }
 
 /// Ranks that do what only the others may do. None of this makes another rank wait.
 fn of_roles(world: &World) -> Result<()> {
-    let setting = |error: &Error| matches!(error, Error::Setting { .. });
-    let roles = |error: &Error| matches!(error, Error::Roles { .. });
     let bound =
         |kind, bound| StoreConfig { staleness_bound: Some(bound), ..StoreConfig::new(kind) };
     for config in [bound(StoreKind::DistAsync, 0), bound(StoreKind::DistSync, 1)] {
-        assert_error(KvStore::with_config(&config, world), setting, &["staleness bound"]);
+        assert_error!(KvStore::with_config(&config, world), Setting, &["staleness bound"]);
     }
     let none = StoreConfig { big_array_bound: 0, ..StoreConfig::new(StoreKind::DistSync) };
-    assert_error(KvStore::with_config(&none, world), setting, &["big_array_bound is 0"]);
-    let kind = |error: &Error| matches!(error, Error::Kind { .. });
+    assert_error!(KvStore::with_config(&none, world), Setting, &["big_array_bound is 0"]);
     for name in ["nccl", "dist", "", "DIST_SYNC"] {
         let parts = [&*format!("`{name}`"), "local, dist_sync and dist_async"];
-        assert_error(KvStore::create(name, world), kind, &parts);
+        assert_error!(KvStore::create(name, world), Kind, &parts);
     }
     if world.is_server() {
-        assert_error(KvStore::create("dist_sync", world), roles, &["server", "Server::run"]);
+        assert_error!(KvStore::create("dist_sync", world), Roles, &["server", "Server::run"]);
     } else {
-        assert_error(Server::new().run(world), roles, &["is a worker"]);
+        assert_error!(Server::new().run(world), Roles, &["is a worker"]);
     }
     stage(world, &StoreConfig::new(StoreKind::DistSync), KvStore::barrier)?;
     Ok(())
@@ -259,7 +250,7 @@ fn a_world_without_servers_is_told_how_to_start_some() {
         ended.assert_failed(rank, &["needs servers", "--servers", "none of the 2"]);
     }
     let alone = KvStore::create("dist_async", &World::single());
-    assert_error(alone, |error| matches!(error, Error::Roles { .. }), &["none of the 1"]);
+    assert_error!(alone, Roles, &["none of the 1"]);
 }
 
 #[test]
@@ -298,7 +289,7 @@ fn a_local_store_finds_the_same_faults() {
     values(&store);
     keys(&store);
     let refused = store.set_optimizer(Lamb::new(0.1), 1.0);
-    assert_error(refused, |error| matches!(error, Error::Refused { .. }), &["`7` is a table"]);
+    assert_error!(refused, Refused, &["`7` is a table"]);
 }
 
 /// candle's errors keep the type on their way through a backward pass.

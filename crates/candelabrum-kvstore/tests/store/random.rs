@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Key, KvStore, Pull, Result, Server, StoreConfig, StoreKind};
-use candelabrum_testkit::split_mix;
+use candelabrum_testkit::Dice;
 use candle_core::Tensor;
 
 use crate::harness::{Backend, Job, stage, stage_with};
@@ -16,23 +16,6 @@ const ROUNDS: usize = 2;
 
 /// A few hundred of the values are divided.
 const BOUND: usize = 1500;
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = split_mix(self.0);
-        (self.0 >> 33) as usize % end
-    }
-
-    fn order(&mut self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..KEYS).collect();
-        for end in (1..KEYS).rev() {
-            order.swap(end, self.below(end + 1));
-        }
-        order
-    }
-}
 
 /// Most are short, some have thousands of elements.
 fn len(key: usize) -> usize {
@@ -89,7 +72,7 @@ fn in_rounds(world: &World) -> Result<()> {
         // Pulls that are awaited later, with what they must give.
         let mut pulls: VecDeque<(Pull, usize, Option<usize>)> = VecDeque::new();
         for round in 0..ROUNDS {
-            for key in dice.order() {
+            for key in dice.order(KEYS) {
                 let priority = dice.below(200) as i32 - 100;
                 let name = key as i64;
                 match dice.below(5) {
@@ -125,7 +108,7 @@ fn in_rounds(world: &World) -> Result<()> {
         while let Some(pull) = pulls.pop_front() {
             check(Some(pull), store)?;
         }
-        for key in dice.order() {
+        for key in dice.order(KEYS) {
             let last = (store.pull(key as i64, 0)?, key, Some(ROUNDS - 1));
             check(Some(last), store)?;
         }
@@ -161,7 +144,7 @@ fn added_up(world: &World) -> Result<()> {
         store.init_all((0..KEYS).map(zeros))?;
         let mut pulls = Vec::new();
         for round in 0..ROUNDS {
-            for key in dice.order() {
+            for key in dice.order(KEYS) {
                 let own = vec![(1 + store.rank()) as f32; len(key)];
                 let pull = store.pushpull(key as i64, &own[..], dice.below(9) as i32)?;
                 pulls.push((pull, key, (round + 1) * (1 + store.rank())));
@@ -175,7 +158,7 @@ fn added_up(world: &World) -> Result<()> {
             assert!(got.iter().all(is_between), "key {key}: {got:?} from {own} to {all}");
         }
         store.barrier()?;
-        for key in dice.order() {
+        for key in dice.order(KEYS) {
             let got = flat(&store.pull(key as i64, 0)?.wait()?);
             assert_eq!(got, vec![all as f32; len(key)], "key {key}");
         }

@@ -9,7 +9,7 @@ use candelabrum_kvstore::{Error, KvStore, Result, RowInit, RowSparse, StoreConfi
 use candelabrum_optim::{AdamW, Schedule, Sgd};
 use tempfile::TempDir;
 
-use crate::harness::{Backend, Ended, Job, Part, say, stage};
+use crate::harness::{Backend, Ended, Job, StageResult, say, stage};
 use crate::numbers::{Digest, flat, numbers, tensor};
 
 /// The variable with the directory of the files.
@@ -136,7 +136,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<String> {
 }
 
 /// Stores that differ from the one of the files: each names the difference.
-fn others(world: &World, dir: &Path) -> Result<Part<String>> {
+fn others(world: &World, dir: &Path) -> Result<StageResult<String>> {
     let mut texts = Vec::new();
     for difference in ["no optimizer", "another optimizer", "a missing key", "another shape"] {
         let part = stage(world, &config(), |store| {
@@ -160,8 +160,8 @@ fn others(world: &World, dir: &Path) -> Result<Part<String>> {
         texts.extend(part.worker());
     }
     match texts.is_empty() {
-        true => Ok(Part::OfServer(Default::default())),
-        false => Ok(Part::OfWorker(texts.join(" -- "))),
+        true => Ok(StageResult::OfServer(Default::default())),
+        false => Ok(StageResult::OfWorker(texts.join(" -- "))),
     }
 }
 

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use candelabrum_dist::strategy::ErrorFeedback;
-use candelabrum_dist::{BufferSync, DistOpt, Group, StrategyState};
+use candelabrum_dist::{BufferSync, DistOpt, StrategyState};
 use candelabrum_memory::Span;
 use candelabrum_nn::Params;
 
@@ -20,21 +20,17 @@ use super::model::{
     PARAMETERS, RESIDUALS, check_buffers, check_parameters, device, load_buffers, load_parameters,
     mean_of, save_buffers, save_parameters,
 };
-use super::part::Part;
 use super::restored::{Loaded, Restored};
 use super::snapshot::Snapshot;
+use super::stateful::Stateful;
 use crate::{Error, Result};
 
 const OPTIMIZER: &str = "optimizer";
 const BUFFERS: &str = "buffers";
 
-impl Part for DistOpt {
+impl Stateful for DistOpt {
     fn params(&self) -> &Params {
         self.params()
-    }
-
-    fn group(&self) -> &Group {
-        self.group()
     }
 
     fn average_parameters(&mut self) -> Result<()> {

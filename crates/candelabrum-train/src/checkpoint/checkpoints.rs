@@ -1,26 +1,28 @@
 //! Saving and resuming, as a training sees it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::launch::{restarts, timeout};
-use candelabrum_dist::{Error as DistError, Group};
+use candelabrum_dist::Group;
+use candelabrum_dist::launch::timeout;
 
-use super::directory::{Directory, is_checkpoint};
+use super::agreement::{first_error, share};
+use super::candidates::{Branch, Candidates};
+use super::checks::{check_batch, check_names, check_part_names, check_settings};
+use super::config::{CheckpointConfig, Resume};
+use super::directory::Directory;
 use super::manifest::{Best, Manifest, Parent};
-use super::newest::note_newest;
-use super::part::Part;
+use super::newest::record_newest;
 use super::position::Position;
 use super::restored::Restored;
-use super::saving::{self, Job, Written};
-use super::settings::{Change, RunSettings};
+use super::saving::{self, WriteJob, Written};
+use super::settings::RunSettings;
 use super::snapshot::Snapshot;
+use super::stateful::Stateful;
 use crate::{Error, Metrics, Result};
 
 /// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is
@@ -29,61 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time for which a rank waits until a network's file system shows what rank 0 has made.
 const VISIBLE: Duration = Duration::from_secs(10);
-
-/// The settings of checkpoints, the same on every rank.
-#[derive(Clone, Debug)]
-pub struct CheckpointConfig {
-    /// The steps between two checkpoints. `None` makes one only at the end, and where a hook or a signal asks for
-    /// one.
-    pub every: Option<u64>,
-    /// How many of the newest ones stay, at least 1. The best one stays, too.
-    pub keep: usize,
-    /// From where the training begins.
-    pub resume: Resume,
-}
-
-impl Default for CheckpointConfig {
-    /// The newest three, [`Resume::Auto`], and none but the last one by itself.
-    fn default() -> Self {
-        Self { every: None, keep: 3, resume: Resume::Auto }
-    }
-}
-
-/// From where a training begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Resume {
-    /// From the newest whole checkpoint in the directory, or anew if there is none.
-    #[default]
-    Auto,
-    /// From this checkpoint, or from the newest whole one in this directory. Checkpoints that the directory of the
-    /// run has beyond it are [abandoned](Checkpoints::abandon). When a launcher starts the run again, it
-    /// continues the newest checkpoint that it has made since.
-    From(PathBuf),
-    /// Anew. A directory that has checkpoints is refused.
-    Never,
-}
-
-impl FromStr for Resume {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(match text {
-            "auto" => Self::Auto,
-            "never" => Self::Never,
-            path => Self::From(path.into()),
-        })
-    }
-}
-
-impl fmt::Display for Resume {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::From(path) => write!(f, "{}", path.display()),
-            Self::Never => f.write_str("never"),
-        }
-    }
-}
 
 /// What a checkpoint has beside its parts. All but the metrics must be the same on all ranks.
 #[derive(Clone, Debug, Default)]
@@ -186,7 +133,7 @@ impl Checkpoints {
         if group.rank() == 0 {
             drop(fs::remove_file(mark(&directory, &word)));
             if begins {
-                note_newest(0);
+                record_newest(0);
             }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
@@ -244,11 +191,12 @@ impl Checkpoints {
     /// changed.
     pub fn resume(
         &mut self,
-        parts: &mut [(&str, &mut dyn Part)],
+        parts: &mut [(&str, &mut dyn Stateful)],
         settings: &RunSettings,
     ) -> Result<Option<Resumed>> {
         check_part_names(self.directory.path(), parts)?;
-        let Some(Candidates { paths, branch }) = self.candidates()? else { return Ok(None) };
+        let candidates = Candidates::of_all(&self.group, &self.directory, &self.config.resume)?;
+        let Some(Candidates { paths, branch }) = candidates else { return Ok(None) };
         let mut skipped = Vec::new();
         for path in paths {
             let read = Restored::read(&path, self.group.rank(), self.group.world_size());
@@ -263,25 +211,22 @@ impl Checkpoints {
             let Manifest { run, parent, best, position, settings, shared, world_size, .. } =
                 restored.manifest().clone();
             let step = position.step;
-            match branch {
-                None => {
-                    (self.run, self.parent) = (run, parent);
-                    self.source = self.step_of_parent();
-                }
-                Some(from_here) => {
-                    self.parent = Some(Parent { run, step });
-                    self.source = from_here.then_some(step);
-                    self.left = Some(best);
-                }
+            if branch == Branch::Same {
+                (self.run, self.parent) = (run, parent);
+                self.source = self.step_of_parent();
+            } else {
+                self.parent = Some(Parent { run, step });
+                self.source = (branch == Branch::FromHere).then_some(step);
+                self.left = Some(best);
             }
-            if self.source == Some(step) || branch.is_none() {
+            if branch != Branch::FromElsewhere {
                 self.last = Some(step);
             }
             if self.group.rank() == 0 {
-                note_newest(step);
+                record_newest(step);
             }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
-            let is_branch = branch.is_some();
+            let is_branch = branch != Branch::Same;
             return Ok(Some(Resumed { path, state, world_size, skipped, is_branch }));
         }
         let why = format!("has no whole checkpoint: {}", skipped.join("; "));
@@ -289,68 +234,7 @@ impl Checkpoints {
             Resume::From(path) => path,
             _ => self.directory.path(),
         };
-        Err(refuse(from, &why))
-    }
-
-    /// The directories that may be the checkpoint to continue, the best choice first, as rank 0 sees them. `None` if
-    /// the training begins anew.
-    fn candidates(&self) -> Result<Option<Candidates>> {
-        let own = if self.group.rank() == 0 { self.find() } else { Ok(None) };
-        let own = share(&self.group, own)?;
-        let told = own.as_ref().map_or(String::new(), Candidates::to_text);
-        Ok(Candidates::of_text(&self.group.broadcast_text(&told, 0)?))
-    }
-
-    /// The candidates of rank 0.
-    fn find(&self) -> Result<Option<Candidates>> {
-        let from = match &self.config.resume {
-            Resume::Never => return Ok(None),
-            Resume::Auto => {
-                let paths = checkpoints_in(&self.directory)?;
-                return Ok((!paths.is_empty()).then_some(Candidates { paths, branch: None }));
-            }
-            Resume::From(from) => from,
-        };
-        // A launcher that starts the run again gives it the same options.
-        if restarts()? > 0 {
-            let paths = self.since(from)?;
-            if !paths.is_empty() {
-                return Ok(Some(Candidates { paths, branch: None }));
-            }
-        }
-        let is_own =
-            |dir: Option<&Path>| dir.is_some_and(|dir| is_same(dir, self.directory.path()));
-        let (paths, branch) = if is_checkpoint(from) {
-            (vec![from.clone()], Some(is_own(from.parent())))
-        } else {
-            let paths = checkpoints_in(&Directory::new(from, String::new()))?;
-            (paths, (!is_own(Some(from))).then_some(false))
-        };
-        match paths.is_empty() {
-            true => Err(refuse(from, "has no checkpoint")),
-            false => Ok(Some(Candidates { paths, branch })),
-        }
-    }
-
-    /// The checkpoints of this directory that a run has made since it continued `from`, or one of the checkpoints in
-    /// this other directory, the newest first.
-    fn since(&self, from: &Path) -> Result<Vec<PathBuf>> {
-        let sources = if is_checkpoint(from) {
-            vec![from.to_owned()]
-        } else if is_same(from, self.directory.path()) {
-            return Ok(Vec::new()); // its newest one is that of this branch
-        } else {
-            checkpoints_in(&Directory::new(from, String::new()))?
-        };
-        let sources = sources.iter().filter_map(|path| Manifest::read(path).ok());
-        let sources: Vec<Parent> =
-            sources.map(|it| Parent { run: it.run, step: it.position.step }).collect();
-        let mut paths = checkpoints_in(&self.directory)?;
-        paths.retain(|path| {
-            let parent = Manifest::read(path).ok().and_then(|manifest| manifest.parent);
-            parent.is_some_and(|parent| sources.contains(&parent))
-        });
-        Ok(paths)
+        Err(Error::checkpoint(from, why))
     }
 
     /// The step of the checkpoint from which the run began, if this directory has it.
@@ -372,7 +256,7 @@ impl Checkpoints {
         let own = match self.group.rank() {
             0 => self.directory.abandon(self.source, &best).map_err(|error| {
                 let what = format!("has checkpoints that cannot be renamed: {error}");
-                refuse(self.directory.path(), &what)
+                Error::checkpoint(self.directory.path(), what)
             }),
             _ => Ok(0),
         };
@@ -383,7 +267,7 @@ impl Checkpoints {
 
     fn restore(
         &self,
-        parts: &mut [(&str, &mut dyn Part)],
+        parts: &mut [(&str, &mut dyn Stateful)],
         restored: &Restored,
         settings: &RunSettings,
     ) -> Result<()> {
@@ -405,13 +289,17 @@ impl Checkpoints {
 
     /// Copies the state of `parts` and of the run, and has another thread write it. It first waits for the
     /// checkpoint before, if that is still being written. The ranks' models become one model
-    /// ([`Part::average_parameters`]).
+    /// ([`Stateful::average_parameters`]).
     ///
     /// # Errors
     /// A device's error, a failure of another rank, a passed deadline, or a thread that cannot be started. That a
     /// checkpoint could not be written is no error here, but [`Saved::failed`] of the next one, and an error of
     /// [`finish`](Self::finish).
-    pub fn save(&mut self, parts: &mut [(&str, &mut dyn Part)], state: &RunState) -> Result<Saved> {
+    pub fn save(
+        &mut self,
+        parts: &mut [(&str, &mut dyn Stateful)],
+        state: &RunState,
+    ) -> Result<Saved> {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
         check_part_names(self.directory.path(), parts)?;
@@ -444,7 +332,7 @@ impl Checkpoints {
         snapshot.end();
         manifest.settings = state.settings.clone();
         manifest.shared = state.shared.clone();
-        let job = Job {
+        let job = WriteJob {
             directory: self.directory.clone(),
             rank: self.group.rank(),
             snapshot,
@@ -456,8 +344,9 @@ impl Checkpoints {
             patience: self.patience,
         };
         let thread = saving::start(job);
-        let refuse = |error| refuse(self.directory.path(), &format!("cannot be written: {error}"));
-        self.writing = Some(thread.map_err(refuse)?);
+        let unwritable =
+            |error| Error::checkpoint(self.directory.path(), format!("cannot be written: {error}"));
+        self.writing = Some(thread.map_err(unwritable)?);
         self.last = Some(step);
         Ok(Saved { path: self.directory.of_step(step), failed, took: begin.elapsed() })
     }
@@ -469,9 +358,10 @@ impl Checkpoints {
     pub fn finish(&mut self) -> Result<()> {
         match self.wait()?.and_then(|outcome| outcome.failed) {
             None => Ok(()),
-            Some(why) => {
-                Err(refuse(self.directory.path(), &format!("has not the last checkpoint: {why}")))
-            }
+            Some(why) => Err(Error::checkpoint(
+                self.directory.path(),
+                format!("has not the last checkpoint: {why}"),
+            )),
         }
     }
 
@@ -490,63 +380,13 @@ impl Checkpoints {
             Err(_) => Err("the thread that writes it has panicked".to_owned()),
         };
         let outcome = outcome.map_err(|what| {
-            refuse(&self.directory.of_step(step), &format!("was not written: {what}"))
+            Error::checkpoint(&self.directory.of_step(step), format!("was not written: {what}"))
         });
         let failed = first_error(&self.group, outcome.as_ref().err())?;
         if failed.is_some() {
             self.last = None;
         }
         Ok(Some(Outcome { step, failed }))
-    }
-}
-
-/// Checkpoints that may be continued.
-struct Candidates {
-    /// The best choice first.
-    paths: Vec<PathBuf>,
-    /// `None`: the run continues its branch. Otherwise it begins another one, from a checkpoint of its own directory
-    /// or not.
-    branch: Option<bool>,
-}
-
-impl Candidates {
-    fn to_text(&self) -> String {
-        let paths: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
-        serde_json::json!([self.branch, paths]).to_string()
-    }
-
-    fn of_text(text: &str) -> Option<Self> {
-        let (branch, paths): (Option<bool>, Vec<PathBuf>) = serde_json::from_str(text).ok()?;
-        Some(Self { paths, branch })
-    }
-}
-
-/// The checkpoints in a directory, the newest first.
-fn checkpoints_in(directory: &Directory) -> Result<Vec<PathBuf>> {
-    let unreadable = |error| refuse(directory.path(), &format!("cannot be read: {error}"));
-    let steps = directory.newest_first().map_err(unreadable)?;
-    Ok(steps.into_iter().map(|step| directory.of_step(step)).collect())
-}
-
-/// Whether two paths are one directory.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| {
-        fs::canonicalize(if path.as_os_str().is_empty() { Path::new(".") } else { path }).ok()
-    };
-    real(a).is_some_and(|a| Some(a) == real(b))
-}
-
-/// The names of parts are in the names of files.
-fn check_part_names(dir: &Path, parts: &[(&str, &mut dyn Part)]) -> Result<()> {
-    let is_bad = |name: &str| name.contains(['/', '\0']) || name.contains("-rank-");
-    match parts.iter().find(|(name, _)| is_bad(name)) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let what = format!(
-                "cannot have files for the model `{name}`: its name must have neither `/` nor `-rank-`"
-            );
-            Err(refuse(dir, &what))
-        }
     }
 }
 
@@ -563,11 +403,11 @@ impl Drop for Checkpoints {
 /// number of the next checkpoint.
 fn take(directory: &Directory, must_be_empty: bool) -> Result<(File, u64)> {
     let lock = directory.take()?;
-    let unusable = |error| refuse(directory.path(), &format!("cannot be used: {error}"));
+    let unusable = |error| Error::checkpoint(directory.path(), format!("cannot be used: {error}"));
     if must_be_empty && !directory.is_empty().map_err(unusable)? {
         let what = "has checkpoints of an earlier run: continue it with --resume auto, name another directory, \
                     or remove them";
-        return Err(refuse(directory.path(), what));
+        return Err(Error::checkpoint(directory.path(), what));
     }
     let word = directory.word();
     fs::write(mark(directory, word), word).map_err(unusable)?;
@@ -584,81 +424,11 @@ fn find_mark(directory: &Directory, word: &str) -> Result<()> {
     while !mark(directory, word).exists() {
         if begin.elapsed() > VISIBLE {
             let what = "is not the directory that rank 0 sees: all hosts need a common one";
-            return Err(refuse(directory.path(), what));
+            return Err(Error::checkpoint(directory.path(), what));
         }
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-fn check_settings(restored: &Restored, settings: &RunSettings) -> Result<()> {
-    let Manifest { settings: there, format, .. } = restored.manifest();
-    // The fingerprints of some data were made otherwise in format 1. The training says that it could not compare.
-    let data = if *format == 1 { there.data.clone() } else { settings.data.clone() };
-    let here = RunSettings { data, ..settings.clone() };
-    let Some(change) = there.refused(&here) else { return Ok(()) };
-    let Change { what, there, here } = change;
-    let what = format!(
-        "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"
-    );
-    Err(refuse(restored.path(), &what))
-}
-
-/// At another number of ranks the global batches must stay as they are.
-fn check_batch(restored: &Restored, settings: &RunSettings, ranks: usize) -> Result<()> {
-    let Manifest { settings: there, world_size, .. } = restored.manifest();
-    let (Some(saved), Some(here)) = (there.global_batch_size, settings.global_batch_size) else {
-        return Ok(());
-    };
-    if *world_size == ranks && saved != here {
-        let what = format!("was made with a global batch of {saved}, this run has one of {here}");
-        return Err(refuse(restored.path(), &what));
-    }
-    if !saved.is_multiple_of(ranks) {
-        let what = format!(
-            "has a global batch of {saved}, which {ranks} ranks cannot divide equally: use a number of ranks by which it can be divided"
-        );
-        return Err(refuse(restored.path(), &what));
-    }
-    Ok(())
-}
-
-fn check_names(restored: &Restored, names: &[String]) -> Result<()> {
-    match restored.manifest().parts.keys().find(|name| !names.contains(name)) {
-        None => Ok(()),
-        Some(name) => Err(refuse(
-            restored.path(),
-            &format!("has a part `{name}`, which this run does not have"),
-        )),
-    }
-}
-
-/// The result of this rank, unless another rank has failed. All ranks call it together.
-fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
-    let first = first_failure(group, own.as_ref().err())?;
-    match (own, first) {
-        (own, None) | (own @ Err(_), _) => own,
-        (Ok(_), Some((peer, message))) => {
-            Err(DistError::PeerFailed { peer: group.ranks()[peer], message }.into())
-        }
-    }
-}
-
-/// The first error of any rank, with its rank if there are several.
-fn first_error(group: &Group, own: Option<&Error>) -> Result<Option<String>> {
-    let first = first_failure(group, own)?;
-    let many = group.world_size() > 1;
-    Ok(first.map(|(rank, why)| if many { format!("rank {rank}: {why}") } else { why }))
-}
-
-fn first_failure(group: &Group, own: Option<&Error>) -> Result<Option<(usize, String)>> {
-    let own = own.map(ToString::to_string).unwrap_or_default();
-    let texts = if group.world_size() == 1 { vec![own] } else { group.all_gather_text(&own)? };
-    Ok(texts.into_iter().enumerate().find(|(_, text)| !text.is_empty()))
-}
-
-fn refuse(path: &Path, what: &str) -> Error {
-    Error::Checkpoint { path: path.to_owned(), what: what.to_owned() }
 }
 
 /// A word that no other run has: each process has random keys for its hash maps.

@@ -55,8 +55,8 @@ impl Directory {
 
     /// Makes the directory, locks it for this run, and removes what dead runs have left. For rank 0.
     pub(super) fn take(&self) -> Result<File> {
-        let refuse = |what: String| Error::Checkpoint { path: self.path.clone(), what };
-        let unusable = |error: io::Error| refuse(format!("cannot be used: {error}"));
+        let unusable =
+            |error: io::Error| Error::checkpoint(&self.path, format!("cannot be used: {error}"));
         let is_new = !self.path.exists();
         fs::create_dir_all(&self.path).map_err(unusable)?;
         if let Some(parent) = self.path.parent().filter(|_| is_new) {
@@ -67,9 +67,8 @@ impl Directory {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(refuse(
-                    "is in use by another run: give each run a directory of its own".into(),
-                ));
+                let what = "is in use by another run: give each run a directory of its own";
+                return Err(Error::checkpoint(&self.path, what));
             }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
@@ -189,7 +188,7 @@ impl Directory {
         if !later.is_empty() {
             let still_here = |best: &&Best| self.of_step(best.step).exists();
             for (name, best) in best.iter().filter(|(_, best)| still_here(best)) {
-                self.note_best(name, best)?;
+                self.record_best(name, best)?;
             }
             sync(&self.path)?;
         }
@@ -213,7 +212,7 @@ impl Directory {
     }
 
     /// Notes the best checkpoint in the file `name`.
-    pub(super) fn note_best(&self, name: &str, best: &Best) -> io::Result<()> {
+    pub(super) fn record_best(&self, name: &str, best: &Best) -> io::Result<()> {
         write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
             serde_json::to_writer(&mut *out, best)?;
             out.write_all(b"\n")

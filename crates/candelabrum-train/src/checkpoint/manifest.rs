@@ -186,7 +186,7 @@ impl Manifest {
     /// [`Error::Checkpoint`] for a file that is missing, damaged, or of a later version.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(NAME);
-        let refuse = |what: String| Error::Checkpoint { path: path.clone(), what };
+        let refuse = |what: String| Error::checkpoint(&path, what);
         let text = fs::read_to_string(&path)
             .map_err(|error| refuse(format!("cannot be read: {error}")))?;
         let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));

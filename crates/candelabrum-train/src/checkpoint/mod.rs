@@ -17,8 +17,12 @@
 //! [`Trainer::fit`](crate::Trainer::fit) makes them by [`FitConfig`](crate::FitConfig). A loop of your own calls
 //! [`Checkpoints::resume`], [`Checkpoints::save`] and [`Checkpoints::finish`].
 
+mod agreement;
 mod all_reduce;
+mod candidates;
 mod checkpoints;
+mod checks;
+mod config;
 mod digest;
 mod direct_file;
 mod directory;
@@ -26,22 +30,23 @@ mod manifest;
 mod model;
 mod newest;
 mod numbers;
-mod part;
 mod position;
 mod restored;
 mod saving;
 mod settings;
 mod snapshot;
+mod stateful;
 mod store;
 
-pub use checkpoints::{CheckpointConfig, Checkpoints, Outcome, Resume, Resumed, RunState, Saved};
+pub use checkpoints::{Checkpoints, Outcome, Resumed, RunState, Saved};
+pub use config::{CheckpointConfig, Resume};
 pub use digest::FileDigest;
 pub use manifest::{Best, Manifest, Parent, PartState, SavedStrategy};
 pub(crate) use newest::newest_checkpoint;
 pub use numbers::Numbers;
-pub use part::Part;
 pub use position::Position;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;
 pub use snapshot::{OwnFacts, Snapshot};
+pub use stateful::Stateful;

@@ -12,7 +12,7 @@ static NEWEST: AtomicU64 = AtomicU64::new(NONE);
 
 /// Notes that the checkpoint of a step is on the disk, and reports it to the launcher. A run that has none yet begins
 /// at step 0. For rank 0.
-pub(super) fn note_newest(step: u64) {
+pub(super) fn record_newest(step: u64) {
     NEWEST.store(step, Ordering::Relaxed);
     report(News::Saved(step));
 }

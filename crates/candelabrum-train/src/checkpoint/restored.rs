@@ -69,15 +69,10 @@ impl Restored {
         for rank in needed {
             let name = own_facts(rank);
             let file = path.join(&name);
-            let digest = manifest.files.get(&name).ok_or_else(|| Error::Checkpoint {
-                path: file.clone(),
-                what: "is not among the files of the checkpoint".to_owned(),
-            })?;
-            let bytes = read(&file, digest)?;
-            own.push(serde_json::from_slice(&bytes).map_err(|error| Error::Checkpoint {
-                path: file,
-                what: format!("is damaged: {error}"),
-            })?);
+            let missing = || Error::checkpoint(&file, "is not among the files of the checkpoint");
+            let bytes = read(&file, manifest.files.get(&name).ok_or_else(missing)?)?;
+            let facts = serde_json::from_slice(&bytes);
+            own.push(facts.map_err(|error| damaged(&file, &error))?);
         }
         Ok(Self { path: path.to_owned(), manifest, files, own, rank, world_size })
     }
@@ -152,29 +147,32 @@ impl Restored {
     }
 
     pub(super) fn refuse(&self, what: String) -> Error {
-        Error::Checkpoint { path: self.path.clone(), what }
+        Error::checkpoint(&self.path, what)
     }
 }
 
 /// The bytes of a file, which must be those that were written.
 fn read(path: &Path, digest: &FileDigest) -> Result<Vec<u8>> {
-    let refuse = |what: String| Error::Checkpoint { path: path.to_owned(), what };
-    let bytes = fs::read(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
+    let unreadable = |error| Error::checkpoint(path, format!("cannot be read: {error}"));
+    let bytes = fs::read(path).map_err(unreadable)?;
     match digest.difference(&bytes) {
         None => Ok(bytes),
-        Some(what) => Err(refuse(what)),
+        Some(what) => Err(Error::checkpoint(path, what)),
     }
+}
+
+fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::checkpoint(path, format!("is damaged: {error}"))
 }
 
 impl Loaded {
     fn of(path: &Path, bytes: Vec<u8>) -> Result<Self> {
-        let refuse = |what: String| Error::Checkpoint { path: path.to_owned(), what };
-        let file = SafeTensors::deserialize(&bytes)
-            .map_err(|error| refuse(format!("is damaged: {error}")))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(path, &error))?;
         let mut vectors = BTreeMap::new();
         for (name, view) in file.tensors() {
             if view.dtype() != Dtype::F32 {
-                return Err(refuse(format!("has `{name}` in {:?} and not in F32", view.dtype())));
+                let what = format!("has `{name}` in {:?} and not in F32", view.dtype());
+                return Err(Error::checkpoint(path, what));
             }
             let start = view.data().as_ptr().addr() - bytes.as_ptr().addr();
             vectors.insert(name, (view.shape().to_vec(), start..start + view.data().len()));
@@ -240,6 +238,6 @@ impl Loaded {
     }
 
     fn refuse(&self, what: String) -> Error {
-        Error::Checkpoint { path: self.path.clone(), what }
+        Error::checkpoint(&self.path, what)
     }
 }

@@ -1,7 +1,7 @@
 //! A checkpoint that is being written, on a thread of its own.
 //!
-//! Each rank writes the files of its own numbers, and then a note with their digests. Rank 0 waits for the
-//! notes of all ranks, writes the manifest, and gives the directory its name. So ranks need no messages, for
+//! Each rank writes the files of its own numbers, and then a list of them with their digests. Rank 0 waits for the
+//! lists of all ranks, writes the manifest, and gives the directory its name. So ranks need no messages, for
 //! which the training has the communicator.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use super::digest::FileDigest;
 use super::directory::{Directory, sync};
 use super::manifest::{Best, Manifest};
-use super::newest::note_newest;
+use super::newest::record_newest;
 use super::snapshot::Snapshot;
 
-/// The time between two looks for the notes of other ranks.
+/// The time between two looks for the lists of other ranks.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A phase of the writing, in traces.
@@ -28,11 +28,11 @@ macro_rules! phase {
 }
 
 /// The files of one rank, by name, or why it has not written them.
-type Note = Result<BTreeMap<String, FileDigest>, String>;
+type RankFiles = Result<BTreeMap<String, FileDigest>, String>;
 
 /// What to write.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct WriteJob {
     pub(super) directory: Directory,
     pub(super) rank: usize,
     pub(super) snapshot: Snapshot,
@@ -55,7 +55,7 @@ pub(super) struct Written {
 }
 
 /// Writes `job` on another thread.
-pub(super) fn start(job: Job) -> io::Result<JoinHandle<Written>> {
+pub(super) fn start(job: WriteJob) -> io::Result<JoinHandle<Written>> {
     let work = move || {
         let result = write(&job);
         if result.is_err() && job.rank == 0 {
@@ -67,7 +67,7 @@ pub(super) fn start(job: Job) -> io::Result<JoinHandle<Written>> {
     Builder::new().name("candelabrum-checkpoint".to_owned()).spawn(work)
 }
 
-fn write(job: &Job) -> io::Result<()> {
+fn write(job: &WriteJob) -> io::Result<()> {
     let dir = job.directory.partial(job.step);
     let files = phase!("write").in_scope(|| {
         if job.rank == 0 {
@@ -77,29 +77,29 @@ fn write(job: &Job) -> io::Result<()> {
         }
         write_files(job, &dir)
     });
-    let note = files.as_ref().map(BTreeMap::clone).map_err(ToString::to_string);
-    leave_note(&dir, job.rank, &note)?;
+    let listing = files.as_ref().map(BTreeMap::clone).map_err(ToString::to_string);
+    leave_listing(&dir, job.rank, &listing)?;
     files?;
     let Some(manifest) = &job.manifest else { return Ok(()) };
     let mut manifest = manifest.clone();
     let gathering = phase!("gather").entered();
     for rank in 0..manifest.world_size {
-        manifest.files.append(&mut take_note(&dir, rank, job.patience)?);
+        manifest.files.append(&mut take_listing(&dir, rank, job.patience)?);
     }
     add_files_of_servers(&dir, &mut manifest)?;
     manifest.write(&dir)?;
     drop(gathering);
     phase!("publish").in_scope(|| job.directory.publish(job.step))?;
-    note_newest(job.step);
+    record_newest(job.step);
     let _span = phase!("prune").entered();
     for (name, best) in &job.best {
-        job.directory.note_best(name, best)?;
+        job.directory.record_best(name, best)?;
     }
     job.directory.prune(job.keep, job.source)
 }
 
 /// Writes the files of this rank.
-fn write_files(job: &Job, dir: &Path) -> io::Result<BTreeMap<String, FileDigest>> {
+fn write_files(job: &WriteJob, dir: &Path) -> io::Result<BTreeMap<String, FileDigest>> {
     let mut files = BTreeMap::new();
     for (name, numbers) in job.snapshot.files() {
         let name = format!("{name}.safetensors");
@@ -118,15 +118,15 @@ pub(super) fn own_facts(rank: usize) -> String {
     format!("rank-{rank}.json")
 }
 
-fn note_path(dir: &Path, rank: usize) -> PathBuf {
+fn listing_path(dir: &Path, rank: usize) -> PathBuf {
     dir.join(format!("note-{rank}.json"))
 }
 
 /// Says that all files of this rank are on the disk, or why they are not.
-fn leave_note(dir: &Path, rank: usize, note: &Note) -> io::Result<()> {
+fn leave_listing(dir: &Path, rank: usize, listing: &RankFiles) -> io::Result<()> {
     let partial = dir.join(format!("note-{rank}.partial"));
-    write_synced(&partial, &serde_json::to_vec(note)?)?;
-    fs::rename(partial, note_path(dir, rank))
+    write_synced(&partial, &serde_json::to_vec(listing)?)?;
+    fs::rename(partial, listing_path(dir, rank))
 }
 
 /// Waits until this rank sees the directory that rank 0 has made. It does not make the directory itself: rank 0 may
@@ -143,13 +143,13 @@ fn wait_for(dir: &Path, patience: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the note of a rank.
-fn take_note(
+/// Waits for the list of a rank.
+fn take_listing(
     dir: &Path,
     rank: usize,
     patience: Duration,
 ) -> io::Result<BTreeMap<String, FileDigest>> {
-    let (path, begin) = (note_path(dir, rank), Instant::now());
+    let (path, begin) = (listing_path(dir, rank), Instant::now());
     while !lists(dir, &path)? {
         if begin.elapsed() > patience {
             return Err(io::Error::other(format!(
@@ -161,8 +161,8 @@ fn take_note(
     }
     let text = fs::read(&path)?;
     fs::remove_file(&path)?;
-    let note: Note = serde_json::from_slice(&text)?;
-    note.map_err(|what| io::Error::other(format!("rank {rank}: {what}")))
+    let listing: RankFiles = serde_json::from_slice(&text)?;
+    listing.map_err(|what| io::Error::other(format!("rank {rank}: {what}")))
 }
 
 /// Whether a directory has a file. A network's file system remembers for up to a minute that a name did not exist, so

@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use candelabrum_dist::Group;
 use candelabrum_kvstore::StoreOpt;
 use candelabrum_memory::Span;
 use candelabrum_nn::Params;
@@ -13,18 +12,14 @@ use super::manifest::PartState;
 use super::model::{
     PARAMETERS, RESIDUALS, check_parameters, device, load_parameters, mean_of, save_parameters,
 };
-use super::part::Part;
 use super::restored::Restored;
 use super::snapshot::{Snapshot, shared_name};
+use super::stateful::Stateful;
 use crate::Result;
 
-impl Part for StoreOpt {
+impl Stateful for StoreOpt {
     fn params(&self) -> &Params {
         self.params()
-    }
-
-    fn group(&self) -> &Group {
-        self.store().workers()
     }
 
     fn average_parameters(&mut self) -> Result<()> {

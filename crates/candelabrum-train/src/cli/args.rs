@@ -15,10 +15,10 @@ use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
 use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
-use crate::unread::{Given, GivenOption, Read};
+use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
-    AnyOpt, DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline,
-    default_threads,
+    DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
+    Result, Timeline, default_threads,
 };
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -197,20 +197,18 @@ impl TrainArgs {
     ///
     /// # Errors
     /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`StoreOpt::with_config`].
-    pub fn make_optimizer(&self, params: &Params, world: &World) -> Result<AnyOpt> {
+    pub fn make_optimizer(
+        &self,
+        params: &Params,
+        world: &World,
+    ) -> Result<Box<dyn DistributedOptimizer>> {
+        let recipe = self.optimizer.recipe();
         let Some(kind) = self.kvstore else {
             let config = self.dist_opt_config()?;
-            return Ok(DistOpt::with_config(
-                self.optimizer.recipe().build(),
-                params,
-                world,
-                config,
-            )?
-            .into());
+            return Ok(DistOpt::with_config(recipe.build(), params, world, config)?.into());
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
-        Ok(StoreOpt::with_config(self.optimizer.recipe(), params, &store, self.store_opt_config())?
-            .into())
+        Ok(StoreOpt::with_config(recipe, params, &store, self.store_opt_config())?.into())
     }
 
     /// The settings of training through a store.
@@ -227,66 +225,70 @@ impl TrainArgs {
 
     /// Refuses options that contradict each other because of the key-value store.
     fn check_store(&self) -> Result<()> {
-        let refuse = |option, value: String, range: &str| {
-            Err(Error::Option { option, value, range: range.to_owned() })
-        };
-        let Some(kind) = self.kvstore else {
-            let with_store = "used with --kvstore dist_sync or dist_async";
-            if let Some(servers) = self.servers {
-                return refuse("--servers", servers.to_string(), with_store);
-            }
-            if let Some(bound) = self.staleness_bound {
-                return refuse("--staleness-bound", bound.to_string(), with_store);
-            }
-            if let Some(compression) = self.gradient_compression {
-                let value = format!("{compression:?}");
-                return refuse("--gradient-compression", value, with_store);
-            }
-            return Ok(());
-        };
+        let Some(kind) = self.kvstore else { return self.check_no_store() };
         self.store_config(kind).check()?;
-        self.gradient_compression.map_or(Ok(()), Compression::check)?;
+        let compression = self.gradient_compression.unwrap_or_default();
+        compression.check()?;
         if self.graph {
-            return refuse("--graph", "set".to_owned(), "left out with --kvstore");
+            return Err(Error::option("--graph", &"set", "left out with --kvstore"));
         }
         if self.precision == Precision::F16 {
             let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
-            return refuse("--precision", "f16".to_owned(), range);
+            return Err(Error::option("--precision", &"f16", range));
         }
         if self.optimizer.clip.is_some() {
             let range = "left out with --kvstore, whose servers update each parameter alone";
-            return refuse("--clip", "set".to_owned(), range);
+            return Err(Error::option("--clip", &"set", range));
         }
         if !self.overlap {
             let range = "true with --kvstore: gradients are always pushed during the backward pass";
-            return refuse("--overlap", "false".to_owned(), range);
+            return Err(Error::option("--overlap", &"false", range));
         }
         if self.uneven {
             let range = "left out with --kvstore, whose workers all have the same number of steps";
-            return refuse("--uneven", "set".to_owned(), range);
+            return Err(Error::option("--uneven", &"set", range));
         }
         if !self.corr {
             let range = "true with --kvstore: what a sparse push does not send is always kept";
-            return refuse("--corr", "false".to_owned(), range);
+            return Err(Error::option("--corr", &"false", range));
         }
         if let Some(option) = self.strategy_option.first() {
             let range = "left out with --kvstore, which runs no strategy";
-            return refuse("--strategy-option", option.clone(), range);
+            return Err(Error::option("--strategy-option", option, range));
         }
         if let Some(threshold) = self.threshold {
             let range = "left out with --kvstore, where each parameter is a key";
-            return refuse("--threshold", threshold.to_string(), range);
+            return Err(Error::option("--threshold", &threshold, range));
         }
         if self.on_overflow != OnOverflow::Error {
             let range = "error with --kvstore, because servers may have a part of the step";
-            return refuse("--on-overflow", self.on_overflow.to_string(), range);
+            return Err(Error::option("--on-overflow", &self.on_overflow, range));
         }
-        let compression = self.gradient_compression.unwrap_or_default();
         if self.dist_option != DistOption::Fp32 && compression != Compression::None {
             let range = "left out with a --dist-option, which chooses the compression itself";
-            return refuse("--gradient-compression", format!("{compression:?}"), range);
+            return Err(Error::option(
+                "--gradient-compression",
+                &format!("{compression:?}"),
+                range,
+            ));
         }
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
+    }
+
+    /// Refuses options of a key-value store without one.
+    fn check_no_store(&self) -> Result<()> {
+        let with_store = "used with --kvstore dist_sync or dist_async";
+        if let Some(servers) = self.servers {
+            return Err(Error::option("--servers", &servers, with_store));
+        }
+        if let Some(bound) = self.staleness_bound {
+            return Err(Error::option("--staleness-bound", &bound, with_store));
+        }
+        if let Some(compression) = self.gradient_compression {
+            let value = format!("{compression:?}");
+            return Err(Error::option("--gradient-compression", &value, with_store));
+        }
+        Ok(())
     }
 
     /// The distributed optimizer of these options.
@@ -314,25 +316,25 @@ impl TrainArgs {
 
     /// `--data-dir`, for a program that reads its data itself.
     pub fn data_dir(&self) -> Option<&Path> {
-        self.reads.data.note();
+        self.reads.data.set();
         self.data_dir.as_deref()
     }
 
     /// `--dataset`, for a program that reads its data itself.
     pub fn dataset(&self) -> DatasetKind {
-        self.reads.data.note();
+        self.reads.data.set();
         self.dataset
     }
 
     /// `--augment`, for a program that changes its training data itself.
     pub fn augment(&self) -> Augment {
-        self.reads.augment.note();
+        self.reads.augment.set();
         self.augment
     }
 
     /// The training images with the random changes of these options.
     pub fn augmented(&self, images: &ImageDataset) -> ImageDataset {
-        self.reads.augment.note();
+        self.reads.augment.set();
         match self.augment {
             Augment::None => images.clone(),
             Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
@@ -342,7 +344,7 @@ impl TrainArgs {
 
     /// The dataset of these options.
     pub fn data_request(&self) -> DataRequest {
-        self.reads.data.note();
+        self.reads.data.set();
         DataRequest {
             kind: self.dataset,
             data_dir: self.data_dir.clone(),
@@ -370,7 +372,6 @@ impl TrainArgs {
             precision: self.precision.describe(world.device()),
             threads,
             dataset: data.to_owned(),
-            dataset_note: None,
             kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
             servers: world.servers(),
             dist_option: self.dist_option.to_string(),
@@ -387,9 +388,7 @@ impl TrainArgs {
             batch_size: self.batch_size,
             accumulate: self.accumulate,
             dropped_per_epoch,
-            epochs: Vec::new(),
-            parameters_sha256: Vec::new(),
-            ended_early: None,
+            ..Report::default()
         }
     }
 
@@ -457,7 +456,7 @@ impl TrainArgs {
     /// The options that a program may have been given in vain.
     pub(crate) fn given(&self) -> Given {
         let mut options = Vec::new();
-        let mut add = |name, value: String, how, read: &Read| {
+        let mut add = |name, value: String, how, read: &ReadMark| {
             options.push(GivenOption { name, value, how, read: read.clone() });
         };
         let (augment, data) = (&self.reads.augment, &self.reads.data);
@@ -482,8 +481,8 @@ const LOADED: &str = "`load_data(&args, world)` reads the digits that these opti
 /// What a program has read of its options.
 #[derive(Clone, Debug, Default)]
 struct Reads {
-    augment: Read,
-    data: Read,
+    augment: ReadMark,
+    data: ReadMark,
 }
 
 /// Random changes of training images.

@@ -40,22 +40,19 @@ impl CheckpointArgs {
 
     /// Refuses options that contradict each other.
     pub(super) fn check(&self) -> Result<()> {
-        let refuse = |option, value: String, range: &str| {
-            Err(Error::Option { option, value, range: range.to_owned() })
-        };
         if self.checkpoint_every == Some(0) {
-            return refuse("--checkpoint-every", "0".to_owned(), "at least 1");
+            return Err(Error::option("--checkpoint-every", &"0", "at least 1"));
         }
         if self.checkpoint_keep == 0 {
-            return refuse("--checkpoint-keep", "0".to_owned(), "at least 1");
+            return Err(Error::option("--checkpoint-keep", &"0", "at least 1"));
         }
         if self.checkpoint_dir.is_none() {
             let with = "used with --checkpoint-dir";
             if let Some(every) = self.checkpoint_every {
-                return refuse("--checkpoint-every", every.to_string(), with);
+                return Err(Error::option("--checkpoint-every", &every, with));
             }
             if let Resume::From(path) = &self.resume {
-                return refuse("--resume", path.display().to_string(), with);
+                return Err(Error::option("--resume", &path.display(), with));
             }
         }
         Ok(())

@@ -50,8 +50,8 @@ impl Precision {
     /// TF32 on the CPU.
     pub fn check(self, device: &Device) -> Result<()> {
         if self == Self::Tf32 && device.is_cpu() {
-            let range = "f32 or bf16 on the CPU: TF32 needs a GPU (--device cuda)".to_owned();
-            return Err(Error::Option { option: "--precision", value: "tf32".to_owned(), range });
+            let range = "f32 or bf16 on the CPU: TF32 needs a GPU (--device cuda)";
+            return Err(Error::option("--precision", &"tf32", range));
         }
         Ok(())
     }

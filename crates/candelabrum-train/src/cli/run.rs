@@ -198,11 +198,8 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
             let all = launch.world_size;
             let with =
                 if servers > 0 { format!(" beside {servers} servers") } else { String::new() };
-            Err(Error::Option {
-                option: "--workers",
-                value: format!("{workers}{with}"),
-                range: format!("left out: the launcher has already started {all}"),
-            })
+            let range = format!("left out: the launcher has already started {all}");
+            Err(Error::option("--workers", &format_args!("{workers}{with}"), range))
         }
         _ if servers >= launch.world_size => {
             Err(Error::NoWorkers { servers, ranks: launch.world_size })

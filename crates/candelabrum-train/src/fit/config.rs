@@ -62,10 +62,10 @@ impl Default for FitConfig {
 /// A request to end a training after its present step, or its present batch of an evaluation, for instance by a
 /// signal. Clones share it. If one rank has it, all ranks end.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Option<Arc<State>>);
+pub struct Interrupt(Option<Arc<InterruptState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InterruptState {
     /// The first signal of this rank.
     requested: OnceLock<i32>,
     /// The signal by which all ranks have ended.

@@ -51,12 +51,35 @@ impl Asked {
 /// What happens after a step, the same on all ranks.
 #[derive(Debug, Default)]
 pub(super) struct Decision {
-    /// Why the training ends.
-    pub(super) stop: Option<String>,
-    /// Whether it ends for good, and by which hook, if this rank knows it.
-    pub(super) ended_by: Option<Option<usize>>,
+    pub(super) stop: Option<Stop>,
     pub(super) save: bool,
     pub(super) best: Vec<(usize, f64)>,
+}
+
+/// Why this call of `fit` ends before its last epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Stop {
+    /// A run that is started again goes on.
+    Pause(String),
+    /// The run has ended for good, by the hook of this number, if this rank knows it.
+    End { reason: String, hook: Option<usize> },
+}
+
+impl Stop {
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            Self::Pause(reason) | Self::End { reason, .. } => reason,
+        }
+    }
+
+    /// In the exchange of flags the stronger one counts.
+    fn flag(stop: Option<&Self>) -> i64 {
+        match stop {
+            None => 0,
+            Some(Self::Pause(_)) => 1,
+            Some(Self::End { .. }) => 2,
+        }
+    }
 }
 
 /// How ranks decide.
@@ -91,19 +114,21 @@ impl Control {
         // In an evaluation that a signal has cut, the ranks have exchanged.
         let meets = meets && self.interrupt.is_watched() && self.interrupt.ended().is_none();
         if self.exchanges || (!self.in_step && meets) {
-            // A pause is 1, an end 2.
-            let stops = i64::from(decision.stop.is_some()) + i64::from(decision.ended_by.is_some());
+            let stops = Stop::flag(decision.stop.as_ref());
             let flags = self.exchange(stops, decision.save, signal)?;
             decision.save = flags.save;
             if flags.stops > stops {
-                decision.stop = Some("another rank asked for it".to_owned());
-                decision.ended_by = (flags.stops == 2).then_some(None);
+                let reason = "another rank asked for it".to_owned();
+                decision.stop = Some(match flags.stops {
+                    1 => Stop::Pause(reason),
+                    _ => Stop::End { reason, hook: None },
+                });
             }
             signal = flags.signal;
         }
-        if signal != 0 && decision.ended_by.is_none() {
+        if signal != 0 && !matches!(decision.stop, Some(Stop::End { .. })) {
             self.interrupt.end(signal);
-            decision.stop = Some(interrupted_by(signal));
+            decision.stop = Some(Stop::Pause(interrupted_by(signal)));
         }
         Ok(decision)
     }
@@ -150,7 +175,7 @@ impl Control {
 
 /// What ranks were asked for.
 struct Flags {
-    /// 1 for a pause, 2 for an end.
+    /// That of [`Stop::flag`].
     stops: i64,
     save: bool,
     /// 0 if there was none.
@@ -159,8 +184,8 @@ struct Flags {
 
 impl From<Asked> for Decision {
     fn from(Asked { stop, pause, save, best }: Asked) -> Self {
-        let ended_by = stop.as_ref().map(|(_, hook)| Some(*hook));
-        Self { stop: stop.map(|(why, _)| why).or(pause), ended_by, save, best }
+        let stop = stop.map(|(reason, hook)| Stop::End { reason, hook: Some(hook) });
+        Self { stop: stop.or(pause.map(Stop::Pause)), save, best }
     }
 }
 
@@ -179,17 +204,17 @@ mod tests {
         for signal in [2, 15, 1] {
             interrupt.request(signal);
         }
-        let stop = Some("enough".to_owned());
+        let reason = "enough".to_owned();
         let mut asked = nothing();
-        asked.add(3, Action { stop: stop.clone(), ..Action::NOTHING });
+        asked.add(3, Action { stop: Some(reason.clone()), ..Action::NOTHING });
         let decision = control.after_step(asked, false)?;
-        assert_eq!((decision.stop, decision.ended_by), (stop.clone(), Some(Some(3))));
+        assert_eq!(decision.stop, Some(Stop::End { reason: reason.clone(), hook: Some(3) }));
         assert_eq!(interrupt.ended(), None);
         // A pause is no end.
         let mut asked = nothing();
-        asked.add(0, Action { pause: stop, ..Action::NOTHING });
+        asked.add(0, Action { pause: Some(reason), ..Action::NOTHING });
         let decision = control.after_step(asked, false)?;
-        assert_eq!(decision.stop.as_deref(), Some("interrupted by SIGINT"));
+        assert_eq!(decision.stop, Some(Stop::Pause("interrupted by SIGINT".to_owned())));
         assert_eq!((interrupt.requested(), interrupt.ended()), (Some(2), Some(2)));
         assert!(!control.goes_on()?);
         Ok(())

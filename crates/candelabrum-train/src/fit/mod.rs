@@ -4,6 +4,10 @@
 //! |---|---|
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
+//! | what a run knows beside its task and data: hooks, notes, counts | `trainer_state.rs` |
+//! | the checkpoints that a run makes, and continuing from one | `saving.rs`, `resuming.rs` |
+//! | what an epoch has cost and measured | `epoch.rs` |
+//! | a task without its batches | `task_view.rs` |
 //! | what all ranks decide together after a step and in an evaluation | `control.rs` |
 //! | what a run keeps in its checkpoints beside models | `kept.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
@@ -11,10 +15,15 @@
 
 mod config;
 mod control;
+mod epoch;
 mod kept;
 mod lines;
+mod resuming;
+mod saving;
 mod session;
 mod settings;
+mod task_view;
+mod trainer_state;
 
 use std::fmt;
 use std::io::Write;
@@ -24,10 +33,11 @@ use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
 use self::session::Session;
+use self::trainer_state::TrainerState;
 use crate::hooks::Hook;
 use crate::task::{Supervised, Task};
 use crate::unread::Given;
-use crate::{EpochReport, Error, Result, Trainer, TrainerOpt};
+use crate::{EpochReport, Error, Result, Trainer};
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
 #[derive(Default)]
@@ -102,46 +112,45 @@ impl<'a> Fit<'a> {
         let Self { config, loading, hooks, out, given } = self;
         check_steps(&config, task)?;
         if let Some(given) = given {
-            given.check(task.parts().first().map(|(_, part)| &**part))?;
+            given.check(task.optimizer().params())?;
         }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
-        Session::new(task, test, &config, loading, hooks, out).run(train)
+        let group = task.optimizer().group().clone();
+        let state = TrainerState::new(&config, group, hooks, out);
+        Session { task, train, test, loading, state }.run()
     }
 }
 
 /// Refuses settings of steps that the task would not obey.
 fn check_steps<B, T: Task<B> + ?Sized>(config: &FitConfig, task: &T) -> Result<()> {
-    let refuse = |option, value: String| {
+    let refuse = |option, value: &dyn fmt::Display| {
         let range = "left out with a task of its own: such a task decides on its steps (`Task::obeys_step_settings`)";
-        Err(Error::Option { option, value, range: range.to_owned() })
+        Err(Error::option(option, value, range))
     };
     if config.graph {
-        return refuse("FitConfig::graph (--graph)", "set".to_owned());
+        return refuse("FitConfig::graph (--graph)", &"set");
     }
     if task.obeys_step_settings() {
         return Ok(());
     }
     if config.accumulate > 1 {
-        return refuse("FitConfig::accumulate (--accumulate)", config.accumulate.to_string());
+        return refuse("FitConfig::accumulate (--accumulate)", &config.accumulate);
     }
     if config.uneven {
-        return refuse("FitConfig::uneven (--uneven)", "set".to_owned());
+        return refuse("FitConfig::uneven (--uneven)", &"set");
     }
     let (own, _) = task.strategy();
     if config.dist_option != own && config.dist_option != DistOption::Fp32 {
-        return refuse("FitConfig::dist_option (--dist-option)", config.dist_option.to_string());
+        return refuse("FitConfig::dist_option (--dist-option)", &config.dist_option);
     }
     Ok(())
 }
 
 /// Batches of the device and the type of the first model's parameters.
 fn like_parameters<B, T: Task<B> + ?Sized>(task: &mut T) -> LoaderOptions {
-    let mut options = LoaderOptions::default();
-    if let Some((_, part)) = task.parts().first() {
-        options.device = part.params().device().clone();
-        options.dtype = part.params().dtype();
-    }
-    options
+    let params = task.optimizer().params();
+    let (device, dtype) = (params.device().clone(), params.dtype());
+    LoaderOptions { device, dtype, ..LoaderOptions::default() }
 }
 
 impl fmt::Debug for Fit<'_> {
@@ -154,7 +163,7 @@ impl fmt::Debug for Fit<'_> {
     }
 }
 
-impl<M: Model, O: TrainerOpt> Trainer<M, O> {
+impl<M: Model> Trainer<M> {
     /// Trains on all of `train` and evaluates on all of `test` after every epoch.
     ///
     /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`

@@ -5,9 +5,9 @@ use candelabrum_dist::{Group, check_consistency};
 use candelabrum_nn::DistOption;
 
 use super::config::FitConfig;
+use super::task_view::TaskView;
 use crate::Result;
 use crate::checkpoint::{Position, RunSettings};
-use crate::task::Task;
 
 /// The settings without which a continued run would not be the same one.
 pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSettings> {
@@ -21,21 +21,18 @@ pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSett
 }
 
 /// Adds the settings that a continued run may change. The user learns of it.
-pub(super) fn add_that_may_change<B, T: Task<B> + ?Sized>(
-    settings: &mut RunSettings,
-    task: &mut T,
-) {
-    let (option, spars) = task.strategy();
+pub(super) fn add_that_may_change(settings: &mut RunSettings, task: &TaskView<'_>) {
+    let (option, spars) = task.strategy;
     settings.strategy = Some(match option {
         DistOption::SparseTopK | DistOption::SparseThreshold | DistOption::Custom(_) => {
             format!("{option} spars={spars}")
         }
         dense => dense.to_string(),
     });
-    let parts = task.parts().into_iter();
-    let parts =
-        parts.filter_map(|(name, part)| Some((name.to_owned(), part.describe_optimizer()?)));
-    settings.optimizers = parts.collect();
+    let described = task.optimizers.iter().filter_map(|(name, optimizer)| {
+        Some(((*name).to_owned(), optimizer.describe_optimizer()?))
+    });
+    settings.optimizers = described.collect();
 }
 
 /// Refuses ranks whose runs would differ.

@@ -24,7 +24,7 @@ pub struct BestModel {
 }
 
 #[derive(Serialize, Deserialize)]
-struct State {
+struct BestModelState {
     best: Option<Number>,
 }
 
@@ -78,13 +78,13 @@ impl Hook for BestModel {
 
     /// As it is when the checkpoint that has this state is on the disk.
     fn state(&self) -> serde_json::Value {
-        serde_json::json!(State {
+        serde_json::json!(BestModelState {
             best: self.pending.map(|(_, value)| value).or(self.monitor.best()).map(Number)
         })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        let State { best } = read_state(self.name(), state)?;
+        let BestModelState { best } = read_state(self.name(), state)?;
         self.monitor.set_best(best.map(f64::from));
         Ok(())
     }

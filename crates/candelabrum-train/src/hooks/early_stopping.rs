@@ -17,7 +17,7 @@ pub struct EarlyStopping {
 }
 
 #[derive(Serialize, Deserialize)]
-struct State {
+struct EarlyStoppingState {
     best: Option<Number>,
     waited: usize,
 }
@@ -54,11 +54,14 @@ impl Hook for EarlyStopping {
     }
 
     fn state(&self) -> serde_json::Value {
-        serde_json::json!(State { best: self.monitor.best().map(Number), waited: self.waited })
+        serde_json::json!(EarlyStoppingState {
+            best: self.monitor.best().map(Number),
+            waited: self.waited
+        })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        let State { best, waited } = read_state(self.name(), state)?;
+        let EarlyStoppingState { best, waited } = read_state(self.name(), state)?;
         self.monitor.set_best(best.map(f64::from));
         self.waited = waited;
         Ok(())

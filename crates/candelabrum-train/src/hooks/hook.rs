@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Outcome, Position, Saved};
-use crate::{EpochReport, Error, Metrics, RanksOpt, Result};
+use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
 /// default.
@@ -33,17 +33,17 @@ pub trait Hook {
     }
 
     /// After each step. [`Run::loss`] and [`Run::metrics`] are this rank's. What it asks for counts only if
-    /// [`acts_after_steps`](Self::acts_after_steps) says so.
+    /// [`acts_on_step_end`](Self::acts_on_step_end) says so.
     ///
     /// # Errors
     /// Any error ends the training.
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         let _ = run;
         Ok(Action::NOTHING)
     }
 
-    /// Whether what [`after_step`](Self::after_step) asks for counts. Then the ranks exchange it after each step.
-    fn acts_after_steps(&self) -> bool {
+    /// Whether what [`on_step_end`](Self::on_step_end) asks for counts. Then the ranks exchange it after each step.
+    fn acts_on_step_end(&self) -> bool {
         false
     }
 
@@ -60,7 +60,7 @@ pub trait Hook {
     ///
     /// # Errors
     /// Any error ends the training.
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         let _ = (run, report);
         Ok(Action::NOTHING)
     }
@@ -95,7 +95,7 @@ pub trait Hook {
         Ok(())
     }
 
-    /// A notice to the user, of a strategy for instance.
+    /// A note to the user, of a strategy for instance.
     fn on_note(&mut self, note: &str) {
         let _ = note;
     }
@@ -153,20 +153,20 @@ impl<H: Hook + ?Sized> Hook for &mut H {
         (**self).on_start(run)
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
-        (**self).after_step(run)
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        (**self).on_step_end(run)
     }
 
-    fn acts_after_steps(&self) -> bool {
-        (**self).acts_after_steps()
+    fn acts_on_step_end(&self) -> bool {
+        (**self).acts_on_step_end()
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         (**self).on_evaluate(run, metrics)
     }
 
-    fn after_epoch(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
-        (**self).after_epoch(run, report)
+    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
+        (**self).on_epoch_end(run, report)
     }
 
     fn on_bad_step(&mut self, run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {
@@ -232,19 +232,24 @@ pub struct Run<'r, 'p> {
     pub step_learning_rate: Option<f64>,
     /// This rank's counts in the epoch so far.
     pub metrics: &'r Metrics,
-    /// The models with their optimizers.
-    pub parts: &'r mut [(&'p str, &'p mut dyn RanksOpt)],
+    /// The optimizers of the models, by the names of the models.
+    pub optimizers: &'r mut [(&'p str, &'p mut dyn DistributedOptimizer)],
 }
 
 impl Run<'_, '_> {
     /// Whether this rank is the one that prints and writes.
     pub fn is_root(&self) -> bool {
-        self.parts.first().is_some_and(|(_, part)| part.group().is_world_root())
+        self.optimizer().is_some_and(|optimizer| optimizer.group().is_world_root())
     }
 
     /// The learning rate of the first model's next step, if this rank knows it.
     pub fn learning_rate(&self) -> Option<f64> {
-        self.parts.first().and_then(|(_, part)| part.learning_rate())
+        self.optimizer()?.learning_rate()
+    }
+
+    /// The optimizer of the first model.
+    pub fn optimizer(&self) -> Option<&dyn DistributedOptimizer> {
+        self.optimizers.first().map(|(_, optimizer)| &**optimizer)
     }
 }
 

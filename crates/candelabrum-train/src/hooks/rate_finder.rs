@@ -81,7 +81,7 @@ impl LearningRateFinder {
 }
 
 fn set_rate(run: &mut Run<'_, '_>, rate: Option<f64>) -> Result<()> {
-    run.parts.iter_mut().try_for_each(|(_, part)| part.set_rate(rate))
+    run.optimizers.iter_mut().try_for_each(|(_, optimizer)| optimizer.set_rate(rate))
 }
 
 impl Hook for LearningRateFinder {
@@ -93,12 +93,12 @@ impl Hook for LearningRateFinder {
         set_rate(run, Some(self.first))
     }
 
-    fn after_step(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
         // What the ranks' losses weigh may differ.
         let weight = run.loss_weight;
         let mut sums = [if weight == 0.0 { 0.0 } else { f64::from(run.loss) * weight }, weight];
-        if let Some((_, part)) = run.parts.first() {
-            part.group().all_reduce(&mut sums, ReduceOp::Sum)?;
+        if let Some(optimizer) = run.optimizer() {
+            optimizer.group().all_reduce(&mut sums, ReduceOp::Sum)?;
         }
         if sums[1] == 0.0 {
             // Nothing counts in this batch, so the next one tries the rate again.
@@ -129,7 +129,7 @@ impl Hook for LearningRateFinder {
         set_rate(run, None)
     }
 
-    fn acts_after_steps(&self) -> bool {
+    fn acts_on_step_end(&self) -> bool {
         true
     }
 }

@@ -24,7 +24,7 @@ pub struct ReduceOnPlateau {
 }
 
 #[derive(Serialize, Deserialize)]
-struct State {
+struct ReduceOnPlateauState {
     best: Option<Number>,
     waited: usize,
     cooling: usize,
@@ -79,13 +79,12 @@ impl Hook for ReduceOnPlateau {
     }
 
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        if run.parts.iter().all(|(_, part)| part.learning_rate().is_some()) {
+        if run.optimizers.iter().all(|(_, optimizer)| optimizer.learning_rate().is_some()) {
             return Ok(());
         }
-        let (option, value) = ("the optimizer", "on the servers of a key-value store".to_owned());
         let range =
             format!("on the ranks for the hook {}: give the servers a schedule", self.name());
-        Err(Error::Option { option, value, range })
+        Err(Error::option("the optimizer", &"on the servers of a key-value store", range))
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
@@ -96,9 +95,9 @@ impl Hook for ReduceOnPlateau {
             self.waited = 0;
         }
         if self.waited > self.patience {
-            for (_, part) in &mut *run.parts {
-                let factor = (part.rate_factor() * self.factor).max(self.min_factor);
-                part.set_rate_factor(factor)?;
+            for (_, optimizer) in &mut *run.optimizers {
+                let factor = (optimizer.rate_factor() * self.factor).max(self.min_factor);
+                optimizer.set_rate_factor(factor)?;
             }
             (self.waited, self.cooling) = (0, self.cooldown);
         }
@@ -107,11 +106,15 @@ impl Hook for ReduceOnPlateau {
 
     fn state(&self) -> serde_json::Value {
         let &Self { waited, cooling, .. } = self;
-        serde_json::json!(State { best: self.monitor.best().map(Number), waited, cooling })
+        serde_json::json!(ReduceOnPlateauState {
+            best: self.monitor.best().map(Number),
+            waited,
+            cooling
+        })
     }
 
     fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        let State { best, waited, cooling } = read_state(self.name(), state)?;
+        let ReduceOnPlateauState { best, waited, cooling } = read_state(self.name(), state)?;
         self.monitor.set_best(best.map(f64::from));
         (self.waited, self.cooling) = (waited, cooling);
         Ok(())

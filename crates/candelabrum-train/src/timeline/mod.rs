@@ -30,11 +30,11 @@ use crate::{Error, Result};
 /// ranks must start and finish the recording together. If this rank fails and the recording is
 /// dropped unfinished, it writes this rank's part to `FILE.rankN`, on this rank's host.
 #[derive(Debug)]
-pub struct Timeline(Arc<Part>);
+pub struct Timeline(Arc<TimelinePart>);
 
 /// The recording of this rank, and its destination.
 #[derive(Debug)]
-struct Part {
+struct TimelinePart {
     path: PathBuf,
     rank: usize,
     recorder: Arc<Recorder>,
@@ -65,7 +65,7 @@ impl Timeline {
             return Err(Error::Timeline { path: path.to_owned(), source });
         }
         let (path, rank) = (path.to_owned(), world.rank());
-        Ok(Self(Arc::new(Part { path, rank, recorder, written: Mutex::new(false) })))
+        Ok(Self(Arc::new(TimelinePart { path, rank, recorder, written: Mutex::new(false) })))
     }
 
     /// Stops recording. Rank 0 writes the file from the parts of all ranks.
@@ -101,7 +101,7 @@ impl Timeline {
     }
 }
 
-impl Part {
+impl TimelinePart {
     fn written(&self) -> MutexGuard<'_, bool> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use candelabrum_testkit::Dice;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -11,22 +12,6 @@ use super::{ask, init, push, shard};
 use crate::config::StoreKind;
 use crate::shard::Shard;
 use crate::wire::{Header, Message, Op, numbers};
-
-/// Random numbers of a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = candelabrum_testkit::split_mix(self.0);
-        (self.0 >> 33) as usize % end
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for end in (1..items.len()).rev() {
-            items.swap(end, self.below(end + 1));
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Setting {
@@ -56,7 +41,7 @@ struct Model {
 
 /// A pull that is not answered: its worker, its ticket, its key, and the own pushes before it.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingPull {
     worker: usize,
     ticket: u64,
     key: u32,
@@ -71,7 +56,7 @@ struct Run {
     /// By key.
     models: Vec<Model>,
     here: Vec<bool>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPull>,
     staleness: BTreeMap<usize, u64>,
     max_lead: u64,
 }
@@ -138,7 +123,7 @@ impl Run {
         }
         if op == Op::Pull || (op == Op::PushPull && !is_refused) {
             let after = model.arrived[worker].len();
-            self.waiting.push(Waiting { worker, ticket, key, after });
+            self.waiting.push(WaitingPull { worker, ticket, key, after });
         }
         let answers = self.shard.handle(worker, message);
         self.check_updates(key, version)?;
@@ -148,7 +133,7 @@ impl Run {
                 (waiting.worker, waiting.ticket) == (to, answer.header().ticket)
             });
             if let Some(place) = place {
-                let Waiting { key, after, .. } = self.waiting.swap_remove(place);
+                let WaitingPull { key, after, .. } = self.waiting.swap_remove(place);
                 let model = &self.models[key as usize];
                 let is_done = model.applied[to] >= after;
                 prop_assert_eq!(answer.op(), if is_done { Op::Answer } else { Op::Refusal });
@@ -169,8 +154,12 @@ impl Run {
             prop_assert_eq!((to, answer.header().ticket, answer.op()), (worker, ticket, expected));
             prop_assert!(op == Op::Goodbye || is_refused);
         }
-        // Everything that waits has to wait.
-        for Waiting { worker, key, after, .. } in &self.waiting {
+        self.check_waits()
+    }
+
+    /// Everything that waits has to wait.
+    fn check_waits(&self) -> Result<(), TestCaseError> {
+        for WaitingPull { worker, key, after, .. } in &self.waiting {
             let model = &self.models[*key as usize];
             prop_assert!(model.applied[*worker] < *after);
             let is_sync = self.setting.kind == StoreKind::DistSync;
@@ -259,9 +248,8 @@ fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<Messag
         ticket
     };
     for round in 0..setting.rounds {
-        let mut keys: Vec<u32> = (0..setting.keys as u32).collect();
-        dice.shuffle(&mut keys);
-        for key in keys {
+        for key in dice.order(setting.keys) {
+            let key = key as u32;
             let values = [number(worker, round); 2];
             let version = dice.below(1 + round * setting.workers) as u64;
             let kind = dice.below(4);

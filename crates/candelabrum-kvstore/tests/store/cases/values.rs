@@ -7,7 +7,7 @@ use candelabrum_kvstore::{Key, Result, StoreConfig, StoreKind};
 use candle_core::{DType, Device, Tensor};
 
 use super::suite::Suite;
-use crate::harness::{Part, stage};
+use crate::harness::{StageResult, stage};
 use crate::numbers::{assert_same_bits, flat, numbers, sum, tensor};
 
 /// Lengths around the suite's bound and the numbers of servers, up to several pages.
@@ -219,7 +219,7 @@ pub(super) fn counts(world: &World, kind: StoreKind) -> Result<()> {
         assert!(store.traffic().bytes_sent > 0);
         Ok(())
     })?;
-    if let Part::OfServer(stats) = part {
+    if let StageResult::OfServer(stats) = part {
         assert_eq!(stats.rank, world.everyone().rank());
         assert!(stats.requests.iter().all(|count| *count > 0), "{stats:?}");
     }

@@ -1,8 +1,7 @@
-//! A model with its optimizer, as a part of a checkpoint.
+//! What a checkpoint saves and restores.
 
 use std::path::Path;
 
-use candelabrum_dist::Group;
 use candelabrum_nn::Params;
 
 use super::manifest::PartState;
@@ -10,14 +9,11 @@ use super::restored::Restored;
 use super::snapshot::Snapshot;
 use crate::Result;
 
-/// A model with its optimizer, as a part of a checkpoint. [`DistOpt`](candelabrum_dist::DistOpt),
-/// [`StoreOpt`](candelabrum_kvstore::StoreOpt) and [`AnyOpt`](crate::AnyOpt) are parts.
-pub trait Part {
+/// A model with its optimizer, as a checkpoint saves and restores it: a part of the checkpoint. Every
+/// [`DistributedOptimizer`](crate::DistributedOptimizer) is one.
+pub trait Stateful {
     /// The parameters that the optimizer updates.
     fn params(&self) -> &Params;
-
-    /// The ranks that train together.
-    fn group(&self) -> &Group;
 
     /// Makes one model of the ranks' models, before an evaluation, before a checkpoint and at the end.
     ///

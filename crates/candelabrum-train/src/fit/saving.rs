@@ -1,0 +1,83 @@
+//! The checkpoints that a run makes.
+
+use super::kept::{self, Kept};
+use super::task_view::TaskView;
+use super::trainer_state::TrainerState;
+use crate::Result;
+use crate::checkpoint::{Best, RunState};
+
+impl TrainerState<'_, '_> {
+    /// Whether a checkpoint is due after so many steps.
+    pub(super) fn is_due(&self, step: u64) -> bool {
+        self.checkpoints.as_ref().is_some_and(|all| all.is_due(step))
+    }
+
+    /// Makes a checkpoint. `best` has the hooks for which it is the best one, with the values.
+    pub(super) fn save(&mut self, task: &mut TaskView<'_>, best: &[(usize, f64)]) -> Result<()> {
+        if self.checkpoints.is_none() {
+            return Ok(());
+        }
+        // The states of hooks depend on whether the checkpoint before this one is on the disk.
+        self.settle(task)?;
+        let state = self.run_state(task, best);
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        let saved = checkpoints.save(&mut task.stateful(), &state)?;
+        self.each_hook(task, |_, hook, run| hook.on_checkpoint(run, &saved))
+    }
+
+    /// What a checkpoint has beside the models.
+    fn run_state(&self, task: &TaskView<'_>, best: &[(usize, f64)]) -> RunState {
+        let position = task.position;
+        let files = kept::best_files(&self.hooks);
+        let best = best.iter().filter_map(|&(hook, value)| {
+            let (file, measure) = files.get(hook).cloned().flatten()?;
+            Some((file, Best { step: position.step, value, measure }))
+        });
+        let states = self.hooks.iter().map(|hook| hook.state());
+        let kept = Kept {
+            hooks: kept::keys(&self.hooks).into_iter().zip(states).collect(),
+            evaluated: self.evaluated.clone(),
+            ended: self.ended.clone(),
+        };
+        RunState {
+            position,
+            settings: self.settings.clone(),
+            shared: kept.to_shared(),
+            metrics: self.metrics.clone(),
+            best: best.collect(),
+        }
+    }
+
+    /// Waits for the checkpoint that is being written, and tells the hooks whether it is on the disk.
+    pub(super) fn settle(&mut self, task: &mut TaskView<'_>) -> Result<()> {
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        let Some(outcome) = checkpoints.wait()? else { return Ok(()) };
+        if let Some(why) = &outcome.failed {
+            self.note(&format!("{why}; the training goes on"));
+        }
+        self.each_hook(task, |_, hook, run| hook.on_written(run, &outcome))
+    }
+
+    /// Makes the last checkpoint, waits for it, and tells the hooks. `is_said`: the user knows why the run has ended.
+    pub(super) fn finish(
+        &mut self,
+        task: &mut TaskView<'_>,
+        stopped: Option<&str>,
+        is_said: bool,
+    ) -> Result<()> {
+        self.settle(task)?;
+        let step = task.position.step;
+        if self.checkpoints.as_ref().is_some_and(|all| all.last() != Some(step)) {
+            self.save(task, &[])?;
+        }
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.finish()?;
+        }
+        if let Some(why) = stopped.filter(|_| !is_said) {
+            let saved = self.checkpoints.as_ref().map(|all| all.path_of(step));
+            let saved = saved.map(|path| format!("; saved {}", path.display())).unwrap_or_default();
+            self.note(&format!("the training ends after {step} steps: {why}{saved}"));
+        }
+        self.each_hook(task, |_, hook, run| hook.on_end(run, stopped))
+    }
+}

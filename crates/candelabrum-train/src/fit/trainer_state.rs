@@ -1,0 +1,191 @@
+//! What a run knows beside its task and its data: its hooks, its notes, its counts, and its checkpoints.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use candelabrum_dist::Group;
+
+use super::config::FitConfig;
+use super::control::{Asked, Decision, Stop};
+use super::kept::{self, Ended, Evaluated};
+use super::lines::Lines;
+use super::task_view::TaskView;
+use crate::checkpoint::{Checkpoints, RunSettings};
+use crate::hooks::{Action, Hook, Run};
+use crate::progress::Progress;
+use crate::{Error, Metrics, Result};
+
+/// The maximum number of notes that an epoch prints.
+const MOST_NOTES: usize = 3;
+
+/// A run, between its start and its end.
+pub(super) struct TrainerState<'s, 'a> {
+    pub(super) config: &'s FitConfig,
+    /// The ranks that train together.
+    pub(super) group: Group,
+    pub(super) hooks: Vec<Box<dyn Hook + 'a>>,
+    pub(super) lines: Lines<'a>,
+    pub(super) settings: RunSettings,
+    pub(super) checkpoints: Option<Checkpoints>,
+    /// The checkpoint from which the run continued.
+    pub(super) resumed: Option<PathBuf>,
+    /// This rank's counts of the present epoch.
+    pub(super) metrics: Metrics,
+    /// This rank's part of the last step.
+    pub(super) last: LastStep,
+    /// The last evaluation.
+    pub(super) evaluated: Option<Evaluated>,
+    /// Why a hook has ended the run for good.
+    pub(super) ended: Option<Ended>,
+    pub(super) steps_per_epoch: usize,
+    pub(super) global_batch: usize,
+    /// The epoch before which the run ends.
+    pub(super) end: usize,
+    /// The notes of the present epoch.
+    pub(super) notes: Vec<String>,
+}
+
+/// This rank's part of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastStep {
+    pub(super) loss: f32,
+    /// What the loss counted.
+    pub(super) weight: f64,
+    pub(super) learning_rate: Option<f64>,
+}
+
+impl<'s, 'a> TrainerState<'s, 'a> {
+    pub(super) fn new(
+        config: &'s FitConfig,
+        group: Group,
+        hooks: Vec<Box<dyn Hook + 'a>>,
+        out: Option<&'a mut dyn Write>,
+    ) -> Self {
+        Self {
+            config,
+            lines: Lines::new(out.filter(|_| group.is_world_root())),
+            group,
+            hooks,
+            settings: RunSettings::default(),
+            checkpoints: None,
+            resumed: None,
+            metrics: Metrics::default(),
+            last: LastStep::default(),
+            evaluated: None,
+            ended: None,
+            steps_per_epoch: 0,
+            global_batch: 0,
+            end: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Calls `f` with the number of each hook and the hook.
+    pub(super) fn each_hook(
+        &mut self,
+        task: &mut TaskView<'_>,
+        mut f: impl FnMut(usize, &mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        for (number, hook) in self.hooks.iter_mut().enumerate() {
+            let mut run = Run {
+                position: task.position,
+                steps_per_epoch: self.steps_per_epoch,
+                epochs: self.end,
+                global_batch_size: self.global_batch,
+                makes_checkpoints: self.config.checkpoints.is_some(),
+                resumed: self.resumed.as_deref(),
+                loss: self.last.loss,
+                loss_weight: self.last.weight,
+                step_learning_rate: self.last.learning_rate,
+                metrics: &self.metrics,
+                optimizers: &mut task.optimizers,
+            };
+            f(number, &mut **hook, &mut run)?;
+        }
+        Ok(())
+    }
+
+    /// Adds to `asked` what `f` says that each hook asks for.
+    pub(super) fn ask(
+        &mut self,
+        task: &mut TaskView<'_>,
+        asked: &mut Asked,
+        mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<Action>,
+    ) -> Result<()> {
+        self.each_hook(task, |number, hook, run| {
+            asked.add(number, f(hook, run)?);
+            Ok(())
+        })
+    }
+
+    /// What the hooks ask for after a step.
+    pub(super) fn on_step_end(&mut self, task: &mut TaskView<'_>) -> Result<Asked> {
+        let mut asked = Asked::default();
+        self.ask(task, &mut asked, |hook, run| {
+            let action = hook.on_step_end(run)?;
+            Ok(if hook.acts_on_step_end() { action } else { Action::NOTHING })
+        })?;
+        Ok(asked)
+    }
+
+    /// Tells the hooks of a step that has failed on all ranks. Returns why the training ends, if a hook ends it, and
+    /// the error otherwise.
+    pub(super) fn after_bad_step(
+        &mut self,
+        task: &mut TaskView<'_>,
+        error: Error,
+    ) -> Result<String> {
+        let keys = kept::keys(&self.hooks);
+        let mut end = None;
+        self.each_hook(task, |number, hook, run| {
+            if let Some(reason) = hook.on_bad_step(run, &error)? {
+                end.get_or_insert(Ended { reason, hook: Some(keys[number].clone()) });
+            }
+            Ok(())
+        })?;
+        self.ended = end;
+        self.reason_of_end().ok_or(error)
+    }
+
+    /// Why a hook has ended the run for good.
+    pub(super) fn reason_of_end(&self) -> Option<String> {
+        self.ended.as_ref().map(|ended| ended.reason.clone())
+    }
+
+    /// Makes the checkpoint of a decision. Returns why the training ends, if it does.
+    pub(super) fn obey(
+        &mut self,
+        task: &mut TaskView<'_>,
+        decision: Decision,
+    ) -> Result<Option<String>> {
+        let Decision { stop, save, best } = decision;
+        if let Some(Stop::End { reason, hook }) = &stop {
+            let hook = hook.and_then(|hook| kept::keys(&self.hooks).into_iter().nth(hook));
+            self.ended = Some(Ended { reason: reason.clone(), hook });
+        }
+        if save {
+            self.save(task, &best)?;
+        }
+        Ok(stop.map(Stop::into_reason))
+    }
+
+    /// Prints a note on rank 0, and keeps it for the report.
+    pub(super) fn note(&mut self, note: &str) {
+        self.print_note(note, None);
+    }
+
+    /// [`Self::note`] of a step. Steps often repeat a note, so only the first few of an epoch are printed and kept.
+    pub(super) fn note_of_step(&mut self, note: &str, progress: &Progress) {
+        if self.notes.len() != MOST_NOTES {
+            self.print_note(note, Some(progress));
+        }
+    }
+
+    fn print_note(&mut self, note: &str, progress: Option<&Progress>) {
+        if self.group.is_world_root() {
+            Progress::note(progress, note);
+        }
+        self.hooks.iter_mut().for_each(|hook| hook.on_note(note));
+        self.notes.push(note.to_owned());
+    }
+}
