@@ -209,7 +209,7 @@ fn ended(backend: Backend, case: &str, deadline: u64) -> Ended {
 }
 
 fn assert_fails(ended: &Ended, rank: usize, parts: &[&str]) {
-    let output = &ended.outputs[rank];
+    let output = &ended.ranks[rank].text;
     assert!(ended.failed(rank), "rank {rank} must fail: {}", ended.output());
     for part in parts {
         assert!(output.contains(part), "no `{part}` from rank {rank}: {}", ended.output());
