@@ -91,7 +91,7 @@ fn check<M: Model>(rate: f64, tolerances: [f32; 2], new: impl Fn(&Scope) -> M, x
 fn every_model_trains_and_evaluates() {
     let images = |shape: [usize; 4]| uniform(&shape[..], 5, -1.0, 1.0, DType::F32).unwrap();
     check(0.05, [1e-2, 0.1], |scope| Mlp::new(scope, CLASSES), &images([8, 1, 6, 6]));
-    // This network amplifies rounding errors (see tests/composites.rs).
+    // This network amplifies rounding errors (see tests/it/composites.rs).
     check(4e-6, [0.1, 0.2], |scope| ResNet18::new(scope, CLASSES), &images([4, 3, 40, 40]));
     let config = GruClassifierConfig { vocabulary: 20, embedding: 8, hidden: 16, classes: CLASSES };
     let tokens = integers((6, 9), 2, 20).unwrap();

@@ -1,21 +1,21 @@
 //! A run is killed again and again, at random moments and in every phase. What it ends with is what a run ends
 //! with that nobody killed.
 //!
-//! `CANDELABRUM_KILLS=1000 cargo test --release --test checkpoints killed -- --nocapture` kills a thousand
-//! times.
+//! `CANDELABRUM_TESTS=all` kills more often, and `CANDELABRUM_KILLS=1000 cargo test --release --test jobs killed --
+//! --nocapture` a thousand times.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use candelabrum_testkit::{Running, split_mix};
+use candelabrum_testkit::{Running, runs_all, split_mix};
 use rustix::process::{Signal, kill_process};
 
 use super::job::{Outcome, Place, kill_rank};
 use super::phases::{self, NAMES, SYNC};
 
-/// The kills of a usual test, over all numbers of ranks.
-const KILLS: usize = 45;
+/// The kills of a usual test over all numbers of ranks, and those of a long one.
+const KILLS: [usize; 2] = [12, 200];
 
 const OPTIONS: [&str; 12] = [
     "--epochs",
@@ -38,7 +38,7 @@ type Counts = BTreeMap<(usize, String), usize>;
 #[test]
 fn a_killed_run_ends_as_if_nobody_had_killed_it() {
     let wanted = std::env::var("CANDELABRUM_KILLS").ok().and_then(|text| text.parse().ok());
-    let wanted: usize = wanted.unwrap_or(KILLS);
+    let wanted: usize = wanted.unwrap_or(KILLS[usize::from(runs_all())]);
     let mut counts = Counts::new();
     let mut random = Random(1);
     let (mut starts, mut runs) = (0, 0);

@@ -1,7 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP: the run saves its state once and ends, and continues with the same bits.
 //!
-//! `CANDELABRUM_SIGNALS=20 cargo test --test checkpoints every_signal -- --nocapture` tries each way of starting with
-//! each way of a signal, number of ranks and moment so many times, with steps of 1, 15 and 100 ms, and prints a table.
+//! `CANDELABRUM_SIGNALS=20 cargo test --test jobs every_signal -- --nocapture` tries each way of starting with each
+//! way of a signal, number of ranks and moment so many times, with steps of 1, 15 and 100 ms, and prints a table.
+//! `CANDELABRUM_TESTS=all` does so once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::launch::AGAIN;
-use candelabrum_testkit::split_mix;
+use candelabrum_testkit::{runs_all, split_mix};
 use rustix::process::Signal;
 
 use super::job::{LIMIT, Place};
@@ -384,8 +385,8 @@ fn errors(text: &str) -> Vec<String> {
 #[test]
 fn every_signal_in_every_way_of_starting_saves_the_state_once() {
     let wanted: Option<u64> = std::env::var(TRIES).ok().and_then(|text| text.parse().ok());
-    let Some(tries) = wanted else {
-        println!("left out: {TRIES} has no number of tries");
+    let Some(tries) = wanted.or(runs_all().then_some(1)) else {
+        println!("left out: {TRIES} has no number of tries, and CANDELABRUM_TESTS is not all");
         return;
     };
     let counts = Mutex::new(BTreeMap::<(Way, usize, String, Moment), u64>::new());
