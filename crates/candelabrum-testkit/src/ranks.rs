@@ -52,9 +52,8 @@ pub enum Backend {
 pub struct RanksOf {
     test: String,
     backend: Backend,
-    variables: Vec<(String, String)>,
-    /// Rank, name, value.
-    own_variables: Vec<(usize, String, String)>,
+    /// The rank that has it, or all; name, value.
+    variables: Vec<(Option<usize>, String, String)>,
     limit: Duration,
 }
 
@@ -67,13 +66,7 @@ impl RanksOf {
 
     /// Ranks that run the test `name` of this program.
     pub fn test(name: &str) -> Self {
-        Self {
-            test: name.to_owned(),
-            backend: Backend::Local,
-            variables: Vec::new(),
-            own_variables: Vec::new(),
-            limit: LIMIT,
-        }
+        Self { test: name.to_owned(), backend: Backend::Local, variables: Vec::new(), limit: LIMIT }
     }
 
     /// Starts them in another way.
@@ -86,7 +79,7 @@ impl RanksOf {
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
-        self.variables.push((name.to_owned(), value.to_string()));
+        self.variables.push((None, name.to_owned(), value.to_string()));
         self
     }
 
@@ -94,7 +87,7 @@ impl RanksOf {
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "callers write `path.display()` or a number")]
     pub fn env_of(mut self, rank: usize, name: &str, value: impl ToString) -> Self {
-        self.own_variables.push((rank, name.to_owned(), value.to_string()));
+        self.variables.push((Some(rank), name.to_owned(), value.to_string()));
         self
     }
 
@@ -197,12 +190,11 @@ impl RanksOf {
 
     /// The variables of the test, which count more than those of a launcher.
     fn with_variables(&self, program: Program, rank: usize) -> Program {
-        let all = self.variables.iter().map(|(name, value)| (name, value));
-        program.envs(all).envs(self.own(rank))
+        program.envs(self.variables_of(None)).envs(self.variables_of(Some(rank)))
     }
 
-    fn own(&self, rank: usize) -> impl Iterator<Item = (&String, &String)> {
-        let own = self.own_variables.iter().filter(move |(of, ..)| *of == rank);
+    fn variables_of(&self, rank: Option<usize>) -> impl Iterator<Item = (&String, &String)> {
+        let own = self.variables.iter().filter(move |(of, ..)| *of == rank);
         own.map(|(_, name, value)| (name, value))
     }
 
@@ -210,8 +202,8 @@ impl RanksOf {
     /// `mpiexec -n 1 PROGRAM : -n 1 PROGRAM ...`.
     fn mpi(&self, world_size: usize) -> Program {
         let mpiexec = mpiexec().expect("the test has asked for it");
-        let last = self.with_variables(self.program(), usize::MAX);
-        if self.own_variables.is_empty() {
+        let last = self.program().envs(self.variables_of(None));
+        if self.variables.iter().all(|(of, ..)| of.is_none()) {
             return last.behind(mpiexec.args(["-n", &world_size.to_string()]));
         }
         let mut words: Vec<OsString> = Vec::new();
@@ -222,7 +214,7 @@ impl RanksOf {
             }
             words.extend(["-n".into(), "1".into()]);
             words.extend(
-                self.own(rank)
+                self.variables_of(Some(rank))
                     .flat_map(|(name, value)| ["-x".into(), format!("{name}={value}").into()]),
             );
         }

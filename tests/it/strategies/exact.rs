@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use candelabrum::dist::parameters_sha256;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::RanksOf;
 
 use super::problem::{CASES, Case, LR, MOMENTUM, PARAMS, STEPS, WEIGHT_DECAY, len, loss, params};
+use super::ranks;
 use super::reference::{self, Elements};
 
 /// Trains every case and prints the results.
@@ -90,8 +90,7 @@ fn assert_within(case: Case, what: &str, got: &[f32], expected: &Elements) {
 /// Runs all cases on `world_size` ranks and compares them with the reference.
 fn compare(world_size: usize) {
     let dir = tempfile::tempdir().unwrap();
-    let ranks = RanksOf::of(super::rank_main).env(super::problem::CASE, "exact");
-    ranks.env(DIR, dir.path().display()).run_all_good(world_size);
+    ranks("exact").env(DIR, dir.path().display()).run_all_good(world_size);
     let read = |rank: usize, case: usize, what: &str| read(dir.path(), rank, case, what);
     for (number, case) in CASES.into_iter().enumerate() {
         let expected = reference::train(case, world_size);
@@ -146,11 +145,8 @@ fn under_mpiexec_every_strategy_gives_the_local_backends_bits() {
         lines
     };
     for world_size in [2, 3] {
-        let ranks = RanksOf::of(super::rank_main).env(super::problem::CASE, "exact");
-        let Some(output) = ranks.run_under_mpiexec(world_size) else { return };
-        let local = RanksOf::of(super::rank_main)
-            .env(super::problem::CASE, "exact")
-            .run_all_good(world_size);
+        let Some(output) = ranks("exact").run_under_mpiexec(world_size) else { return };
+        let local = ranks("exact").run_all_good(world_size);
         let local: String = local.iter().map(|output| output.text.as_str()).collect();
         assert_eq!(output.code, Some(0), "{}", output.text);
         assert_eq!(digests(&output.text).len(), world_size * CASES.len());

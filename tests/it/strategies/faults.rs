@@ -5,9 +5,9 @@ use candelabrum::dist::strategy::{Message, Strategy, Unit, register};
 use candelabrum::dist::{Collective, Error, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::RanksOf;
 
 use super::problem::{PARAMS, loss, params};
+use super::ranks;
 
 /// Whether this is the rank with the fault.
 fn odd(world: &World) -> bool {
@@ -189,7 +189,7 @@ fn a_bad_number_anywhere(world: &World) {
 /// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
 fn refuse(fault: &str, option: DistOption, parts: &[&str]) {
     let case = format!("{fault} {option}");
-    let outputs = RanksOf::of(super::rank_main).env(super::problem::CASE, &case).run_all_good(3);
+    let outputs = ranks(&case).run_all_good(3);
     for (rank, output) in outputs.iter().enumerate() {
         let says = format!("rank {rank} says: ");
         let line = output.text.lines().find_map(|line| line.strip_prefix(&says));
@@ -213,9 +213,8 @@ fn a_number_that_is_none_is_named_by_every_strategy_before_anything_changes() {
 
 #[test]
 fn a_bad_number_is_found_in_every_place_and_named_with_its_rank() {
-    RanksOf::of(super::rank_main).env(super::problem::CASE, "everywhere").run_all_good(3);
-    let ranks = RanksOf::of(super::rank_main).env(super::problem::CASE, "everywhere");
-    let Some(output) = ranks.run_under_mpiexec(3) else { return };
+    ranks("everywhere").run_all_good(3);
+    let Some(output) = ranks("everywhere").run_under_mpiexec(3) else { return };
     assert_eq!(output.code, Some(0), "{}", output.text);
 }
 
@@ -230,8 +229,7 @@ fn an_overflow_of_fp16_names_the_parameter() {
 
 #[test]
 fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
-    let outputs =
-        RanksOf::of(super::rank_main).env(super::problem::CASE, "skip fp16").run_all_good(3);
+    let outputs = ranks("skip fp16").run_all_good(3);
     for output in &outputs {
         assert!(output.text.contains("skipped 1 of 3 steps"), "{}", output.text);
     }
@@ -239,15 +237,14 @@ fn an_overflow_is_skipped_by_all_ranks_where_that_was_asked_for() {
 
 #[test]
 fn a_sparse_step_that_overflows_leaves_the_residual_as_it_was() {
-    RanksOf::of(super::rank_main).env(super::problem::CASE, "sparse-overflow").run_all_good(2);
+    ranks("sparse-overflow").run_all_good(2);
 }
 
 #[test]
 fn a_rank_that_fails_by_itself_tells_the_others_why() {
     refuse("stranger", DistOption::Fp32, &["a message of unit 0 of"]);
     // Over MPI the failing rank ends the job, but prints the cause first.
-    let ranks = RanksOf::of(super::rank_main).env(super::problem::CASE, "stranger fp32");
-    let Some(output) = ranks.run_under_mpiexec(2) else { return };
+    let Some(output) = ranks("stranger fp32").run_under_mpiexec(2) else { return };
     assert!(output.text.contains("rank 1 says: a message of unit 0"), "{}", output.text);
 }
 

@@ -3,9 +3,9 @@
 use candelabrum::dist::parameters_sha256;
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::RanksOf;
 
 use super::problem::{loss, params};
+use super::ranks;
 
 /// A fresh optimizer without momentum, whose only state is its strategies'.
 fn fresh(params: &Params, world: &World, threshold: usize) -> DistOpt {
@@ -181,6 +181,6 @@ fn sums(world: &World) {
 #[test]
 fn what_a_strategy_keeps_survives_a_load_and_other_buckets() {
     for world_size in [2, 3] {
-        RanksOf::of(super::rank_main).env(super::problem::CASE, "state").run_all_good(world_size);
+        ranks("state").run_all_good(world_size);
     }
 }

@@ -3,7 +3,8 @@
 
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::RanksOf;
+
+use super::ranks;
 
 /// The number of elements of the parameter. A single parameter is one unit; several would be a
 /// small first bucket and a second one.
@@ -61,8 +62,7 @@ fn read(text: &str, what: &str) -> (f64, usize) {
 #[test]
 fn payload_is_what_the_strategy_promises_and_dense_begins_at_the_break_even() {
     for world_size in [2, 4] {
-        let ranks = RanksOf::of(super::rank_main).env(super::problem::CASE, "traffic");
-        let outputs = ranks.run_all_good(world_size);
+        let outputs = ranks("traffic").run_all_good(world_size);
         for output in &outputs {
             let read = |what: &str| read(&output.text, what);
             let dense = 4.0 * LEN as f64;

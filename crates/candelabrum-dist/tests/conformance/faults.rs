@@ -322,11 +322,10 @@ fn kill_now() {
     rustix::process::kill_process(own, Signal::KILL).expect("kill this process");
 }
 
-/// The milliseconds that each rank's last operation took to fail.
-pub(crate) fn noticed_ms(ended: &Ended) -> Vec<u64> {
-    let all = ended.output();
-    let after = all.split("noticed within ").skip(1);
-    after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
+/// Runs a case whose deadline of 1 s passes.
+pub(crate) fn late(backend: Backend, case: &str, size: usize) -> Ended {
+    let late = Group::new(backend, size, case).variable("CANDELABRUM_TIMEOUT", "1");
+    late.limit(Duration::from_secs(40)).run()
 }
 
 pub(crate) fn group(backend: Backend, case: &str) -> Ended {
@@ -418,8 +417,7 @@ pub(crate) fn one_rank_refuses(backend: Backend) {
                 "{output}"
             );
         }
-        let noticed = noticed_ms(ended);
-        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+        ended.assert_noticed(3, 1000);
     };
     let ended = group(backend, "refused");
     check(&ended, "reduce_scatter: 4 elements do not divide by 3 ranks");
@@ -446,8 +444,7 @@ pub(crate) fn one_rank_fails_by_itself(backend: Backend) {
             assert!(output.contains(&heard), "{backend:?}, {case}: {output}");
         }
         assert!(!ended.all_succeeded(), "{output}");
-        let noticed = noticed_ms(&ended);
-        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+        ended.assert_noticed(3, 1000);
         ended.assert_nothing_is_left();
     }
 }
@@ -492,14 +489,12 @@ fn a_rank_that_is_killed_is_noticed_in_a_group_that_it_does_not_belong_to() {
     let ended = local("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
     assert_eq!(ended.ranks[0].signal, Some(9));
     // Rank 0 waits 300 ms, then 100 ms until it is killed.
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+    ended.assert_noticed(1, 1400);
 }
 
 #[test]
 fn a_deadline_that_passes_in_a_group_names_the_worlds_rank() {
-    let late = Group::new(Backend::Local, RANKS, "group late").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Local, "group late", RANKS);
     let output = &ended.ranks[1].text;
     let part = "number 1 of 10 × f32 in the group of ranks 1, 2 for rank(s) 2";
     // The deadline of rank 0's barrier passes at the same time. Rank 1 may get that error first.
@@ -531,8 +526,7 @@ fn a_panic_ends_all_ranks() {
 fn a_killed_rank_is_named_within_a_second() {
     let ended = local("killed", &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
     assert_eq!(ended.ranks[1].signal, Some(9));
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+    ended.assert_noticed(2, 1000);
 }
 
 #[test]
@@ -540,8 +534,7 @@ fn a_rank_that_dies_in_the_middle_of_a_long_slice_is_named_within_a_second() {
     let ended =
         local("killed in a long slice", &[0, 2], &["rank 1 died while rank", "of 10000000 × f32"]);
     assert_eq!(ended.ranks[1].signal, Some(9));
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+    ended.assert_noticed(2, 1000);
 }
 
 #[test]
@@ -565,8 +558,7 @@ fn one_of_many_ranks_is_killed_and_all_others_end_within_a_second() {
 
 #[test]
 fn a_passed_deadline_names_operation_and_rank() {
-    let late = Group::new(Backend::Local, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Local, "deadline", RANKS);
     for rank in [0, 2] {
         let output = &ended.ranks[rank].text;
         assert!(ended.failed(rank), "{output}");
@@ -590,10 +582,7 @@ pub(crate) fn a_late_rank_fails_with_the_others(backend: Backend) {
         "late group",
         "late message",
     ] {
-        let ended = Group::new(backend, RANKS, case)
-            .variable("CANDELABRUM_TIMEOUT", "1")
-            .limit(Duration::from_secs(40))
-            .run();
+        let ended = late(backend, case, RANKS);
         let output = ended.output();
         assert!(!ended.all_succeeded(), "{backend:?}, {case}: {output}");
         let errors = output.lines().filter(|line| line.starts_with("error of rank"));
@@ -610,7 +599,7 @@ pub(crate) fn a_late_rank_fails_with_the_others(backend: Backend) {
         }
         assert!(late.starts_with("rank 0: ") || late.starts_with("rank 2: "), "{late}");
         // Two ranks wait for the deadline. The late one waits for nobody.
-        let at_once = noticed_ms(&ended).into_iter().filter(|&ms| ms < 500).count();
+        let at_once = ended.noticed_ms().into_iter().filter(|&ms| ms < 500).count();
         assert!(at_once >= 1, "{backend:?}, {case}: {output}");
         ended.assert_nothing_is_left();
     }
@@ -644,14 +633,12 @@ fn over_tcp_faults_are_named_as_on_one_host() {
     fails(Backend::Tcp, "early", &[0, 2], &["rank 1 has finished while rank", "number 2"]);
     fails(Backend::Tcp, "panic", &[0, 2], &["rank 1: panicked"]);
     let ended = fails(Backend::Tcp, "killed", &[0, 2], &["rank 1 died while rank"]);
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 2000), "{noticed:?} ms");
+    ended.assert_noticed(2, 2000);
 }
 
 #[test]
 fn over_tcp_a_passed_deadline_names_the_rank() {
-    let late = Group::new(Backend::Tcp, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Tcp, "deadline", RANKS);
     for rank in ALL {
         assert!(ended.failed(*rank), "{}", ended.output());
         assert!(ended.ranks[*rank].text.contains("rank(s) 1; deadlines"), "{}", ended.output());
@@ -689,8 +676,7 @@ fn under_mpiexec_a_passed_deadline_names_operation_and_rank() {
     if !harness::has_mpiexec() {
         return;
     }
-    let late = Group::new(Backend::Mpi, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Mpi, "deadline", RANKS);
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{output}");
     let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";
@@ -704,8 +690,7 @@ fn under_mpiexec_a_stopped_rank_is_named_when_the_deadline_passes() {
     if !harness::has_mpi() {
         return;
     }
-    let stopped = Group::new(Backend::Mpi, RANKS, "stopped").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = stopped.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Mpi, "stopped", RANKS);
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{output}");
     let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";

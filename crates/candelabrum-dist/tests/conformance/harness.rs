@@ -168,6 +168,23 @@ impl Ended {
         after.map(|text| text.chars().take(16).collect()).collect()
     }
 
+    /// The milliseconds that each rank's last operation took to fail.
+    pub(crate) fn noticed_ms(&self) -> Vec<u64> {
+        let all = self.output();
+        let after = all.split("noticed within ").skip(1);
+        after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
+    }
+
+    /// Asserts that so many ranks have noticed a fault, each within this time.
+    #[track_caller]
+    pub(crate) fn assert_noticed(&self, ranks: usize, limit_ms: u64) {
+        let noticed = self.noticed_ms();
+        assert!(
+            noticed.len() == ranks && noticed.iter().all(|&ms| ms < limit_ms),
+            "{noticed:?} ms"
+        );
+    }
+
     /// Whether a rank exited with an error, not by a signal.
     pub(crate) fn failed(&self, rank: usize) -> bool {
         self.ranks[rank].code == Some(FAILED)
