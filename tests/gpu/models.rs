@@ -86,7 +86,7 @@ fn the_multilayer_perceptron() {
     compare(0.01, LIMITS, |scope| Mlp::new(scope, CLASSES), images([8, 1, 6, 6]));
 }
 
-/// The rate is small because this network amplifies rounding errors (see tests/composites.rs). So the first
+/// The rate is small because this network amplifies rounding errors (see tests/it/composites.rs). So the first
 /// losses must agree to about 40 units in the last place, which is what the sums of up to 4608 products in 18
 /// layers leave of each other. After some updates the differences of roundings have grown a hundredfold: two
 /// orders of the sums (`SOFTGPU_NOISE`) differ by 3.5e-6 in the first four steps and by 5.5e-4 in twenty.
@@ -103,7 +103,7 @@ fn the_classifier_of_sequences() {
     compare(0.01, LIMITS, |scope| GruClassifier::new(scope, config), tokens);
 }
 
-/// Half-precision parameters with f32 masters. The tolerance is that of tests/half_precision.rs.
+/// Half-precision parameters with f32 masters. The tolerance is that of tests/it/half_precision.rs.
 #[test]
 fn the_convolutional_network_in_half_precision() {
     let Some(gpu) = gpu() else { return };

@@ -1,5 +1,5 @@
-//! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers, counted
-//! allocations and spans.
+//! Test helpers: gradient checks, close comparisons, golden files, reproducible numbers, counted allocations and
+//! spans, and the programs and ranks that a test starts.
 //!
 //! For tests only, so failures panic with a message that says where to look.
 
@@ -11,8 +11,11 @@ mod close;
 mod golden;
 mod gradcheck;
 pub mod leftovers;
+mod long;
 pub mod memory;
 pub mod mnist_cnn_recipe;
+mod processes;
+mod program;
 mod random;
 pub mod ranks;
 mod running;
@@ -22,6 +25,10 @@ pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
+pub use long::runs_all;
+pub(crate) use processes::PAUSE;
+pub use processes::{LIMIT, kill, lives, process_in, until, until_asleep};
+pub use program::{Ended, Program, mpiexec};
 pub use random::{Dice, integers, split_mix, uniform};
 pub use running::Running;
 pub use spans::SpanCount;

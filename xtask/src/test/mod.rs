@@ -22,7 +22,7 @@ mod selection;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the packages or test programs of these names (nn, hooks), or else the tests with such a part in their names
+    /// Only the packages, test programs or their modules of these names (nn, jobs, hooks), or else the tests with such a part in their names
     #[arg(value_name = "NAME", conflicts_with_all = ["all", "changed"])]
     names: Vec<String>,
     /// Only what the changes since a commit touch
@@ -53,22 +53,10 @@ const NO_GPU: [(&str, &str); 3] =
 const ONLY_ON_A_GPU: [&str; 2] = ["gpu", "softgpu"];
 
 /// The programs that mostly wait, the longest first. More tests of them run at a time than the machine has cores.
-const WAITS: [&str; 10] = [
-    "gpu",
-    "conformance",
-    "faults",
-    "checkpoints",
-    "store",
-    "servers",
-    "restarts",
-    "run",
-    "timeline",
-    "commands",
-];
+const WAITS: [&str; 6] = ["gpu", "conformance", "jobs", "store", "run", "commands"];
 
 /// The longest of the others, the longest first.
-const LONG: [&str; 6] =
-    ["bench-player", "examples", "new_examples", "equivalence", "kvstore", "synthetic"];
+const LONG: [&str; 5] = ["it", "examples", "bench-player", "law", "synthetic"];
 
 const THREADS_OF_WAITING: &str = "4";
 
@@ -102,7 +90,7 @@ pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
     let mut report = Report::before_runs();
     report.warn(all);
     let only = (part == Part::OnGpu).then(|| ON_A_GPU.map(|(name, _)| name.to_owned()).into());
-    let programs = programs(build, only.as_ref())?;
+    let programs = programs(build, only)?;
     let mut jobs = Vec::new();
     if part != Part::OnGpu {
         jobs.extend(programs.iter().filter_map(|program| without_gpu(build, program, &[])));
@@ -111,20 +99,19 @@ pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
     if part != Part::WithoutGpu && build.has_software_gpu() {
         jobs.extend(on_gpu(build, &programs, &[]));
     }
-    run_jobs(jobs, only.is_none(), &mut report)?;
+    run_jobs(jobs, part != Part::OnGpu, &mut report)?;
     Ok(report)
 }
 
 /// Builds and runs what was selected.
 fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
-    let mut programs = programs(build, selection.to_build())?;
-    programs.retain(|program| selection.has(program));
-    let filters: Vec<&str> = selection.filters.iter().map(|filter| &**filter).collect();
-    let mut jobs: Vec<Job> =
-        programs.iter().filter_map(|program| without_gpu(build, program, &filters)).collect();
-    if build.has_software_gpu() {
-        programs.retain(|program| ONLY_ON_A_GPU.contains(&&*program.target));
-        jobs.extend(on_gpu(build, &programs, &filters));
+    let mut jobs = Vec::new();
+    for program in programs(build, selection.to_build())? {
+        let Some(filters) = selection.of(&program) else { continue };
+        jobs.extend(without_gpu(build, &program, &filters));
+        if build.has_software_gpu() && ONLY_ON_A_GPU.contains(&&*program.target) {
+            jobs.extend(on_gpu(build, &[program], &filters));
+        }
     }
     let mut report = Report::default();
     run_jobs(jobs, selection.to_build().is_none(), &mut report)?;
@@ -132,10 +119,10 @@ fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
     Ok(report)
 }
 
-fn programs(build: &Build, names: Option<&BTreeSet<String>>) -> Result<Vec<Program>> {
+fn programs(build: &Build, names: Option<BTreeSet<String>>) -> Result<Vec<Program>> {
     println!("\n== build of the tests");
     let start = Instant::now();
-    let programs = build.programs(names)?;
+    let programs = build.programs(names.as_ref())?;
     println!("{} programs in {:.1} s", programs.len(), start.elapsed().as_secs_f64());
     Ok(programs)
 }

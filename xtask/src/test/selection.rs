@@ -1,6 +1,6 @@
 //! Which programs a part of the tests has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,25 +14,31 @@ use crate::checkout::{repo_root, workspace};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Selection {
     packages: BTreeSet<String>,
-    /// Programs of folders `tests`.
-    targets: BTreeSet<String>,
+    /// Programs of folders `tests`, each with the modules whose tests it is to run, or none for all.
+    targets: BTreeMap<String, BTreeSet<String>>,
     /// Parts of the names of tests, in all programs if there are any.
-    pub(super) filters: Vec<String>,
+    filters: Vec<String>,
 }
 
 impl Selection {
-    /// A name is a package's, a program's or else a part of a test's.
+    /// A name is a package's, a program's, a program's module's or else a part of a test's.
     pub(super) fn named(names: &[String]) -> Self {
-        let mut selection = Self::default();
+        let (mut selection, mut whole) = (Self::default(), BTreeSet::new());
         for name in names {
             if workspace().packages.iter().any(|package| short(&package.name) == name) {
                 selection.packages.insert(name.clone());
             } else if tests().any(|target| target.name == *name) {
-                selection.targets.insert(name.clone());
+                whole.insert(name.clone());
+            } else if tests().any(|target| has_module(target, name)) {
+                for target in tests().filter(|target| has_module(target, name)) {
+                    let modules = selection.targets.entry(target.name.clone()).or_default();
+                    modules.insert(format!("{name}::"));
+                }
             } else {
                 selection.filters.push(name.clone());
             }
         }
+        selection.targets.extend(whole.into_iter().map(|name| (name, BTreeSet::new())));
         selection
     }
 
@@ -58,7 +64,7 @@ impl Selection {
                 .filter(|package| is_in(package.manifest_path.as_std_path().parent()))
                 .max_by_key(|package| package.manifest_path.as_str().len());
             if let Some(target) = target {
-                selection.targets.insert(target.name.clone());
+                selection.targets.insert(target.name.clone(), BTreeSet::new());
             } else if let Some(package) = package {
                 selection.packages.insert(short(&package.name).to_owned());
             }
@@ -84,14 +90,21 @@ impl Selection {
     }
 
     /// The programs to build, by their names; all programs if `None`.
-    pub(super) fn to_build(&self) -> Option<&BTreeSet<String>> {
-        (self.packages.is_empty() && self.filters.is_empty()).then_some(&self.targets)
+    pub(super) fn to_build(&self) -> Option<BTreeSet<String>> {
+        let all = !self.packages.is_empty() || !self.filters.is_empty();
+        (!all).then(|| self.targets.keys().cloned().collect())
     }
 
-    pub(super) fn has(&self, program: &Program) -> bool {
-        !self.filters.is_empty()
-            || self.packages.contains(&program.package)
-            || self.targets.contains(&program.target)
+    /// The parts of names that the tests of a program must have, none for all its tests. `None` if the program is not
+    /// to be run.
+    pub(super) fn of(&self, program: &Program) -> Option<Vec<&str>> {
+        let modules = self.targets.get(&program.target);
+        if self.packages.contains(&program.package) || modules.is_some_and(BTreeSet::is_empty) {
+            return Some(self.filters.iter().map(String::as_str).collect());
+        }
+        let names = modules.into_iter().flatten().chain(&self.filters);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        (!names.is_empty()).then_some(names)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,6 +115,14 @@ impl Selection {
 /// The programs in folders `tests`.
 fn tests() -> impl Iterator<Item = &'static Target> {
     workspace().packages.iter().flat_map(|package| &package.targets).filter(|it| it.is_test())
+}
+
+/// Whether the folder of a program has such a module.
+fn has_module(program: &Target, name: &str) -> bool {
+    let source = program.src_path.as_std_path();
+    let folder = source.parent().filter(|_| source.ends_with("main.rs"));
+    let files = [format!("{name}.rs"), format!("{name}/mod.rs")];
+    name != "main" && folder.is_some_and(|it| files.iter().any(|file| it.join(file).is_file()))
 }
 
 /// The lines that git prints.
@@ -125,11 +146,16 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
+    fn targets(all: &[(&str, &[&str])]) -> BTreeMap<String, BTreeSet<String>> {
+        all.iter().map(|(target, modules)| ((*target).to_owned(), set(modules))).collect()
+    }
+
     #[test]
     fn a_changed_test_is_that_program() {
         let selection =
-            touched(&["tests/hooks.rs", "crates/candelabrum-kvstore/tests/store/flow.rs"]);
-        assert_eq!((selection.packages, selection.targets), (set(&[]), set(&["hooks", "store"])));
+            touched(&["tests/it/hooks.rs", "crates/candelabrum-kvstore/tests/store/flow.rs"]);
+        assert_eq!(selection.packages, set(&[]));
+        assert_eq!(selection.targets, targets(&[("it", &[]), ("store", &[])]));
     }
 
     #[test]
@@ -142,11 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn names_are_packages_then_programs_then_tests() {
-        let selection = Selection::named(&["nn", "hooks", "softmax"].map(str::to_owned));
-        assert!(selection.packages.contains("nn") && selection.targets.contains("hooks"));
+    fn names_are_packages_then_programs_then_modules_then_tests() {
+        let named = |names: &[&str]| {
+            Selection::named(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+        };
+        let selection = named(&["nn", "it", "timeline", "softmax"]);
+        assert_eq!(selection.packages, set(&["nn"]));
+        assert_eq!(selection.targets, targets(&[("it", &[]), ("jobs", &["timeline::"])]));
         assert_eq!(selection.filters, ["softmax"]);
         assert_eq!(selection.to_build(), None);
-        assert!(Selection::named(&["hooks".to_owned()]).to_build().is_some());
+        let selection = named(&["hooks", "strategies"]);
+        assert_eq!(selection.targets, targets(&[("it", &["hooks::", "strategies::"])]));
+        assert_eq!(selection.to_build(), Some(set(&["it"])));
     }
 }

@@ -1,7 +1,6 @@
 //! Jobs that are started again after a failure.
 
 use std::fs;
-use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -77,12 +76,8 @@ fn wrong_options_of_the_program_are_not_tried_again() {
 
 #[test]
 fn a_signal_during_the_pause_ends_the_job() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("started").display().to_string();
-    let script = format!("echo $$ > {file}; exit 9");
-    let running = run(["--max-restarts", "1", "--backoff", "3600"]).script(&script).start();
-    process_in(file.as_ref());
-    std::thread::sleep(Duration::from_millis(300));
+    let running = run(["--max-restarts", "1", "--backoff", "3600"]).script("exit 9").start();
+    running.wait_for("restart 1 of 1 in 3600 s");
     running.signal(Signal::TERM);
     running.finish().expect(143).says(["interrupted by SIGTERM"]);
 }

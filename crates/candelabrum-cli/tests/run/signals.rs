@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::launch::AGAIN;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::program::{Running, WAIT, lives, process_in, run};
 
@@ -23,7 +23,7 @@ fn deaf(dir: &Path) -> String {
 }
 
 /// The processes of two ranks, once both have set their traps.
-fn both(dir: &Path) -> [u32; 2] {
+fn both(dir: &Path) -> [Pid; 2] {
     ["0", "1"].map(|rank| process_in(&dir.join(rank)))
 }
 

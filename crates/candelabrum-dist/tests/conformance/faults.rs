@@ -4,7 +4,6 @@
 //! Over MPI the failure of one rank ends the job, possibly before another rank has printed the same
 //! error. So the tests over MPI search the output of all ranks together.
 
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +15,7 @@ use candelabrum_nn::layers::BatchNorm2d;
 use candle_core::{DType, Device, Module, Tensor};
 use rustix::process::Signal;
 
-use crate::harness::{self, Backend, Ended, Group};
+use crate::harness::{self, Backend, Ended, Group, leave_note, wait_for_notes};
 
 /// Ranks of every case here.
 pub(crate) const RANKS: usize = 3;
@@ -98,7 +97,8 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
         }
         "deadline" => {
             if rank == 1 {
-                thread::sleep(Duration::from_secs(4));
+                // Until the others have ended.
+                thread::sleep(Duration::from_secs(2));
             }
             sum(comm, 10)
         }
@@ -209,22 +209,11 @@ fn in_a_group(case: &str, comm: &(dyn Communicator + 'static)) -> Result<()> {
     }
 }
 
-/// The variable with a folder in which ranks that cannot send messages any more leave notes.
-const NOTES: &str = "CANDELABRUM_CONFORMANCE_NOTES";
-
 /// Rank 1 runs its second operation when the deadline has passed on the others, which are still there.
 fn everybody_is_told(comm: &(dyn Communicator + 'static), case: &str) -> Result<()> {
     let rank = comm.rank();
-    let folder = PathBuf::from(std::env::var_os(NOTES).expect("the test sets it"));
-    let wait_for = |ranks: &[usize]| {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !ranks.iter().all(|rank| folder.join(rank.to_string()).exists()) {
-            assert!(Instant::now() < deadline, "ranks {ranks:?} are not all there");
-            thread::sleep(Duration::from_millis(5));
-        }
-    };
     if rank == 1 {
-        wait_for(&[0, 2]);
+        wait_for_notes(&[0, 2]);
     }
     let start = Instant::now();
     let result = match case {
@@ -242,8 +231,8 @@ fn everybody_is_told(comm: &(dyn Communicator + 'static), case: &str) -> Result<
         other => panic!("there is no case `{other}`"),
     };
     println!("noticed within {} ms", start.elapsed().as_millis());
-    std::fs::write(folder.join(rank.to_string()), "").expect("a note");
-    wait_for(ALL);
+    leave_note(rank);
+    wait_for_notes(ALL);
     result
 }
 
@@ -302,14 +291,15 @@ fn long_until_it_fails(comm: &(dyn Communicator + 'static), len: usize) -> Resul
     }
 }
 
-/// Runs an operation that fails on rank 1. Rank 1 then waits 2 s, so that the other ranks do not
+/// Runs an operation that fails on rank 1. Rank 1 then waits until the other ranks have noticed, which must not
 /// learn of the error from its end.
 fn refused(rank: usize, operation: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     let result = operation();
     println!("noticed within {} ms", start.elapsed().as_millis());
+    leave_note(rank);
     if rank == 1 {
-        thread::sleep(Duration::from_secs(2));
+        wait_for_notes(ALL);
     }
     result
 }
@@ -332,11 +322,10 @@ fn kill_now() {
     rustix::process::kill_process(own, Signal::KILL).expect("kill this process");
 }
 
-/// The milliseconds that each rank's last operation took to fail.
-pub(crate) fn noticed_ms(ended: &Ended) -> Vec<u64> {
-    let all = ended.output();
-    let after = all.split("noticed within ").skip(1);
-    after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
+/// Runs a case whose deadline of 1 s passes.
+pub(crate) fn late(backend: Backend, case: &str, size: usize) -> Ended {
+    let late = Group::new(backend, size, case).variable("CANDELABRUM_TIMEOUT", "1");
+    late.limit(Duration::from_secs(40)).run()
 }
 
 pub(crate) fn group(backend: Backend, case: &str) -> Ended {
@@ -353,7 +342,7 @@ pub(crate) fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&s
     for &rank in failing {
         assert!(ended.failed(rank), "{case}: rank {rank} must fail: {}", ended.output());
         for part in parts {
-            let output = &ended.outputs[rank];
+            let output = &ended.ranks[rank].text;
             assert!(output.contains(part), "{case}: no `{part}` from rank {rank}: {output}");
         }
     }
@@ -407,7 +396,7 @@ fn ranks_that_disagree_are_told_who_differs() {
     }
 }
 
-/// The program of the refusing rank goes on for 4 s before it reports the error.
+/// The program of the refusing rank reports the error when the others have noticed it.
 #[test]
 fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
     for backend in [Backend::Local, Backend::Tcp] {
@@ -421,22 +410,21 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
 pub(crate) fn one_rank_refuses(backend: Backend) {
     let check = |ended: &Ended, own: &str| {
         for rank in ALL {
-            let output = &ended.outputs[*rank];
+            let output = &ended.ranks[*rank].text;
             assert!(ended.failed(*rank), "{output}");
             assert!(
                 output.contains(own) || (*rank != 1 && output.contains("rank 1: ")),
                 "{output}"
             );
         }
-        let noticed = noticed_ms(ended);
-        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+        ended.assert_noticed(3, 1000);
     };
     let ended = group(backend, "refused");
     check(&ended, "reduce_scatter: 4 elements do not divide by 3 ranks");
     check(&group(backend, "refused by layers"), "all_reduce(mean) of i32 is not supported");
 }
 
-/// The program of the failing rank goes on for 4 s before it ends.
+/// The program of the failing rank ends when the others have noticed its failure.
 #[test]
 fn a_rank_that_fails_by_itself_is_heard_at_once_whatever_the_others_wait_for() {
     let has_mpi = harness::has_mpi();
@@ -456,8 +444,7 @@ pub(crate) fn one_rank_fails_by_itself(backend: Backend) {
             assert!(output.contains(&heard), "{backend:?}, {case}: {output}");
         }
         assert!(!ended.all_succeeded(), "{output}");
-        let noticed = noticed_ms(&ended);
-        assert!(noticed.len() == 3 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+        ended.assert_noticed(3, 1000);
         ended.assert_nothing_is_left();
     }
 }
@@ -500,17 +487,15 @@ fn a_rank_that_is_alone_gets_an_error_for_memory_that_is_not_there() {
 #[test]
 fn a_rank_that_is_killed_is_noticed_in_a_group_that_it_does_not_belong_to() {
     let ended = local("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
-    assert_eq!(ended.signal(0), Some(9));
+    assert_eq!(ended.ranks[0].signal, Some(9));
     // Rank 0 waits 300 ms, then 100 ms until it is killed.
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+    ended.assert_noticed(1, 1400);
 }
 
 #[test]
 fn a_deadline_that_passes_in_a_group_names_the_worlds_rank() {
-    let late = Group::new(Backend::Local, RANKS, "group late").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
-    let output = &ended.outputs[1];
+    let ended = late(Backend::Local, "group late", RANKS);
+    let output = &ended.ranks[1].text;
     let part = "number 1 of 10 × f32 in the group of ranks 1, 2 for rank(s) 2";
     // The deadline of rank 0's barrier passes at the same time. Rank 1 may get that error first.
     assert!(output.contains(part) || output.contains("for rank(s) 1, 2"), "{output}");
@@ -527,31 +512,29 @@ fn a_message_that_does_not_fit_is_an_error_that_names_both() {
 #[test]
 fn a_rank_that_finishes_early_is_named() {
     let ended = local("early", &[0, 2], &["rank 1 has finished while rank", "number 2"]);
-    assert!(ended.statuses[1].success(), "{}", ended.output());
+    assert!(ended.ranks[1].succeeded(), "{}", ended.output());
 }
 
 #[test]
 fn a_panic_ends_all_ranks() {
     let ended = local("panic", &[0, 2], &["rank 1: panicked"]);
-    assert_eq!(ended.statuses[1].code(), Some(101), "{}", ended.output());
-    assert!(ended.outputs[1].contains("a fault on purpose"));
+    assert_eq!(ended.ranks[1].code, Some(101), "{}", ended.output());
+    assert!(ended.ranks[1].text.contains("a fault on purpose"));
 }
 
 #[test]
 fn a_killed_rank_is_named_within_a_second() {
     let ended = local("killed", &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
-    assert_eq!(ended.signal(1), Some(9));
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+    assert_eq!(ended.ranks[1].signal, Some(9));
+    ended.assert_noticed(2, 1000);
 }
 
 #[test]
 fn a_rank_that_dies_in_the_middle_of_a_long_slice_is_named_within_a_second() {
     let ended =
         local("killed in a long slice", &[0, 2], &["rank 1 died while rank", "of 10000000 × f32"]);
-    assert_eq!(ended.signal(1), Some(9));
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
+    assert_eq!(ended.ranks[1].signal, Some(9));
+    ended.assert_noticed(2, 1000);
 }
 
 #[test]
@@ -559,13 +542,13 @@ fn one_of_many_ranks_is_killed_and_all_others_end_within_a_second() {
     let ended = Group::new(Backend::Local, MANY, "killed of many").run();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
     let victim = MANY / 2;
-    assert_eq!(ended.signal(victim), Some(9), "{}", ended.outputs[victim]);
+    assert_eq!(ended.ranks[victim].signal, Some(9), "{}", ended.ranks[victim].text);
     for rank in (0..MANY).filter(|&rank| rank != victim) {
-        assert!(ended.failed(rank), "{}", ended.outputs[rank]);
+        assert!(ended.failed(rank), "{}", ended.ranks[rank].text);
         let part = format!("rank {victim} died while rank {rank} was in all_reduce(sum)");
-        assert!(ended.outputs[rank].contains(&part), "{}", ended.outputs[rank]);
+        assert!(ended.ranks[rank].text.contains(&part), "{}", ended.ranks[rank].text);
     }
-    let words = ended.outputs[victim].split("killed at ").nth(1);
+    let words = ended.ranks[victim].text.split("killed at ").nth(1);
     let killed = words.and_then(|words| words.split(' ').next()?.parse::<u128>().ok());
     let took = now - killed.expect("it said when");
     println!("{} ranks ended {took} ms after one of them was killed", MANY - 1);
@@ -575,10 +558,9 @@ fn one_of_many_ranks_is_killed_and_all_others_end_within_a_second() {
 
 #[test]
 fn a_passed_deadline_names_operation_and_rank() {
-    let late = Group::new(Backend::Local, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Local, "deadline", RANKS);
     for rank in [0, 2] {
-        let output = &ended.outputs[rank];
+        let output = &ended.ranks[rank].text;
         assert!(ended.failed(rank), "{output}");
         let timeout = output.contains("s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1");
         // The slower of the two ranks may receive the other's failure first.
@@ -600,12 +582,7 @@ pub(crate) fn a_late_rank_fails_with_the_others(backend: Backend) {
         "late group",
         "late message",
     ] {
-        let notes = tempfile::tempdir().expect("a folder");
-        let ended = Group::new(backend, RANKS, case)
-            .variable("CANDELABRUM_TIMEOUT", "1")
-            .variable(NOTES, &notes.path().to_string_lossy())
-            .limit(Duration::from_secs(40))
-            .run();
+        let ended = late(backend, case, RANKS);
         let output = ended.output();
         assert!(!ended.all_succeeded(), "{backend:?}, {case}: {output}");
         let errors = output.lines().filter(|line| line.starts_with("error of rank"));
@@ -622,7 +599,7 @@ pub(crate) fn a_late_rank_fails_with_the_others(backend: Backend) {
         }
         assert!(late.starts_with("rank 0: ") || late.starts_with("rank 2: "), "{late}");
         // Two ranks wait for the deadline. The late one waits for nobody.
-        let at_once = noticed_ms(&ended).into_iter().filter(|&ms| ms < 500).count();
+        let at_once = ended.noticed_ms().into_iter().filter(|&ms| ms < 500).count();
         assert!(at_once >= 1, "{backend:?}, {case}: {output}");
         ended.assert_nothing_is_left();
     }
@@ -656,17 +633,15 @@ fn over_tcp_faults_are_named_as_on_one_host() {
     fails(Backend::Tcp, "early", &[0, 2], &["rank 1 has finished while rank", "number 2"]);
     fails(Backend::Tcp, "panic", &[0, 2], &["rank 1: panicked"]);
     let ended = fails(Backend::Tcp, "killed", &[0, 2], &["rank 1 died while rank"]);
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 2000), "{noticed:?} ms");
+    ended.assert_noticed(2, 2000);
 }
 
 #[test]
 fn over_tcp_a_passed_deadline_names_the_rank() {
-    let late = Group::new(Backend::Tcp, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Tcp, "deadline", RANKS);
     for rank in ALL {
         assert!(ended.failed(*rank), "{}", ended.output());
-        assert!(ended.outputs[*rank].contains("rank(s) 1; deadlines"), "{}", ended.output());
+        assert!(ended.ranks[*rank].text.contains("rank(s) 1; deadlines"), "{}", ended.output());
     }
 }
 
@@ -693,7 +668,7 @@ fn under_mpiexec_a_rank_that_ends_ends_the_job() {
     mpi("early", &["rank 1 has finished while rank", "number 2", last_words]);
     mpi("panic", &["a fault on purpose"]);
     let ended = mpi("killed", &[]);
-    assert!(ended.elapsed < Duration::from_secs(15), "{:?}", ended.elapsed);
+    assert!(ended.took() < Duration::from_secs(15), "{:?}", ended.took());
 }
 
 #[test]
@@ -701,8 +676,7 @@ fn under_mpiexec_a_passed_deadline_names_operation_and_rank() {
     if !harness::has_mpiexec() {
         return;
     }
-    let late = Group::new(Backend::Mpi, RANKS, "deadline").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = late.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Mpi, "deadline", RANKS);
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{output}");
     let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";
@@ -716,8 +690,7 @@ fn under_mpiexec_a_stopped_rank_is_named_when_the_deadline_passes() {
     if !harness::has_mpi() {
         return;
     }
-    let stopped = Group::new(Backend::Mpi, RANKS, "stopped").variable("CANDELABRUM_TIMEOUT", "1");
-    let ended = stopped.limit(Duration::from_secs(30)).run();
+    let ended = late(Backend::Mpi, "stopped", RANKS);
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{output}");
     let part = "s in all_reduce(sum) number 2 of 10 × f32 for rank(s) 1";

@@ -1,16 +1,16 @@
 //! Groups of ranks: real processes with a time limit. No process survives its test.
 
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candelabrum_dist::{Error, World};
-use candelabrum_testkit::Running;
 use candelabrum_testkit::leftovers::assert_nothing_is_left;
-use candelabrum_testkit::ranks::{RankOutput, finish_all};
+pub(crate) use candelabrum_testkit::ranks::Backend;
+use candelabrum_testkit::ranks::RanksOf;
+use candelabrum_testkit::{mpiexec, until};
 use tempfile::TempDir;
 
 /// The variable that names the case of a process.
@@ -19,27 +19,11 @@ const CASE: &str = "CANDELABRUM_CONFORMANCE_CASE";
 /// The variable that marks the processes of one group, so that a test finds those that are left.
 const MARK: &str = "CANDELABRUM_CONFORMANCE_GROUP";
 
+/// The variable with a folder in which ranks leave notes for each other, whatever becomes of their group.
+const NOTES: &str = "CANDELABRUM_CONFORMANCE_NOTES";
+
 /// Exit status of a rank that got an error.
 const FAILED: i32 = 3;
-
-/// How ranks are started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// As by our own launcher.
-    Local,
-    /// By mpiexec: over MPI if this build has the feature, over the local backend otherwise.
-    Mpi,
-    /// As by our own launcher, over TCP.
-    Tcp,
-    /// As by torchrun; the test sets the variables that identify the job.
-    Torchrun,
-    /// As by MPICH's mpiexec, with a shell between this process and each rank.
-    Hydra,
-    /// As by our own launcher, all on the first GPU, each as if it were on another host.
-    Nccl,
-    /// One process without a launcher.
-    Alone,
-}
 
 /// The case that this process was started for, if it is a rank.
 pub(crate) fn case_to_run() -> Option<String> {
@@ -58,18 +42,25 @@ pub(crate) fn fail(world: Option<World>, error: &Error) -> ! {
     std::process::exit(FAILED);
 }
 
+fn note_of(rank: usize) -> PathBuf {
+    PathBuf::from(std::env::var_os(NOTES).expect("the test sets it")).join(rank.to_string())
+}
+
+/// Leaves a note that this rank has come so far.
+pub(crate) fn leave_note(rank: usize) {
+    std::fs::write(note_of(rank), "").expect("a note");
+}
+
+/// Waits for the notes of other ranks.
+pub(crate) fn wait_for_notes(ranks: &[usize]) {
+    until("the notes of all ranks", || {
+        ranks.iter().all(|&rank| note_of(rank).exists()).then_some(())
+    });
+}
+
 /// Whether mpiexec is installed. Prints a line if not.
 pub(crate) fn has_mpiexec() -> bool {
-    let there = Command::new("mpiexec")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !there {
-        println!("left out: there is no mpiexec on the PATH");
-    }
-    there
+    mpiexec().is_some()
 }
 
 /// Whether ranks under mpiexec use MPI. Prints a line if not.
@@ -85,170 +76,6 @@ pub(crate) fn has_mpi() -> bool {
         })
 }
 
-const RANK_MAIN: [&str; 4] = ["rank_main", "--exact", "--nocapture", "--test-threads=1"];
-
-/// Ranks to be started.
-pub(crate) struct Group {
-    backend: Backend,
-    size: usize,
-    case: String,
-    limit: Duration,
-    variables: Vec<(String, String)>,
-    /// A variable of one rank: rank, name, value.
-    own: Option<(usize, String, String)>,
-    /// The pretended hosts by rank; empty if none are pretended.
-    hosts: Vec<String>,
-    scratch: TempDir,
-}
-
-impl Group {
-    pub(crate) fn new(backend: Backend, size: usize, case: &str) -> Self {
-        let limit = Duration::from_secs(240);
-        let variables = vec![("CANDELABRUM_TIMEOUT".to_owned(), "40".to_owned())];
-        let scratch = tempfile::tempdir().expect("a directory for mpiexec");
-        let (case, hosts) = (case.to_owned(), Vec::new());
-        Self { backend, size, case, limit, variables, own: None, hosts, scratch }
-    }
-
-    /// Sets the time after which all ranks are killed and the test fails.
-    pub(crate) fn limit(self, limit: Duration) -> Self {
-        Self { limit, ..self }
-    }
-
-    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Sets an environment variable of one rank that this process starts.
-    pub(crate) fn variable_of(self, rank: usize, name: &str, value: &str) -> Self {
-        Self { own: Some((rank, name.to_owned(), value.to_owned())), ..self }
-    }
-
-    /// Sets the pretended host of each rank: one letter for each.
-    pub(crate) fn hosts(self, hosts: &str) -> Self {
-        Self { hosts: hosts.chars().map(|host| host.to_string()).collect(), ..self }
-    }
-
-    /// Starts the ranks and waits for their end.
-    pub(crate) fn run(self) -> Ended {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let job = format!("conformance-{}-{count}", std::process::id());
-        let processes = match self.backend {
-            Backend::Local | Backend::Tcp | Backend::Nccl => {
-                let variables = match self.backend {
-                    Backend::Tcp => over_tcp(),
-                    Backend::Nccl => on_one_gpu(),
-                    _ => Vec::new(),
-                };
-                (0..self.size).map(|rank| self.local_rank(rank, &job, &variables)).collect()
-            }
-            Backend::Torchrun => {
-                let names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
-                let rank = |rank| self.placed(rank, this_program(), names);
-                (0..self.size).map(|r| self.start(rank(r), &job)).collect()
-            }
-            Backend::Hydra => {
-                let names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
-                let rank = |rank| self.placed(rank, behind_a_shell(), names);
-                (0..self.size).map(|r| self.start(rank(r), &job)).collect()
-            }
-            Backend::Mpi => vec![self.mpiexec(&job)],
-            Backend::Alone => vec![self.start(this_program(), &job)],
-        };
-        let start = Instant::now();
-        let what = format!("{} with {} ranks ({:?})", self.case, self.size, self.backend);
-        let outputs = finish_all(&what, processes, self.limit);
-        let elapsed = start.elapsed();
-        let statuses = outputs.iter().map(|output| output.status).collect();
-        let outputs = outputs.into_iter().map(|output| RankOutput::from(output).text).collect();
-        Ended { job, statuses, outputs, elapsed }
-    }
-
-    fn local_rank(&self, rank: usize, job: &str, variables: &[(&str, String)]) -> Running {
-        let mut command = this_program();
-        command
-            .envs(variables.iter().map(|(name, value)| (name, value)))
-            // For NCCL, which refuses two ranks of one host on one GPU.
-            .env("NCCL_HOSTID", format!("host-{rank}"))
-            .env("CANDELABRUM_RANK", rank.to_string())
-            .env("CANDELABRUM_WORLD_SIZE", self.size.to_string())
-            .env("CANDELABRUM_JOB", job)
-            // The rank ends when this process ends.
-            .env("CANDELABRUM_PARENT", std::process::id().to_string())
-            .envs(self.own.iter().filter(|(of, ..)| *of == rank).map(|(_, name, value)| (name, value)))
-            .envs(self.hosts.get(rank).map(|host| ("CANDELABRUM_HOST", host)));
-        self.start(command, job)
-    }
-
-    /// Sets the variables of some launcher: rank and size in the world, rank and size on the host.
-    fn placed(&self, rank: usize, mut command: Command, names: [&str; 4]) -> Command {
-        let (rank, size) = (rank.to_string(), self.size.to_string());
-        command.envs(names.into_iter().zip([&rank, &size, &rank, &size]));
-        command
-    }
-
-    fn mpiexec(&self, job: &str) -> Running {
-        let mut command = Command::new("mpiexec");
-        command
-            .args(["--bind-to", "none", "--oversubscribe"])
-            // Jobs of mpiexec share a directory, and the first job that ends removes it.
-            .env("TMPDIR", self.scratch.path())
-            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-            .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-        let program = std::env::current_exe().expect("this test binary");
-        if self.hosts.is_empty() {
-            command.args(["-n", &self.size.to_string()]).arg(&program);
-        }
-        // `mpiexec -n 1 PROGRAM : -n 1 PROGRAM ..`, each with an environment of its own. `start`
-        // adds the arguments of the last one.
-        for (rank, host) in self.hosts.iter().enumerate() {
-            if rank > 0 {
-                command.args(RANK_MAIN).arg(":");
-            }
-            let host = format!("CANDELABRUM_HOST={host}");
-            command.args(["-n", "1", "-x", &host]).arg(&program);
-        }
-        self.start(command, job)
-    }
-
-    fn start(&self, mut command: Command, job: &str) -> Running {
-        command
-            .args(RANK_MAIN)
-            .env(CASE, &self.case)
-            .env(MARK, job)
-            // A visible GPU must not change the backend that a test is about.
-            .env("CANDELABRUM_DEVICE", if self.backend == Backend::Nccl { "cuda:0" } else { "cpu" })
-            .envs(self.variables.iter().map(|(name, value)| (name, value)));
-        Running::start(command)
-    }
-}
-
-/// Settings of ranks over TCP. Rank 0 listens at a port that was free a moment ago.
-fn over_tcp() -> Vec<(&'static str, String)> {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let port = listener.local_addr().expect("its address").port();
-    vec![
-        ("CANDELABRUM_BACKEND", "tcp".to_owned()),
-        ("MASTER_ADDR", "127.0.0.1".to_owned()),
-        ("CANDELABRUM_PORT", port.to_string()),
-    ]
-}
-
-/// Settings with which NCCL runs several ranks on one GPU, correctly but slowly.
-fn on_one_gpu() -> Vec<(&'static str, String)> {
-    let variables = [
-        ("NCCL_SOCKET_IFNAME", "lo"),
-        ("NCCL_IB_DISABLE", "1"),
-        ("NCCL_NVLS_ENABLE", "0"),
-        ("NCCL_MNNVL_ENABLE", "0"),
-        ("NCCL_MAX_CTAS", "2"),
-    ];
-    variables.map(|(name, value)| (name, value.to_owned())).to_vec()
-}
-
 /// Whether there is a GPU and a backend for it. If not, prints a line, or fails with
 /// `REQUIRE_GPUS=1`.
 pub(crate) fn has_gpu() -> bool {
@@ -262,55 +89,105 @@ pub(crate) fn has_gpu() -> bool {
     there
 }
 
-fn this_program() -> Command {
-    Command::new(std::env::current_exe().expect("this test binary"))
+/// Ranks of a case, to be started.
+pub(crate) struct Group {
+    ranks: RanksOf,
+    size: usize,
+    job: String,
+    notes: TempDir,
 }
 
-/// A shell that stays while the program runs, as scripts do.
-fn behind_a_shell() -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", "\"$0\" \"$@\"; exit $?"]);
-    command.arg(std::env::current_exe().expect("this test binary"));
-    command
+impl Group {
+    pub(crate) fn new(backend: Backend, size: usize, case: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let job = format!("conformance-{}-{count}", std::process::id());
+        let notes = tempfile::tempdir().expect("a folder");
+        // A visible GPU must not change the backend that a test is about.
+        let device = if backend == Backend::Nccl { "cuda:0" } else { "cpu" };
+        let ranks = RanksOf::of(crate::rank_main).over(backend).limit(Duration::from_secs(240));
+        let ranks = ranks.env(CASE, case).env(MARK, &job).env(NOTES, notes.path().display());
+        let ranks = ranks.env("CANDELABRUM_TIMEOUT", 40).env("CANDELABRUM_DEVICE", device);
+        Self { ranks, size, job, notes }
+    }
+
+    /// Sets the time after which all ranks are killed and the test fails.
+    pub(crate) fn limit(self, limit: Duration) -> Self {
+        Self { ranks: self.ranks.limit(limit), ..self }
+    }
+
+    pub(crate) fn variable(self, name: &str, value: &str) -> Self {
+        Self { ranks: self.ranks.env(name, value), ..self }
+    }
+
+    /// Sets an environment variable of one rank.
+    pub(crate) fn variable_of(self, rank: usize, name: &str, value: &str) -> Self {
+        Self { ranks: self.ranks.env_of(rank, name, value), ..self }
+    }
+
+    /// Sets the pretended host of each rank: one letter for each.
+    pub(crate) fn hosts(self, hosts: &str) -> Self {
+        let host = |group: Self, (rank, host)| group.variable_of(rank, "CANDELABRUM_HOST", host);
+        hosts.split("").filter(|host| !host.is_empty()).enumerate().fold(self, host)
+    }
+
+    /// Starts the ranks and waits for their end.
+    pub(crate) fn run(self) -> Ended {
+        let ranks = self.ranks.run(self.size);
+        drop(self.notes);
+        Ended { job: self.job, ranks }
+    }
 }
 
 /// A group whose processes have all ended.
 pub(crate) struct Ended {
-    pub(crate) job: String,
-    /// By rank; under mpiexec that of mpiexec alone.
-    pub(crate) statuses: Vec<ExitStatus>,
-    /// By rank; under mpiexec the output of all ranks together.
-    pub(crate) outputs: Vec<String>,
-    pub(crate) elapsed: Duration,
+    job: String,
+    /// By rank; under mpiexec all ranks together.
+    pub(crate) ranks: Vec<candelabrum_testkit::Ended>,
 }
 
 impl Ended {
     pub(crate) fn output(&self) -> String {
-        let mut text = String::new();
-        for (output, status) in self.outputs.iter().zip(&self.statuses) {
-            text += &format!("--- {status}\n{output}");
-        }
-        text
+        let of = |rank: &candelabrum_testkit::Ended| format!("--- {:?}\n{}", rank.code, rank.text);
+        self.ranks.iter().map(of).collect()
     }
 
     pub(crate) fn all_succeeded(&self) -> bool {
-        self.statuses.iter().all(ExitStatus::success)
+        self.ranks.iter().all(candelabrum_testkit::Ended::succeeded)
+    }
+
+    /// The longest time that a rank took.
+    pub(crate) fn took(&self) -> Duration {
+        self.ranks.iter().map(|rank| rank.took).max().unwrap_or_default()
     }
 
     /// The digests that the ranks printed after they had completed all cases.
     pub(crate) fn digests(&self) -> Vec<String> {
-        let all = self.outputs.concat();
+        let all = self.output();
         let after = all.split(" finished: digest ").skip(1);
         after.map(|text| text.chars().take(16).collect()).collect()
     }
 
-    /// Whether a rank exited with an error, not by a signal.
-    pub(crate) fn failed(&self, rank: usize) -> bool {
-        self.statuses[rank].code() == Some(FAILED)
+    /// The milliseconds that each rank's last operation took to fail.
+    pub(crate) fn noticed_ms(&self) -> Vec<u64> {
+        let all = self.output();
+        let after = all.split("noticed within ").skip(1);
+        after.filter_map(|text| text.split(' ').next()?.parse().ok()).collect()
     }
 
-    pub(crate) fn signal(&self, rank: usize) -> Option<i32> {
-        self.statuses[rank].signal()
+    /// Asserts that so many ranks have noticed a fault, each within this time.
+    #[track_caller]
+    pub(crate) fn assert_noticed(&self, ranks: usize, limit_ms: u64) {
+        let noticed = self.noticed_ms();
+        assert!(
+            noticed.len() == ranks && noticed.iter().all(|&ms| ms < limit_ms),
+            "{noticed:?} ms"
+        );
+    }
+
+    /// Whether a rank exited with an error, not by a signal.
+    pub(crate) fn failed(&self, rank: usize) -> bool {
+        self.ranks[rank].code == Some(FAILED)
     }
 
     /// Asserts that no process, socket or shared memory of the group is left on this machine.

@@ -36,7 +36,7 @@ fn ranks_that_cannot_tell_their_job_from_another_are_refused_and_told_what_to_se
     for rank in [0, 1] {
         assert!(ended.failed(rank), "{}", ended.output());
         for part in ["one of 2 ranks", "MASTER_ADDR and MASTER_PORT", "CANDELABRUM_JOB"] {
-            assert!(ended.outputs[rank].contains(part), "{part}: {}", ended.output());
+            assert!(ended.ranks[rank].text.contains(part), "{part}: {}", ended.output());
         }
     }
     let word = two(Backend::Torchrun).variable("CANDELABRUM_JOB", "a test of this project").run();

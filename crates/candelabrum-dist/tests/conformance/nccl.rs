@@ -4,24 +4,13 @@
 use std::time::Duration;
 
 use crate::faults::{
-    ALL, DISAGREEMENTS, IN_GROUPS, RANKS, a_late_rank_fails_with_the_others, fails, noticed_ms,
+    ALL, DISAGREEMENTS, IN_GROUPS, RANKS, a_late_rank_fails_with_the_others, fails, late,
     one_rank_fails_by_itself, one_rank_refuses,
 };
 use crate::harness::{Backend, Ended, Group, has_gpu};
 
 fn nccl(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
     fails(Backend::Nccl, case, failing, parts)
-}
-
-/// Runs a case whose deadline of 1 s passes.
-fn late(case: &str, size: usize) -> Ended {
-    let late = Group::new(Backend::Nccl, size, case).variable("CANDELABRUM_TIMEOUT", "1");
-    late.limit(Duration::from_secs(40)).run()
-}
-
-fn assert_noticed_within_a_second(ended: &Ended) {
-    let noticed = noticed_ms(ended);
-    assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1000), "{noticed:?} ms");
 }
 
 #[test]
@@ -68,12 +57,11 @@ fn over_nccl_a_killed_rank_is_named_within_a_second() {
     }
     for case in ["killed", "killed in a long slice"] {
         let ended = nccl(case, &[0, 2], &["rank 1 died while rank", "all_reduce(sum) number"]);
-        assert_eq!(ended.signal(1), Some(9));
-        assert_noticed_within_a_second(&ended);
+        assert_eq!(ended.ranks[1].signal, Some(9));
+        ended.assert_noticed(2, 1000);
     }
     let ended = nccl("group killed", &[1, 2], &["rank 0 died while rank", "group of ranks 1, 2"]);
-    let noticed = noticed_ms(&ended);
-    assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+    ended.assert_noticed(1, 1400);
 }
 
 #[test]
@@ -85,9 +73,9 @@ fn over_nccl_a_passed_deadline_names_operation_and_rank() {
     for (case, size) in [("deadline", 2), ("deadline", 3), ("deadline", 4), (stopped, 3)] {
         let number = if case == stopped { 3 } else { 2 };
         let part = format!("s in all_reduce(sum) number {number} of 10 × f32 for rank(s) 1");
-        let ended = late(case, size);
+        let ended = late(Backend::Nccl, case, size);
         for rank in (0..size).filter(|&rank| rank != 1) {
-            let output = &ended.outputs[rank];
+            let output = &ended.ranks[rank].text;
             assert!(ended.failed(rank), "{case}: {output}");
             let timeout = output.contains(&part);
             // A slower rank may receive the failure of another rank first.
@@ -123,8 +111,8 @@ fn over_nccl_an_error_while_leaving_is_an_error_of_the_process() {
     }
     let ended = Group::new(Backend::Nccl, RANKS, "last words").limit(Duration::from_secs(40)).run();
     for rank in [0, 2] {
-        let output = &ended.outputs[rank];
-        assert_eq!(ended.statuses[rank].code(), Some(1), "rank {rank}: {output}");
+        let output = &ended.ranks[rank].text;
+        assert_eq!(ended.ranks[rank].code, Some(1), "rank {rank}: {output}");
         assert!(output.contains("rank 1 died while rank"), "{output}");
     }
     ended.assert_nothing_is_left();
@@ -178,21 +166,20 @@ fn over_nccl_faults_are_named_while_the_device_works() {
     let died = "rank 1 died while rank";
     for case in ["device killed", "device killed on stream"] {
         let ended = nccl(case, &[0, 2], &[died, operation]);
-        assert_eq!(ended.signal(1), Some(9));
-        let noticed = noticed_ms(&ended);
+        assert_eq!(ended.ranks[1].signal, Some(9));
         // Rank 1 waits 200 ms, then 100 ms until it is killed.
-        assert!(noticed.len() == 2 && noticed.iter().all(|&ms| ms < 1300), "{noticed:?} ms");
+        ended.assert_noticed(2, 1300);
     }
     let unseen = Group::new(Backend::Nccl, RANKS, "device killed unseen").run();
     for rank in [0, 2] {
-        let output = &unseen.outputs[rank];
-        assert_eq!(unseen.statuses[rank].code(), Some(1), "rank {rank}: {output}");
+        let output = &unseen.ranks[rank].text;
+        assert_eq!(unseen.ranks[rank].code, Some(1), "rank {rank}: {output}");
         assert!(output.contains(died) && output.contains(operation), "{output}");
     }
     nccl("device fails", ALL, &["a fault on purpose"]);
-    let ended = late("device deadline", RANKS);
+    let ended = late(Backend::Nccl, "device deadline", RANKS);
     for rank in ALL {
-        let output = &ended.outputs[*rank];
+        let output = &ended.ranks[*rank].text;
         assert!(ended.failed(*rank), "{output}");
         let words = format!("waited 1 s in {operation} for rank(s) unknown to NCCL");
         assert!(output.contains(&words), "{output}");
@@ -237,8 +224,7 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     let expected = "where it has announced all_reduce(sum) number";
     // Rank 1 waits 200 ms.
     let at_once = |ended: &Ended, ranks: usize| {
-        let noticed = noticed_ms(ended);
-        assert!(noticed.len() == ranks && noticed.iter().all(|&ms| ms < 1200), "{noticed:?} ms");
+        ended.assert_noticed(ranks, 1200);
     };
     let words = [
         ("skips a bucket", "calls all_reduce(sum) number 4 of 1000 × f32 with another label"),
@@ -254,7 +240,7 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     let ended = in_a_group.run();
     for rank in [1, 2] {
         let part = format!("rank 1 calls barrier number 2 of 0 × u8 {expected} 2 of 1000 × f32");
-        assert!(ended.outputs[rank].contains(&part), "{}", ended.output());
+        assert!(ended.ranks[rank].text.contains(&part), "{}", ended.output());
     }
     at_once(&ended, 2);
 
@@ -267,8 +253,8 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     let part = format!("rank 1 leaves the group {expected} 4");
     let ended = nccl("announced, leaves", &[0, 2], &[&part]);
     at_once(&ended, 2);
-    assert_eq!(ended.statuses[1].code(), Some(1), "{}", ended.outputs[1]);
-    assert!(ended.outputs[1].contains(&part), "{}", ended.outputs[1]);
+    assert_eq!(ended.ranks[1].code, Some(1), "{}", ended.ranks[1].text);
+    assert!(ended.ranks[1].text.contains(&part), "{}", ended.ranks[1].text);
 
     // Rank 1 and rank 2 find the disagreement at the same time, and either may be the first to tell.
     let part = "rank 2 calls all_reduce(sum) number 1 of 0 × u8 where rank 1 calls barrier";
@@ -278,9 +264,9 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     let ended = nccl("announced, killed", &[0, 2], &["rank 1 died while rank", operation]);
     at_once(&ended, 2);
 
-    let ended = late("announced, stopped", RANKS);
+    let ended = late(Backend::Nccl, "announced, stopped", RANKS);
     for rank in [0, 2] {
-        let output = &ended.outputs[rank];
+        let output = &ended.ranks[rank].text;
         let part = format!("waited 1 s in {operation} for rank(s) unknown to NCCL");
         assert!(ended.failed(rank) && output.contains(&part), "{output}");
     }

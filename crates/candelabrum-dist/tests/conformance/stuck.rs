@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use candelabrum_testkit::memory::resident_bytes;
 
-use crate::faults::{kill_soon, noticed_ms};
+use crate::faults::kill_soon;
 use crate::harness::{self, Backend, Ended, Group};
 
 type Comm<'a> = &'a (dyn Communicator + 'static);
@@ -209,7 +209,7 @@ fn ended(backend: Backend, case: &str, deadline: u64) -> Ended {
 }
 
 fn assert_fails(ended: &Ended, rank: usize, parts: &[&str]) {
-    let output = &ended.outputs[rank];
+    let output = &ended.ranks[rank].text;
     assert!(ended.failed(rank), "rank {rank} must fail: {}", ended.output());
     for part in parts {
         assert!(output.contains(part), "no `{part}` from rank {rank}: {}", ended.output());
@@ -224,8 +224,7 @@ fn a_stopped_receiver_does_not_keep_the_sender_past_its_deadline() {
         // Rank 2 receives the error although rank 0's message to rank 1 is stuck.
         assert_fails(&ended, 2, &["rank 0: rank 0 waited 1 s in send(to 1)"]);
         assert!(ended.failed(1), "{}", ended.output());
-        let noticed = noticed_ms(&ended);
-        assert!(noticed.len() == 1 && noticed[0] < 2500, "{noticed:?} ms");
+        ended.assert_noticed(1, 2500);
         ended.assert_nothing_is_left();
     }
 }
@@ -235,9 +234,8 @@ fn a_death_wakes_a_rank_whose_message_is_stuck() {
     for backend in BACKENDS {
         let ended = ended(backend, "stuck receiver, another dies", 20);
         assert_fails(&ended, 0, &["rank 2 died while rank 0 was in send(to 1)"]);
-        let noticed = noticed_ms(&ended);
         // Rank 2 waits 300 ms, then 100 ms until it is killed.
-        assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+        ended.assert_noticed(1, 1400);
         ended.assert_nothing_is_left();
     }
 }
@@ -247,8 +245,7 @@ fn a_death_is_heard_while_a_message_stands_still_half_way() {
     for backend in BACKENDS {
         let ended = ended(backend, "stuck sender, another dies", 20);
         assert_fails(&ended, 0, &["rank 2 died while rank 0 was in recv(from 1)"]);
-        let noticed = noticed_ms(&ended);
-        assert!(noticed.len() == 1 && noticed[0] < 1400, "{noticed:?} ms");
+        ended.assert_noticed(1, 1400);
         ended.assert_nothing_is_left();
     }
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Error, KvStore, Result, Server, ServerStats, StoreConfig};
+use candelabrum_testkit::Ended as EndedRank;
 use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
-use candelabrum_testkit::ranks::{RankOutput, RanksOf};
+use candelabrum_testkit::ranks::RanksOf;
 use tempfile::TempDir;
 
 /// The variable that names the case of a process.
@@ -41,7 +42,7 @@ pub(crate) struct Job {
 /// Ranks that have ended.
 pub(crate) struct Ended {
     /// By rank; under mpiexec one for all ranks.
-    pub(crate) outputs: Vec<RankOutput>,
+    pub(crate) outputs: Vec<EndedRank>,
     pub(crate) took: Duration,
 }
 
@@ -100,7 +101,7 @@ impl Job {
 
 impl Ended {
     pub(crate) fn text(&self) -> String {
-        let with_code = |output: &RankOutput| format!("--- {:?}\n{}", output.code, output.text);
+        let with_code = |output: &EndedRank| format!("--- {:?}\n{}", output.code, output.text);
         self.outputs.iter().map(with_code).collect()
     }
 

@@ -1,0 +1,168 @@
+//! Bad files and bad options: the program soon exits with a code other than 0 and prints one line
+//! that names the cause.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::run::example;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs `mnist_dist` with options that it must refuse.
+#[track_caller]
+fn refuse(options: &[&str], parts: &[&str]) {
+    example("mnist_dist").args(options).limit(LIMIT).run().fails(parts);
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let synthetic = ["--dataset", "synthetic"];
+    let cases: [(&[&str], &[&str]); 27] = [
+        (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
+        (&["--batch-size", "20000"], &["20000", "12000"]),
+        (&["--workers", "0"], &["--workers", "from 1 to 256"]),
+        (&["--workers", "100000"], &["--workers", "from 1 to 256"]),
+        (&["--servers", "0", "--kvstore", "dist_sync"], &["--servers", "at least 1"]),
+        (&["--workers", "2", "--servers", "2"], &["--servers is 2", "--kvstore dist_sync"]),
+        (&["--kvstore", "dist_device"], &["--kvstore", "dist_device", "dist_sync, dist_async"]),
+        (&["--kvstore", "dist_sync"], &["no worker", "--workers 1 --kvstore dist_sync"]),
+        (&["--kvstore", "dist_async", "--servers", "3"], &["3 server(s)", "no worker"]),
+        (&["--kvstore", "dist_sync", "--corr", "false"], &["--corr", "true with --kvstore"]),
+        (&["--kvstore", "dist_sync", "--threshold", "9"], &["--threshold is 9", "a key"]),
+        (&["--kvstore", "dist_sync", "--strategy-option", "a=1"], &["--strategy-option is a=1"]),
+        (&["--kvstore", "dist_sync", "--on-overflow", "skip"], &["--on-overflow is skip"]),
+        (
+            &["--kvstore", "dist_sync", "--gradient-compression", "2bit", "--dist-option", "fp16"],
+            &["--gradient-compression", "--dist-option"],
+        ),
+        (
+            &["--workers", "256", "--kvstore", "dist_sync"],
+            &["--workers plus --servers is 257", "from 1 to 256"],
+        ),
+        (&["--dist-option", "fp8"], &["fp8", "sparseTopK"]),
+        (&["--dist-option", "sparseTopK", "--spars", "1.5"], &["spars is 1.5", "at most 1"]),
+        (&["--dist-option", "sparseTopK", "--spars", "nan"], &["spars is NaN", "at most 1"]),
+        (&["--dist-option", "sparseTopK", "--spars", "0"], &["spars is 0", "above 0"]),
+        (&["--dist-option", "sparseThreshold", "--spars", "inf"], &["spars is inf", "magnitude"]),
+        (&["--dist-option", "sparseThreshold", "--spars", "-1"], &["spars is -1", "magnitude"]),
+        (&["--lr", "-1"], &["lr", "-1", "at least 0"]),
+        (&["--threshold", "0"], &["--threshold", "0", "at least 1"]),
+        (&["--on-overflow", "ignore"], &["on-overflow", "ignore", "error or skip"]),
+        (&["--precision", "f8"], &["--precision", "f8", "f32, bf16, f16, tf32"]),
+        (&["--corr", "perhaps"], &["--corr", "perhaps", "true", "false"]),
+        (&["--report", "/nonexistent/report.json"], &["/nonexistent/report.json"]),
+    ];
+    for (options, parts) in cases {
+        refuse(&[&synthetic[..], options].concat(), parts);
+    }
+    refuse(&["--dataset", "imagenet"], &["imagenet", "synthetic"]);
+}
+
+#[test]
+fn tf32_is_refused_on_the_cpu() {
+    let options = ["--dataset", "synthetic", "--device", "cpu", "--precision", "tf32"];
+    for workers in ["1", "2"] {
+        let options = [&options[..], &["--workers", workers]].concat();
+        refuse(&options, &["--precision is tf32", "TF32 needs a GPU"]);
+    }
+}
+
+#[test]
+fn a_batch_larger_than_a_ranks_share_is_refused_on_all_ranks_at_once() {
+    let options = ["--dataset", "synthetic", "--workers", "2", "--batch-size", "7000"];
+    refuse(&options, &["7000", "6000"]);
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_every_rank() {
+    let diverge = ["--dataset", "synthetic", "--lr", "1e20", "--epochs", "1"];
+    refuse(&diverge, &["not finite", "rank 0"]);
+    refuse(&[&diverge[..], &["--workers", "2"]].concat(), &["not finite", "rank 0"]);
+}
+
+#[test]
+fn broken_files_are_named() {
+    let cases: [(&str, Spoil<'_>, &[&str]); 7] = [
+        ("truncated gzip", &|d| truncated_gzip(d), &["train-images-idx3-ubyte.gz"]),
+        (
+            "wrong magic",
+            &|d| write(d, TRAIN_IMAGES, &idx(0x0000_0999, &[20, 28, 28], 20 * 784)),
+            &[TRAIN_IMAGES, "magic"],
+        ),
+        (
+            "other count",
+            &|d| write(d, TRAIN_LABELS, &idx(0x801, &[19], 19)),
+            &[TRAIN_IMAGES, TRAIN_LABELS, "20", "19"],
+        ),
+        (
+            "label of 17",
+            &|d| {
+                let mut labels = idx(0x801, &[20], 20);
+                labels[8 + 5] = 17;
+                write(d, TRAIN_LABELS, &labels);
+            },
+            &[TRAIN_LABELS, "17"],
+        ),
+        ("empty file", &|d| write(d, TRAIN_LABELS, &[]), &[TRAIN_LABELS, "empty"]),
+        (
+            "a directory",
+            &|d| {
+                fs::remove_file(d.join(TRAIN_LABELS)).unwrap();
+                fs::create_dir(d.join(TRAIN_LABELS)).unwrap();
+            },
+            &[TRAIN_LABELS, "directory"],
+        ),
+        (
+            "truncated",
+            &|d| write(d, TRAIN_IMAGES, &idx(0x803, &[20, 28, 28], 19 * 784)),
+            &[TRAIN_IMAGES],
+        ),
+    ];
+    for (name, spoil, parts) in cases {
+        let dir = good_files();
+        spoil(dir.path());
+        println!("{name}");
+        let dir = dir.path().to_str().unwrap();
+        refuse(&["--data-dir", dir, "--batch-size", "4"], parts);
+        refuse(&["--data-dir", dir, "--batch-size", "4", "--workers", "2"], parts);
+    }
+    refuse(&["--data-dir", "/nonexistent"], &["/nonexistent"]);
+}
+
+/// Damages a directory of good files in one place.
+type Spoil<'a> = &'a dyn Fn(&Path);
+
+const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
+const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
+
+/// Twenty digits for training and for testing.
+fn good_files() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for part in ["train", "t10k"] {
+        let images = idx(0x803, &[20, 28, 28], 20 * 784);
+        write(dir.path(), &format!("{part}-images-idx3-ubyte"), &images);
+        write(dir.path(), &format!("{part}-labels-idx1-ubyte"), &idx(0x801, &[20], 20));
+    }
+    dir
+}
+
+fn idx(magic: u32, dims: &[u32], bytes: usize) -> Vec<u8> {
+    let mut file = magic.to_be_bytes().to_vec();
+    file.extend(dims.iter().flat_map(|dim| dim.to_be_bytes()));
+    file.resize(file.len() + bytes, 3);
+    file
+}
+
+fn write(dir: &Path, name: &str, bytes: &[u8]) {
+    fs::write(dir.join(name), bytes).unwrap();
+}
+
+fn truncated_gzip(dir: &Path) {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&fs::read(dir.join(TRAIN_IMAGES)).unwrap()).unwrap();
+    let packed = packed.finish().unwrap();
+    fs::remove_file(dir.join(TRAIN_IMAGES)).unwrap();
+    write(dir, &format!("{TRAIN_IMAGES}.gz"), &packed[..packed.len() / 2]);
+}

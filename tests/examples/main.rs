@@ -1,0 +1,24 @@
+//! The examples, run as by a user.
+//!
+//! | content | file |
+//! |---|---|
+//! | the examples that no other test runs | `learning.rs` |
+//! | whole runs: a table, a text, two models, a body from a file; they continue | `whole_runs.rs` |
+//! | half precision | `precision.rs` |
+//! | pictures | `convolve.rs` |
+//! | under mpiexec | `mpiexec.rs` |
+//! | `--interface` | `interface.rs` |
+//! | bad files and bad options | `bad_input.rs` |
+
+#![expect(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used, reason = "a test")]
+
+mod bad_input;
+#[path = "../common/mod.rs"]
+mod common;
+mod convolve;
+mod interface;
+mod learning;
+mod mpiexec;
+mod precision;
+mod run;
+mod whole_runs;

@@ -1,0 +1,198 @@
+//! The examples of whole runs: a table, a text, two models against each other, a body from a file. Each
+//! learns on one rank and on two, and a run that continues is the run that nobody stopped.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use candelabrum::prelude::*;
+use candelabrum_testkit::{kill, until};
+use candle_core::safetensors;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::run::{example, output_of, refuse};
+
+/// The report of an example's run with these options.
+fn report_of(name: &str, options: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    output_of(name, &[options, &["--report", path.to_str().unwrap()]].concat());
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// A number of the last epoch.
+fn last(report: &Value, pointer: &str) -> f64 {
+    let epoch = report["epochs"].as_array().unwrap().last().unwrap();
+    epoch.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}: {epoch}"))
+}
+
+/// Each run, on one rank and on two, and again with an end after the first epoch. Returns the reports.
+fn runs_and_continues(name: &str, options: &[&str], epochs: &str) -> [Value; 2] {
+    ["1", "2"].map(|ranks| {
+        let options = [options, &["--workers", ranks, "--threads", "1"]].concat();
+        let whole = report_of(name, &[&options[..], &["--epochs", epochs]].concat());
+        let dir = tempfile::tempdir().unwrap();
+        let saved = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--epochs"];
+        let part = report_of(name, &[&options[..], &saved, &["1"]].concat());
+        let digests = "parameters_sha256";
+        assert_ne!(part[digests], whole[digests], "{name} on {ranks} rank(s)");
+        let continued = report_of(name, &[&options[..], &saved, &[epochs]].concat());
+        let all: usize = epochs.parse().unwrap();
+        let numbers = continued["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["epoch"]);
+        assert_eq!(
+            numbers.max_by_key(|number| number.as_u64()).and_then(Value::as_u64),
+            Some(all as u64 - 1)
+        );
+        assert_eq!(continued[digests], whole[digests], "{name} on {ranks} rank(s)");
+        assert_eq!(whole["world_size"].to_string(), ranks);
+        whole
+    })
+}
+
+#[test]
+fn a_regression_learns_its_table() {
+    for report in runs_and_continues("regression", &[], "10") {
+        // 1 is the variance of the targets.
+        assert!(last(&report, "/measures/evaluation~1mse") < 0.1, "{report}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rooms.csv");
+    let path = path.to_str().unwrap();
+    let rows: String =
+        (0..200).map(|i| format!("{},{},{}\n", i % 20, i % 3, 1000 * (i % 20) + 5000)).collect();
+    fs::write(path, format!("area,rooms,price\n{rows}")).unwrap();
+    let table = ["--table", path, "--target", "price"];
+    let small = ["--workers", "2", "--batch-size", "8", "--epochs", "12"];
+    let text = output_of("regression", &[&table[..], &small].concat());
+    assert!(text.contains("160 training and 40 test rows"), "{text}");
+    let report = report_of("regression", &[&table[..], &small].concat());
+    assert!(last(&report, "/measures/evaluation~1mse") < 0.05, "{report}");
+
+    fs::write(path, "a,b\n1,2\n3,x\n").unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["--table", path, "--target", "b"], "line 3, column \"b\": \"x\" is no finite number"),
+        (&["--table", path, "--target", "c"], "no column \"c\"; the header has a, b"),
+        (&["--table", "/no/such/table.csv", "--target", "b"], "/no/such/table.csv"),
+        (&["--table", path], "--target <COLUMN>"),
+    ];
+    for (options, part) in cases {
+        refuse("regression", options, &[part]);
+    }
+}
+
+#[test]
+fn a_language_model_learns_its_text_and_writes() {
+    for report in runs_and_continues("char_lm", &["--write", "20"], "3") {
+        let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
+        assert!(last(&report, "/eval_loss") < 0.8 * first, "{report}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text");
+    fs::write(&path, "ab".repeat(2000)).unwrap();
+    let path = path.to_str().unwrap();
+    let options = ["--text", path, "--window", "16", "--write", "30", "--epochs", "3"];
+    let text = output_of("char_lm", &options);
+    assert!(text.ends_with("ababababababababababababababababa\n".get(3..).unwrap()), "{text}");
+
+    fs::write(path, "short").unwrap();
+    refuse("char_lm", &["--text", path], &["4 tokens", "no window of 64"]);
+    refuse("char_lm", &["--text", "/no/such/text"], &["/no/such/text"]);
+}
+
+#[test]
+fn two_models_against_each_other_find_the_distribution() {
+    let distance = "/measures/evaluation~1distance";
+    // A rate at which nothing is learnt.
+    let before = report_of("gan", &["--lr", "1e-9", "--epochs", "1"]);
+    for report in runs_and_continues("gan", &[], "6") {
+        let (before, after) = (last(&before, distance), last(&report, distance));
+        assert!(after < 0.15 && after < 0.3 * before, "{before}: {report}");
+        // Both models are in the digest.
+        let digest = report["parameters_sha256"][0].as_str().unwrap();
+        assert_eq!(digest.split(' ').count(), 2, "{digest}");
+    }
+    for options in [&["--uneven"][..], &["--workers", "2", "--kvstore", "dist_sync"]] {
+        refuse("gan", options, &["neither --uneven nor --kvstore"]);
+    }
+}
+
+#[test]
+fn a_new_head_learns_on_a_frozen_body() {
+    let digits = ["--dataset", "synthetic"];
+    for report in runs_and_continues("finetune", &digits, "2") {
+        assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let (weights, saved) = (dir.path().join("weights.safetensors"), dir.path().join("saved"));
+    let tensor = |dims: &[usize]| {
+        let numbers = (0..dims.iter().product()).map(|i: usize| ((i * 37) % 101) as f32 / 500.0);
+        Tensor::from_iter(numbers, &Device::Cpu).unwrap().reshape(dims).unwrap()
+    };
+    let body = tensor(&[64, 128]);
+    let file: HashMap<&str, Tensor> = [
+        ("encoder.hidden1.weight", tensor(&[128, 784])),
+        ("encoder.hidden2.weight", body.clone()),
+        ("head.weight", tensor(&[10, 64])),
+        ("pooler.weight", tensor(&[4])),
+    ]
+    .into();
+    safetensors::save(&file, &weights).unwrap();
+    let (weights, saved) = (weights.to_str().unwrap(), saved.to_str().unwrap());
+    let own = ["--weights", weights, "--rename", "encoder=body", "--epochs", "1"];
+    let ranks = ["--workers", "2", "--checkpoint-dir", saved];
+    let text = output_of("finetune", &[&digits[..], &own, &ranks].concat());
+    for part in [
+        "2 parameters loaded; not in the file: `body.hidden1.bias`",
+        "not in the model: `pooler.weight`",
+        "of another shape: `head.weight` is [2, 64], `head.weight` [10, 64]",
+        "4 of 6 parameters are frozen",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The body in the checkpoint is the one of the file.
+    let step = fs::read_dir(saved).unwrap().map(|entry| entry.unwrap().path());
+    let step = step.filter(|path| path.is_dir()).max().unwrap();
+    let trained = safetensors::load(step.join("parameters.safetensors"), &Device::Cpu).unwrap();
+    let kept = trained.iter().find(|(name, _)| name.ends_with("body.hidden2.weight")).unwrap().1;
+    let bits = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(bits(kept), bits(&body));
+
+    let refused = [&digits[..], &["--weights", weights, "--workers", "2"]].concat();
+    refuse("finetune", &refused, &["no weight of the body", "--rename"]);
+    let missing = [&digits[..], &["--weights", "/no/such/file"]].concat();
+    refuse("finetune", &missing, &["/no/such/file", "cannot be read"]);
+    refuse("finetune", &["--rename", "x"], &["FROM=TO"]);
+}
+
+#[test]
+fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
+    for (name, epochs) in [("regression", "150"), ("char_lm", "6"), ("gan", "25")] {
+        let options = ["--workers", "2", "--threads", "1", "--epochs", epochs];
+        let whole = report_of(name, &options);
+        let dir = tempfile::tempdir().unwrap();
+        let saved = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--checkpoint-every", "7"];
+        let options = [&options[..], &saved].concat();
+        let running = example(name).args(&options).start();
+        let victim = running.ranks(2)[1];
+        let is_whole = |path: &Path| path.join("checkpoint.json").is_file();
+        until("a checkpoint", || {
+            let mut all = fs::read_dir(dir.path()).unwrap();
+            all.any(|entry| is_whole(&entry.unwrap().path())).then_some(())
+        });
+        kill(victim, Signal::KILL);
+        running.finish().says(["rank 1 was killed by SIGKILL"]);
+        let continued = report_of(name, &options);
+        assert_eq!(continued["parameters_sha256"], whole["parameters_sha256"], "{name}");
+    }
+}
+
+#[test]
+fn each_of_these_examples_has_less_than_120_lines() {
+    for name in ["regression", "char_lm", "gan", "finetune"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+        let lines = fs::read_to_string(path).unwrap().lines().count();
+        assert!(lines < 120, "{name} has {lines} lines");
+    }
+}

@@ -1,0 +1,35 @@
+//! Training in process, and on ranks that are processes of this program.
+//!
+//! A test of several ranks starts them with `RanksOf::of(rank_main)`, where `rank_main` is a test of its module that
+//! returns at once in any other process. A test of a setting of the whole process starts one in the same way.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "ranks talk to their test by what they print")]
+
+// A step of training: its numbers, its errors.
+mod composites;
+mod dist_opt;
+mod equivalence;
+mod failed_step;
+mod golden_cnn;
+mod groups;
+mod kvstore;
+mod overlap;
+mod strategies;
+mod sync_batch_norm;
+mod tensor_parallel;
+
+// The types and the precision of numbers.
+mod bf16_products;
+mod half_precision;
+
+// Models of candle and of candle-nn.
+mod candle_nn_layers;
+mod candle_nn_model;
+mod plain_candle;
+
+// Whole runs.
+mod hooks;
+mod houses;
+mod long_run;
+mod trainer;

@@ -1,0 +1,34 @@
+//! Every strategy compared with a sequential reference, on worlds of one to four real processes;
+//! its traffic, its errors, and its state between steps.
+
+mod exact;
+mod faults;
+mod problem;
+mod reference;
+mod state;
+mod traffic;
+
+use candelabrum::prelude::World;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
+
+use self::problem::CASE;
+
+/// Ranks that run a case.
+fn ranks(case: &str) -> RanksOf {
+    RanksOf::of(rank_main).env(CASE, case)
+}
+
+/// Not a test: the program of a rank.
+#[test]
+fn rank_main() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    match std::env::var(CASE).unwrap().as_str() {
+        "exact" => exact::rank(&world),
+        "traffic" => traffic::rank(&world),
+        "state" => state::rank(&world),
+        fault => faults::rank(fault, &world),
+    }
+}
