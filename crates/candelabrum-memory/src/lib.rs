@@ -32,8 +32,8 @@ pub mod cuda;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 
+mod allocation;
 mod convolution;
-mod copies;
 mod element;
 mod error;
 mod finite;

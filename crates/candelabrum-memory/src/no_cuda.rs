@@ -10,7 +10,7 @@ use std::ops::Range;
 use candle_core::{CudaStorage, Device, Layout, Tensor};
 
 pub use crate::kernels::{BLOCK, Formula, Kernels, SCALARS};
-use crate::{Convolution, ElementType, Error, Flat, Result};
+use crate::{Convolution, ElementType, Error, Result};
 
 /// Defines functions by their signatures.
 macro_rules! functions {
@@ -207,9 +207,13 @@ types! {
     Gpu {
         pub fn device(&self) -> Device;
         pub fn scratch(&self, len: usize) -> Result<Scratch>;
-        pub fn numbers(&self, len: usize) -> Result<Flat>;
-        pub fn numbers_of(&self, element: ElementType, len: usize) -> Result<Flat>;
-        pub fn storage(&self, numbers: Flat) -> Result<CudaStorage>;
+        pub(crate) fn allocate(&self, bytes: usize) -> Result<CudaMemory>;
+        pub(crate) fn storage_of(
+            &self,
+            memory: CudaMemory,
+            element: ElementType,
+            len: usize
+        ) -> CudaStorage;
         pub fn launch(
             &self,
             kernels: Kernels,

@@ -13,7 +13,7 @@ use super::launch::{Arg, Grid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
 use super::{CudaNumbers, CudaNumbersMut, Kernels, Scratch, library_error, recent};
-use crate::{ElementType, Error, Flat, Result};
+use crate::{ElementType, Error, Result};
 
 /// A device of candle that is a GPU. A clone is cheap.
 #[derive(Clone, Debug)]
@@ -54,22 +54,9 @@ impl Gpu {
         self.0.cuda_stream()
     }
 
-    /// `len` f32 numbers with unspecified contents.
-    ///
-    /// # Errors
-    /// Too little memory on the device.
-    pub fn numbers(&self, len: usize) -> Result<Flat> {
-        self.numbers_of(ElementType::F32, len)
-    }
-
-    /// `len` numbers of this type with unspecified contents.
-    ///
-    /// # Errors
-    /// Too little memory on the device.
-    pub fn numbers_of(&self, element: ElementType, len: usize) -> Result<Flat> {
-        let bytes = len * element.size();
-        let memory = CudaMemory(allocate_unset(&self.0.cuda_stream(), bytes)?);
-        Ok(Flat::cuda(element, len, memory))
+    /// Memory with unspecified contents.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<CudaMemory> {
+        allocate_unset(&self.0.cuda_stream(), bytes).map(CudaMemory)
     }
 
     /// Scratch memory of `len` f32 numbers, or half as many f64, with unspecified contents.
@@ -80,20 +67,19 @@ impl Gpu {
         Scratch::new(&self.stream(), len)
     }
 
-    /// Makes a storage of candle of f32, f16 or bf16 numbers on this device.
-    ///
-    /// # Errors
-    /// Numbers on the host, or of another type.
-    pub fn storage(&self, numbers: Flat) -> Result<CudaStorage> {
-        let element = numbers.cuda_numbers()?.element_type();
-        let len = numbers.len();
-        let memory = numbers.into_cuda_memory().ok_or(Error::OnDevice)?;
+    /// The memory as a storage of candle of `len` numbers, which are f32, f16 or bf16.
+    pub(crate) fn storage_of(
+        &self,
+        memory: CudaMemory,
+        element: ElementType,
+        len: usize,
+    ) -> CudaStorage {
         let slice = match element {
             ElementType::F16 => CudaStorageSlice::F16(memory.into_slice(len)),
             ElementType::Bf16 => CudaStorageSlice::BF16(memory.into_slice(len)),
             _ => CudaStorageSlice::F32(memory.into_slice(len)),
         };
-        Ok(CudaStorage { slice, device: self.0.clone() })
+        CudaStorage { slice, device: self.0.clone() }
     }
 
     /// Enqueues a kernel, whose `number_t` is `float`.
