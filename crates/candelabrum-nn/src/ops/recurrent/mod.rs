@@ -147,7 +147,7 @@ impl<C: Cell> Fused for Recurrent<C> {
             .collect();
         let biases = Biases::new::<C>(b_ih, b_hh, self.hidden);
         thread_pool::for_each(groups.into_par_iter(), |group| {
-            group.run::<C>(self.hidden, &w_hh, &biases)
+            group.run::<C>(self.hidden, &w_hh, &biases);
         });
         if C::HAS_CELL_STATE {
             let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;

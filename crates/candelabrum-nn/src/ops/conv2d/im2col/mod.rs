@@ -164,7 +164,7 @@ impl<T: Float> Conv<'_, T> {
             works.iter_mut().for_each(|part| self.backward_part(&turned, part, true));
         } else {
             thread_pool::for_each(works.par_iter_mut(), |part| {
-                self.backward_part(&turned, part, false)
+                self.backward_part(&turned, part, false);
             });
         }
         drop(works);
