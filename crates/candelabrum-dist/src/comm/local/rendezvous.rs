@@ -74,7 +74,7 @@ fn died(rank: usize) -> Error {
 }
 
 /// The name of a rank's socket. All users can read it in `/proc/net/unix`. So it does not contain
-/// the job's word, and the names of other ranks cannot be derived from it.
+/// the job id, and the names of other ranks cannot be derived from it.
 pub(super) fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddrUnix> {
     let mut digest = Sha256::new();
     digest.update(config.job);
