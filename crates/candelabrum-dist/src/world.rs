@@ -8,8 +8,8 @@ use std::time::Duration;
 use candle_core::{Device, DeviceLocation};
 
 use crate::comm::{
-    Communicator, Group, LocalConfig, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
-    connect_local, connect_mpi, connect_nccl, connect_tcp,
+    Communicator, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig, connect_local,
+    connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
 use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint};
@@ -106,7 +106,7 @@ impl World {
                 Arc::new(Single::default())
             } else {
                 let job = launch.job_id()?;
-                connect_local(LocalConfig { job, rank, world_size: ranks, deadline })?
+                connect_local(JobMember { job, rank, world_size: ranks, deadline })?
             };
             let (comm, device) = (Arc::clone(&everyone), Device::Cpu);
             Ok(Self { launch: Arc::new(launch), comm, everyone, device, why_no_gpu: None })
@@ -344,7 +344,8 @@ fn connect_hosts(
     let over_tcp = || {
         let (job, MeetingPoint { host, port, interface }) =
             (launch.job_id()?, launch::meeting_point()?);
-        connect_tcp(TcpConfig { job, rank, world_size, deadline, host, port, interface })
+        let member = JobMember { job, rank, world_size, deadline };
+        connect_tcp(TcpConfig { member, host, port, interface })
     };
     if launch::wants_tcp()? && world_size > 1 {
         return over_tcp();
@@ -357,7 +358,7 @@ fn connect_hosts(
     }
     if launch.is_on_one_host() {
         let job = launch.job_id()?;
-        return connect_local(LocalConfig { job, rank, world_size, deadline });
+        return connect_local(JobMember { job, rank, world_size, deadline });
     }
     // Beside NCCL only small messages use this communicator, so TCP is fast enough.
     if device.is_cuda() {

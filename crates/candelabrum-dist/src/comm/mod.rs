@@ -73,9 +73,10 @@ pub use payload::{Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
 
-pub(crate) use local::{LocalConfig, connect as connect_local};
+pub(crate) use local::connect as connect_local;
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
+pub(crate) use rendezvous::JobMember;
 pub(crate) use single::Single;
 pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Launch {
     }
 }
 
-/// The SHA-256 of a job's word and its secret, which may be empty. Whoever guesses the word cannot
+/// The SHA-256 of a job's id and its secret, which may be empty. Whoever guesses the id cannot
 /// compute the number without the secret.
 fn job_id(job: &str, secret: &str) -> [u8; 32] {
     let mut digest = Sha256::new();

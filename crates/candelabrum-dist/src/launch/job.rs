@@ -257,7 +257,7 @@ impl Job {
     }
 }
 
-/// A word that cannot be guessed, so that no other user can take the names of the job's sockets.
+/// A secret that cannot be guessed, so that no other user can take the names of the job's sockets.
 ///
 /// # Errors
 /// A system without random numbers.

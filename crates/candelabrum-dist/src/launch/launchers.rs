@@ -35,7 +35,7 @@ pub(super) struct LauncherVariables {
     /// One of these numbers is above 1 only if the launcher has started several processes.
     pub(super) several: &'static [&'static str],
     pub(super) on_host: OnHost,
-    /// A word that all ranks of a job have, and no rank of another job.
+    /// The job id: all ranks of a job have it, and no rank of another job.
     pub(super) job: fn(&Variables<'_>) -> Option<String>,
     /// The launcher serves MPI libraries if one of these is set.
     pub(super) mpi: &'static [&'static str],

@@ -56,9 +56,9 @@ pub mod vars {
     pub const WORLD_SIZE: &str = "CANDELABRUM_WORLD_SIZE";
     /// The number of ranks that are servers of the key-value store.
     pub const SERVERS: &str = "CANDELABRUM_SERVERS";
-    /// A word that differs between jobs. Users may set it, too.
+    /// The job id, which differs between jobs. Users may set it, too.
     pub const JOB: &str = "CANDELABRUM_JOB";
-    /// A word that only this job's user knows.
+    /// The secret of a job, which only its user knows.
     pub const SECRET: &str = "CANDELABRUM_SECRET";
     /// The path of the pipe through which ranks report to the launcher.
     pub const REPORTS: &str = "CANDELABRUM_REPORTS";

@@ -533,21 +533,17 @@ impl DistOpt {
             false => self.weight.finish_alone(),
         };
         if total.sum == 0.0 {
-            self.params.keep_buffers();
-            let step = strategy.leave_out();
-            notices.push(format!(
-                "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
-            ));
+            self.leave_out(index);
             return Ok(StepEnd::Skipped);
         }
         let element = way.separate_type();
         let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
+        let wire = wire.unwrap_or_default();
         let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
         let rejoin = self.drift != Drift::Nothing;
         if !averages && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let wire = wire.unwrap_or_default();
         let mut step = Step {
             exchange: BucketExchange::new(context, subject, way, wire, scaler.inverse()),
             config: &self.config,
@@ -563,27 +559,31 @@ impl DistOpt {
             notices,
         };
         let end = step.run(batch.map(|batch| batch.batch), failure);
-        let BucketExchange { wire, figures, .. } = step.exchange;
-        if let Some(element) = element {
-            layout.put_wire(element, wire);
-        }
-        let end = self.end_step(index, subject, figures, end)?;
-        if !matches!(end, StepEnd::Failed(_))
-            && let Some(id) = layouts.settle(&*self.group)?
-        {
-            self.used.forget(id);
-        }
-        Ok(end)
+        let exchange = step.exchange;
+        self.end_step(layouts, index, exchange, end)
+    }
+
+    /// Counts a step that is not taken because nothing counts in it.
+    fn leave_out(&mut self, index: usize) {
+        self.params.keep_buffers();
+        let step = self.used.get_mut(index).leave_out();
+        self.notices.push(format!(
+            "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
+        ));
     }
 
     /// Keeps what a step has changed beside the parameters, or restores it after a failed one.
     fn end_step(
         &mut self,
+        layouts: &mut BucketSets,
         index: usize,
-        subject: Subject,
-        figures: StepFigures,
+        exchange: BucketExchange,
         result: Result<StepEnd>,
     ) -> Result<StepEnd> {
+        let BucketExchange { subject, way, wire, figures, .. } = exchange;
+        if let (Some(element), Some(layout)) = (way.separate_type(), layouts.last_used()) {
+            layout.put_wire(element, wire);
+        }
         let strategy = self.used.get_mut(index);
         let taken = matches!(result, Ok(StepEnd::Taken));
         let notice = strategy.end_step(taken);
@@ -597,6 +597,9 @@ impl DistOpt {
         self.notices.extend(notice);
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
+        }
+        if let Some(id) = layouts.settle(&*self.group)? {
+            self.used.forget(id);
         }
         result
     }

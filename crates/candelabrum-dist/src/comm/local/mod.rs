@@ -18,7 +18,6 @@
 mod cell;
 mod cells;
 mod collectives;
-mod config;
 mod exchange;
 mod parcels;
 mod reduction;
@@ -36,7 +35,6 @@ use candelabrum_memory::{Flat, thread_pool};
 
 use self::cell::Cell;
 use self::cells::Cells;
-pub(crate) use self::config::LocalConfig;
 use self::exchange::CellExchange;
 use self::parcels::LocalParcels;
 use self::region::{LocalMember, stride};
@@ -46,6 +44,7 @@ use super::collective::Header;
 use super::failures::Failure;
 use super::messages::Messages;
 use super::network::Network;
+use super::rendezvous::JobMember;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::{Borrowed, Communicator, Payload};
@@ -58,11 +57,11 @@ const LIGHT: usize = 256 * 1024;
 const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
 
 /// Connects this rank with the other ranks of `config.job`.
-pub(crate) fn connect(config: LocalConfig) -> Result<Arc<dyn Communicator>> {
+pub(crate) fn connect(config: JobMember) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
         let transport = Local::connect(&config, failure)?;
         let abort = Arc::clone(&transport.exchange.network);
-        let LocalConfig { rank, world_size, deadline, .. } = config;
+        let JobMember { rank, world_size, deadline, .. } = config;
         Ok(Connected { transport, rank, world_size, deadline, abort })
     };
     Ok(Arc::new(Threaded::start(connect)?))
@@ -77,8 +76,8 @@ struct Local {
 
 impl Local {
     /// Connects all ranks. Rank 0 creates the segment and sends it to the other ranks.
-    fn connect(config: &LocalConfig, failure: &Failure) -> Result<Self> {
-        let &LocalConfig { rank, world_size, deadline, .. } = config;
+    fn connect(config: &JobMember, failure: &Failure) -> Result<Self> {
+        let &JobMember { rank, world_size, deadline, .. } = config;
         let sockets = rendezvous::meet(config)?;
         let segment = match sockets.first().and_then(Option::as_ref) {
             Some(root) => Segment::received(rendezvous::receive_file(root, config)?, world_size)?,

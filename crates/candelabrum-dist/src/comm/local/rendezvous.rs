@@ -19,8 +19,7 @@ use rustix::net::{
 };
 use sha2::{Digest, Sha256};
 
-use super::config::LocalConfig;
-use crate::comm::rendezvous::{Callers, Rendezvous, retry};
+use crate::comm::rendezvous::{Callers, JobMember, Rendezvous, retry};
 use crate::{Error, Result};
 
 /// The time for which a rank waits for its name. A rank of a job that has just ended may still hold
@@ -32,9 +31,9 @@ const BACKLOG: i32 = 4096;
 
 /// Connects this rank with every other rank. Returns the connections by rank, and `None` in this
 /// rank's own place.
-pub(super) fn meet(config: &LocalConfig) -> Result<Vec<Option<UnixStream>>> {
-    let &LocalConfig { job, rank, world_size, deadline } = config;
-    let meeting = Rendezvous::begin(job, rank, world_size, deadline);
+pub(super) fn meet(config: &JobMember) -> Result<Vec<Option<UnixStream>>> {
+    let &JobMember { rank, world_size, .. } = config;
+    let meeting = Rendezvous::begin(*config);
     let listener = listen(config)?;
     let mut callers = Callers::new(&listener, is_of_this_user);
     let sockets = if rank == 0 {
@@ -51,7 +50,7 @@ pub(super) fn meet(config: &LocalConfig) -> Result<Vec<Option<UnixStream>>> {
 }
 
 /// Calls `peer` and sends it this rank's hello. Rank 0 answers when all ranks have called it.
-fn call(config: &LocalConfig, meeting: &Rendezvous, peer: usize) -> Result<OwnedFd> {
+fn call(config: &JobMember, meeting: &Rendezvous, peer: usize) -> Result<OwnedFd> {
     let socket = retry(meeting.left(), || connect(config, peer))?;
     let socket = socket.ok_or_else(|| meeting.missed(peer))?;
     let lost = |error| Error::io(format!("greet rank {peer}"), error);
@@ -74,8 +73,8 @@ fn died(rank: usize) -> Error {
 }
 
 /// The name of a rank's socket. All users can read it in `/proc/net/unix`. So it does not contain
-/// the job's word, and the names of other ranks cannot be derived from it.
-pub(super) fn address(config: &LocalConfig, rank: usize) -> Result<SocketAddrUnix> {
+/// the job id, and the names of other ranks cannot be derived from it.
+pub(super) fn address(config: &JobMember, rank: usize) -> Result<SocketAddrUnix> {
     let mut digest = Sha256::new();
     digest.update(config.job);
     digest.update((rank as u64).to_le_bytes());
@@ -92,14 +91,14 @@ pub(super) fn socket() -> Result<OwnedFd> {
         .map_err(|error| Error::io("make a socket", error))
 }
 
-pub(super) fn listen(config: &LocalConfig) -> Result<OwnedFd> {
+pub(super) fn listen(config: &JobMember) -> Result<OwnedFd> {
     let (address, listener) = (address(config, config.rank)?, socket()?);
     let bind = || match rustix::net::bind(&listener, &address) {
         Ok(()) => Ok(Some(())),
         Err(Errno::ADDRINUSE) => Ok(None),
         Err(error) => Err(Error::io("bind a socket", error)),
     };
-    let LocalConfig { rank, .. } = config;
+    let JobMember { rank, .. } = config;
     retry(TO_LET_GO, bind)?.ok_or_else(|| Error::Launch {
         what: format!(
             "another process is rank {rank} of this job already, or has taken the name of its socket"
@@ -111,7 +110,7 @@ pub(super) fn listen(config: &LocalConfig) -> Result<OwnedFd> {
 }
 
 /// Connects to `peer`. Returns `None` if `peer` does not listen yet.
-fn connect(config: &LocalConfig, peer: usize) -> Result<Option<OwnedFd>> {
+fn connect(config: &JobMember, peer: usize) -> Result<Option<OwnedFd>> {
     let socket = socket()?;
     match rustix::net::connect(&socket, &address(config, peer)?) {
         Ok(()) if is_of_this_user(&socket) => {}
@@ -147,8 +146,8 @@ pub(super) fn send_file(socket: &UnixStream, file: &OwnedFd) -> Result<()> {
 }
 
 /// Receives the file that rank 0 sends over `socket`.
-pub(super) fn receive_file(socket: &UnixStream, config: &LocalConfig) -> Result<OwnedFd> {
-    let &LocalConfig { rank, world_size, deadline, .. } = config;
+pub(super) fn receive_file(socket: &UnixStream, config: &JobMember) -> Result<OwnedFd> {
+    let &JobMember { rank, world_size, deadline, .. } = config;
     let timeout = |limit| {
         socket.set_read_timeout(limit).map_err(|error| Error::io("prepare a connection", error))
     };

@@ -11,17 +11,17 @@ use rustix::net::SocketAddrUnix;
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
+use super::connect;
 use super::rendezvous::{address, listen, meet, socket};
-use super::{LocalConfig, connect};
-use crate::comm::rendezvous::{Callers, Rendezvous};
+use crate::comm::rendezvous::{Callers, JobMember, Rendezvous};
 use crate::comm::{Collective, Communicator, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// A different job for each test.
-fn config(job: u8, rank: usize, world_size: usize) -> LocalConfig {
+fn config(job: u8, rank: usize, world_size: usize) -> JobMember {
     let mut id = [job; 32];
     id[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    LocalConfig { job: id, rank, world_size, deadline: Duration::from_secs(20) }
+    JobMember { job: id, rank, world_size, deadline: Duration::from_secs(20) }
 }
 
 /// Runs `work` as another user. If this process may not do so, prints a message and returns `None`.
@@ -40,8 +40,8 @@ fn as_another_user<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
 }
 
 /// Connects all ranks of a job, each in a thread.
-fn all_meet(configs: Vec<LocalConfig>) -> Vec<Result<usize>> {
-    let meets = |config: LocalConfig| meet(&config).map(|all| all.iter().flatten().count());
+fn all_meet(configs: Vec<JobMember>) -> Vec<Result<usize>> {
+    let meets = |config: JobMember| meet(&config).map(|all| all.iter().flatten().count());
     let ranks: Vec<_> =
         configs.into_iter().map(|config| thread::spawn(move || meets(config))).collect();
     ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
@@ -70,7 +70,7 @@ fn a_rank_that_counts_other_ranks_ends_the_meeting_on_all() {
 
 #[test]
 fn a_rank_that_never_comes_is_named_on_all() {
-    let short = |rank| LocalConfig { deadline: Duration::from_secs(1), ..config(3, rank, 3) };
+    let short = |rank| JobMember { deadline: Duration::from_secs(1), ..config(3, rank, 3) };
     for (rank, result) in all_meet(vec![short(0), short(1)]).into_iter().enumerate() {
         let error = result.expect_err("rank 2 is missing");
         assert!(error.to_string().contains("for rank 2 to start"), "{error}");
@@ -109,7 +109,7 @@ fn silent_callers_hold_nobody_up() -> Result<()> {
 }
 
 /// The name under which a rank listens. It contains the number of this thread's user.
-fn name(config: &LocalConfig) -> SocketAddrUnix {
+fn name(config: &JobMember) -> SocketAddrUnix {
     address(config, config.rank).expect("a name")
 }
 
@@ -125,7 +125,8 @@ fn callers_that_all_come_at_once_are_all_heard() -> Result<()> {
     let world_size = 250;
     let first = config(7, 0, world_size);
     let listener = listen(&first)?;
-    let meeting = |rank| Rendezvous::begin(first.job, rank, world_size, Duration::from_secs(5));
+    let deadline = Duration::from_secs(5);
+    let meeting = |rank| Rendezvous::begin(JobMember { rank, deadline, ..first });
     let mut callers = Vec::new();
     for rank in 1..world_size {
         let socket = call(&name(&first))?;
@@ -154,8 +155,7 @@ fn another_user_is_not_heard_even_with_the_right_words() {
                     Err(error) => assert!(began.elapsed() < Duration::from_secs(5), "{error}"),
                 }
             };
-            let LocalConfig { job, rank, world_size, deadline } = second.clone();
-            let meeting = Rendezvous::begin(job, rank, world_size, deadline);
+            let meeting = Rendezvous::begin(second);
             meeting.introduce(&socket).and_then(|()| meeting.await_answer(&socket))
         });
         // The connection ends without an answer.

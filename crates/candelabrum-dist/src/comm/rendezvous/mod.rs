@@ -51,34 +51,40 @@ enum Refusal {
     Misfit(Error),
 }
 
+/// A rank's place in a job, and the deadline of every wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobMember {
+    pub(crate) job: JobId,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) deadline: Duration,
+}
+
 /// One rank's part in the meeting of its job.
 pub(super) struct Rendezvous {
-    job: JobId,
-    rank: usize,
-    world_size: usize,
-    deadline: Duration,
+    member: JobMember,
     start: Instant,
 }
 
 impl Rendezvous {
     /// Begins the meeting, and with it the time until the deadline.
-    pub(super) fn begin(job: JobId, rank: usize, world_size: usize, deadline: Duration) -> Self {
-        Self { job, rank, world_size, deadline, start: Instant::now() }
+    pub(super) fn begin(member: JobMember) -> Self {
+        Self { member, start: Instant::now() }
     }
 
     pub(super) fn hello(&self) -> Hello {
-        let (rank, world_size) = (self.rank as u32, self.world_size as u32);
-        Hello { job: self.job, version: VERSION, rank, world_size }
+        let JobMember { job, rank, world_size, .. } = self.member;
+        Hello { job, version: VERSION, rank: rank as u32, world_size: world_size as u32 }
     }
 
     /// The time that is left until the deadline.
     pub(super) fn left(&self) -> Duration {
-        self.deadline.saturating_sub(self.start.elapsed())
+        self.member.deadline.saturating_sub(self.start.elapsed())
     }
 
     /// The error of a deadline that has passed without `peer`.
     pub(super) fn missed(&self, peer: usize) -> Error {
-        let &Self { rank, world_size, .. } = self;
+        let JobMember { rank, world_size, .. } = self.member;
         Error::Rendezvous { rank, world_size, peer, waited: self.start.elapsed() }
     }
 
@@ -86,7 +92,7 @@ impl Rendezvous {
     /// meeting. Returns the connections by rank.
     pub(super) fn hear_all(&self, callers: &mut Callers<'_>) -> Result<Vec<Option<OwnedFd>>> {
         let mut sockets = self.unconnected();
-        let gathered = self.gather(callers, 1..self.world_size, &mut sockets);
+        let gathered = self.gather(callers, 1..self.member.world_size, &mut sockets);
         let reason = gathered.as_ref().err().map(ToString::to_string);
         for socket in sockets.iter().flatten() {
             answer(socket, reason.as_deref());
@@ -104,7 +110,7 @@ impl Rendezvous {
 
     /// The connections by rank, before there are any.
     pub(super) fn unconnected(&self) -> Vec<Option<OwnedFd>> {
-        (0..self.world_size).map(|_| None).collect()
+        (0..self.member.world_size).map(|_| None).collect()
     }
 
     /// Waits until all `ranks` are among the callers, and keeps their connections.

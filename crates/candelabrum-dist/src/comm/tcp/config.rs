@@ -1,17 +1,13 @@
 //! A rank's place in a job over TCP.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use crate::comm::rendezvous::JobId;
+use crate::comm::rendezvous::JobMember;
 
-/// The job, its meeting point and its deadline.
+/// A rank's place in its job, and the meeting point.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpConfig {
-    pub(crate) job: JobId,
-    pub(crate) rank: usize,
-    pub(crate) world_size: usize,
-    pub(crate) deadline: Duration,
+    pub(crate) member: JobMember,
     /// Rank 0's host: a name or an address.
     pub(crate) host: String,
     pub(crate) port: u16,

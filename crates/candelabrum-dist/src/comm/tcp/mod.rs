@@ -26,6 +26,7 @@ use super::collective::{Header, check_agreement};
 use super::failures::Failure;
 use super::messages::Messages;
 use super::network::{Body, FrameKind, Network, NetworkWork};
+use super::rendezvous::JobMember;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::work::Work;
@@ -44,7 +45,7 @@ const WORLD: u64 = 0;
 /// A port in use, ranks that do not arrive in time, or ranks that differ in version or number.
 pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
-        let TcpConfig { rank, world_size, deadline, .. } = config;
+        let JobMember { rank, world_size, deadline, .. } = config.member;
         let sockets = rendezvous::meet(&config)?;
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
         let network = Network::start(rank, sockets, None, rank == 0, deadline, failure)?;

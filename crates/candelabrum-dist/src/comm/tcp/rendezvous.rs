@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 
 use super::config::TcpConfig;
-use crate::comm::rendezvous::{Callers, Rendezvous, retry};
+use crate::comm::rendezvous::{Callers, JobMember, Rendezvous, retry};
 use crate::{Error, Result};
 
 pub(super) use crate::comm::rendezvous::TO_HEAR_WHY;
@@ -23,9 +23,8 @@ const TO_LET_GO: Duration = Duration::from_millis(500);
 
 /// The connections by rank. Rank 0 has one to every other rank, every other rank has one to rank 0.
 pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
-    let &TcpConfig { job, rank, world_size, deadline, .. } = config;
-    let meeting = Rendezvous::begin(job, rank, world_size, deadline);
-    let sockets = if rank == 0 {
+    let meeting = Rendezvous::begin(config.member);
+    let sockets = if config.member.rank == 0 {
         let listener = OwnedFd::from(listen(config)?);
         // On a network only its job distinguishes a rank from a stranger.
         meeting.hear_all(&mut Callers::new(&listener, |_| true))?
@@ -70,8 +69,8 @@ fn listen(config: &TcpConfig) -> Result<TcpListener> {
 
 /// The part of a rank other than 0: calls rank 0 and waits until all ranks have called it.
 fn join(config: &TcpConfig, meeting: &Rendezvous) -> Result<OwnedFd> {
-    let &TcpConfig { rank, world_size, deadline, port, .. } = config;
-    let (host, addresses) = (&config.host, resolve(config)?);
+    let JobMember { rank, world_size, deadline, .. } = config.member;
+    let (host, port, addresses) = (&config.host, config.port, resolve(config)?);
     let mut last = None;
     let connect = || {
         for address in &addresses {

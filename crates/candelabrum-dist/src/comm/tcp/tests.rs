@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::{TcpConfig, connect};
-use crate::comm::rendezvous::{Hello, Rendezvous};
+use crate::comm::rendezvous::{Hello, JobMember, Rendezvous};
 use crate::comm::{Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
@@ -34,12 +34,16 @@ fn free_port() -> u16 {
 fn config(rank: usize, world_size: usize, port: u16) -> TcpConfig {
     let deadline = Duration::from_secs(20);
     let host = "127.0.0.1".to_owned();
-    TcpConfig { job: [7; 32], rank, world_size, deadline, host, port, interface: None }
+    let member = JobMember { job: [7; 32], rank, world_size, deadline };
+    TcpConfig { member, host, port, interface: None }
+}
+
+fn with_deadline(deadline: Duration, config: TcpConfig) -> TcpConfig {
+    TcpConfig { member: JobMember { deadline, ..config.member }, ..config }
 }
 
 fn hello(rank: usize, world_size: usize) -> Hello {
-    let TcpConfig { job, deadline, .. } = config(rank, world_size, 0);
-    Rendezvous::begin(job, rank, world_size, deadline).hello()
+    Rendezvous::begin(config(rank, world_size, 0).member).hello()
 }
 
 fn start(config: TcpConfig) -> Rank {
@@ -118,7 +122,8 @@ fn strangers_and_other_jobs_are_turned_away_and_change_nothing() {
     let first = start(config(0, 2, port));
     let _silent =
         stranger(port, b"GET / HTTP/1.1\r\nHost: somebody else's server entirely\r\n\r\n");
-    let other = TcpConfig { job: [8; 32], ..config(1, 2, port) };
+    let mut other = config(1, 2, port);
+    other.member.job = [8; 32];
     let message = connect(other).expect_err("another job").to_string();
     assert!(message.contains("another job meets"), "{message}");
     let second = start(config(1, 2, port));
@@ -212,7 +217,7 @@ fn two_ranks_in_a_narrow_network() {
 #[test]
 fn a_rank_that_never_comes_is_named_on_all() {
     let port = free_port();
-    let short = |rank| TcpConfig { deadline: Duration::from_secs(1), ..config(rank, 3, port) };
+    let short = |rank| with_deadline(Duration::from_secs(1), config(rank, 3, port));
     let (first, second) = (start(short(0)), start(short(1)));
     let error = joined(first).expect_err("rank 2 is missing");
     assert!(matches!(error, Error::Rendezvous { rank: 0, peer: 2, world_size: 3, .. }), "{error}");
@@ -248,7 +253,7 @@ fn two_processes_of_one_rank_and_another_number_of_ranks_are_refused() {
 #[test]
 fn a_rank_0_that_never_listens_is_named_with_its_address() {
     let port = free_port();
-    let short = TcpConfig { deadline: Duration::from_millis(300), ..config(1, 2, port) };
+    let short = with_deadline(Duration::from_millis(300), config(1, 2, port));
     let message = connect(short).expect_err("nobody listens").to_string();
     for part in ["rank 1 of 2", "127.0.0.1", &port.to_string(), "MASTER_ADDR"] {
         assert!(message.contains(part), "{part}: {message}");
