@@ -8,6 +8,7 @@
 #[expect(unsafe_code, reason = "an allocator")]
 mod allocations;
 mod close;
+mod ended;
 mod golden;
 mod gradcheck;
 pub mod leftovers;
@@ -23,12 +24,13 @@ mod spans;
 
 pub use allocations::{Large, LargeAllocations};
 pub use close::assert_close;
+pub use ended::Ended;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
 pub use long::runs_all;
 pub(crate) use processes::PAUSE;
 pub use processes::{LIMIT, kill, lives, process_in, until, until_asleep};
-pub use program::{Ended, Program, mpiexec};
+pub use program::{Program, mpiexec};
 pub use random::{Dice, integers, split_mix, uniform};
 pub use running::Running;
 pub use spans::SpanCount;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything takes on a busy machine, where a test says nothing else.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// How often a test looks again.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);

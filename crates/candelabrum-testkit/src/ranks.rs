@@ -8,7 +8,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::LIMIT;
-use crate::program::{Ended, Program, mpiexec, name_of};
+use crate::ended::Ended;
+use crate::program::{Program, mpiexec, name_of};
 use crate::running::Running;
 
 /// The variable that is set for ranks of a test.
@@ -59,7 +60,6 @@ pub struct RanksOf {
 
 impl RanksOf {
     /// Ranks that run a test function of this program.
-    #[expect(clippy::needless_pass_by_value, reason = "callers write the name of a function")]
     pub fn of<F: Fn()>(test: F) -> Self {
         Self::test(name_of(&test))
     }

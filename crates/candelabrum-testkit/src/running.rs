@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::program::Ended;
+use crate::ended::Ended;
 use crate::until;
 
 /// The time between SIGTERM and SIGKILL.

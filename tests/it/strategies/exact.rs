@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use candelabrum::dist::parameters_sha256;
 use candelabrum::prelude::*;
 
-use super::problem::{CASES, Case, LR, MOMENTUM, PARAMS, STEPS, WEIGHT_DECAY, len, loss, params};
-use super::ranks;
+use super::problem::{
+    CASES, Case, LR, MOMENTUM, PARAMS, STEPS, WEIGHT_DECAY, len, loss, params, ranks,
+};
 use super::reference::{self, Elements};
 
 /// Trains every case and prints the results.

@@ -6,8 +6,7 @@ use candelabrum::dist::{Collective, Error, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
-use super::problem::{PARAMS, loss, params};
-use super::ranks;
+use super::problem::{PARAMS, loss, params, ranks};
 
 /// Whether this is the rank with the fault.
 fn odd(world: &World) -> bool {

@@ -9,14 +9,9 @@ mod state;
 mod traffic;
 
 use candelabrum::prelude::World;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::is_rank;
 
 use self::problem::CASE;
-
-/// Ranks that run a case.
-fn ranks(case: &str) -> RanksOf {
-    RanksOf::of(rank_main).env(CASE, case)
-}
 
 /// Not a test: the program of a rank.
 #[test]

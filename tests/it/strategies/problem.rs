@@ -3,6 +3,7 @@
 use candelabrum::dist::{DistOptConfig, StrategyConfig};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::RanksOf;
 
 pub(crate) const STEPS: u64 = 5;
 
@@ -34,6 +35,11 @@ pub(crate) struct Case {
 
 /// The variable with the case of a rank.
 pub(crate) const CASE: &str = "STRATEGIES_CASE";
+
+/// Ranks that run a case.
+pub(crate) fn ranks(case: &str) -> RanksOf {
+    RanksOf::test("strategies::rank_main").env(CASE, case)
+}
 
 /// Every case. Of the last four, some units are sent whole in some worlds.
 pub(crate) const CASES: [Case; 12] = [

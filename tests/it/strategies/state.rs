@@ -4,8 +4,7 @@ use candelabrum::dist::parameters_sha256;
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
-use super::problem::{loss, params};
-use super::ranks;
+use super::problem::{loss, params, ranks};
 
 /// A fresh optimizer without momentum, whose only state is its strategies'.
 fn fresh(params: &Params, world: &World, threshold: usize) -> DistOpt {

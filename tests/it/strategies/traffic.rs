@@ -4,7 +4,7 @@
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
-use super::ranks;
+use super::problem::ranks;
 
 /// The number of elements of the parameter. A single parameter is one unit; several would be a
 /// small first bucket and a second one.

@@ -10,7 +10,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::program::ARGS;
-use super::rank_main;
 
 /// The deadline of a job. It is generous, because it measures nothing.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -68,7 +67,9 @@ impl Place {
                 args.extend([name.to_owned(), path.display().to_string()]);
             }
         }
-        Program::of(rank_main).env(ARGS, serde_json::to_string(&args).unwrap()).limit(LIMIT)
+        Program::test("checkpoints::rank_main")
+            .env(ARGS, serde_json::to_string(&args).unwrap())
+            .limit(LIMIT)
     }
 
     pub(crate) fn start(&self, more: &[&str]) -> Running {

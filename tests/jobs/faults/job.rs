@@ -9,7 +9,6 @@ use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use super::program::{Case, now};
-use super::rank_main;
 
 /// The deadline of a job. It is generous, because it measures nothing.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -38,7 +37,7 @@ pub(crate) fn start(what: &str, rank: usize, workers: usize) -> Start {
     let dir = tempfile::tempdir().expect("a directory");
     let (what, workers) = (what.to_owned(), Some(workers));
     let case = Case { what, rank, dir: dir.path().to_owned(), workers };
-    let program = Program::of(rank_main).env_remove("RUST_BACKTRACE").limit(LIMIT);
+    let program = Program::test("faults::rank_main").env_remove("RUST_BACKTRACE").limit(LIMIT);
     Start { program, case, dir }
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
     let mut report = Report::before_runs();
     report.warn(all);
     let only = (part == Part::OnGpu).then(|| ON_A_GPU.map(|(name, _)| name.to_owned()).into());
-    let programs = programs(build, only)?;
+    let programs = programs(build, only.as_ref())?;
     let mut jobs = Vec::new();
     if part != Part::OnGpu {
         jobs.extend(programs.iter().filter_map(|program| without_gpu(build, program, &[])));
@@ -106,7 +106,7 @@ pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
 /// Builds and runs what was selected.
 fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
     let mut jobs = Vec::new();
-    for program in programs(build, selection.to_build())? {
+    for program in programs(build, selection.to_build().as_ref())? {
         let Some(filters) = selection.of(&program) else { continue };
         jobs.extend(without_gpu(build, &program, &filters));
         if build.has_software_gpu() && ONLY_ON_A_GPU.contains(&&*program.target) {
@@ -119,10 +119,10 @@ fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
     Ok(report)
 }
 
-fn programs(build: &Build, names: Option<BTreeSet<String>>) -> Result<Vec<Program>> {
+fn programs(build: &Build, names: Option<&BTreeSet<String>>) -> Result<Vec<Program>> {
     println!("\n== build of the tests");
     let start = Instant::now();
-    let programs = build.programs(names.as_ref())?;
+    let programs = build.programs(names)?;
     println!("{} programs in {:.1} s", programs.len(), start.elapsed().as_secs_f64());
     Ok(programs)
 }

@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(selection.targets, targets(&[("it", &[]), ("jobs", &["timeline::"])]));
         assert_eq!(selection.filters, ["softmax"]);
         assert_eq!(selection.to_build(), None);
-        let selection = named(&["hooks", "strategies"]);
-        assert_eq!(selection.targets, targets(&[("it", &["hooks::", "strategies::"])]));
+        let selection = named(&["tensor_parallel", "strategies"]);
+        assert_eq!(selection.targets, targets(&[("it", &["strategies::", "tensor_parallel::"])]));
         assert_eq!(selection.to_build(), Some(set(&["it"])));
     }
 }

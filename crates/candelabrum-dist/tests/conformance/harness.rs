@@ -105,7 +105,7 @@ impl Group {
         let notes = tempfile::tempdir().expect("a folder");
         // A visible GPU must not change the backend that a test is about.
         let device = if backend == Backend::Nccl { "cuda:0" } else { "cpu" };
-        let ranks = RanksOf::of(crate::rank_main).over(backend).limit(Duration::from_secs(240));
+        let ranks = RanksOf::test("rank_main").over(backend).limit(Duration::from_secs(240));
         let ranks = ranks.env(CASE, case).env(MARK, &job).env(NOTES, notes.path().display());
         let ranks = ranks.env("CANDELABRUM_TIMEOUT", 40).env("CANDELABRUM_DEVICE", device);
         Self { ranks, size, job, notes }
