@@ -98,7 +98,7 @@ impl TensorExchange {
         match self.forward {
             Direction::Collective(Collective::AllGather) => *first *= self.group.world_size(),
             Direction::Collective(Collective::ReduceScatter(_)) => {
-                *first /= self.group.world_size()
+                *first /= self.group.world_size();
             }
             _ => {}
         }
