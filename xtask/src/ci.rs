@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::checkout::target_folder;
 use crate::shell::{cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
@@ -23,19 +24,19 @@ pub(crate) fn run() -> Result<()> {
 
 fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
     let build = Build::of_this_machine()?;
-    let clippy = |mut command: Command| {
-        run_command(command.args(["--all-targets", "--", "--deny", "warnings"]))
-    };
     steps.run("fmt", || run_command(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.run("tidy", tidy::run)?;
-    steps.run("clippy", || clippy(build.cargo(&["clippy"])))?;
-    steps.run("defaults", || clippy(cargo(&["clippy", "--workspace"])))?;
+    steps.run("clippy", || {
+        let mut clippy = build.cargo(&["clippy", "--all-targets"]);
+        run_command(clippy.args(["--", "--deny", "warnings"]))
+    })?;
+    steps.run("defaults", defaults)?;
     steps.run("doc", || {
         let mut doc = build.cargo(&["doc", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
     })?;
     match kernels::nvrtc() {
-        Ok(nvrtc) => steps.run("ptxas", || kernels::check(&nvrtc))?,
+        Ok(nvrtc) => steps.run("ptxas", || kernels::check(&nvrtc, &kernels::FIRST_AND_LAST))?,
         Err(error) => steps.add("ptxas", &format!("not run: {error}")),
     }
     steps.run("test --all", || {
@@ -50,6 +51,22 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         steps.add("deny", "not run: cargo-deny is not installed");
         Ok(())
     }
+}
+
+/// Builds a program with the default features, as most users do, and trains on two ranks: by its own launcher, and by
+/// MPI's where there is one. All tests are built with more features.
+fn defaults() -> Result<()> {
+    const PROFILE: &str = "unoptimized";
+    let mut build = cargo(&["build", "--profile", PROFILE, "--example", "regression"]);
+    run_command(build.env("RUSTFLAGS", "-D warnings"))?;
+    let program = target_folder().join(PROFILE).join("examples/regression");
+    run_command(Command::new(&program).args(["--epochs", "1", "--workers", "2"]))?;
+    let Some(mpiexec) = find_program("mpiexec") else { return Ok(()) };
+    let mut job = Command::new(mpiexec);
+    for name in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
+        job.env(format!("OMPI_{name}"), "1");
+    }
+    run_command(job.args(["-n", "2"]).arg(&program).args(["--epochs", "1"]))
 }
 
 /// The summary of the steps so far, a line for each.

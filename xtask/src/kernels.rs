@@ -16,7 +16,10 @@ use crate::shell::{output, run as run_command};
 pub(crate) const NVRTC: &str = "libnvrtc.so.13";
 
 /// The architectures, oldest first: T4, A100, H100 and B200.
-const ARCHITECTURES: [&str; 4] = ["75", "80", "90", "100"];
+pub(crate) const ARCHITECTURES: [&str; 4] = ["75", "80", "90", "100"];
+
+/// The architectures of which the others are between, for a check that has little time.
+pub(crate) const FIRST_AND_LAST: [&str; 2] = ["75", "100"];
 
 /// The most registers of a thread. With 256 threads in a block, two blocks fit on a multiprocessor.
 const MOST_REGISTERS: u64 = 128;
@@ -35,11 +38,11 @@ pub(crate) fn nvrtc() -> Result<PathBuf> {
 ///
 /// # Errors
 /// A kernel does not compile, or exceeds a limit.
-pub(crate) fn check(nvrtc: &Path) -> Result<()> {
+pub(crate) fn check(nvrtc: &Path, architectures: &[&str]) -> Result<()> {
     let said = target_folder().join("kernels.ptxas");
     let mut command = Command::new("python3");
     command.arg("scripts/cuda/compile_kernels.py").arg(nvrtc.join(NVRTC)).arg(".");
-    command.arg("--ptxas").arg(&said).arg("--architecture").args(ARCHITECTURES);
+    command.arg("--ptxas").arg(&said).arg("--architecture").args(architectures);
     run_command(command.env("LD_LIBRARY_PATH", nvrtc).current_dir(repo_root()))?;
     let kernels = parse(&fs::read_to_string(&said)?)?;
     let file = target_folder().join("kernels.txt");

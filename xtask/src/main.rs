@@ -91,7 +91,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Ci => ci::run(),
         Command::GpuCheck => gpu_bundle::check(),
         Command::GpuBundle => gpu_bundle::build().map(drop),
-        Command::Kernels => kernels::check(&kernels::nvrtc()?),
+        Command::Kernels => kernels::check(&kernels::nvrtc()?, &kernels::ARCHITECTURES),
         Command::GpuTest => {
             test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
         }
