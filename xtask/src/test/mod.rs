@@ -56,7 +56,7 @@ const ONLY_ON_A_GPU: [&str; 2] = ["gpu", "softgpu"];
 const WAITS: [&str; 6] = ["gpu", "conformance", "jobs", "store", "run", "commands"];
 
 /// The longest of the others, the longest first.
-const LONG: [&str; 5] = ["it", "examples", "bench-player", "law", "synthetic"];
+const LONG: [&str; 5] = ["it", "examples", "bench-player", "law", "ops"];
 
 const THREADS_OF_WAITING: &str = "4";
 
