@@ -3,7 +3,7 @@
 //!
 //! candle's backward pass makes a new tensor per parameter. Here an operation writes a gradient to
 //! its place as soon as the gradient is known, in the middle of the backward pass. Gradients of
-//! candle's own operations are added at the end. The memory of a unit, its *bucket*, may belong to
+//! candle's own operations are added at the end. The memory of some parameters' gradients, a *bucket*, may belong to
 //! another part of the program, for instance to the all-reduce of a communicator. An [`Observer`]
 //! receives each bucket as soon as all gradients in it are complete, while the pass continues.
 //!
@@ -14,10 +14,10 @@
 //!
 //! let params = Params::new(0);
 //! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
-//! let mut unit = BucketPlan::default();
-//! unit.push(0, 2); // parameter 0 has two elements
+//! let mut plan = BucketPlan::default();
+//! plan.push(0, 2); // parameter 0 has two elements
 //! let bucket = Flat::from_slice(&[0_f32; 2]);
-//! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![unit], vec![bucket])?;
+//! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![plan], vec![bucket])?;
 //!
 //! let xs = Tensor::new(&[[3f32, 4.]], &Device::Cpu)?;
 //! let loss = ops::linear(&xs, weight.tensor(), None, None)?.sum_all()?;
@@ -41,21 +41,21 @@ use super::{fused, profile, wrong_gradients};
 use crate::params::with_span;
 use crate::{Error, Param};
 
-/// Receives the number and the bucket of each unit whose gradients are complete before the backward
+/// Receives each bucket whose gradients are complete, with its number, before the backward
 /// pass ends. An error ends the pass.
 pub type Observer<'a> = &'a mut dyn FnMut(usize, Flat) -> Result<()>;
 
-/// The parameters of a model in units, the buckets of the units, and the state of each gradient.
+/// The parameters of a model in buckets, and the state of each gradient.
 #[derive(Debug, Default)]
 pub struct FlatGradients {
     params: Arc<[Param]>,
     plans: Arc<[BucketPlan]>,
-    /// By unit. `None` while the bucket is taken.
+    /// `None` for a bucket that is taken.
     buckets: Vec<Option<Flat>>,
     by_variable: HashMap<TensorId, usize>,
     /// By parameter.
     states: Vec<GradientState>,
-    /// By unit: the number of gradients that are not complete in this pass.
+    /// By bucket: the number of gradients that are not complete in this pass.
     missing: Vec<usize>,
     /// Parameters in the order in which their gradients became complete in the last pass.
     ready_order: Vec<usize>,
@@ -75,8 +75,8 @@ pub struct PassState {
 /// The state of one parameter's gradient.
 #[derive(Clone, Debug, Default)]
 struct GradientState {
-    /// The place in `plans`: the unit, and the slot in it.
-    unit: usize,
+    /// The place in `plans`: the number of the bucket, and the slot in it.
+    bucket: usize,
     slot: usize,
     /// Whether the bucket contains a gradient.
     holds: bool,
@@ -89,11 +89,11 @@ struct GradientState {
 }
 
 impl FlatGradients {
-    /// Gradients of `params` in these units, with one bucket per unit. Operations created from now
+    /// Gradients of `params` by these plans, one for each bucket. Operations created from now
     /// on report when the gradients of these parameters are complete ([`Param::watch`]).
     ///
     /// # Errors
-    /// A parameter that is in no unit or in two, or a slot or a bucket of the wrong length.
+    /// A parameter that is in no bucket or in two, or a slot or a bucket of the wrong length.
     pub fn new(
         params: impl Into<Arc<[Param]>>,
         plans: impl Into<Arc<[BucketPlan]>>,
@@ -101,19 +101,19 @@ impl FlatGradients {
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
         let mut states: Vec<Option<GradientState>> = vec![None; params.len()];
-        for (unit, plan) in plans.iter().enumerate() {
-            if buckets.get(unit).map(Flat::len) != Some(plan.len) {
-                bail!("gradients: unit {unit} of {} elements has another bucket", plan.len)
+        for (number, plan) in plans.iter().enumerate() {
+            if buckets.get(number).map(Flat::len) != Some(plan.len) {
+                bail!("gradients: bucket {number} of {} elements has another length", plan.len)
             }
             for (slot, place) in plan.slots.iter().enumerate() {
                 let Some(param) = params.get(place.param) else {
-                    bail!("gradients: unit {unit} holds parameter number {}", place.param)
+                    bail!("gradients: bucket {number} holds parameter number {}", place.param)
                 };
                 if place.range.len() != param.var().elem_count() || place.range.end > plan.len {
                     let (name, shape, range) = (param.name(), param.var().shape(), &place.range);
                     bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}")
                 }
-                let state = GradientState { unit, slot, ..GradientState::default() };
+                let state = GradientState { bucket: number, slot, ..GradientState::default() };
                 if states[place.param].replace(state).is_some() {
                     bail!("gradients: `{}` is in two places", param.name())
                 }
@@ -128,7 +128,7 @@ impl FlatGradients {
             }
         }
         let Some(states) = states.into_iter().collect() else {
-            bail!("gradients: a parameter is in no unit")
+            bail!("gradients: a parameter is in no bucket")
         };
         let buckets = buckets.into_iter().map(Some).collect();
         Ok(Self { params, plans, buckets, by_variable, states, ..Self::default() })
@@ -139,36 +139,36 @@ impl FlatGradients {
         &self.params
     }
 
-    /// The units.
+    /// The plans of the buckets.
     pub fn plans(&self) -> &Arc<[BucketPlan]> {
         &self.plans
     }
 
-    /// The bucket of a unit.
+    /// A bucket.
     ///
     /// # Errors
     /// A taken bucket.
-    pub fn bucket(&mut self, unit: usize) -> Result<&mut Flat> {
-        match self.buckets.get_mut(unit).and_then(Option::as_mut) {
+    pub fn bucket(&mut self, number: usize) -> Result<&mut Flat> {
+        match self.buckets.get_mut(number).and_then(Option::as_mut) {
             Some(bucket) => Ok(bucket),
-            None => bail!("gradients: bucket {unit} is not there"),
+            None => bail!("gradients: bucket {number} is not there"),
         }
     }
 
     /// All buckets that are not taken, to borrow at the same time.
     pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
         let buckets = self.buckets.iter_mut().enumerate();
-        buckets.filter_map(|(unit, bucket)| Some((unit, bucket.as_mut()?)))
+        buckets.filter_map(|(number, bucket)| Some((number, bucket.as_mut()?)))
     }
 
-    /// Takes the bucket of a unit.
-    pub fn take(&mut self, unit: usize) -> Option<Flat> {
-        self.buckets.get_mut(unit).and_then(Option::take)
+    /// Takes a bucket.
+    pub fn take(&mut self, number: usize) -> Option<Flat> {
+        self.buckets.get_mut(number).and_then(Option::take)
     }
 
-    /// Puts the bucket of a unit back.
-    pub fn put(&mut self, unit: usize, bucket: Flat) {
-        if let Some(place) = self.buckets.get_mut(unit) {
+    /// Puts a bucket back.
+    pub fn put(&mut self, number: usize, bucket: Flat) {
+        if let Some(place) = self.buckets.get_mut(number) {
             *place = Some(bucket);
         }
     }
@@ -178,19 +178,19 @@ impl FlatGradients {
         self.states.iter_mut().for_each(|state| state.holds = false);
     }
 
-    /// Copies the gradients of `other`, which has the same parameters, perhaps in other units.
+    /// Copies the gradients of `other`, which has the same parameters, perhaps in other buckets.
     ///
     /// # Errors
     /// A taken bucket, or one in another kind of memory.
     pub fn take_over(&mut self, other: &Self) -> Result<()> {
         for (to, from) in self.states.iter_mut().zip(&other.states) {
             to.holds = from.holds;
-            let places = (&other.buckets[from.unit], &mut self.buckets[to.unit]);
+            let places = (&other.buckets[from.bucket], &mut self.buckets[to.bucket]);
             let (Some(source), Some(place)) = places else {
-                bail!("gradients: bucket {} is not there", to.unit)
+                bail!("gradients: bucket {} is not there", to.bucket)
             };
-            let from = other.plans[from.unit].slots[from.slot].range.clone();
-            let to = self.plans[to.unit].slots[to.slot].range.clone();
+            let from = other.plans[from.bucket].slots[from.slot].range.clone();
+            let to = self.plans[to.bucket].slots[to.slot].range.clone();
             place.range_mut(to)?.copy_from(source.range(from)?)?;
         }
         Ok(())
@@ -214,10 +214,10 @@ impl FlatGradients {
     /// A taken bucket.
     pub fn zero_rest(&mut self) -> Result<()> {
         for state in self.states.iter().filter(|state| !state.holds) {
-            let range = self.plans[state.unit].slots[state.slot].range.clone();
-            match &mut self.buckets[state.unit] {
+            let range = self.plans[state.bucket].slots[state.slot].range.clone();
+            match &mut self.buckets[state.bucket] {
                 Some(bucket) => bucket.range_mut(range)?.fill(0.0)?,
-                None => bail!("gradients: bucket {} is not there", state.unit),
+                None => bail!("gradients: bucket {} is not there", state.bucket),
             }
         }
         Ok(())
@@ -288,10 +288,10 @@ impl FlatGradients {
         for (state, param) in self.states.iter_mut().zip(&*self.params) {
             (state.complete, state.frozen) = (false, param.is_frozen());
             if state.frozen {
-                self.missing[state.unit] -= 1;
+                self.missing[state.bucket] -= 1;
                 state.holds = true;
-                let range = self.plans[state.unit].slots[state.slot].range.clone();
-                if let Some(bucket) = &mut self.buckets[state.unit] {
+                let range = self.plans[state.bucket].slots[state.slot].range.clone();
+                if let Some(bucket) = &mut self.buckets[state.bucket] {
                     bucket.range_mut(range)?.fill(0.0)?;
                 }
             }
@@ -320,7 +320,7 @@ impl FlatGradients {
     /// Writes `gradient` to the place of a parameter, or adds it to the gradient in that place.
     fn add(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
         let state = &mut self.states[param];
-        let Some(bucket) = &mut self.buckets[state.unit] else {
+        let Some(bucket) = &mut self.buckets[state.bucket] else {
             bail!(
                 "a gradient of `{}` came when its bucket had gone: an operation of candle uses the \
                  parameter in this step and did not in earlier ones; let buckets wait for the end \
@@ -328,7 +328,7 @@ impl FlatGradients {
                 self.params[param].name()
             )
         };
-        let range = self.plans[state.unit].slots[state.slot].range.clone();
+        let range = self.plans[state.bucket].slots[state.slot].range.clone();
         let mut place = bucket.range_mut(range)?;
         let holds = mem::replace(&mut state.holds, true);
         with_span(
@@ -395,22 +395,22 @@ impl Sink for PassSink<'_, '_> {
             .enumerate()
             .filter_map(|(argument, variable)| {
                 let state = &states[*by_variable.get(&(*variable)?)?];
-                (!state.frozen).then_some((state.unit, state.slot, argument))
+                (!state.frozen).then_some((state.bucket, state.slot, argument))
             })
             .collect();
         wanted.sort_unstable();
-        wanted.dedup_by_key(|(unit, slot, _)| (*unit, *slot));
+        wanted.dedup_by_key(|(number, slot, _)| (*number, *slot));
         let mut wanted = wanted.into_iter().peekable();
-        for (unit, bucket) in buckets.iter_mut().enumerate() {
-            if wanted.peek().is_none_or(|(next, ..)| *next != unit) {
+        for (number, bucket) in buckets.iter_mut().enumerate() {
+            if wanted.peek().is_none_or(|(next, ..)| *next != number) {
                 continue;
             }
             // A bucket that is taken, or in another kind of memory, has no places.
             let bucket = bucket.as_mut().filter(|bucket| kind_of(bucket) == kind);
             let mut rest = bucket.and_then(|bucket| bucket.span_mut().ok());
             let mut start = 0;
-            while let Some((_, slot, argument)) = wanted.next_if(|(of, ..)| *of == unit) {
-                let slot = &plans[unit].slots[slot];
+            while let Some((_, slot, argument)) = wanted.next_if(|(of, ..)| *of == number) {
+                let slot = &plans[number].slots[slot];
                 let Some(values) = rest.take() else { continue };
                 let (_, tail) = values.split_at(slot.range.start - start);
                 let (values, tail) = tail.split_at(slot.range.len());
@@ -442,11 +442,11 @@ impl Sink for PassSink<'_, '_> {
         if state.late || !*learnt {
             return Ok(());
         }
-        missing[state.unit] -= 1;
-        let is_complete = missing[state.unit] == 0;
+        missing[state.bucket] -= 1;
+        let is_complete = missing[state.bucket] == 0;
         match &mut self.observer {
-            Some(observer) if is_complete => match buckets[state.unit].take() {
-                Some(bucket) => observer(state.unit, bucket),
+            Some(observer) if is_complete => match buckets[state.bucket].take() {
+                Some(bucket) => observer(state.bucket, bucket),
                 None => Ok(()),
             },
             _ => Ok(()),
