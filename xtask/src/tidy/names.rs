@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use super::text::code;
+
 /// The ends of all paths: `src/lib.rs` and `lib.rs` for `crates/x/src/lib.rs`.
 pub(super) fn ends_of_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let ends = |path: &'a str| {
@@ -17,9 +19,8 @@ pub(super) fn ends_of_paths<'a>(paths: impl IntoIterator<Item = &'a str>) -> BTr
 
 /// The source files that `text` names and that do not exist.
 pub(super) fn missing_files(text: &str, ends: &BTreeSet<&str>) -> Vec<(usize, String)> {
-    let is_missing = |name: &&str| is_source_file(name) && !ends.contains(name);
-    in_code(text)
-        .filter(|(_, name)| is_missing(name))
+    code(text)
+        .filter(|(_, name)| is_source_file(name) && !ends.contains(&**name))
         .map(|(line, name)| (line, format!("no file {name}")))
         .collect()
 }
@@ -37,11 +38,11 @@ pub(super) fn missing_names(
             continue;
         }
         let mut file = None;
-        for (_, name) in in_code(row) {
-            if is_source_file(name) {
-                file = read(name).map(|source| (name, source));
+        for (_, name) in code(row) {
+            if is_source_file(&name) {
+                file = read(&name).map(|source| (name, source));
             } else if let Some((path, source)) = &file {
-                let last = name.rsplit("::").next().unwrap_or(name);
+                let last = name.rsplit("::").next().unwrap_or(&name);
                 if !words(source).any(|word| word == last) {
                     findings.push((line, format!("{path} has no {last}")));
                 }
@@ -54,17 +55,6 @@ pub(super) fn missing_names(
 fn is_source_file(name: &str) -> bool {
     let is_path = name.chars().all(|c| c.is_alphanumeric() || "_-./".contains(c));
     is_path && [".rs", ".cu", ".py"].iter().any(|ending| name.ends_with(ending))
-}
-
-/// The words in code style with their lines. Blocks of code are left out.
-fn in_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut is_block = false;
-    let prose = text.lines().zip(1..).filter(move |(line, _)| {
-        let is_fence = line.trim_start().starts_with("```");
-        is_block ^= is_fence;
-        !is_block && !is_fence
-    });
-    prose.flat_map(|(line, at)| line.split('`').skip(1).step_by(2).map(move |code| (at, code)))
 }
 
 fn words(source: &str) -> impl Iterator<Item = &str> {

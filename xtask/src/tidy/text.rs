@@ -1,6 +1,6 @@
-//! Checks of any text file: white space, home folders, and links in Markdown.
+//! Checks of any text file: white space, home folders, and links in Markdown. Also finds the code in Markdown.
 
-use pulldown_cmark::{Event, Parser, Tag};
+use pulldown_cmark::{CowStr, Event, Options, Parser, Tag};
 
 /// No white space at the end of a line, and one newline at the end of the file.
 pub(super) fn whitespace(text: &str) -> Vec<(usize, String)> {
@@ -35,12 +35,24 @@ pub(super) fn links(text: &str, exists: impl Fn(&str) -> bool) -> Vec<(usize, St
             let path = dest_url.split(['#', '?']).next().unwrap_or("");
             let is_elsewhere = dest_url.contains("://") || dest_url.starts_with("mailto:");
             if !is_elsewhere && !path.is_empty() && !exists(path) {
-                let line = text[..range.start].matches('\n').count() + 1;
-                findings.push((line, format!("link to {path}: no such file")));
+                findings
+                    .push((line_of(text, range.start), format!("link to {path}: no such file")));
             }
         }
     }
     findings
+}
+
+/// The code between backquotes in Markdown, with its lines. Blocks of code are left out.
+pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, CowStr<'_>)> {
+    Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter().filter_map(|(event, range)| {
+        let Event::Code(code) = event else { return None };
+        Some((line_of(text, range.start), code))
+    })
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset].matches('\n').count() + 1
 }
 
 #[cfg(test)]
