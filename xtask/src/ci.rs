@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::checkout::target_folder;
+use crate::machine::OPEN_MPI;
 use crate::shell::{cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
@@ -63,10 +64,8 @@ fn defaults() -> Result<()> {
     run_command(Command::new(&program).args(["--epochs", "1", "--workers", "2"]))?;
     let Some(mpiexec) = find_program("mpiexec") else { return Ok(()) };
     let mut job = Command::new(mpiexec);
-    for name in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
-        job.env(format!("OMPI_{name}"), "1");
-    }
-    run_command(job.args(["-n", "2"]).arg(&program).args(["--epochs", "1"]))
+    job.envs(OPEN_MPI).args(["-n", "2"]).arg(&program).args(["--epochs", "1"]);
+    run_command(&mut job)
 }
 
 /// The summary of the steps so far, a line for each.

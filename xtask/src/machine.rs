@@ -69,6 +69,14 @@ pub(crate) fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || succeeds(Command::new("nvidia-smi").arg("-L"))
 }
 
+/// What Open MPI's `mpiexec` needs to start any number of ranks, as any user. Variables, because the `mpiexec` of
+/// another MPI would refuse the options.
+pub(crate) const OPEN_MPI: [(&str, &str); 3] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+];
+
 /// A port on which no program listens now.
 pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::hosts::{ADDRESSES, DEVICE, Hosts};
 use super::sample::{Values, values};
 use crate::checkout::repo_root;
-use crate::machine::free_port;
+use crate::machine::{OPEN_MPI, free_port};
 
 /// The seconds for which our ranks may be stopped while other players are measured, without a
 /// timeout.
@@ -124,10 +124,7 @@ impl Player {
             words.extend(hosts.iter().flat_map(|hosts| hosts.options_of_mpiexec()));
             words.extend(self.words.iter().cloned());
             let mut mpiexec = start(0, &words);
-            // As variables, because the mpiexec of another MPI would refuse the options.
-            let root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
-            let names = root.into_iter().chain(["OMPI_MCA_rmaps_base_oversubscribe"]);
-            mpiexec.envs(names.map(|name| (name, "1")));
+            mpiexec.envs(OPEN_MPI);
             return Ok(vec![mpiexec]);
         }
         if *ranks == 1 {
