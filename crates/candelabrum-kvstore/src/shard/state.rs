@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -94,13 +95,12 @@ struct StateFile<'f> {
 
 impl<'f> StateFile<'f> {
     fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self> {
-        let refuse = |what: String| Error::State { path: path.to_owned(), what };
-        let damaged = |error: &dyn std::fmt::Display| refuse(format!("is damaged: {error}"));
+        let damaged = |error: &dyn Display| damaged(path, error);
         let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(&error))?;
         let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(CONTENTS));
         let entry = entry.and_then(|entry| entry.split_once(' '));
-        let (written, text) = entry.ok_or_else(|| refuse("is no state of a server".to_owned()))?;
+        let (written, text) = entry.ok_or_else(|| refused(path, "is no state of a server"))?;
         let mut tensors = file.tensors();
         tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
         let all = tensors.iter().map(|(name, tensor)| (&**name, tensor.data()));
@@ -118,13 +118,21 @@ impl<'f> StateFile<'f> {
         Ok(numbers(tensor.data()).into_owned())
     }
 
-    fn damaged(&self, error: &dyn std::fmt::Display) -> Error {
-        self.refuse(format!("is damaged: {error}"))
+    fn damaged(&self, error: &dyn Display) -> Error {
+        damaged(self.path, error)
     }
 
     fn refuse(&self, what: String) -> Error {
-        Error::State { path: self.path.to_owned(), what }
+        refused(self.path, what)
     }
+}
+
+fn damaged(path: &Path, error: &dyn Display) -> Error {
+    refused(path, format!("is damaged: {error}"))
+}
+
+fn refused(path: &Path, what: impl Into<String>) -> Error {
+    Error::State { path: path.to_owned(), what: what.into() }
 }
 
 fn name_of(settings: &Option<OptimizerSettings>) -> String {
@@ -167,8 +175,10 @@ impl Shard {
             None => Ok(()),
             Some(slot) => {
                 let key = &slot.init.key;
-                let what = format!("a round of `{key}` is open: not all workers have pushed");
-                Err(Error::State { path: path.to_owned(), what })
+                Err(refused(
+                    path,
+                    format!("a round of `{key}` is open: not all workers have pushed"),
+                ))
             }
         }
     }
@@ -177,9 +187,8 @@ impl Shard {
     pub(super) fn save(&mut self, dir: &Path) -> Result<()> {
         let path = self.state_path(dir);
         self.check_between_rounds(&path)?;
-        let refuse = |what: String| Error::State { path: path.clone(), what };
         let unwritable =
-            |error: &dyn std::fmt::Display| refuse(format!("cannot be written: {error}"));
+            |error: &dyn Display| refused(&path, format!("cannot be written: {error}"));
         // Before the work: a directory that cannot be written is known at once.
         let file = temporary(dir).map_err(|error| unwritable(&error))?;
         let (mut tensors, mut keys) = (BTreeMap::new(), BTreeMap::new());
@@ -207,7 +216,8 @@ impl Shard {
         let (server, servers) = self.place;
         let optimizer = self.optimizer.clone();
         let contents = Contents { format: FORMAT, server, servers, optimizer, keys };
-        let text = serde_json::to_string(&contents).map_err(|error| refuse(error.to_string()))?;
+        let text =
+            serde_json::to_string(&contents).map_err(|error| refused(&path, error.to_string()))?;
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
         let text = format!("{} {text}", digest(&text, all));
         let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
@@ -231,7 +241,7 @@ impl Shard {
                 ),
                 _ => format!("cannot be read: {error}"),
             };
-            Error::State { path: path.clone(), what }
+            refused(&path, what)
         })?;
         let file = StateFile::read(&path, &bytes)?;
         self.check_same_store(&file)?;
