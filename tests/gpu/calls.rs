@@ -168,8 +168,8 @@ fn calls_of_step(
                 Ok::<_, Error>([compute(opt, xs, ys)?])
             })
             .unwrap();
-        let notices = opt.take_notes();
-        assert!(notices.is_empty(), "the step is recorded: {notices:?}");
+        let notes = opt.take_notes();
+        assert!(notes.is_empty(), "the step is recorded: {notes:?}");
         loss
     };
     (0..WARM_UP).for_each(|_| drop(step()));

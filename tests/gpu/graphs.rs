@@ -97,7 +97,7 @@ fn tokens(seed: u64, samples: usize) -> Tensor {
 /// The ranks, and the GPU of this one.
 type On<'a> = (&'a World, &'a Device);
 
-/// The results, the number of steps that were replayed, and the notices.
+/// The results, the number of steps that were replayed, and the notes.
 fn train<M: Model>(
     (world, device): On<'_>,
     new: impl Fn(&Scope) -> M,
@@ -163,11 +163,11 @@ fn train<M: Model>(
     let values = |buffer: &candelabrum::nn::Buffer| buffer.value().to_vec1().unwrap();
     let statistics = params.buffers().iter().map(values).collect();
     let digest = parameters_sha256(&params).unwrap();
-    let notices = opt.take_notes();
-    (Trained { losses, outputs, digest, statistics }, figures.replayed, notices)
+    let notes = opt.take_notes();
+    (Trained { losses, outputs, digest, statistics }, figures.replayed, notes)
 }
 
-/// Returns the number of replayed steps and the notice about CUDA graphs.
+/// Returns the number of replayed steps and the note about CUDA graphs.
 fn compare<M: Model>(
     on: On<'_>,
     new: impl Fn(&Scope) -> M,
@@ -176,9 +176,9 @@ fn compare<M: Model>(
 ) -> (u64, Option<String>) {
     let (expected, none, _) = train(on, &new, &batch, setting, false);
     assert_eq!(none, 0);
-    let (got, replayed, notices) = train(on, &new, &batch, setting, true);
+    let (got, replayed, notes) = train(on, &new, &batch, setting, true);
     assert_eq!(got, expected, "{}", setting.option);
-    (replayed, notices.into_iter().find(|notice| notice.contains("CUDA graphs")))
+    (replayed, notes.into_iter().find(|note| note.contains("CUDA graphs")))
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn bad_main() {
     let on = (&world, world.device());
     for bad in [3, 6] {
         let setting = Setting { bad: Some((bad, 1)), ..PLAIN };
-        let (replayed, notice) = compare(on, Network::new, images, setting);
-        assert_eq!(notice, None);
+        let (replayed, note) = compare(on, Network::new, images, setting);
+        assert_eq!(note, None);
         // A failed step is not counted, and the kind of step is recorded again if it was that one.
         assert_eq!(replayed, REPLAYED - 1);
     }
@@ -226,8 +226,8 @@ fn a_batch_that_is_not_finite_is_named_and_leaves_no_trace() {
 fn steps_of_two_shapes_are_two_recordings() {
     let Some(gpu) = gpu() else { return };
     let setting = Setting { alternates: true, ..PLAIN };
-    let (replayed, notice) = compare((&World::single(), &gpu), Network::new, images, setting);
-    assert_eq!((replayed, notice), (2 * REPLAYED, None));
+    let (replayed, note) = compare((&World::single(), &gpu), Network::new, images, setting);
+    assert_eq!((replayed, note), (2 * REPLAYED, None));
 }
 
 #[test]
@@ -264,9 +264,9 @@ fn weights_main() {
     let new = |scope: &Scope| Ignores(Network::new(scope), DType::U32);
     assert_eq!(compare(on, new, images, PLAIN), (REPLAYED, None));
     let new = |scope: &Scope| Ignores(Network::new(scope), DType::I64);
-    let (replayed, notice) = compare(on, new, images, PLAIN);
+    let (replayed, note) = compare(on, new, images, PLAIN);
     assert_eq!(replayed, 0);
-    assert!(notice.is_some_and(|notice| notice.contains("labels that the step computes")));
+    assert!(note.is_some_and(|note| note.contains("labels that the step computes")));
 }
 
 #[test]
@@ -359,16 +359,16 @@ fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
     let Some(gpu) = gpu() else { return };
     let world = World::single();
     let on = (&world, &gpu);
-    let reason = |(replayed, notice): (u64, Option<String>)| {
+    let reason = |(replayed, note): (u64, Option<String>)| {
         assert_eq!(replayed, 0);
-        notice.expect("a notice")
+        note.expect("a note")
     };
     let asks = |scope: &Scope| AsksTheHost(Network::new(scope));
-    let notice = reason(compare(on, asks, images, PLAIN));
-    assert!(notice.contains("CAPTURE"), "{notice}");
+    let note = reason(compare(on, asks, images, PLAIN));
+    assert!(note.contains("CAPTURE"), "{note}");
     let copies = |scope: &Scope| CopiesFromTheHost(Network::new(scope));
-    let notice = reason(compare(on, copies, images, PLAIN));
-    assert!(notice.contains("repeating a copy from the host"), "{notice}");
+    let note = reason(compare(on, copies, images, PLAIN));
+    assert!(note.contains("repeating a copy from the host"), "{note}");
 }
 
 #[test]
@@ -424,15 +424,15 @@ fn collectives_main() {
         synchronize_batch_norm(scope.params(), &Group::from(&world));
         Network::new(scope)
     };
-    let (replayed, notice) = compare(on, synchronised, images, PLAIN);
+    let (replayed, note) = compare(on, synchronised, images, PLAIN);
     assert_eq!(replayed, 0);
-    let notice = notice.expect("a notice");
-    assert!(notice.contains("CAPTURE"), "{notice}");
+    let note = note.expect("a note");
+    assert!(note.contains("CAPTURE"), "{note}");
     let exchanges = |scope: &Scope| Exchanges(Network::new(scope), Group::from(&world));
-    let (replayed, notice) = compare(on, exchanges, images, PLAIN);
+    let (replayed, note) = compare(on, exchanges, images, PLAIN);
     assert_eq!(replayed, 0);
-    let notice = notice.expect("a notice");
-    assert!(notice.contains("a collective in a step that is recorded"), "{notice}");
+    let note = note.expect("a note");
+    assert!(note.contains("a collective in a step that is recorded"), "{note}");
 }
 
 #[test]

@@ -158,7 +158,7 @@ enum Opt {
     Store(Box<StoreOpt>),
 }
 
-/// The parameters after the steps of a case, on each rank, and the notices of rank 0.
+/// The parameters after the steps of a case, on each rank, and the notes of rank 0.
 fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
     let servers = usize::from(case.through == Through::Store);
     on_ranks(case.ranks, servers, |world| {
@@ -233,7 +233,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                 }
             }
         }
-        let notices = match &mut opt {
+        let notes = match &mut opt {
             Opt::AllReduce(opt) => {
                 if !joined && case.through == (Through::AllReduce { uneven: true }) {
                     opt.join(DistOption::Fp32, 0.0).unwrap();
@@ -245,7 +245,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                 opt.take_notes()
             }
         };
-        (params.list().iter().flat_map(|param| values(param.var())).collect(), notices)
+        (params.list().iter().flat_map(|param| values(param.var())).collect(), notes)
     })
 }
 
@@ -253,9 +253,9 @@ fn check(seed: u64) {
     let case = Case::new(seed);
     let whole = train(&case.whole()).remove(0);
     let ranks = train(&case);
-    for (rank, (values, notices)) in ranks.iter().enumerate() {
+    for (rank, (values, notes)) in ranks.iter().enumerate() {
         assert_eq!(values, &ranks[0].0, "seed {seed}: rank {rank} differs from rank 0: {case:?}");
-        assert_eq!(notices.len(), whole.1.len(), "seed {seed}: {notices:?} {:?}", whole.1);
+        assert_eq!(notes.len(), whole.1.len(), "seed {seed}: {notes:?} {:?}", whole.1);
     }
     let pairs = ranks[0].0.iter().zip(&whole.0);
     let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));

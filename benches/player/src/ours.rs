@@ -148,7 +148,7 @@ impl Train for Ours {
         let [loss] = graph
             .run(opt, [xs, ys], settings, |opt, [xs, ys]| Ok::<_, Error>([step(opt, xs, ys)?]))?;
         match opt.take_notes().pop() {
-            Some(notice) => anyhow::bail!(notice),
+            Some(note) => anyhow::bail!(note),
             None => Ok(loss),
         }
     }

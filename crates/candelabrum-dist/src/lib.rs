@@ -20,7 +20,7 @@ pub mod launch;
 pub mod ops;
 pub mod strategy;
 
-mod bucket_plan;
+mod bucketing;
 mod buffers;
 mod consistency;
 mod error;

@@ -412,11 +412,11 @@ impl StoreOpt {
         let start = Instant::now();
         let params = Arc::clone(gradients.params());
         let mut sender = Sender::new(store, Arc::clone(&params), compression);
-        let mut take = |unit, bucket| Ok(sender.take(unit, bucket)?);
+        let mut take = |index, bucket| Ok(sender.take(index, bucket)?);
         let passed = gradients.observed_backward(loss, Some(&mut take));
         let early = sender.taken.len() as u64;
-        for (unit, bucket) in sender.taken.drain(..) {
-            gradients.put(unit, bucket);
+        for (index, bucket) in sender.taken.drain(..) {
+            gradients.put(index, bucket);
         }
         passed?;
         if needs_weight {
@@ -428,9 +428,9 @@ impl StoreOpt {
         } else if let Some(MissingGradients { names, why }) = gradients.missing(loss) {
             return Err(Error::NoGradient { names, why });
         }
-        for unit in 0..params.len() {
-            if sender.pulls[unit].is_none() && !params[unit].is_frozen() {
-                sender.push(unit, gradients.bucket(unit)?)?;
+        for index in 0..params.len() {
+            if sender.pulls[index].is_none() && !params[index].is_frozen() {
+                sender.push(index, gradients.bucket(index)?)?;
             }
         }
         for (param, pull) in params.iter().zip(sender.pulls) {
@@ -513,20 +513,20 @@ impl Sender {
         Self { store, params, compression, pulls, taken: Vec::new(), spent: Duration::ZERO }
     }
 
-    fn take(&mut self, unit: usize, bucket: Flat) -> Result<()> {
-        let pushed = self.push(unit, &bucket);
-        self.taken.push((unit, bucket));
+    fn take(&mut self, index: usize, bucket: Flat) -> Result<()> {
+        let pushed = self.push(index, &bucket);
+        self.taken.push((index, bucket));
         pushed
     }
 
     /// Pushes a gradient, and asks for the updated parameter.
-    fn push(&mut self, unit: usize, bucket: &Flat) -> Result<()> {
+    fn push(&mut self, index: usize, bucket: &Flat) -> Result<()> {
         let start = Instant::now();
         let copy = if bucket.is_on_device() { Some(bucket.to_host()?) } else { None };
         let values = Values::Slice(copy.as_ref().unwrap_or(bucket).as_slice()?);
-        let name = self.params[unit].name();
-        let pull = self.store.pushpull_with(name, values, priority(unit), self.compression)?;
-        self.pulls[unit] = Some(pull);
+        let name = self.params[index].name();
+        let pull = self.store.pushpull_with(name, values, priority(index), self.compression)?;
+        self.pulls[index] = Some(pull);
         self.spent += start.elapsed();
         Ok(())
     }

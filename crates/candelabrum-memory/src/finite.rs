@@ -5,7 +5,7 @@ use crate::cuda::CudaSearch;
 use crate::simd::simd;
 use crate::{Result, Span};
 
-/// A search through the units of a step for the first number that is not finite. On the host the threads of a
+/// A search through the buckets of a step for the first number that is not finite. On the host the threads of a
 /// pool search.
 ///
 /// Units may be checked in any order. On the host the result is known at once. A device may report
@@ -17,11 +17,11 @@ pub struct FiniteCheck {
 }
 
 impl FiniteCheck {
-    /// Checks the numbers of `unit`.
+    /// Checks the numbers of `bucket`.
     ///
     /// # Errors
     /// A device's error.
-    pub fn look(&mut self, unit: usize, values: Span<'_>) -> Result<()> {
+    pub fn look(&mut self, bucket: usize, values: Span<'_>) -> Result<()> {
         let values = match values {
             Span::Host(values) => values,
             Span::Cuda(values) => {
@@ -29,11 +29,11 @@ impl FiniteCheck {
                     Some(search) => search,
                     none => none.insert(CudaSearch::new(values)?),
                 };
-                return search.look(unit, values);
+                return search.look(bucket, values);
             }
         };
         let Some(position) = first_bad_in_parallel(values) else { return Ok(()) };
-        let found = (unit, position);
+        let found = (bucket, position);
         self.first = Some(self.first.map_or(found, |first| first.min(found)));
         Ok(())
     }
@@ -43,7 +43,7 @@ impl FiniteCheck {
         self.first.is_some()
     }
 
-    /// The lowest unit with a bad number, and the position of its first bad number. Waits for
+    /// The lowest bucket with a bad number, and the position of its first bad number. Waits for
     /// devices.
     ///
     /// # Errors

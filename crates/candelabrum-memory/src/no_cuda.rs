@@ -168,7 +168,7 @@ types! {
 
     CudaSearch {
         pub(crate) fn new(values: CudaSpan<'_>) -> Result<Self>;
-        pub(crate) fn look(&mut self, unit: usize, values: CudaSpan<'_>) -> Result<()>;
+        pub(crate) fn look(&mut self, bucket: usize, values: CudaSpan<'_>) -> Result<()>;
         pub(crate) fn first(&self) -> Result<Option<(usize, usize)>>;
     }
 

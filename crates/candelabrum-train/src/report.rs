@@ -44,7 +44,7 @@ pub struct Report {
     pub spars: f64,
     /// Whether a sparse strategy used error feedback.
     pub corr: bool,
-    /// SINGA's `threshold` in elements, if it determined the sizes of units.
+    /// SINGA's `threshold` in elements, if it determined the sizes of buckets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<usize>,
     /// The reaction to an overflow: `error` or `skip`.

@@ -140,8 +140,8 @@ fn overflow_of_a_sparse_sum(world: &World, on_overflow: OnOverflow) {
         OnOverflow::Skip => {
             result.unwrap();
             assert_eq!(opt.figures(DistOption::SparseTopK).skipped, 1);
-            let notices = opt.take_notes();
-            assert!(notices[0].contains("left out") && notices[0].contains("`w2`"), "{notices:?}");
+            let notes = opt.take_notes();
+            assert!(notes[0].contains("left out") && notes[0].contains("`w2`"), "{notes:?}");
         }
         _ => assert!(matches!(result, Err(Error::Overflow { .. })), "{result:?}"),
     }

@@ -7,7 +7,7 @@ use candelabrum_testkit::ranks::RanksOf;
 
 pub(crate) const STEPS: u64 = 5;
 
-/// Name and shape of every parameter. Under [`UNIT`] they make three units: `big` alone; `b2`,
+/// Name and shape of every parameter. Under [`BUCKET`] they make three buckets: `big` alone; `b2`,
 /// `w2`, `b1` and `w1`; `embed`.
 pub(crate) const PARAMS: [(&str, &[usize]); 6] = [
     ("embed", &[40, 6]),
@@ -19,7 +19,7 @@ pub(crate) const PARAMS: [(&str, &[usize]); 6] = [
 ];
 
 /// SINGA's `threshold` of every case.
-pub(crate) const UNIT: usize = 300;
+pub(crate) const BUCKET: usize = 300;
 
 pub(crate) const LR: f32 = 0.1;
 pub(crate) const MOMENTUM: f32 = 0.9;
@@ -41,7 +41,7 @@ pub(crate) fn ranks(case: &str) -> RanksOf {
     RanksOf::test("strategies::rank_main").env(CASE, case)
 }
 
-/// Every case. Of the last four, some units are sent whole in some worlds.
+/// Every case. Of the last four, some buckets are sent whole in some worlds.
 pub(crate) const CASES: [Case; 12] = [
     case(DistOption::Fp32, 0.5, true),
     case(DistOption::Fp16, 0.5, true),
@@ -65,7 +65,7 @@ impl Case {
     pub(crate) fn config(self) -> DistOptConfig {
         let mut strategy = StrategyConfig::default();
         strategy.corr = self.corr;
-        DistOptConfig { threshold: Some(UNIT), strategy, ..DistOptConfig::default() }
+        DistOptConfig { threshold: Some(BUCKET), strategy, ..DistOptConfig::default() }
     }
 }
 

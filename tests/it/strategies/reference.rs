@@ -4,7 +4,7 @@
 use candelabrum::prelude::DistOption;
 
 use super::problem::{
-    Case, LR, MOMENTUM, PARAMS, STEPS, UNIT, WEIGHT_DECAY, gradient, initial, len,
+    BUCKET, Case, LR, MOMENTUM, PARAMS, STEPS, WEIGHT_DECAY, gradient, initial, len,
 };
 
 /// Relative rounding of f32, and a little more for the few operations of a step.
@@ -35,23 +35,23 @@ fn zeros() -> Elements {
     (0..PARAMS.len()).map(|param| vec![Bounded::default(); len(param)]).collect()
 }
 
-/// The units as lists of parameters, in SINGA's order.
-fn units() -> Vec<Vec<usize>> {
-    let (mut units, mut open, mut elements) = (Vec::new(), Vec::new(), 0);
+/// The buckets as lists of parameters, in SINGA's order.
+fn buckets() -> Vec<Vec<usize>> {
+    let (mut buckets, mut open, mut elements) = (Vec::new(), Vec::new(), 0);
     for param in (0..PARAMS.len()).rev() {
-        if len(param) > UNIT {
-            units.push(vec![param]);
+        if len(param) > BUCKET {
+            buckets.push(vec![param]);
             continue;
         }
         open.push(param);
         elements += len(param);
-        if elements > UNIT {
-            units.push(std::mem::take(&mut open));
+        if elements > BUCKET {
+            buckets.push(std::mem::take(&mut open));
             elements = 0;
         }
     }
-    units.push(open);
-    units
+    buckets.push(open);
+    buckets
 }
 
 /// Trains `world` ranks one after the other.
@@ -77,8 +77,8 @@ pub(crate) fn train(case: Case, world: usize) -> Expected {
             sgd(&mut params[rank], &mut velocity[rank], &applied[rank], step == 0);
         }
         if case.option == DistOption::PartialUpdate {
-            let units = units();
-            for &param in &units[step as usize % units.len()] {
+            let buckets = buckets();
+            for &param in &buckets[step as usize % buckets.len()] {
                 let mean = average(&params, param);
                 params.iter_mut().for_each(|rank| rank[param].clone_from(&mean));
             }
@@ -134,9 +134,9 @@ fn dense_mean(option: DistOption, local: &[Elements]) -> Elements {
 fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Elements {
     let world = local.len();
     let mut mean = zeros();
-    for unit in units() {
+    for bucket in buckets() {
         let places: Vec<(usize, usize)> =
-            unit.iter().flat_map(|&param| (0..len(param)).map(move |at| (param, at))).collect();
+            bucket.iter().flat_map(|&param| (0..len(param)).map(move |at| (param, at))).collect();
         // u = g + r on every rank, and the places of its sent elements.
         let mut us = Vec::new();
         let mut sent = Vec::new();
@@ -152,7 +152,7 @@ fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Ele
             sent.push(select(case, &u));
             us.push(u);
         }
-        // The longest message decides for all ranks whether they send the whole unit.
+        // The longest message decides for all ranks whether they send the whole bucket.
         let most = sent.iter().map(Vec::len).max().unwrap_or(0);
         if most * world >= places.len() {
             sent = vec![(0..places.len()).collect(); world];
@@ -173,7 +173,7 @@ fn sparse_mean(case: Case, local: &[Elements], residual: &mut [Elements]) -> Ele
     mean
 }
 
-/// The places in a unit that a rank sends, ascending. The data must be such that rounding cannot
+/// The places in a bucket that a rank sends, ascending. The data must be such that rounding cannot
 /// change the selection.
 fn select(case: Case, u: &[Bounded]) -> Vec<usize> {
     let size = |i: usize| u[i].value.abs();

@@ -66,7 +66,7 @@ fn rebucketed(world: &World) {
     steps(&mut opt, DistOption::SparseTopK, 0..3);
     let before = opt.residual_norm();
     let state = opt.strategy_state().unwrap();
-    // In a single unit that sends next to nothing, the residuals are still there.
+    // In a single bucket that sends next to nothing, the residuals are still there.
     opt.threshold(1_000_000).unwrap();
     // The gradient is 0. The factor is a tensor, because candle cuts the graph at `* 0.0`.
     let zero = Tensor::new(0.0_f32, &Device::Cpu).unwrap();

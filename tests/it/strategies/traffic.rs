@@ -1,16 +1,16 @@
 //! The bytes that each strategy sends per step, and the point from which a sparse strategy sends
-//! whole units.
+//! whole buckets.
 
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
 
 use super::problem::ranks;
 
-/// The number of elements of the parameter. A single parameter is one unit; several would be a
+/// The number of elements of the parameter. A single parameter is one bucket; several would be a
 /// small first bucket and a second one.
 const LEN: usize = 10_000;
 
-/// The bytes that a strategy sends per step, and its notices.
+/// The bytes that a strategy sends per step, and its notes.
 fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec<String>) {
     let params = Params::new(0);
     let weight = params.root().param("weight", LEN, Init::ZEROS).unwrap();
@@ -29,8 +29,8 @@ fn train(world: &World, option: DistOption, spars: f32, steps: u64) -> (f64, Vec
 
 /// Prints a table of bytes, which the test compares with the expected numbers.
 pub(crate) fn rank(world: &World) {
-    let say = |what: &str, (bytes, notices): (f64, Vec<String>)| {
-        println!("\n{what}: {bytes} bytes, {} notices {}", notices.len(), notices.join(" "));
+    let say = |what: &str, (bytes, notes): (f64, Vec<String>)| {
+        println!("\n{what}: {bytes} bytes, {} notes {}", notes.len(), notes.join(" "));
     };
     for option in [DistOption::Fp32, DistOption::Fp16, DistOption::Bf16] {
         say(option.name(), train(world, option, 0.05, 2));
@@ -50,7 +50,7 @@ pub(crate) fn rank(world: &World) {
     }
 }
 
-/// The bytes and notices that a rank printed for `what`.
+/// The bytes and notes that a rank printed for `what`.
 fn read(text: &str, what: &str) -> (f64, usize) {
     let start = format!("{what}: ");
     let line = text.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
@@ -77,13 +77,13 @@ fn payload_is_what_the_strategy_promises_and_dense_begins_at_the_break_even() {
             let (below, at) = (break_even - 1, break_even);
             let sparse = 8.0 * below as f64 + vote;
             assert_eq!(read(&format!("sparseTopK of {below}")), (sparse, 0));
-            // Two steps sent the whole unit. One notice says so.
+            // Two steps sent the whole bucket. One note says so.
             assert_eq!(read(&format!("sparseTopK of {at}")), (dense + vote, 1));
             let count = 4.0;
             assert_eq!(read(&format!("sparseThreshold of {below}")), (sparse + count, 0));
             assert_eq!(read(&format!("sparseThreshold of {at}")), (dense + vote + count, 1));
-            let notice = output.text.lines().find(|line| line.contains("sent whole")).unwrap();
-            assert!(notice.contains(&format!("1/{world_size}")), "{notice}");
+            let note = output.text.lines().find(|line| line.contains("sent whole")).unwrap();
+            assert!(note.contains(&format!("1/{world_size}")), "{note}");
         }
     }
 }

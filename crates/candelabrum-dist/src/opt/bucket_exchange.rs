@@ -34,7 +34,7 @@ use crate::{Error, Result};
 pub(super) struct BucketExchange {
     pub(super) context: StepContext,
     pub(super) subject: Subject,
-    pub(super) way: ExchangeKind,
+    pub(super) kind: ExchangeKind,
     pub(super) figures: StepFigures,
     /// The factor of gradients that undoes a scaling of the loss.
     unscale: Option<f32>,
@@ -74,7 +74,7 @@ impl BucketExchange {
     pub(super) fn new(
         context: StepContext,
         subject: Subject,
-        way: ExchangeKind,
+        kind: ExchangeKind,
         wire: Vec<Option<Flat>>,
         unscale: Option<f32>,
     ) -> Self {
@@ -82,12 +82,13 @@ impl BucketExchange {
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
         let (failure, loss, found) = (None, None, None);
         let search = FiniteCheck::default();
-        let is_in_place = matches!(&way, ExchangeKind::Wire(wire) if wire.is_in_place());
+        let is_in_place =
+            matches!(&kind, ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place());
         let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
         Self {
             context,
             subject,
-            way,
+            kind,
             figures,
             unscale,
             failure,
@@ -226,15 +227,17 @@ impl BucketExchange {
     /// Announces the all-reduces of a step whose buckets are on a GPU and sent whole. Each bucket then
     /// leaves by one of them, in the order of the buckets' numbers. `bucket` is the first of them.
     fn announce(&self, bucket: &Flat) {
-        let Self { context, way, wire: memory, .. } = self;
-        let (ExchangeKind::Wire(wire), true) = (way, bucket.is_on_device()) else { return };
+        let Self { context, kind, wire: memory, .. } = self;
+        let (ExchangeKind::AllReduce(all_reduce), true) = (kind, bucket.is_on_device()) else {
+            return;
+        };
         // Memory that a failed step has lost is allocated again on the host.
         let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
-        if let Collective::AllReduce(op) = wire.op()
-            && (wire.is_in_place() || on_gpu == context.plans.len())
+        if let Collective::AllReduce(op) = all_reduce.op()
+            && (all_reduce.is_in_place() || on_gpu == context.plans.len())
         {
             let buckets = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
-                let bucket = Announced::all_reduce(op, wire.element, plan.len);
+                let bucket = Announced::all_reduce(op, all_reduce.element, plan.len);
                 bucket.labelled(label.clone()).of_step(context.step)
             });
             context.group.announce(buckets.collect());
@@ -246,7 +249,7 @@ impl BucketExchange {
         if index == 0 {
             self.announce(&bucket);
         }
-        let on_device = match &self.way {
+        let on_device = match &self.kind {
             ExchangeKind::Strategy(strategy)
                 if bucket.is_on_device() && strategy.lock().on_gpu().is_none() =>
             {
@@ -258,21 +261,24 @@ impl BucketExchange {
             _ => None,
         };
         let has_failure = self.has_failure();
-        let Self { context, subject, way, figures, .. } = self;
+        let Self { context, subject, kind, figures, .. } = self;
         let info = context.bucket(index);
-        let message = match way {
-            ExchangeKind::Wire(wire) if wire.is_in_place() => Message::InPlace(wire.op()),
-            ExchangeKind::Wire(wire) => {
+        let message = match kind {
+            ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place() => {
+                Message::InPlace(all_reduce.op())
+            }
+            ExchangeKind::AllReduce(all_reduce) => {
                 // A failed step may have lost this memory. It is then allocated again, on the heap.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
-                let mut memory = memory.unwrap_or_else(|| Flat::zeros(wire.element, info.len()));
-                if has_failure && !wire.shows_bad_numbers() {
+                let mut memory =
+                    memory.unwrap_or_else(|| Flat::zeros(all_reduce.element, info.len()));
+                if has_failure && !all_reduce.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
-                    wire.pack(bucket.span_mut()?, &mut memory, context.group.world_size())
+                    all_reduce.pack(bucket.span_mut()?, &mut memory, context.group.world_size())
                 })?;
-                Message::new(wire.op(), memory.into())
+                Message::new(all_reduce.op(), memory.into())
             }
             ExchangeKind::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
@@ -298,13 +304,13 @@ impl BucketExchange {
 
     fn start(&mut self, index: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
         let search = self.all_reduce_searches;
-        let Self { context, way, flights, .. } = self;
-        let way = &*way;
+        let Self { context, kind, flights, .. } = self;
+        let kind = &*kind;
         let start = |op, payload: Payload| -> Pending {
             let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
-            match way {
-                ExchangeKind::Wire(_) => context.group.start(op, payload),
+            match kind {
+                ExchangeKind::AllReduce(_) => context.group.start(op, payload),
                 ExchangeKind::Strategy(strategy) => {
                     strategy.lock().exchange(&*context.group, op, payload)
                 }
@@ -349,11 +355,11 @@ impl BucketExchange {
                 pending.into_iter().map(Pending::wait_on_stream).collect()
             };
             let mut received = received?;
-            let Self { context, way, figures, .. } = self;
+            let Self { context, kind, figures, .. } = self;
             let info = context.bucket(index);
             let Some(mut bucket) = bucket else {
                 let result = received.pop().filter(|result| result.len() == info.len());
-                let what = || format!("{} made a bucket shorter or longer", way.describe());
+                let what = || format!("{} made a bucket shorter or longer", kind.describe());
                 let result = result.ok_or_else(|| Error::Protocol { what: what() })?;
                 let bad = result.bad_number().map(|bad| BadGradient {
                     rank: bad.part,
@@ -363,8 +369,8 @@ impl BucketExchange {
                 self.found = self.found.into_iter().chain(bad).min();
                 return Ok(Some((index, back_on_device(result.into_flat(), on_device)?)));
             };
-            let message = match way {
-                ExchangeKind::Wire(_) => {
+            let message = match kind {
+                ExchangeKind::AllReduce(_) => {
                     for result in received {
                         let result = result.into_flat();
                         timed(&mut figures.decompress, || result.widen_into(bucket.span_mut()?))?;
@@ -423,8 +429,8 @@ impl BucketExchange {
             match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
                     layout.gradients.put(index, bucket);
-                    if let (ExchangeKind::Wire(_), Some(place)) =
-                        (&self.way, self.wire.get_mut(index))
+                    if let (ExchangeKind::AllReduce(_), Some(place)) =
+                        (&self.kind, self.wire.get_mut(index))
                     {
                         *place = travelled;
                     }

@@ -8,7 +8,7 @@ use candelabrum_nn::{BucketPlan, FlatGradients, MissingGradients, Param};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::bucket_plan::{self, Sizing};
+use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Label};
 use crate::{Error, Result, Trained};
 
@@ -41,7 +41,7 @@ pub(super) enum Place {
     /// In [`BucketSets::early`].
     Early,
     /// In the buckets of this size.
-    Shared(Sizing),
+    Shared(BucketSizing),
 }
 
 /// The buckets of one size.
@@ -49,7 +49,7 @@ pub(super) enum Place {
 pub(super) struct BucketSet {
     /// The number of this layout, counted in the order of their creation.
     pub(super) id: usize,
-    pub(super) sizing: Sizing,
+    pub(super) sizing: BucketSizing,
     /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     /// The buckets, and the place of each gradient in them.
@@ -68,7 +68,7 @@ pub(super) struct BucketSet {
 /// A layout in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct BucketSetState {
-    sizing: Sizing,
+    sizing: BucketSizing,
     /// The numbers of the parameters, in the order in which the buckets were filled.
     order: Vec<usize>,
     settled: bool,
@@ -93,7 +93,7 @@ impl BucketSets {
     /// is called with the number of a layout that is dropped to make room.
     pub(super) fn of(
         &mut self,
-        sizing: Sizing,
+        sizing: BucketSizing,
         comm: &dyn Communicator,
         forget: &mut dyn FnMut(usize),
     ) -> Result<&mut BucketSet> {
@@ -106,7 +106,7 @@ impl BucketSets {
                 }
                 let order: Vec<usize> = (0..self.params().len()).rev().collect();
                 // The order of SINGA's buckets is fixed by SINGA.
-                let settled = matches!(sizing, Sizing::Threshold(_));
+                let settled = matches!(sizing, BucketSizing::Threshold(_));
                 self.make(sizing, &order, settled, comm)?;
             }
         }
@@ -115,7 +115,7 @@ impl BucketSets {
 
     /// The buckets of this rank alone. Before the ranks have agreed on buckets, a rank that accumulates gradients
     /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
-    pub(super) fn early(&mut self, sizing: Sizing) -> Result<&mut BucketSet> {
+    pub(super) fn early(&mut self, sizing: BucketSizing) -> Result<&mut BucketSet> {
         if self.early.is_none() {
             let order: Vec<usize> = (0..self.params().len()).rev().collect();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
@@ -222,10 +222,10 @@ impl BucketSets {
         Ok(())
     }
 
-    fn plan(&self, sizing: Sizing, order: &[usize]) -> Vec<BucketPlan> {
+    fn plan(&self, sizing: BucketSizing, order: &[usize]) -> Vec<BucketPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        let mut plans = bucket_plan::plan(&sizes, sizing, order);
+        let mut plans = bucketing::plan(&sizes, sizing, order);
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
@@ -234,7 +234,7 @@ impl BucketSets {
 
     fn make(
         &mut self,
-        sizing: Sizing,
+        sizing: BucketSizing,
         order: &[usize],
         settled: bool,
         comm: &dyn Communicator,

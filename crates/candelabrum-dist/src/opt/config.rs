@@ -6,7 +6,7 @@ use std::str::FromStr;
 use candelabrum_optim::Clip;
 
 use super::LossScale;
-use crate::bucket_plan::Sizing;
+use crate::bucketing::BucketSizing;
 use crate::buffers::BufferSync;
 use crate::comm::ElementType;
 use crate::strategy::StrategyConfig;
@@ -102,15 +102,15 @@ impl DistOptConfig {
         self.clip_gradients.map_or(Ok(()), |clip| Ok(clip.check()?))
     }
 
-    pub(crate) fn sizing(&self) -> Sizing {
+    pub(crate) fn sizing(&self) -> BucketSizing {
         let elements = |bytes: usize| (bytes / ElementType::F32.size()).max(1);
         let (first, cap) = (elements(self.first_bucket_bytes), elements(self.bucket_bytes));
-        self.threshold.map_or(Sizing::Caps { first, cap }, Sizing::Threshold)
+        self.threshold.map_or(BucketSizing::Caps { first, cap }, BucketSizing::Threshold)
     }
 
     /// The sizing of SINGA's methods.
-    pub(crate) fn singa_sizing(&self) -> Sizing {
-        Sizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
+    pub(crate) fn singa_sizing(&self) -> BucketSizing {
+        BucketSizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
     }
 }
 

@@ -94,7 +94,7 @@ impl LossScaler {
         (self.factor != 1.0).then(|| 1.0 / self.factor)
     }
 
-    /// The end of a step, and a notice for the user. With a dynamic scale, a step whose gradients
+    /// The end of a step, and a note for the user. With a dynamic scale, a step whose gradients
     /// overflowed is skipped instead of failed.
     pub(super) fn judge(&mut self, end: StepEnd) -> (StepEnd, Option<String>) {
         let LossScale::Dynamic { interval, .. } = self.setting else { return (end, None) };
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn an_overflow_halves_the_scale_and_good_steps_double_it() {
         let mut scaler = LossScaler::new(LossScale::Dynamic { initial: 8.0, interval: 3 });
-        let (end, notice) = scaler.judge(overflow());
+        let (end, note) = scaler.judge(overflow());
         assert!(matches!(end, StepEnd::Skipped));
-        assert!(notice.is_some_and(|notice| notice.contains("`w`") && notice.contains("8")));
+        assert!(note.is_some_and(|note| note.contains("`w`") && note.contains("8")));
         assert_eq!((scaler.factor, scaler.inverse()), (4.0, Some(0.25)));
         for factor in [4.0, 4.0, 8.0] {
             assert!(matches!(scaler.judge(StepEnd::Taken).0, StepEnd::Taken));

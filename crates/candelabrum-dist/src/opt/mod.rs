@@ -100,7 +100,7 @@ pub struct DistOpt {
     failure: Option<Error>,
     /// The factor of the loss.
     scaler: LossScaler,
-    notices: Vec<String>,
+    notes: Vec<String>,
     /// The step that is being recorded.
     stage: Option<Stage>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
@@ -119,7 +119,7 @@ struct Weighted<'a> {
 
 /// What all ranks make of a request.
 enum Agreement {
-    /// The index of the requested strategy, and the way of its buckets.
+    /// The index of the requested strategy, and the exchange of its buckets.
     Possible(usize, ExchangeKind),
     /// Every rank gets this error, and the next request may be another one.
     Refused(Error),
@@ -184,7 +184,7 @@ impl DistOpt {
             weight: StepWeight::default(),
             failure: None,
             scaler,
-            notices: Vec::new(),
+            notes: Vec::new(),
             stage: None,
             started: Vec::new(),
         };
@@ -276,7 +276,7 @@ impl DistOpt {
     /// The notes for the user since the last call, for instance that a sparse exchange became
     /// dense.
     pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notices)
+        std::mem::take(&mut self.notes)
     }
 
     /// Says what all losses of this rank's coming step will weigh together, before the forward pass, so that
@@ -507,8 +507,8 @@ impl DistOpt {
         total: TotalWeight,
         request: &StepRequest,
     ) -> Result<StepEnd> {
-        let (index, way) = match self.agree(request)? {
-            Agreement::Possible(index, way) => (index, way),
+        let (index, kind) = match self.agree(request)? {
+            Agreement::Possible(index, kind) => (index, kind),
             Agreement::Refused(error) => {
                 (self.accumulated, self.weight) = (None, StepWeight::default());
                 return Ok(StepEnd::Failed(error));
@@ -517,7 +517,7 @@ impl DistOpt {
         let late = layouts.trained().check(&self.params).err();
         let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
-        let Self { used, group, notices, scaler, .. } = self;
+        let Self { used, group, notes, scaler, .. } = self;
         layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
@@ -525,8 +525,8 @@ impl DistOpt {
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
         let context = StepContext::new(group.clone(), layout, strategy.steps, request.spars);
-        notices.extend(strategy.prepare(&context)?);
-        let subject = way.subject(strategy.steps);
+        notes.extend(strategy.prepare(&context)?);
+        let subject = kind.subject(strategy.steps);
         let averages = subject == Subject::Gradients;
         let factor = match averages {
             true => self.weight.finish(group, total),
@@ -536,7 +536,7 @@ impl DistOpt {
             self.leave_out(index);
             return Ok(StepEnd::Skipped);
         }
-        let element = way.separate_type();
+        let element = kind.separate_type();
         let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
         let wire = wire.unwrap_or_default();
         let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
@@ -545,7 +545,7 @@ impl DistOpt {
             self.drift = Drift::Parameters;
         }
         let mut step = Step {
-            exchange: BucketExchange::new(context, subject, way, wire, scaler.inverse()),
+            exchange: BucketExchange::new(context, subject, kind, wire, scaler.inverse()),
             config: &self.config,
             layout,
             optimizer: &mut *self.optimizer,
@@ -556,7 +556,7 @@ impl DistOpt {
             share: factor * batch.map_or(0.0, |batch| batch.share),
             lacks_weight: needs_weight && batch.is_some_and(|batch| !batch.varies),
             scaler,
-            notices,
+            notes,
         };
         let end = step.run(batch.map(|batch| batch.batch), failure);
         let exchange = step.exchange;
@@ -567,7 +567,7 @@ impl DistOpt {
     fn leave_out(&mut self, index: usize) {
         self.params.keep_buffers();
         let step = self.used.get_mut(index).leave_out();
-        self.notices.push(format!(
+        self.notes.push(format!(
             "step {step} was left out: nothing counts in its global batch (are all rows ignored?)"
         ));
     }
@@ -580,13 +580,13 @@ impl DistOpt {
         exchange: BucketExchange,
         result: Result<StepEnd>,
     ) -> Result<StepEnd> {
-        let BucketExchange { subject, way, wire, figures, .. } = exchange;
-        if let (Some(element), Some(layout)) = (way.separate_type(), layouts.last_used()) {
+        let BucketExchange { subject, kind, wire, figures, .. } = exchange;
+        if let (Some(element), Some(layout)) = (kind.separate_type(), layouts.last_used()) {
             layout.put_wire(element, wire);
         }
         let strategy = self.used.get_mut(index);
         let taken = matches!(result, Ok(StepEnd::Taken));
-        let notice = strategy.end_step(taken);
+        let note = strategy.end_step(taken);
         if matches!(result, Err(_) | Ok(StepEnd::Failed(_))) {
             self.params.restore_buffers()?;
             return result;
@@ -594,7 +594,7 @@ impl DistOpt {
         self.params.keep_buffers();
         strategy.figures += figures;
         strategy.steps += 1;
-        self.notices.extend(notice);
+        self.notes.extend(note);
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
         }
@@ -619,7 +619,7 @@ impl DistOpt {
         let possible = strategy::check(request.option, request.spars, &request.config);
         let found = possible.and(found);
         let (described, steps) = match &found {
-            Ok((index, way)) => (way.describe(), self.used.get_mut(*index).steps),
+            Ok((index, kind)) => (kind.describe(), self.used.get_mut(*index).steps),
             Err(error) => (format!("refused: {error}"), 0),
         };
         let params = self.params.list();
@@ -649,7 +649,7 @@ impl DistOpt {
 
 impl From<Result<(usize, ExchangeKind)>> for Agreement {
     fn from(found: Result<(usize, ExchangeKind)>) -> Self {
-        found.map_or_else(Self::Refused, |(index, way)| Self::Possible(index, way))
+        found.map_or_else(Self::Refused, |(index, kind)| Self::Possible(index, kind))
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) struct Step<'a> {
     pub(super) lacks_weight: bool,
     /// The factor of the loss.
     pub(super) scaler: &'a mut LossScaler,
-    /// The notices for the user.
-    pub(super) notices: &'a mut Vec<String>,
+    /// The notes for the user.
+    pub(super) notes: &'a mut Vec<String>,
 }
 
 /// The batch of this rank, after the forward pass.
@@ -91,8 +91,8 @@ impl Step<'_> {
             Subject::Parameters => self.update_and_average(batch.is_some()),
         });
         let result = result.map(|end| {
-            let (end, notice) = self.scaler.judge(end);
-            self.notices.extend(notice);
+            let (end, note) = self.scaler.judge(end);
+            self.notes.extend(note);
             end
         });
         if !matches!(result, Ok(StepEnd::Taken)) {
@@ -189,7 +189,7 @@ impl Step<'_> {
     /// Averages the gradients, and updates the parameters if all averages are finite.
     fn average_and_update(&mut self) -> Result<StepEnd> {
         self.exchange.send_rest(self.layout)?;
-        let votes = !self.exchange.way.shows_bad_numbers();
+        let votes = !self.exchange.kind.shows_bad_numbers();
         let vote = votes.then(|| self.exchange.start_vote()).transpose()?;
         self.undo_log.clear();
         let mut arrived = VecDeque::new();
@@ -267,11 +267,11 @@ impl Step<'_> {
             return Ok(StepEnd::Failed(error));
         }
         let context = &self.exchange.context;
-        let strategy = self.exchange.way.describe();
+        let strategy = self.exchange.kind.describe();
         if self.config.on_overflow == OnOverflow::Error {
             return Ok(StepEnd::Failed(Error::Overflow { strategy, name }));
         }
-        self.notices.push(format!(
+        self.notes.push(format!(
             "step {} was left out: the {strategy} average of `{name}` overflowed",
             context.step
         ));
@@ -301,7 +301,7 @@ impl Step<'_> {
         }
         self.optimizer.step();
         for index in 0..count {
-            if !self.exchange.way.takes_part(&self.exchange.context.bucket(index)) {
+            if !self.exchange.kind.takes_part(&self.exchange.context.bucket(index)) {
                 continue;
             }
             timed(&mut self.exchange.figures.compress, || self.layout.load(index))?;

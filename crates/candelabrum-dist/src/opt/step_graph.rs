@@ -26,7 +26,7 @@ const MOST: usize = 8;
 /// pass. The exchange and the update are as in every step.
 ///
 /// A step that cannot be recorded is computed operation by operation from then on, and a
-/// [notice](DistOpt::take_notes) says why. Such steps have parameters on the CPU, operations that
+/// [note](DistOpt::take_notes) says why. Such steps have parameters on the CPU, operations that
 /// ask for a number on the host, and candle's own reductions and operations on tensors that are not
 /// contiguous, which copy shapes from the host.
 ///
@@ -194,7 +194,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         if !std::mem::replace(&mut self.said, true) {
             // candle appends a backtrace.
             let why = why.lines().next().unwrap_or_default();
-            opt.notices.push(format!("the step is not recorded as CUDA graphs: {why}"));
+            opt.notes.push(format!("the step is not recorded as CUDA graphs: {why}"));
         }
     }
 }

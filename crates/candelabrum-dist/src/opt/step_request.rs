@@ -2,7 +2,7 @@
 
 use candelabrum_nn::DistOption;
 
-use crate::bucket_plan::Sizing;
+use crate::bucketing::BucketSizing;
 use crate::strategy::StrategyConfig;
 
 /// The arguments and settings of a step.
@@ -11,7 +11,7 @@ pub(super) struct StepRequest {
     pub(super) option: DistOption,
     pub(super) config: StrategyConfig,
     pub(super) spars: f32,
-    pub(super) sizing: Sizing,
+    pub(super) sizing: BucketSizing,
     /// The numbers of the parameters that were frozen after the first step.
     pub(super) frozen: Vec<usize>,
 }

@@ -9,17 +9,17 @@ use super::context::StepContext;
 use crate::Result;
 use crate::comm::ElementType;
 use crate::strategy::{
-    self, Bucket, ErrorFeedback, Method, Strategy, StrategyConfig, Subject, Wire,
+    self, AllReduce, Bucket, ErrorFeedback, Method, Strategy, StrategyConfig, Subject,
 };
 
 /// A strategy that has been used, and its progress.
 #[derive(Debug)]
 pub(super) struct UsedStrategy {
     pub(super) option: DistOption,
-    /// Its settings. A wire has no state and counts as the same strategy with any settings, so a
-    /// wire has the default settings here.
+    /// Its settings. An all-reduce has no state and counts as the same strategy with any settings, so it
+    /// has the default settings here.
     pub(super) config: StrategyConfig,
-    /// `None` for a wire.
+    /// `None` for an all-reduce.
     strategy: Option<SharedStrategy>,
     /// The layouts for which it has allocated memory.
     prepared: Vec<usize>,
@@ -44,21 +44,21 @@ impl SharedStrategy {
 /// The way in which the buckets of a step are sent.
 #[derive(Clone, Debug)]
 pub(super) enum ExchangeKind {
-    Wire(Wire),
+    AllReduce(AllReduce),
     Strategy(SharedStrategy),
 }
 
 impl ExchangeKind {
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Wire(wire) => wire.describe(),
+            Self::AllReduce(all_reduce) => all_reduce.describe(),
             Self::Strategy(strategy) => strategy.lock().describe(),
         }
     }
 
     pub(super) fn shows_bad_numbers(&self) -> bool {
         match self {
-            Self::Wire(wire) => wire.shows_bad_numbers(),
+            Self::AllReduce(all_reduce) => all_reduce.shows_bad_numbers(),
             Self::Strategy(strategy) => strategy.lock().shows_bad_numbers(),
         }
     }
@@ -66,21 +66,21 @@ impl ExchangeKind {
     /// The type in which buckets are sent, if they are not sent as they are.
     pub(super) fn separate_type(&self) -> Option<ElementType> {
         match self {
-            Self::Wire(wire) if !wire.is_in_place() => Some(wire.element),
+            Self::AllReduce(all_reduce) if !all_reduce.is_in_place() => Some(all_reduce.element),
             _ => None,
         }
     }
 
     pub(super) fn subject(&self, step: u64) -> Subject {
         match self {
-            Self::Wire(_) => Subject::Gradients,
+            Self::AllReduce(_) => Subject::Gradients,
             Self::Strategy(strategy) => strategy.lock().subject(step),
         }
     }
 
     pub(super) fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
         match self {
-            Self::Wire(_) => true,
+            Self::AllReduce(_) => true,
             Self::Strategy(strategy) => strategy.lock().takes_part(bucket),
         }
     }
@@ -105,16 +105,18 @@ impl UsedStrategies {
             used.option == option && used.strategy.is_some() && used.config == *config
         };
         if let Some(index) = self.0.iter().position(kept) {
-            return Ok((index, self.0[index].way(Wire::FP32)));
+            return Ok((index, self.0[index].exchange(AllReduce::FP32)));
         }
-        let (strategy, config, wire) = match strategy::make(option, config)? {
-            Method::Wire(wire) => (None, StrategyConfig::default(), wire),
-            Method::Strategy(strategy) => {
-                (Some(SharedStrategy(Arc::new(Mutex::new(strategy)))), config.clone(), Wire::FP32)
-            }
+        let (strategy, config, all_reduce) = match strategy::make(option, config)? {
+            Method::AllReduce(all_reduce) => (None, StrategyConfig::default(), all_reduce),
+            Method::Strategy(strategy) => (
+                Some(SharedStrategy(Arc::new(Mutex::new(strategy)))),
+                config.clone(),
+                AllReduce::FP32,
+            ),
         };
-        let is_wire = strategy.is_none();
-        let same = |used: &UsedStrategy| is_wire && used.option == option;
+        let is_all_reduce = strategy.is_none();
+        let same = |used: &UsedStrategy| is_all_reduce && used.option == option;
         let index = self.0.iter().position(same).unwrap_or_else(|| {
             self.0.push(UsedStrategy {
                 option,
@@ -127,7 +129,7 @@ impl UsedStrategies {
             });
             self.0.len() - 1
         });
-        Ok((index, self.0[index].way(wire)))
+        Ok((index, self.0[index].exchange(all_reduce)))
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> &mut UsedStrategy {
@@ -155,11 +157,11 @@ impl UsedStrategies {
 }
 
 impl UsedStrategy {
-    fn way(&self, wire: Wire) -> ExchangeKind {
-        self.strategy.clone().map_or(ExchangeKind::Wire(wire), ExchangeKind::Strategy)
+    fn exchange(&self, all_reduce: AllReduce) -> ExchangeKind {
+        self.strategy.clone().map_or(ExchangeKind::AllReduce(all_reduce), ExchangeKind::Strategy)
     }
 
-    /// Allocates memory for the buckets of a layout, before the first step with them. Returns a notice if the
+    /// Allocates memory for the buckets of a layout, before the first step with them. Returns a note if the
     /// strategy has no code for the GPU of the parameters, once.
     pub(super) fn prepare(&mut self, context: &StepContext) -> Result<Option<String>> {
         let Some(strategy) = &self.strategy else { return Ok(None) };
@@ -185,11 +187,11 @@ impl UsedStrategy {
         self.steps - 1
     }
 
-    /// Ends a step, which was taken or not. Returns a notice for the user.
+    /// Ends a step, which was taken or not. Returns a note for the user.
     pub(super) fn end_step(&mut self, taken: bool) -> Option<String> {
         let mut strategy = self.strategy.as_ref()?.lock();
         strategy.end_step(taken);
-        strategy.notice()
+        strategy.note()
     }
 
     /// Calls `f` with the strategy's error feedback, if it has one.

@@ -13,10 +13,11 @@
 //! ```
 //!
 //! A strategy that is only an all-reduce of gradients in some element type (fp32, fp16, bf16) has
-//! none of these parts, because the type describes it completely (`wire.rs`). Each other strategy
+//! none of these parts, because the type describes it completely (`all_reduce.rs`). Each other strategy
 //! has a file of its own. Code for GPUs is in [`gpu`]. [`register`] adds a custom strategy, whose
 //! name `--dist-option` then accepts. `examples/custom_strategy.rs` is an example.
 
+mod all_reduce;
 mod bucket;
 mod config;
 mod error_feedback;
@@ -26,7 +27,6 @@ mod registry;
 mod sparse_exchange;
 mod sparse_threshold;
 mod sparse_top_k;
-mod wire;
 
 pub mod gpu;
 pub mod select;
@@ -37,8 +37,8 @@ pub use error_feedback::ErrorFeedback;
 pub use message::Message;
 pub use registry::{check, register};
 
+pub(crate) use all_reduce::AllReduce;
 pub(crate) use registry::{Method, make};
-pub(crate) use wire::Wire;
 
 use std::fmt;
 
@@ -182,8 +182,8 @@ pub trait Strategy: fmt::Debug + Send {
         }
     }
 
-    /// A notice for the user, returned once.
-    fn notice(&mut self) -> Option<String> {
+    /// A note for the user, returned once.
+    fn note(&mut self) -> Option<String> {
         None
     }
 }

@@ -36,13 +36,13 @@ impl Strategy for PartialUpdate {
         Some(self)
     }
 
-    fn compress(&mut self, _unit: &Bucket<'_>, _values: &mut [f32]) -> Result<Message> {
+    fn compress(&mut self, _bucket: &Bucket<'_>, _values: &mut [f32]) -> Result<Message> {
         Ok(Message::InPlace(AVERAGE))
     }
 }
 
 impl OnGpu for PartialUpdate {
-    fn compress(&mut self, _unit: &Bucket<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
+    fn compress(&mut self, _bucket: &Bucket<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
         Ok(Message::InPlace(AVERAGE))
     }
 }

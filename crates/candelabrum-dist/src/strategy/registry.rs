@@ -9,7 +9,7 @@ use candelabrum_nn::DistOption;
 use super::partial_update::PartialUpdate;
 use super::sparse_threshold::SparseThreshold;
 use super::sparse_top_k::SparseTopK;
-use super::{Strategy, StrategyConfig, Wire};
+use super::{AllReduce, Strategy, StrategyConfig};
 use crate::{Error, Result};
 
 type Make = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
@@ -81,7 +81,7 @@ pub fn register(
 /// registered.
 pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
     match make(option, config)? {
-        Method::Wire(_) => Ok(()),
+        Method::AllReduce(_) => Ok(()),
         Method::Strategy(strategy) => strategy.check_spars(spars),
     }
 }
@@ -90,7 +90,7 @@ pub fn check(option: DistOption, spars: f32, config: &StrategyConfig) -> Result<
 #[derive(Debug)]
 pub(crate) enum Method {
     /// An all-reduce of gradients in some element type.
-    Wire(Wire),
+    AllReduce(AllReduce),
     /// The parts of a [`Strategy`].
     Strategy(Box<dyn Strategy>),
 }
@@ -102,9 +102,13 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method
     }
     config.options.only(&[])?;
     let strategy: Box<dyn Strategy> = match option {
-        DistOption::Fp32 => return Ok(Method::Wire(Wire::FP32)),
-        DistOption::Fp16 => return Ok(Method::Wire(Wire::half(ElementType::F16, config.clip)?)),
-        DistOption::Bf16 => return Ok(Method::Wire(Wire::half(ElementType::Bf16, config.clip)?)),
+        DistOption::Fp32 => return Ok(Method::AllReduce(AllReduce::FP32)),
+        DistOption::Fp16 => {
+            return Ok(Method::AllReduce(AllReduce::half(ElementType::F16, config.clip)?));
+        }
+        DistOption::Bf16 => {
+            return Ok(Method::AllReduce(AllReduce::half(ElementType::Bf16, config.clip)?));
+        }
         DistOption::PartialUpdate => Box::new(PartialUpdate),
         DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
         DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
@@ -130,7 +134,7 @@ mod tests {
     fn every_option_of_ours_makes_the_strategy_that_says_its_name() {
         for option in DistOption::ALL {
             let described = match make(option, &StrategyConfig::default()).unwrap() {
-                Method::Wire(wire) => wire.describe(),
+                Method::AllReduce(all_reduce) => all_reduce.describe(),
                 Method::Strategy(strategy) => strategy.describe(),
             };
             assert!(described.starts_with(option.name()), "{option}: {described}");

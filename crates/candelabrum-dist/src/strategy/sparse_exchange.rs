@@ -42,19 +42,19 @@ pub(super) struct Dense {
 }
 
 impl Dense {
-    /// The message that sends all of `bucket`. The first call writes a notice for the user to
-    /// `notice`.
+    /// The message that sends all of `bucket`. The first call writes a note for the user to
+    /// `note`.
     pub(super) fn message(
         &mut self,
         strategy: &str,
         bucket: &Bucket<'_>,
         count: usize,
-        notice: &mut Option<String>,
+        note: &mut Option<String>,
     ) -> Message {
         if !std::mem::replace(&mut self.said, true) {
             let percent = 100.0 * count as f64 / bucket.len().max(1) as f64;
             let (spars, ranks) = (bucket.spars, bucket.world_size);
-            *notice = Some(format!(
+            *note = Some(format!(
                 "{strategy} with spars {spars}: positions and values of {percent:.1}% of {bucket} \
                  take as many bytes over {ranks} ranks as all of it (from 1/{ranks} on), so such \
                  buckets are sent whole"
@@ -125,7 +125,7 @@ mod tests {
     use candelabrum_nn::{BucketPlan, BucketSlot};
 
     /// Calls `test` with a bucket of one parameter of `len` elements in a world of `world_size`.
-    fn with_unit<T>(
+    fn with_bucket<T>(
         len: usize,
         world_size: usize,
         spars: f32,
@@ -175,7 +175,7 @@ mod tests {
             input in numbers(),
             spars in 0.001_f32..0.49,
         ) {
-            with_unit(input.len(), 2, spars, |bucket| {
+            with_bucket(input.len(), 2, spars, |bucket| {
                 let mut strategy = SparseTopK::new(true);
                 let mut values = input.clone();
                 match strategy.compress(bucket, &mut values).unwrap() {
@@ -191,7 +191,7 @@ mod tests {
             input in numbers(),
             spars in 0.001_f32..2.0,
         ) {
-            with_unit(input.len(), 1, spars, |bucket| {
+            with_bucket(input.len(), 1, spars, |bucket| {
                 let mut strategy = SparseThreshold::new(true);
                 let mut values = input.clone();
                 strategy.compress(bucket, &mut values).unwrap();
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_message_gives_the_mean_in_rank_order() {
-        with_unit(4, 2, 0.5, |bucket| {
+        with_bucket(4, 2, 0.5, |bucket| {
             let first = pack(&[1, 3], &[4.0, -2.0], 3).unwrap();
             let second = pack(&[0, 1, 3], &[1.0, 1.0, 2.0], 3).unwrap();
             let words = [first, second].map(|buffer| buffer.to_vec::<i32>().unwrap()).concat();
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_position_outside_the_unit_is_an_error_that_names_the_rank() {
-        with_unit(4, 2, 0.5, |bucket| {
+        with_bucket(4, 2, 0.5, |bucket| {
             for at in [4_u32, u32::MAX] {
                 let words = [0, 0, at.cast_signed(), 0];
                 let gathered = Payload::from_slice(&words);

@@ -22,7 +22,7 @@ pub(super) struct SparseThreshold {
     selector: Selector,
     /// The state of each bucket's exchange.
     rounds: Vec<Round>,
-    notice: Option<String>,
+    note: Option<String>,
     dense: Dense,
     /// The number of messages without an element so far; `None` after the first message with one.
     silent: Option<u32>,
@@ -84,7 +84,7 @@ impl SparseThreshold {
             error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             rounds: Vec::new(),
-            notice: None,
+            note: None,
             dense: Dense::default(),
             silent: Some(0),
         }
@@ -96,7 +96,7 @@ impl SparseThreshold {
             *silent += 1;
             if *silent == SILENCE {
                 let spars = bucket.spars;
-                self.notice = Some(format!(
+                self.note = Some(format!(
                     "sparseThreshold has found no element of magnitude {spars} or more in its first \
                      {SILENCE} messages: nothing is trained"
                 ));
@@ -170,7 +170,7 @@ impl SparseThreshold {
         // The whole bucket is sent: the elements return to their places, and no residual is left.
         found.put_back(own, values)?;
         self.update(bucket, None)?;
-        Ok(Some(self.dense.message("sparseThreshold", bucket, most, &mut self.notice)))
+        Ok(Some(self.dense.message("sparseThreshold", bucket, most, &mut self.note)))
     }
 }
 
@@ -216,8 +216,8 @@ impl Strategy for SparseThreshold {
         self.receive(bucket, &received, SpanMut::Host(values))
     }
 
-    fn notice(&mut self) -> Option<String> {
-        self.notice.take()
+    fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct SparseTopK {
     error_feedback: Option<ErrorFeedback>,
     selector: Selector,
     positions: Vec<u32>,
-    notice: Option<String>,
+    note: Option<String>,
     dense: Dense,
 }
 
@@ -31,7 +31,7 @@ impl SparseTopK {
             error_feedback: corr.then(ErrorFeedback::default),
             selector: Selector::default(),
             positions: Vec::new(),
-            notice: None,
+            note: None,
             dense: Dense::default(),
         }
     }
@@ -65,7 +65,7 @@ impl Strategy for SparseTopK {
     fn compress(&mut self, bucket: &Bucket<'_>, values: &mut [f32]) -> Result<Message> {
         let count = count_of_share(bucket.spars, values.len());
         if !sparse_exchange::pays(bucket, count) {
-            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.notice));
+            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.note));
         }
         self.selector.top_k(values, count, &mut self.positions);
         let sent = sparse_exchange::take_out(&self.positions, values);
@@ -82,8 +82,8 @@ impl Strategy for SparseTopK {
         average(bucket, &received, SpanMut::Host(values))
     }
 
-    fn notice(&mut self) -> Option<String> {
-        self.notice.take()
+    fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 }
 
@@ -91,7 +91,7 @@ impl OnGpu for SparseTopK {
     fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
         let count = count_of_share(bucket.spars, values.len());
         if !sparse_exchange::pays(bucket, count) {
-            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.notice));
+            return Ok(self.dense.message("sparseTopK", bucket, count, &mut self.note));
         }
         let buffer = gpu::take_top_k(&bucket.gpu()?, values, count)?;
         Ok(Message::new(Collective::AllGather, buffer.into()))

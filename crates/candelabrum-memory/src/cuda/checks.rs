@@ -16,7 +16,7 @@ const KERNELS: Source = Source {
     text: [include_str!("kernels/sums.cu"), include_str!("kernels/checks.cu")],
 };
 
-/// The bits of a key that hold the position in a unit.
+/// The bits of a key that hold the position in a bucket.
 const POSITION_BITS: u32 = 40;
 
 /// The sum of the squares of spans on a GPU, in f64 and in a fixed order.
@@ -69,16 +69,16 @@ impl CudaSearch {
         Ok(Self { found: allocate(values.region().stream(), size_of::<u64>())? })
     }
 
-    /// Checks the numbers of `unit`.
-    pub(crate) fn look(&mut self, unit: usize, values: CudaSpan<'_>) -> Result<()> {
+    /// Checks the numbers of `bucket`.
+    pub(crate) fn look(&mut self, bucket: usize, values: CudaSpan<'_>) -> Result<()> {
         let region = values.region();
         let found = Arg::Memory(Region::of(&self.found));
-        let first_key = Arg::U64((unit as u64) << POSITION_BITS);
+        let first_key = Arg::U64((bucket as u64) << POSITION_BITS);
         let args = [found, Arg::Memory(region), first_key];
         launch(region.stream(), KERNELS, "search", Grid::for_each(values.len()), &args)
     }
 
-    /// The lowest unit with a bad number, and the position of its first bad number. Waits for the
+    /// The lowest bucket with a bad number, and the position of its first bad number. Waits for the
     /// device.
     pub(crate) fn first(&self) -> Result<Option<(usize, usize)>> {
         let mut bytes = [0; size_of::<u64>()];

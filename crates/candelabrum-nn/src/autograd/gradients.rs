@@ -389,7 +389,7 @@ impl Sink for PassSink<'_, '_> {
     ) -> Vec<Option<Place<SpanMut<'_>>>> {
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut *self.gradients;
         let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
-        // Unit, slot and argument of each variable, in the order of their places in memory.
+        // Bucket, slot and argument of each variable, in the order of their places in memory.
         let mut wanted: Vec<(usize, usize, usize)> = variables
             .iter()
             .enumerate()

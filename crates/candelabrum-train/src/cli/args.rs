@@ -106,7 +106,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub strategy_option: Vec<String>,
 
-    /// Units of an exchange have about this many elements (SINGA's threshold) [default: buckets of
+    /// Buckets have about this many elements (SINGA's threshold) [default: buckets of
     /// 1 MiB, then 25 MiB]
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub threshold: Option<usize>,

@@ -1,4 +1,4 @@
-// Takes the elements that a sparse strategy sends out of a unit: the K largest in magnitude, or all
+// Takes the elements that a sparse strategy sends out of a bucket: the K largest in magnitude, or all
 // from a threshold on.
 //
 // 1. A radix select (Alabi et al., "Fast k-Selection Algorithms for Graphics Processing Units", ACM
