@@ -56,8 +56,8 @@ pub mod prelude {
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Score, Task,
-        Trainer,
+        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Sampling, Score,
+        Task, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }
