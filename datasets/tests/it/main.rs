@@ -7,6 +7,7 @@
 
 mod auto;
 mod batches;
+mod cifar;
 mod download;
 mod folder;
 mod loader;
