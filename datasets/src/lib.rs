@@ -22,10 +22,12 @@ mod image_dataset;
 mod image_pipeline;
 mod image_set;
 mod jpeg;
+mod labelled_texts;
 mod loader;
 pub mod mnist;
 mod mnist_files;
 mod order;
+mod padded_texts;
 mod partition;
 mod pass;
 mod quotes;
@@ -44,8 +46,10 @@ pub mod synthetic;
 mod table;
 mod tensors;
 mod text;
+mod text_file;
 mod vocabulary;
 mod whole_file;
+mod words;
 mod written;
 
 pub use augment::{Augmentation, Crop};
@@ -62,14 +66,16 @@ pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;
 pub use image_pipeline::{ImagePipeline, Resize};
 pub use image_set::{ImageSet, ImageSplit};
+pub use labelled_texts::{LabelledTexts, TextOptions};
 pub use loader::{Loader, LoaderOptions};
 pub use mnist::Mnist;
 pub use order::Shuffle;
+pub use padded_texts::PaddedTexts;
 pub use partition::{Partition, Remainder, partition};
 pub use pass::{Pass, SampleRng};
 pub use random_resized_crop::RandomResizedCrop;
 pub use records::{
-    Record, RecordDataset, RecordWriter, ShardFormat, ShardOptions, Shards, shards_in,
+    ImageRecord, Record, RecordDataset, RecordWriter, ShardFormat, ShardOptions, Shards, shards_in,
 };
 pub use sampler::{DistributedSampler, EpochOrder, SamplerConfig};
 pub use samples::FnDataset;
@@ -81,6 +87,8 @@ pub use subset::Subset;
 pub use table::{CsvConfig, CsvTable, CsvTargets, TableSplit};
 pub use tensors::{FromTensors, TensorDataset};
 pub use text::{TextDataset, TokenWidth};
+pub use text_file::TextEncoding;
 pub use vocabulary::Vocabulary;
 #[doc(hidden)]
 pub use whole_file::write_whole;
+pub use words::{sentences, words};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use candelabrum::candle;
-use candelabrum::datasets::{LoaderPosition, Subset};
+use candelabrum::datasets::LoaderPosition;
 use candelabrum::prelude::*;
 use candelabrum::train::{Error, Interrupt};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
