@@ -48,7 +48,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let params = Params::from_varmap(&varmap)?;
     let mut trainer = Trainer::new(model, args.make_optimizer(&params, world)?);
     let mut out = io::stdout();
-    let fit = args.fit_on(world, data.name, data.mnist.train.len())?.output(&mut out);
-    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    let fit = args.fit_on(world, data.name, data.train.len())?.output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
     Ok(())
 }

@@ -106,13 +106,13 @@ fn main() -> ExitCode {
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = args.precision.params(args.seed, world.device());
-    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let model = Cnn::new(&params.root(), data.train.classes());
     let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
     let mut out = std::io::stdout();
-    let fit = args.fit_on(world, data.name, data.mnist.train.len())?.output(&mut out);
-    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    let fit = args.fit_on(world, data.name, data.train.len())?.output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
     let residual = trainer.opt_mut().residual_norm();
     if world.is_root() {
         println!("still to be sent: a residual of norm {residual:.2}");

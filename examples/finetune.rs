@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candelabrum::candle;
+use candelabrum::datasets::Loaded;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use clap::Parser;
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let digits = load_data(&args.train, world)?;
-    let (train, test) = (odd_or_even(&digits.mnist.train)?, odd_or_even(&digits.mnist.test)?);
+    let (train, test) = (odd_or_even(&digits.train)?, odd_or_even(&digits.test)?);
     let params = args.train.precision.params(args.train.seed, world.device());
     let model = Net::new(&params.root(), "body", 2);
     let [channels, height, width] = train.image_shape();
@@ -76,7 +77,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
             params.load_weights(path, &names)?
         } else {
             let path = folder.path().join("body.safetensors");
-            train_body(&args.train, &digits.mnist, &path)?;
+            train_body(&args.train, &digits, &path)?;
             params.load_weights(path, &names.rename("encoder", "body"))?
         };
         writeln!(out, "{report}")?;
@@ -95,7 +96,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
 }
 
 /// Trains a model of all ten digits for an epoch, under other names.
-fn train_body(args: &TrainArgs, digits: &Mnist, path: &Path) -> Result<()> {
+fn train_body(args: &TrainArgs, digits: &Loaded, path: &Path) -> Result<()> {
     let (params, world) = (Params::new(args.seed), World::single());
     let opt = DistOpt::new(Sgd::new(0.05).momentum(0.9), &params, &world)?;
     let mut trainer = Trainer::new(Net::new(&params.root(), "encoder", 10), opt);

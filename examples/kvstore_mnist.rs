@@ -44,25 +44,25 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let store = KvStore::with_config(&args.store_config(kind), world)?;
 
     let params = args.precision.params(args.seed, world.device());
-    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let model = Cnn::new(&params.root(), data.train.classes());
     let opt =
         StoreOpt::with_config(args.optimizer.recipe(), &params, &store, args.store_opt_config())?;
     let mut trainer = Trainer::new(model, opt);
 
-    let [channels, height, width] = data.mnist.train.image_shape();
+    let [channels, height, width] = data.train.image_shape();
     let summary = trainer.compile((1, channels, height, width))?;
     let mut out = io::stdout();
     if world.is_root() {
-        let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
+        let (train, test) = (data.train.len(), data.test.len());
         let (workers, servers) = (store.num_workers(), world.servers());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         writeln!(out, "workers {workers}, servers {servers}, {}", store.config().kind)?;
         writeln!(out, "{summary}\n")?;
     }
 
-    let dropped = args.sampler(world, data.mnist.train.len())?.dropped_per_epoch();
+    let dropped = args.sampler(world, data.train.len())?.dropped_per_epoch();
     let fit = args.fit(args.report(world, &data, dropped)).output(&mut out);
-    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
     let stats = store.stats()?;
     if world.is_root() {
         writeln!(out, "\nserver  worker  pushes  mean staleness  greatest")?;

@@ -34,17 +34,17 @@ fn main() -> ExitCode {
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let data = load_data(args, world)?;
     let params = args.precision.params(args.seed, world.device());
-    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let model = Cnn::new(&params.root(), data.train.classes());
     let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).use_graph(args.graph);
 
-    let [channels, height, width] = data.mnist.train.image_shape();
+    let [channels, height, width] = data.train.image_shape();
     let summary = trainer.compile((1, channels, height, width))?;
     let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
-    let dropped = args.sampler(world, data.mnist.train.len())?.dropped_per_epoch();
+    let dropped = args.sampler(world, data.train.len())?.dropped_per_epoch();
     let mut out = io::stdout();
     if world.is_root() {
-        let (train, test) = (data.mnist.train.len(), data.mnist.test.len());
+        let (train, test) = (data.train.len(), data.test.len());
         writeln!(out, "{}: {train} training and {test} test images", data.name)?;
         let (ranks, backend, batch) = (world.world_size(), world.backend(), args.batch_size);
         let (device, precision) = (world.device_name(), args.precision.describe(world.device()));
@@ -63,6 +63,6 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     }
 
     let fit = args.fit(args.report(world, &data, dropped)).output(&mut out);
-    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
     Ok(())
 }

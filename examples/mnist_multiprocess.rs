@@ -78,6 +78,6 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let mut trainer = Trainer::new(model, opt);
     trainer.compile((1, 1, 28, 28))?;
     let config = FitConfig { epochs: args.epochs, ..FitConfig::default() };
-    trainer.fit(&data.mnist.train, &data.mnist.test, &config, &mut io::stdout())?;
+    trainer.fit(&data.train, &data.test, &config, &mut io::stdout())?;
     Ok(())
 }

@@ -28,9 +28,10 @@ pub mod prelude {
     pub use candelabrum_datasets::{
         Augmentation, Batch, BatchOptions, Collated, CsvConfig, CsvTable, Dataset,
         DistributedSampler, FnDataset, FolderOptions, ImageDataset, ImageFolder, ImagePipeline,
-        Loader, LoaderOptions, Mnist, Pass, RandomResizedCrop, RecordDataset, Remainder, Resize,
-        SamplerConfig, Scaling, ShardOptions, Shards, Shuffle, TensorDataset, TextDataset,
-        Vocabulary, shards_in,
+        ImageRecord, ImageSet, ImageSplit, LabelledTexts, Loader, LoaderOptions, Mnist,
+        PaddedTexts, Pass, RandomResizedCrop, RecordDataset, Remainder, Resize, SamplerConfig,
+        Scaling, ShardOptions, Shards, Shuffle, Subset, TensorDataset, TextDataset, TextEncoding,
+        TextOptions, Vocabulary, shards_in,
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
@@ -56,8 +57,8 @@ pub mod prelude {
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Score, Task,
-        Trainer,
+        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Sampling, Score,
+        Task, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -1,4 +1,4 @@
-//! The choice of the data: the user's directory, existing files, a download, or synthetic digits.
+//! The choice of the images: the user's directory, existing files, a download, or synthetic digits.
 //!
 //! `auto` uses the user's directory. If files are missing there or corrupt, this is an error: a
 //! directory that the user names is never ignored silently. Without one, `auto` looks in
@@ -20,30 +20,57 @@ use crate::{
     download::{HttpTransport, Remote, check_files, download},
     environment::Environment,
     error::{Error, Fault, Result},
-    mnist::Mnist,
-    mnist_files::{FILE_NAMES, missing_files, no_mnist},
+    image_dataset::ImageDataset,
+    image_set::{ImageSet, ImageSplit},
+    mnist_files::FILE_NAMES,
     source::Source,
 };
 
 /// The value of `--dataset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DatasetKind {
-    /// MNIST if it is available, otherwise synthetic digits.
+    /// The program's own set ([`DataRequest::set`], MNIST by default) if it is available, otherwise
+    /// synthetic images in its shape.
     #[default]
     Auto,
     /// MNIST or an error.
     Mnist,
-    /// Synthetic digits.
+    /// Fashion-MNIST or an error.
+    FashionMnist,
+    /// CIFAR-10 or an error.
+    Cifar10,
+    /// CIFAR-100 or an error.
+    Cifar100,
+    /// Synthetic images in the shape of the program's own set.
     Synthetic,
+}
+
+impl DatasetKind {
+    const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::Mnist,
+        Self::FashionMnist,
+        Self::Cifar10,
+        Self::Cifar100,
+        Self::Synthetic,
+    ];
+
+    /// The set that is named, if one is.
+    fn set(self) -> Option<ImageSet> {
+        match self {
+            Self::Auto | Self::Synthetic => None,
+            Self::Mnist => Some(ImageSet::Mnist),
+            Self::FashionMnist => Some(ImageSet::FashionMnist),
+            Self::Cifar10 => Some(ImageSet::Cifar10),
+            Self::Cifar100 => Some(ImageSet::Cifar100),
+        }
+    }
 }
 
 impl fmt::Display for DatasetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Mnist => "mnist",
-            Self::Synthetic => "synthetic",
-        })
+        let other = if *self == Self::Synthetic { "synthetic" } else { "auto" };
+        f.write_str(self.set().map_or(other, ImageSet::name))
     }
 }
 
@@ -51,14 +78,12 @@ impl FromStr for DatasetKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "auto" => Ok(Self::Auto),
-            "mnist" => Ok(Self::Mnist),
-            "synthetic" => Ok(Self::Synthetic),
-            _ => Err(Error::argument(format!(
-                "{name:?} is no dataset: choose auto, mnist or synthetic"
-            ))),
-        }
+        Self::ALL.into_iter().find(|kind| kind.to_string() == name).ok_or_else(|| {
+            Error::argument(format!(
+                "{name:?} is no dataset: choose auto, mnist, fashion-mnist, cifar10, cifar100 or \
+                 synthetic"
+            ))
+        })
     }
 }
 
@@ -67,11 +92,13 @@ impl FromStr for DatasetKind {
 pub struct DataRequest {
     /// The kind of dataset.
     pub kind: DatasetKind,
+    /// The set that [`DatasetKind::Auto`] and [`DatasetKind::Synthetic`] stand for.
+    pub set: ImageSet,
     /// The user's directory.
     pub data_dir: Option<PathBuf>,
     /// The environment variables with other directories.
     pub environment: Environment,
-    /// The seed of synthetic digits.
+    /// The seed of synthetic images.
     pub seed: u64,
     /// The time that downloads into the cache may take, all together. `None` forbids downloads.
     pub download: Option<Duration>,
@@ -84,18 +111,20 @@ pub struct DataRequest {
 pub struct Located {
     /// A source that every rank of this host can open.
     pub source: Source,
-    /// Why the digits are synthetic although nobody requested this: the failed attempts.
+    /// Why the images are synthetic although nobody requested this: the failed attempts.
     pub note: Option<String>,
 }
 
 /// The data, its name and, if it is not the preferred data, the reason.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The data.
-    pub mnist: Mnist,
-    /// `mnist` or `synthetic digits`.
+    /// The images for training.
+    pub train: ImageDataset,
+    /// The images for tests.
+    pub test: ImageDataset,
+    /// The name of the set, for instance `mnist`, or `synthetic digits` or `synthetic colored digits`.
     pub name: &'static str,
-    /// Why the digits are synthetic although nobody requested this: the failed attempts.
+    /// Why the images are synthetic although nobody requested this: the failed attempts.
     pub note: Option<String>,
 }
 
@@ -105,18 +134,19 @@ impl Located {
     /// # Errors
     /// Those of [`Source::open`].
     pub fn open(self) -> Result<Loaded> {
-        Ok(Loaded { mnist: self.source.open()?, name: self.source.name(), note: self.note })
+        let ImageSplit { train, test } = self.source.open()?;
+        Ok(Loaded { train, test, name: self.source.name(), note: self.note })
     }
 }
 
 /// Locates the data, and downloads it if that is necessary and allowed.
 ///
 /// # Errors
-/// A `data_dir` without the four files, a `$MNIST_DIR` with only some of them, or, for
-/// [`DatasetKind::Mnist`], no MNIST in any of the places.
+/// A `data_dir` without the files of the set, a `$MNIST_DIR` with only some of them, or, if the request
+/// names a set, none in any of the places.
 pub fn locate(request: &DataRequest) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
-    locate_with(request, &Remote::mnist(&transport))
+    locate_with(request, &Remote::of(wanted(request), &transport))
 }
 
 /// [`locate`] with other download addresses.
@@ -124,52 +154,62 @@ pub fn locate(request: &DataRequest) -> Result<Located> {
 /// # Errors
 /// Those of [`locate`].
 pub fn locate_with(request: &DataRequest, remote: &Remote<'_>) -> Result<Located> {
+    let set = wanted(request);
     if request.kind == DatasetKind::Synthetic {
-        return Ok(Located { source: Source::synthetic(request.seed), note: None });
+        return Ok(Located { source: Source::synthetic(set, request.seed), note: None });
     }
     if let Some(dir) = &request.data_dir {
-        let missing = missing_files(dir);
-        return if missing.is_empty() { found(dir) } else { Err(no_mnist(dir, &missing)) };
+        let is_whole = set.missing(dir).is_empty();
+        return if is_whole { found(set, dir) } else { Err(set.not_in(dir)) };
     }
     let mut tried = Vec::new();
     if let Some(dir) = search(request, remote, &mut tried)? {
-        return found(&dir);
+        return found(set, &dir);
     }
-    if request.kind == DatasetKind::Mnist {
-        return Err(Error::NotFound { tried });
+    if request.kind != DatasetKind::Auto {
+        return Err(Error::NotFound { set: set.name(), tried });
     }
     let note = format!(
-        "MNIST was not found, so this run trains on synthetic digits. Tried: {}",
+        "{} was not found, so this run trains on {}. Tried: {}",
+        set.title(),
+        set.stand_in(),
         tried.join("; ")
     );
-    Ok(Located { source: Source::synthetic(request.seed), note: Some(note) })
+    Ok(Located { source: Source::synthetic(set, request.seed), note: Some(note) })
 }
 
-/// A directory with the four files, from the places that are not on the command line. Failed
+/// The set that is requested.
+fn wanted(request: &DataRequest) -> ImageSet {
+    request.kind.set().unwrap_or(request.set)
+}
+
+/// A directory with the files of the set, from the places that are not on the command line. Failed
 /// attempts are added to `tried`.
 fn search(
     request: &DataRequest,
     remote: &Remote<'_>,
     tried: &mut Vec<String>,
 ) -> Result<Option<PathBuf>> {
+    let set = wanted(request);
     match &request.environment.mnist_dir {
+        _ if set != ImageSet::Mnist => {}
         None => tried.push("$MNIST_DIR is not set".into()),
         Some(dir) => {
-            let missing = missing_files(dir);
+            let missing = set.missing(dir);
             if missing.is_empty() {
                 return Ok(Some(dir.clone()));
             }
             if missing.len() < FILE_NAMES.len() {
-                return Err(no_mnist(dir, &missing));
+                return Err(set.not_in(dir));
             }
             tried.push(format!("$MNIST_DIR {} holds none of its files", dir.display()));
         }
     }
-    let Some(cache) = cache_dir(&request.environment) else {
+    let Some(cache) = cache_dir(&request.environment, set) else {
         tried.push("no cache directory: set CANDELABRUM_CACHE, XDG_CACHE_HOME or HOME".into());
         return Ok(None);
     };
-    // Only the cache must contain exactly MNIST. A user's directory may contain another set of the
+    // Only the cache must contain exactly the set. A user's directory may contain another set of the
     // same shape.
     match check_files(remote.files, &cache) {
         Ok(()) => return Ok(Some(cache)),
@@ -192,10 +232,10 @@ fn search(
 }
 
 /// The directory as an absolute path, which means the same to ranks with other working directories.
-fn found(dir: &Path) -> Result<Located> {
+fn found(set: ImageSet, dir: &Path) -> Result<Located> {
     let absolute = std::path::absolute(dir).map_err(Error::io("find", dir))?;
     if absolute.to_str().is_none() {
         return Err(Error::no_text(absolute));
     }
-    Ok(Located { source: Source::Directory(absolute), note: None })
+    Ok(Located { source: Source::Directory(set, absolute), note: None })
 }

@@ -5,21 +5,23 @@ use std::path::{Path, PathBuf};
 use crate::{
     environment::Environment,
     error::{Error, Result},
+    image_set::ImageSet,
     whole_file::write_whole,
 };
 
-/// The directory of MNIST: `$CANDELABRUM_CACHE/mnist`, or else `$XDG_CACHE_HOME/candelabrum/mnist`,
-/// or else `~/.cache/candelabrum/mnist`. `None` if none of the three variables is set.
+/// The directory of a set, for instance MNIST: `$CANDELABRUM_CACHE/mnist`, or else
+/// `$XDG_CACHE_HOME/candelabrum/mnist`, or else `~/.cache/candelabrum/mnist`. `None` if none of the three
+/// variables is set.
 ///
 /// A relative `$XDG_CACHE_HOME` is ignored, as its specification requires.
-pub fn cache_dir(environment: &Environment) -> Option<PathBuf> {
+pub fn cache_dir(environment: &Environment, set: ImageSet) -> Option<PathBuf> {
     let Environment { candelabrum_cache, xdg_cache_home, home, .. } = environment;
     let xdg = || xdg_cache_home.as_ref().filter(|dir| dir.is_absolute()).cloned();
     let own = candelabrum_cache.clone().or_else(|| {
         let caches = xdg().or_else(|| home.as_ref().map(|home| home.join(".cache")));
         Some(caches?.join("candelabrum"))
     });
-    Some(own?.join("mnist"))
+    Some(own?.join(set.name()))
 }
 
 /// Makes a file of the cache, and its directory where that is missing.
@@ -42,7 +44,7 @@ mod tests {
                 xdg_cache_home: xdg.map(PathBuf::from),
                 home: home.map(PathBuf::from),
             };
-            cache_dir(&environment).map(|dir| dir.to_string_lossy().into_owned())
+            cache_dir(&environment, ImageSet::Mnist).map(|dir| dir.to_string_lossy().into_owned())
         };
         assert_eq!(check(Some("/c"), Some("/x"), Some("/h")).as_deref(), Some("/c/mnist"));
         assert_eq!(check(None, Some("/x"), Some("/h")).as_deref(), Some("/x/candelabrum/mnist"));

@@ -1,6 +1,7 @@
 //! Downloads: several mirrors, checksums, and one deadline for everything.
 //!
-//! The checksum is that of the *uncompressed* content, because mirrors compress files differently.
+//! The checksum of MNIST's files is that of the *uncompressed* content, because mirrors compress files
+//! differently. For other sets the published checksum is that of the compressed file.
 //! The transport is a trait of one method, so tests can serve bytes from memory.
 
 use std::{
@@ -16,10 +17,12 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cache::write_atomically,
+    cifar::{CIFAR_10, CIFAR_100},
     digest::hexadecimal,
     error::{Error, Fault, Result},
     idx::is_gzip,
-    mnist_files::{FILE_NAMES, find_file, no_mnist},
+    image_set::ImageSet,
+    mnist_files::{FILE_NAMES, find_file},
 };
 
 /// The mirrors of MNIST, as address prefixes.
@@ -28,25 +31,50 @@ pub const MNIST_MIRRORS: [&str; 2] = [
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 ];
 
+/// The mirrors of Fashion-MNIST.
+const FASHION_MNIST_MIRRORS: [&str; 2] = [
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+];
+
+/// The address of CIFAR-10 and CIFAR-100.
+const CIFAR_MIRRORS: [&str; 1] = ["https://www.cs.toronto.edu/~kriz/"];
+
 /// The four files of MNIST.
 pub const MNIST_FILES: [RemoteFile<'static>; 4] = [
-    RemoteFile {
-        name: FILE_NAMES[0],
-        sha256: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    },
-    RemoteFile {
-        name: FILE_NAMES[1],
-        sha256: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    },
-    RemoteFile {
-        name: FILE_NAMES[2],
-        sha256: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    },
-    RemoteFile {
-        name: FILE_NAMES[3],
-        sha256: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
+    unpacked(FILE_NAMES[0], "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    unpacked(FILE_NAMES[1], "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    unpacked(FILE_NAMES[2], "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    unpacked(FILE_NAMES[3], "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 ];
+
+// The checksums below are those that TensorFlow Datasets has recorded for these files.
+
+/// The four files of Fashion-MNIST.
+const FASHION_MNIST_FILES: [RemoteFile<'static>; 4] = [
+    as_sent(FILE_NAMES[0], "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    as_sent(FILE_NAMES[1], "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    as_sent(FILE_NAMES[2], "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    as_sent(FILE_NAMES[3], "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+];
+
+/// The archive of CIFAR-10.
+const CIFAR_10_FILES: [RemoteFile<'static>; 1] =
+    [as_sent(CIFAR_10.archive, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")];
+
+/// The archive of CIFAR-100.
+const CIFAR_100_FILES: [RemoteFile<'static>; 1] = [as_sent(
+    CIFAR_100.archive,
+    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+)];
+
+const fn unpacked(name: &'static str, sha256: &'static str) -> RemoteFile<'static> {
+    RemoteFile { name, sha256, digested: Digested::Unpacked }
+}
+
+const fn as_sent(name: &'static str, sha256: &'static str) -> RemoteFile<'static> {
+    RemoteFile { name, sha256, digested: Digested::AsSent }
+}
 
 /// The maximum size of a file from the network, compressed or not.
 const MAX_BYTES: u64 = 256 << 20;
@@ -56,8 +84,19 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct RemoteFile<'a> {
     /// The file's name without `.gz`.
     pub name: &'a str,
-    /// SHA-256 of the uncompressed content, in lower-case hexadecimal.
+    /// SHA-256 in lower-case hexadecimal.
     pub sha256: &'a str,
+    /// What the SHA-256 is of.
+    pub digested: Digested,
+}
+
+/// What a checksum is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Digested {
+    /// The uncompressed content.
+    Unpacked,
+    /// The bytes that the server sends.
+    AsSent,
 }
 
 /// Files and their mirrors.
@@ -72,9 +111,15 @@ pub struct Remote<'a> {
 }
 
 impl<'a> Remote<'a> {
-    /// The files of MNIST at their mirrors.
-    pub fn mnist(transport: &'a dyn Transport) -> Self {
-        Self { files: &MNIST_FILES, mirrors: &MNIST_MIRRORS, transport }
+    /// The files of a set at their mirrors.
+    pub fn of(set: ImageSet, transport: &'a dyn Transport) -> Self {
+        let (files, mirrors): (&[RemoteFile<'_>], &[&str]) = match set {
+            ImageSet::Mnist => (&MNIST_FILES, &MNIST_MIRRORS),
+            ImageSet::FashionMnist => (&FASHION_MNIST_FILES, &FASHION_MNIST_MIRRORS),
+            ImageSet::Cifar10 => (&CIFAR_10_FILES, &CIFAR_MIRRORS),
+            ImageSet::Cifar100 => (&CIFAR_100_FILES, &CIFAR_MIRRORS),
+        };
+        Self { files, mirrors, transport }
     }
 }
 
@@ -203,7 +248,7 @@ pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
 pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
     for file in files {
         let Some(path) = find_file(dir, file.name) else {
-            return Err(no_mnist(dir, &[file.name]));
+            return Err(Fault::Missing.at(dir, format!("{} not found", file.name)));
         };
         check(file, &path)?;
     }
@@ -213,7 +258,7 @@ pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
 /// Refuses a file whose content differs from that of `file`.
 fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
     let opened = File::open(path).map_err(Error::io("open", path))?;
-    let found = sha256_of_uncompressed(BufReader::new(opened)).map_err(Error::io("read", path))?;
+    let found = file.digested.sha256(BufReader::new(opened)).map_err(Error::io("read", path))?;
     if found == file.sha256 {
         return Ok(());
     }
@@ -270,7 +315,7 @@ fn fetch(
         let length = body.length.unwrap_or_default();
         return Err(invalid(format!("ended after {got} of {length} bytes")));
     }
-    let found = sha256_of_uncompressed(&content[..])?;
+    let found = file.digested.sha256(&content[..])?;
     if found != file.sha256 {
         return Err(invalid(format!("wrong checksum: sha-256 {found}, expected {}", file.sha256)));
     }
@@ -288,18 +333,18 @@ fn progress_bar(name: &str, length: Option<u64>, quiet: bool) -> ProgressBar {
     bar.with_style(style.progress_chars("=> ")).with_message(name.to_owned())
 }
 
-/// The digest of `content`, unpacked if it is gzipped. At most 256 MiB of it are read, so a file
-/// that unpacks to more has another digest.
-fn sha256_of_uncompressed(mut content: impl BufRead) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let gzipped = is_gzip(content.fill_buf()?);
-    if gzipped {
-        io::copy(&mut MultiGzDecoder::new(content).take(MAX_BYTES), &mut hash)
-            .map_err(|error| invalid(format!("damaged gzip stream: {error}")))?;
-    } else {
-        io::copy(&mut content.take(MAX_BYTES), &mut hash)?;
+impl Digested {
+    /// The digest of `content`. At most 256 MiB are read, so a file that unpacks to more has another digest.
+    fn sha256(self, mut content: impl BufRead) -> io::Result<String> {
+        let mut hash = Sha256::new();
+        if self == Self::Unpacked && is_gzip(content.fill_buf()?) {
+            io::copy(&mut MultiGzDecoder::new(content).take(MAX_BYTES), &mut hash)
+                .map_err(|error| invalid(format!("damaged gzip stream: {error}")))?;
+        } else {
+            io::copy(&mut content.take(MAX_BYTES), &mut hash)?;
+        }
+        Ok(hexadecimal(&hash.finalize()))
     }
-    Ok(hexadecimal(&hash.finalize()))
 }
 
 fn invalid(message: String) -> io::Error {

@@ -42,9 +42,11 @@ pub enum Error {
         /// What is wrong and, if there is a remedy, what to do.
         what: String,
     },
-    /// MNIST was requested but not found.
-    #[error("mnist not found: {}; name its folder with --data-dir or set MNIST_DIR", tried.join("; "))]
+    /// A set of images was requested but not found.
+    #[error("{set} not found: {}; name its folder with --data-dir", tried.join("; "))]
     NotFound {
+        /// The name of the set, for instance `mnist`.
+        set: &'static str,
         /// The places that were searched, with the result of each.
         tried: Vec<String>,
     },

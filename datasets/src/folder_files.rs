@@ -123,7 +123,7 @@ impl Found {
 }
 
 /// The names in a folder, in their order.
-fn names_in(folder: &Path) -> Result<Vec<OsString>> {
+pub(crate) fn names_in(folder: &Path) -> Result<Vec<OsString>> {
     let listed = fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect());
     let mut names: Vec<OsString> = listed.map_err(Error::io("list", folder))?;
@@ -132,7 +132,7 @@ fn names_in(folder: &Path) -> Result<Vec<OsString>> {
 }
 
 /// What is at a path, at the end of all links.
-fn state(path: &Path) -> Result<Metadata> {
+pub(crate) fn state(path: &Path) -> Result<Metadata> {
     fs::metadata(path).map_err(|source| {
         let is_link = fs::symlink_metadata(path).is_ok_and(|link| link.is_symlink());
         if is_link {
@@ -144,7 +144,7 @@ fn state(path: &Path) -> Result<Metadata> {
     })
 }
 
-fn is_hidden(name: &OsStr) -> bool {
+pub(crate) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Purpose {
     Sample = 9,
     RandomResizedCrop = 10,
     Split = 11,
+    ShuffleWithinShards = 12,
+    SyntheticColors = 13,
 }
 
 /// The generator for one purpose, epoch and index.

@@ -176,7 +176,7 @@ impl DistributedSampler {
     }
 
     /// The samples of an epoch in their order: a pure function of the seed, the epoch, the number of
-    /// samples and the choices above. A [`Shuffle::Window`] takes all samples as one shard.
+    /// samples and the choices above. All samples are one shard.
     pub fn epoch(&self, epoch: usize) -> EpochOrder {
         self.order(epoch, &[self.config.len])
     }
@@ -201,7 +201,8 @@ impl DistributedSampler {
         let mut order = Vec::with_capacity(self.epoch_size);
         while order.len() < self.epoch_size {
             let missing = self.epoch_size - order.len();
-            let samples = permutation(len, shards, self.shuffle, seed, pass).into_iter();
+            let batch = self.global_batch_size();
+            let samples = permutation(len, shards, self.shuffle, batch, seed, pass).into_iter();
             order.extend(samples.skip(skipped).take(missing));
             (pass, skipped) = (pass.wrapping_add(1), 0);
         }

@@ -7,17 +7,19 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use crate::{
     error::{Error, Result},
-    mnist::Mnist,
+    image_set::{ImageSet, ImageSplit},
     synthetic,
 };
 
-/// A source of the digits. `Display` and `FromStr` are inverse to each other.
+/// A source of images. `Display` and `FromStr` are inverse to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A directory with the four files of MNIST. As text `mnist:/path`.
-    Directory(PathBuf),
-    /// Generated digits. As text `synthetic:seed=0,train=12000,test=2000`.
+    /// A directory with the files of a set. As text `mnist:/path`, with the name of the set.
+    Directory(ImageSet, PathBuf),
+    /// Generated images in the shape of a set. As text `synthetic:mnist,seed=0,train=12000,test=2000`.
     Synthetic {
+        /// The set.
+        set: ImageSet,
         /// The seed of the generator.
         seed: u64,
         /// The number of training images.
@@ -28,27 +30,27 @@ pub enum Source {
 }
 
 impl Source {
-    /// Synthetic digits in the default numbers: 12,000 for training and 2,000 for testing.
-    pub fn synthetic(seed: u64) -> Self {
-        Self::Synthetic { seed, train: synthetic::TRAIN_LEN, test: synthetic::TEST_LEN }
+    /// Synthetic images in the default numbers: 12,000 for training and 2,000 for testing.
+    pub fn synthetic(set: ImageSet, seed: u64) -> Self {
+        Self::Synthetic { set, seed, train: synthetic::TRAIN_LEN, test: synthetic::TEST_LEN }
     }
 
-    /// The name for the user: `mnist` or `synthetic digits`.
+    /// The name for the user: that of the set, `synthetic digits` or `synthetic colored digits`.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Directory(_) => "mnist",
-            Self::Synthetic { .. } => "synthetic digits",
+            Self::Directory(set, _) => set.name(),
+            Self::Synthetic { set, .. } => set.stand_in(),
         }
     }
 
     /// Reads or generates the data.
     ///
     /// # Errors
-    /// Those of [`Mnist::open`] and [`Mnist::synthetic`].
-    pub fn open(&self) -> Result<Mnist> {
+    /// Those of [`ImageSet::open`] and [`ImageSet::synthetic`].
+    pub fn open(&self) -> Result<ImageSplit> {
         match self {
-            Self::Directory(dir) => Mnist::open(dir),
-            &Self::Synthetic { seed, train, test } => Mnist::synthetic(seed, train, test),
+            Self::Directory(set, dir) => set.open(dir),
+            &Self::Synthetic { set, seed, train, test } => set.synthetic(seed, train, test),
         }
     }
 }
@@ -56,9 +58,9 @@ impl Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directory(dir) => write!(f, "mnist:{}", dir.display()),
-            Self::Synthetic { seed, train, test } => {
-                write!(f, "synthetic:seed={seed},train={train},test={test}")
+            Self::Directory(set, dir) => write!(f, "{set}:{}", dir.display()),
+            Self::Synthetic { set, seed, train, test } => {
+                write!(f, "synthetic:{set},seed={seed},train={train},test={test}")
             }
         }
     }
@@ -69,25 +71,32 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
-            Some(("mnist", dir)) if !dir.is_empty() => Some(Self::Directory(dir.into())),
             Some(("synthetic", numbers)) => parse_synthetic(numbers),
+            Some((name, dir)) if !dir.is_empty() => {
+                set_of(name).map(|set| Self::Directory(set, dir.into()))
+            }
             _ => None,
         }
         .ok_or_else(|| {
             Error::argument(format!(
                 "{text:?} is no data source: expected `mnist:DIRECTORY` or \
-                 `synthetic:seed=S,train=N,test=M`"
+                 `synthetic:mnist,seed=S,train=N,test=M`"
             ))
         })
     }
 }
 
+fn set_of(name: &str) -> Option<ImageSet> {
+    ImageSet::ALL.into_iter().find(|set| set.name() == name)
+}
+
 fn parse_synthetic(numbers: &str) -> Option<Source> {
     let mut fields = numbers.split(',');
+    let set = set_of(fields.next()?)?;
     let seed = fields.next()?.strip_prefix("seed=")?.parse().ok()?;
     let train = fields.next()?.strip_prefix("train=")?.parse().ok()?;
     let test = fields.next()?.strip_prefix("test=")?.parse().ok()?;
-    fields.next().is_none().then_some(Source::Synthetic { seed, train, test })
+    fields.next().is_none().then_some(Source::Synthetic { set, seed, train, test })
 }
 
 #[cfg(test)]
@@ -97,13 +106,16 @@ mod tests {
     #[test]
     fn a_source_survives_the_way_through_text() {
         for source in [
-            Source::synthetic(7),
-            Source::Synthetic { seed: u64::MAX, train: 1, test: 2 },
-            Source::Directory("/data/my mnist: old, new".into()),
+            Source::synthetic(ImageSet::Cifar10, 7),
+            Source::Synthetic { set: ImageSet::Mnist, seed: u64::MAX, train: 1, test: 2 },
+            Source::Directory(ImageSet::Mnist, "/data/my mnist: old, new".into()),
+            Source::Directory(ImageSet::FashionMnist, "/data".into()),
+            Source::Directory(ImageSet::Cifar100, "/data".into()),
         ] {
             assert_eq!(source.to_string().parse::<Source>().unwrap(), source);
         }
-        assert_eq!(Source::synthetic(7).to_string(), "synthetic:seed=7,train=12000,test=2000");
+        let text = Source::synthetic(ImageSet::Mnist, 7).to_string();
+        assert_eq!(text, "synthetic:mnist,seed=7,train=12000,test=2000");
     }
 
     #[test]
@@ -114,9 +126,10 @@ mod tests {
             "mnist:",
             "cifar:/x",
             "synthetic:",
-            "synthetic:seed=1,train=2",
-            "synthetic:seed=1,train=2,test=3,more=4",
-            "synthetic:seed=-1,train=2,test=3",
+            "synthetic:seed=1,train=2,test=3",
+            "synthetic:mnist,seed=1,train=2",
+            "synthetic:mnist,seed=1,train=2,test=3,more=4",
+            "synthetic:mnist,seed=-1,train=2,test=3",
         ] {
             let message = text.parse::<Source>().unwrap_err().to_string();
             assert!(message.starts_with(&format!("{text:?} is no data source")), "{message}");

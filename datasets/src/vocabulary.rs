@@ -1,12 +1,19 @@
-//! From text to the numbers of tokens and back, by bytes or by characters.
+//! From text to the numbers of tokens and back, by bytes, by characters or by words.
 //!
-//! Both vocabularies are a function of the text alone, so all ranks have the same one without a
-//! message. Larger vocabularies come from a tokenizer of the user's choice, whose tokens go into
+//! The vocabularies are a function of the text alone, so all ranks have the same one without a
+//! message. Other vocabularies come from a tokenizer of the user's choice, whose tokens go into
 //! [`TextDataset::new`](crate::TextDataset::new).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    words::words,
+};
 
 /// The tokens of a text.
 ///
@@ -30,7 +37,18 @@ enum TokenKind {
     Bytes,
     /// In ascending order.
     Characters(Arc<[char]>),
+    Words(Arc<Words>),
 }
+
+#[derive(Debug, PartialEq, Eq)]
+struct Words {
+    /// By their tokens, which count from [`FIRST_WORD`].
+    words: Vec<String>,
+    tokens: BTreeMap<String, u32>,
+}
+
+/// The token of the first word.
+const FIRST_WORD: u32 = 2;
 
 impl Vocabulary {
     /// The 256 bytes. A text becomes its bytes in UTF-8, so every text has tokens.
@@ -44,11 +62,45 @@ impl Vocabulary {
         Self(TokenKind::Characters(characters.into_iter().collect()))
     }
 
-    /// The number of tokens.
+    /// In a vocabulary of words, the token with which shorter texts are filled up. No word has it.
+    pub const PADDING: u32 = 0;
+
+    /// In a vocabulary of words, the token of all words that are not in it.
+    pub const UNKNOWN: u32 = 1;
+
+    /// The [`words`] of texts, which should be those for training: the `most` most frequent of those that come at
+    /// least `least` times. More frequent words have smaller tokens, from 2 on. Words of the same frequency have the
+    /// order of the alphabet.
+    ///
+    /// ```
+    /// use candelabrum_datasets::Vocabulary;
+    ///
+    /// # fn main() -> candelabrum_datasets::Result<()> {
+    /// let vocabulary = Vocabulary::words(["a good film", "a bad film", "A mess"], 2, 10_000);
+    /// assert_eq!(vocabulary.len(), 4); // padding, unknown, a, film
+    /// assert_eq!(vocabulary.encode("a great film")?, [2, Vocabulary::UNKNOWN, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn words<'a>(texts: impl IntoIterator<Item = &'a str>, least: usize, most: usize) -> Self {
+        let mut counts = BTreeMap::<String, usize>::new();
+        for word in texts.into_iter().flat_map(words) {
+            *counts.entry(word).or_default() += 1;
+        }
+        let mut counted: Vec<(String, usize)> =
+            counts.into_iter().filter(|(_, count)| *count >= least).collect();
+        counted.sort_by_key(|(_, count)| Reverse(*count)); // stable: the alphabet decides otherwise
+        let words: Vec<String> = counted.into_iter().take(most).map(|(word, _)| word).collect();
+        let tokens = words.iter().cloned().zip(FIRST_WORD..).collect();
+        Self(TokenKind::Words(Arc::new(Words { words, tokens })))
+    }
+
+    /// The number of tokens. Padding and unknown words count in a vocabulary of words.
     pub fn len(&self) -> usize {
         match &self.0 {
             TokenKind::Bytes => 256,
             TokenKind::Characters(characters) => characters.len(),
+            TokenKind::Words(words) => FIRST_WORD as usize + words.words.len(),
         }
     }
 
@@ -62,7 +114,12 @@ impl Vocabulary {
         self.0 == TokenKind::Bytes
     }
 
-    /// The tokens of a text.
+    /// Whether the tokens are words.
+    pub(crate) fn is_words(&self) -> bool {
+        matches!(self.0, TokenKind::Words(_))
+    }
+
+    /// The tokens of a text. A word that is not in the vocabulary is [`UNKNOWN`](Self::UNKNOWN).
     ///
     /// # Errors
     /// A character that is not in the vocabulary.
@@ -82,10 +139,15 @@ impl Vocabulary {
                 };
                 text.char_indices().map(token).collect()
             }
+            TokenKind::Words(known) => {
+                let token = |word| known.tokens.get(&word).copied().unwrap_or(Self::UNKNOWN);
+                Ok(words(text).map(token).collect())
+            }
         }
     }
 
-    /// The text of some tokens. Bytes that are not UTF-8 become replacement characters.
+    /// The text of some tokens. Bytes that are not UTF-8 become replacement characters. Words have a space
+    /// between them, `<unknown>` stands for the unknown ones, and padding is left out.
     ///
     /// # Errors
     /// A token that is not in the vocabulary.
@@ -103,6 +165,17 @@ impl Vocabulary {
             TokenKind::Characters(characters) => {
                 let known = |&token: &u32| characters.get(token as usize).copied();
                 tokens.iter().map(|token| known(token).ok_or_else(|| unknown(*token))).collect()
+            }
+            TokenKind::Words(known) => {
+                let word = |&token: &u32| match token {
+                    Self::UNKNOWN => Ok("<unknown>"),
+                    _ => {
+                        let word = known.words.get((token - FIRST_WORD) as usize);
+                        word.map(String::as_str).ok_or_else(|| unknown(token))
+                    }
+                };
+                let tokens = tokens.iter().filter(|token| **token != Self::PADDING);
+                Ok(tokens.map(word).collect::<Result<Vec<&str>>>()?.join(" "))
             }
         }
     }
@@ -135,5 +208,17 @@ mod tests {
         assert_eq!(message, "token 3 of a vocabulary of 3: tokens count from 0");
         assert!(Vocabulary::bytes().decode(&[256]).is_err());
         assert_eq!(Vocabulary::bytes().decode(&[0xff, 0x61]).unwrap(), "\u{fffd}a");
+    }
+    #[test]
+    fn words_are_numbered_by_their_frequency_and_then_by_the_alphabet() {
+        let texts = ["b a c", "c A d", "c e"];
+        let vocabulary = Vocabulary::words(texts, 1, 4);
+        assert_eq!(vocabulary.len(), 6);
+        // c 3 times, a twice, then b, d and e once each, of which e is one too many.
+        assert_eq!(vocabulary.encode("C a b d e zebra").unwrap(), [2, 3, 4, 5, 1, 1]);
+        assert_eq!(vocabulary.decode(&[2, 5, 1, 0, 0]).unwrap(), "c d <unknown>");
+        assert!(vocabulary.decode(&[6]).is_err());
+        assert_eq!(Vocabulary::words(texts, 2, 9).len(), 4);
+        assert_eq!(Vocabulary::words([], 1, 9).encode("x y").unwrap(), [1, 1]);
     }
 }

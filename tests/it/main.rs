@@ -32,4 +32,5 @@ mod plain_candle;
 mod hooks;
 mod houses;
 mod long_run;
+mod sampling;
 mod trainer;

@@ -42,6 +42,7 @@ struct Case {
     accumulate: usize,
     uneven: bool,
     samples: usize,
+    sampling: Sampling,
     epochs: usize,
     /// The share of rows that the loss ignores, in hundredths.
     ignored: u64,
@@ -163,6 +164,9 @@ impl Case {
         ];
         let option =
             if same_world && servers == 0 { draw.one_of(&strategies) } else { DistOption::Fp32 };
+        let shuffle =
+            if draw.chance(25) { Shuffle::Window(draw.number(1, 9)) } else { Shuffle::Full };
+        let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         Self {
             ranks,
             servers,
@@ -170,6 +174,7 @@ impl Case {
             accumulate,
             uneven,
             samples,
+            sampling: Sampling { shuffle, epoch_size },
             epochs,
             ignored: draw.one_of(&[0, 0, 30, 80]),
             evaluate_every: draw.chance(50).then(|| draw.number(1, 5) as u64),
@@ -430,6 +435,7 @@ impl Call<'_> {
             dist_option: case.option,
             spars: 0.4,
             seed: case.data_seed,
+            sampling: case.sampling,
             evaluate_every: case.evaluate_every,
             checkpoints: Some((self.dir.join(CHECKPOINTS), checkpoints)),
             interrupt: interrupt.clone(),

@@ -64,8 +64,8 @@ pub(crate) fn run(args: &StragglerArgs, world: &World) -> anyhow::Result<()> {
         };
         let loaded = load_data(&request, world)?;
         name = loaded.name;
-        let train = loaded.mnist.train.partition(world.rank(), workers, Remainder::Drop)?;
-        data = Some(Mnist { train, test: loaded.mnist.test });
+        let train = loaded.train.partition(world.rank(), workers, Remainder::Drop)?;
+        data = Some(Mnist { train, test: loaded.test });
     }
     serve(&mut Straggler { args: *args, world: world.clone(), data, name }, world)
 }

@@ -91,13 +91,25 @@ pub enum Error {
         /// The number of all ranks.
         ranks: usize,
     },
-    /// The dataset is already partitioned, but this call divides a whole dataset.
+    /// The dataset is divided among another number of ranks than there are.
     #[error(
-        "the dataset is already a share of {shared_by} ranks: give the whole one, it is divided among the ranks here (`partition` is for loops of your own)"
+        "the dataset is already a share of {shared_by} ranks, and there are {ranks}: give every rank the whole one, which is divided among the ranks here, or give each rank a part of its own"
     )]
     AlreadyPartitioned {
         /// The number of ranks among which the dataset is divided.
         shared_by: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
+    /// Two ranks have the same part of a dataset.
+    #[error(
+        "ranks {first} and {second} have the same part of the training data: give each rank the part whose number is its rank"
+    )]
+    SamePart {
+        /// The first rank with the part.
+        first: usize,
+        /// The second rank with the part.
+        second: usize,
     },
     /// The scores do not name a class for each sample.
     #[error(

@@ -9,11 +9,11 @@ use candelabrum_dist::Group;
 use candelabrum_nn::Params;
 
 use crate::task::Task;
-use crate::{Error, Metrics, Result};
+use crate::{Error, FitConfig, Metrics, Result, parts};
 
-/// Measures `task` on all of `data`: one of the ranks takes each sample, once. The ranks' models become one
-/// model first. `goes_on` is asked before each batch, on all ranks together: all have the same number of batches,
-/// some of which may be empty. If it says no, the result is `None`.
+/// Measures `task` on all of `data`, or on all parts of which each rank has one: one of the ranks takes each sample,
+/// once. The ranks' models become one model first. `goes_on` is asked before each batch, on all ranks together: all
+/// have the same number of batches, some of which may be empty. If it says no, the result is `None`.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
     data: &D,
@@ -28,14 +28,18 @@ where
 {
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
     let group = task.optimizer().group().clone();
-    let sampler = sampler(&group, data, batch_size, None, Remainder::Keep)?;
+    let lens = parts::lens(&group, data)?;
+    let sampler = sampler(&group, data, lens.is_some(), batch_size, 0, Remainder::Keep)?;
+    // A rank with a smaller part waits for the others' last batches.
+    let steps = lens.iter().flatten().map(|len| len.div_ceil(batch_size)).max();
+    let steps = steps.unwrap_or(sampler.steps());
     let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
         optimizer.average_parameters()?;
         params.push(optimizer.params().clone());
     }
-    match in_mode(&params, false, || measure(task, &loader, goes_on))? {
+    match in_mode(&params, false, || measure(task, &loader, steps, goes_on))? {
         Some(own) => Ok(Some(own.over_ranks(&*group)?)),
         None => Ok(None),
     }
@@ -54,6 +58,7 @@ pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() 
 fn measure<B, T, D>(
     task: &mut T,
     loader: &Loader<D>,
+    steps: usize,
     mut goes_on: impl FnMut() -> Result<bool>,
 ) -> Result<Option<Metrics>>
 where
@@ -62,37 +67,59 @@ where
     D: Dataset<Batch = B>,
 {
     let mut metrics = Metrics::default();
-    for batch in loader.evaluation()? {
-        let batch = batch?;
+    let mut batches = loader.evaluation()?;
+    for _ in 0..steps {
+        let batch = batches.next().transpose()?;
         if !goes_on()? {
             return Ok(None);
         }
-        if !batch.is_empty() {
+        if let Some(batch) = batch.filter(|batch| !batch.is_empty()) {
             task.evaluate(&batch, &mut metrics)?;
         }
     }
     Ok(Some(metrics))
 }
 
-/// This rank's batches of all of `data`: shuffled by the seed of a training, or in order for an evaluation.
-pub(crate) fn sampler(
+/// This rank's batches of all of `data` for training. `lens` are the numbers of samples in the ranks' parts, if each
+/// rank has one of its own. Then all ranks have the steps of the smallest part.
+pub(crate) fn training_sampler(
     group: &Group,
     data: &(impl Dataset + ?Sized),
+    lens: Option<&[usize]>,
     batch_size: usize,
-    training: Option<u64>,
+    config: &FitConfig,
+) -> Result<DistributedSampler> {
+    let &FitConfig { uneven, seed, mut sampling, .. } = config;
+    if let Some(lens) = lens {
+        if uneven {
+            let range = "false where each rank has a part of the training data";
+            return Err(Error::option("uneven", &true, range));
+        }
+        let smallest = lens.iter().min().copied().unwrap_or_default();
+        sampling.epoch_size = Some(sampling.epoch_size.map_or(smallest, |size| size / lens.len()));
+    }
+    let remainder = if uneven { Remainder::Keep } else { Remainder::Drop };
+    sampling.apply(sampler(group, data, lens.is_some(), batch_size, seed, remainder)?)
+}
+
+/// This rank's batches of `data` in order: its share of each global batch, or all batches of a part.
+fn sampler(
+    group: &Group,
+    data: &(impl Dataset + ?Sized),
+    is_part: bool,
+    batch_size: usize,
+    seed: u64,
     remainder: Remainder,
 ) -> Result<DistributedSampler> {
-    let shared_by = data.shared_by();
-    if shared_by > 1 {
-        return Err(Error::AlreadyPartitioned { shared_by });
-    }
+    let (global_rank, world_size) =
+        if is_part { (0, 1) } else { (group.rank(), group.world_size()) };
     Ok(DistributedSampler::new(SamplerConfig {
         len: data.len(),
-        global_rank: group.rank(),
-        world_size: group.world_size(),
+        global_rank,
+        world_size,
         batch_size,
-        seed: training.unwrap_or(0),
-        shuffle: training.is_some(),
+        seed,
+        shuffle: false,
         remainder,
     })?)
 }

@@ -6,6 +6,7 @@
 //! | idea | where |
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
+//! | the order of the samples, and the length of an epoch | [`Sampling`] |
 //! | the optimizer of a training | [`DistributedOptimizer`] |
 //! | the digits for training, found once per host | [`load_data`] |
 //! | loss and measures over all ranks | [`Metrics`], [`Score`] |
@@ -25,9 +26,11 @@ mod fit;
 mod log_files;
 mod metrics;
 mod optimizer;
+mod parts;
 mod progress;
 mod report;
 mod report_file;
+mod sampling;
 mod score;
 mod task;
 mod threads;
@@ -47,6 +50,7 @@ pub use metrics::Metrics;
 pub use optimizer::{DistributedOptimizer, WholeStep};
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
+pub use sampling::Sampling;
 pub use score::{Accuracy, IgnoringAccuracy, LossOnly, RegressionErrors, Score};
 pub use task::{Supervised, Task};
 pub use threads::{default_threads, set_threads};

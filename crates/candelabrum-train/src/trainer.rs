@@ -185,7 +185,7 @@ impl<M: Model> Trainer<M> {
     /// averaged first, so that all ranks evaluate one model.
     ///
     /// # Errors
-    /// A dataset that is already partitioned. Those of the data, the forward pass and the exchange
+    /// A dataset that is a share of another number of ranks. Those of the data, the forward pass and the exchange
     /// of the counts.
     pub fn evaluate<D>(&mut self, data: &D, batch_size: usize) -> Result<Metrics>
     where

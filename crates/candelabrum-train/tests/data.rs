@@ -40,7 +40,7 @@ fn rank_main() {
     let start = Instant::now();
     match load_data(&request, &world) {
         Ok(data) => {
-            let digest = data.mnist.train.sha256();
+            let digest = data.train.sha256();
             println!("got {} {digest} note {:?}", data.name, data.note);
         }
         Err(error) => println!("error after {} ms: {error}", start.elapsed().as_millis()),

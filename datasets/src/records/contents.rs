@@ -11,7 +11,8 @@ pub(crate) struct Contents {
     pub(crate) offsets: Box<[u64]>,
     /// The number of files in the shard that belong to no sample.
     pub(crate) left_out: u64,
-    /// A SHA-256 of the headers: names and sizes in a tar file, checksums in a file of records.
+    /// A SHA-256 of the headers: names and sizes in a tar file, checksums or sizes in a file of
+    /// records.
     pub(crate) digest: [u8; 32],
 }
 

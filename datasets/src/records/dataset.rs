@@ -96,7 +96,7 @@ where
     }
 
     /// # Cost
-    /// It reads 64 KiB of each tar file.
+    /// It reads 64 KiB of each tar file and of each file of MXNet's.
     fn fingerprint(&self) -> Result<String> {
         Ok(format!("{}, {}", self.shards.fingerprint()?, self.name))
     }

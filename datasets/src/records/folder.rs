@@ -14,8 +14,8 @@ use crate::{
 const UNFINISHED: [&str; 8] =
     ["aria2", "crdownload", "download", "filepart", "incomplete", "part", "partial", "tmp"];
 
-/// The shards in a folder, in the order of their names: files that end in `.tar`, `.tfrecord` or
-/// `.tfrecords`, the last two also with the numbers that TensorFlow appends, as in
+/// The shards in a folder, in the order of their names: files that end in `.tar`, `.rec`,
+/// `.tfrecord` or `.tfrecords`, the last two also with the numbers that TensorFlow appends, as in
 /// `train.tfrecord-00000-of-00010`. Hidden files are ignored, and so are other files, and folders.
 ///
 /// Some of the shards can be opened by a list of their names ([`Shards::open`](crate::Shards::open)).
@@ -36,7 +36,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         }
     }
     if paths.is_empty() {
-        let what = "no files that end in .tar, .tfrecord or .tfrecords";
+        let what = "no files that end in .tar, .tfrecord, .tfrecords or .rec";
         return Err(Fault::Missing.at(folder, what));
     }
     none_is_missing(&paths)?;

@@ -27,14 +27,21 @@ pub enum ShardFormat {
     /// A file that was cut between two records is a shorter file, which this format cannot tell from a
     /// complete one.
     TfRecord,
+    /// MXNet's RecordIO, which `im2rec` writes. A record is a sample of one part, whatever its bytes mean:
+    /// [`ImageRecord`](crate::ImageRecord) reads those of images.
+    ///
+    /// A file that was cut inside a record is an error. If there is a file `.idx` beside it, that must name
+    /// exactly the records of this file. The format has no checksums, so a damaged content is only noticed
+    /// if it cannot be decoded, and a file that was cut between two records only by its `.idx`.
+    RecordIo,
 }
 
 impl ShardFormat {
     /// The format of a file by the ending of its name.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         Self::by_name(path).unwrap_or_else(|| {
-            let what = "the name of a shard ends in .tar, .tfrecord or .tfrecords: rename it, or \
-                        name the format";
+            let what = "the name of a shard ends in .tar, .tfrecord, .tfrecords or .rec: rename it, \
+                        or name the format";
             Err(Fault::Unsupported.at(path, what))
         })
     }
@@ -44,6 +51,7 @@ impl ShardFormat {
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
         match ending.to_str().unwrap_or_default() {
             "tar" => Some(Ok(Self::Tar)),
+            "rec" => Some(Ok(Self::RecordIo)),
             "tfrecord" | "tfrecords" => Some(Ok(Self::TfRecord)),
             // TensorFlow appends the number of the shard.
             numbered if numbered.starts_with("tfrecord-") || numbered.starts_with("tfrecords-") => {

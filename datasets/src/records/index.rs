@@ -8,7 +8,7 @@ use crate::{
         contents::Contents,
         format::{ShardFormat, compressed},
         options::ShardOptions,
-        sidecar, tar_shard, tf_record,
+        record_io, sidecar, tar_shard, tf_record,
     },
 };
 
@@ -42,6 +42,7 @@ impl Index {
         let contents = match format {
             ShardFormat::Tar => tar_shard::index(path, &file, bytes, options.blocking_factor)?,
             ShardFormat::TfRecord => tf_record::index(path, &file, bytes)?,
+            ShardFormat::RecordIo => record_io::index(path, &file, bytes)?,
         };
         if options.keep_index {
             sidecar::write(path, &state, format, &contents);

@@ -9,9 +9,11 @@ mod dataset;
 mod files;
 mod folder;
 mod format;
+mod image_record;
 mod index;
 mod options;
 mod record;
+mod record_io;
 mod shards;
 mod sidecar;
 mod tar_name;
@@ -20,6 +22,6 @@ mod tf_record;
 mod writer;
 
 pub use self::{
-    dataset::RecordDataset, folder::shards_in, format::ShardFormat, options::ShardOptions,
-    record::Record, shards::Shards, writer::RecordWriter,
+    dataset::RecordDataset, folder::shards_in, format::ShardFormat, image_record::ImageRecord,
+    options::ShardOptions, record::Record, shards::Shards, writer::RecordWriter,
 };

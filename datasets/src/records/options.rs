@@ -5,7 +5,7 @@ use crate::records::format::ShardFormat;
 /// How shards are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardOptions {
-    /// The format of all shards. `None`, the default: the ending of each name says it, `.tar`,
+    /// The format of all shards. `None`, the default: the ending of each name says it, `.tar`, `.rec`,
     /// `.tfrecord` or `.tfrecords`, the last two also with `-00000-of-00001` behind them.
     pub format: Option<ShardFormat>,
     /// Whether to keep the index of each shard in a file beside it, whose name has `.index` added. Then

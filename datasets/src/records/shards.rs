@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Fault, Place, Result, check_count},
     records::{
         files::OpenFiles, format::ShardFormat, index::Index, options::ShardOptions, record::Record,
-        tar_shard, tf_record,
+        record_io, tar_shard, tf_record,
     },
 };
 
@@ -95,13 +95,18 @@ impl Shards {
         let file = self.files.get(number, path)?;
         file.read_exact_at(&mut bytes, offset).map_err(Error::io("read", path))?;
         let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
+        let numbered = |content| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            (format!("{name}:{place}"), vec![(String::new(), content)])
+        };
         let (key, parts) = match format {
             ShardFormat::Tar => tar_shard::parts(&bytes).map_err(corrupt)?,
             ShardFormat::TfRecord => {
-                let content =
-                    tf_record::content(&bytes).map_err(|reason| corrupt(reason.into()))?;
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                (format!("{name}:{place}"), vec![(String::new(), content)])
+                numbered(tf_record::content(&bytes).map_err(|reason| corrupt(reason.into()))?)
+            }
+            ShardFormat::RecordIo => {
+                bytes = record_io::content(&bytes).map_err(corrupt)?;
+                numbered(0..bytes.len())
             }
         };
         Ok(Record::new(sample, key, bytes, parts))
@@ -114,7 +119,7 @@ impl Shards {
     }
 
     /// The names, sizes and numbers of samples of all shards, and a SHA-256 of them. The checksums in
-    /// files of records stand for the contents, and some blocks for those of tar files.
+    /// TensorFlow's files stand for the contents, and some blocks for those of the other formats.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut lines = String::new();
         for Shard { path, format, index } in &self.shards {
@@ -123,7 +128,7 @@ impl Shards {
             let (len, headers) = (contents.len(), hexadecimal(&contents.digest));
             let blocks = match format {
                 ShardFormat::TfRecord => String::new(),
-                ShardFormat::Tar => File::open(path)
+                ShardFormat::Tar | ShardFormat::RecordIo => File::open(path)
                     .and_then(|file| sampled(&file, *bytes))
                     .map_err(Error::io("read", path))?,
             };

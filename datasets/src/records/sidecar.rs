@@ -28,8 +28,8 @@ fn beside(shard: &Path) -> PathBuf {
 
 /// What the index file says. `None`: there is none, or it belongs to another state of the shard.
 pub(crate) fn read(shard: &Path, state: &Metadata, format: ShardFormat) -> Option<Contents> {
-    // A record takes at least 16 bytes of a shard, and 8 here. A longer file is another one's.
-    let most = state.len() / 2 + 256;
+    // A record takes at least 8 bytes of a shard, and 8 here. A longer file is another one's.
+    let most = state.len() + 256;
     let mut content = Vec::new();
     File::open(beside(shard)).ok()?.take(most + 1).read_to_end(&mut content).ok()?;
     let (content, checksum) = content.split_last_chunk::<4>()?;
@@ -64,6 +64,7 @@ fn header(state: &Metadata, format: ShardFormat) -> Vec<u8> {
     let format = match format {
         ShardFormat::Tar => 0,
         ShardFormat::TfRecord => 1,
+        ShardFormat::RecordIo => 2,
     };
     let numbers = [format, state.len(), state.mtime() as u64, state.mtime_nsec() as u64];
     [MAGIC.to_vec(), numbers.map(u64::to_le_bytes).concat()].concat()

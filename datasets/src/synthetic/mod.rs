@@ -13,6 +13,7 @@
 //! `+ - * / sqrt` are used, and no sine. These operations are rounded exactly on every platform, so
 //! the images are the same bit for bit everywhere.
 
+pub(crate) mod colored;
 mod draw;
 mod glyphs;
 

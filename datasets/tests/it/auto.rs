@@ -4,8 +4,8 @@ use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
 use crate::mnist_files::{GOOD, good_files, write_good};
 use candelabrum_datasets::{
-    DataRequest, DatasetKind, Environment, Error, Fault, Located, Source,
-    download::{Body, MNIST_MIRRORS, Remote, RemoteFile},
+    DataRequest, DatasetKind, Environment, Error, Fault, ImageSet, Located, Source,
+    download::{Body, Digested, MNIST_MIRRORS, Remote, RemoteFile},
     locate_with,
 };
 
@@ -26,7 +26,8 @@ fn locate_by(
         let content = serve(name).ok_or_else(|| io::Error::other("no network"))?;
         Ok(Body { length: None, reader: Box::new(io::Cursor::new(content)) })
     };
-    let files = GOOD.map(|(name, sha256)| RemoteFile { name, sha256 });
+    let files =
+        GOOD.map(|(name, sha256)| RemoteFile { name, sha256, digested: Digested::Unpacked });
     let remote = Remote { files: &files, mirrors: &MNIST_MIRRORS, transport: &transport };
     (locate_with(request, &remote), asked.get())
 }
@@ -44,13 +45,17 @@ fn kinds_have_names_and_other_words_list_them() {
     for (name, kind) in [
         ("auto", DatasetKind::Auto),
         ("mnist", DatasetKind::Mnist),
+        ("fashion-mnist", DatasetKind::FashionMnist),
+        ("cifar10", DatasetKind::Cifar10),
+        ("cifar100", DatasetKind::Cifar100),
         ("synthetic", DatasetKind::Synthetic),
     ] {
         assert_eq!(name.parse::<DatasetKind>().unwrap(), kind);
         assert_eq!(kind.to_string(), name);
     }
     let message = "MNIST".parse::<DatasetKind>().unwrap_err().to_string();
-    assert_eq!(message, "\"MNIST\" is no dataset: choose auto, mnist or synthetic");
+    let known = "auto, mnist, fashion-mnist, cifar10, cifar100 or synthetic";
+    assert_eq!(message, format!("\"MNIST\" is no dataset: choose {known}"));
 }
 
 #[test]
@@ -71,11 +76,11 @@ fn the_named_directory_comes_before_the_environment_and_that_before_the_cache() 
         assert_eq!(located.source.open().unwrap().train.len(), 3);
         located.source
     };
-    assert_eq!(source(&request), Source::Directory(named));
+    assert_eq!(source(&request), Source::Directory(ImageSet::Mnist, named));
     request.data_dir = None;
-    assert_eq!(source(&request), Source::Directory(env));
+    assert_eq!(source(&request), Source::Directory(ImageSet::Mnist, env));
     request.environment.mnist_dir = None;
-    assert_eq!(source(&request), Source::Directory(cache));
+    assert_eq!(source(&request), Source::Directory(ImageSet::Mnist, cache));
 }
 
 #[test]
@@ -85,7 +90,7 @@ fn auto_falls_back_on_synthetic_digits_and_says_what_was_tried() {
     request.environment.mnist_dir = Some(root.path().join("empty"));
     let (located, asked) = locate(&request);
     let Located { source, note } = located.unwrap();
-    assert_eq!(source, Source::synthetic(4));
+    assert_eq!(source, Source::synthetic(ImageSet::Mnist, 4));
     assert_eq!(asked, 2, "the first file at two mirrors, and no more");
     let note = note.unwrap();
     for part in ["synthetic", "$MNIST_DIR", "cache/mnist", "no network", "ossci", "cvdf"] {
@@ -123,7 +128,7 @@ fn a_damaged_file_in_the_cache_is_named_and_fetched_again() {
 
     let serve = |name: &str| (name == "train-images-idx3-ubyte").then(|| good.clone());
     let (located, asked) = locate_by(&request, serve);
-    assert_eq!((located.unwrap().source, asked), (Source::Directory(cache), 1));
+    assert_eq!((located.unwrap().source, asked), (Source::Directory(ImageSet::Mnist, cache), 1));
     assert_eq!(fs::read(&images).unwrap(), good);
     assert_eq!(locate(&request).1, 0);
 }
@@ -154,7 +159,10 @@ fn synthetic_looks_nowhere_and_has_no_note() {
     let mut request = request(DatasetKind::Synthetic, root.path());
     request.data_dir = Some("/no/such/directory".into());
     let (located, asked) = locate(&request);
-    assert_eq!(located.unwrap(), Located { source: Source::synthetic(4), note: None });
+    assert_eq!(
+        located.unwrap(),
+        Located { source: Source::synthetic(ImageSet::Mnist, 4), note: None }
+    );
     assert_eq!(asked, 0);
 }
 
@@ -210,9 +218,9 @@ fn a_relative_directory_is_made_absolute_for_the_other_ranks() {
 
 #[test]
 fn loaded_data_says_what_it_is() {
-    let source = Source::Synthetic { seed: 0, train: 20, test: 10 };
+    let source = Source::Synthetic { set: ImageSet::Cifar100, seed: 0, train: 20, test: 10 };
     let located = Located { source, note: Some("why".into()) };
     let loaded = located.open().unwrap();
-    assert_eq!((loaded.name, loaded.note.as_deref()), ("synthetic digits", Some("why")));
-    assert_eq!((loaded.mnist.train.len(), loaded.mnist.test.len()), (20, 10));
+    assert_eq!((loaded.name, loaded.note.as_deref()), ("synthetic colored digits", Some("why")));
+    assert_eq!((loaded.train.len(), loaded.test.len()), (20, 10));
 }

@@ -12,8 +12,10 @@ use std::{
 
 use candelabrum_datasets::{
     Error,
-    download::{Body, HttpTransport, Remote, RemoteFile, Transport, download},
+    download::{Body, Digested, HttpTransport, Remote, RemoteFile, Transport, download},
 };
+
+use sha2::{Digest, Sha256};
 
 use crate::mnist_files::gzip;
 
@@ -21,6 +23,7 @@ use crate::mnist_files::gzip;
 const HELLO: RemoteFile<'static> = RemoteFile {
     name: "hello",
     sha256: "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+    digested: Digested::Unpacked,
 };
 
 fn body(content: Vec<u8>) -> io::Result<Body> {
@@ -232,4 +235,24 @@ fn a_mirror_that_trickles_is_given_up_at_the_deadline_and_no_other_is_asked_afte
     assert!(failures[0].contains("broke off after"), "{error}");
     assert!(failures[1].contains("for all downloads together are over"), "{error}");
     assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn an_archive_is_checked_as_it_was_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let packed = gzip(b"hello");
+    let digest: String = Sha256::digest(&packed).iter().map(|byte| format!("{byte:02x}")).collect();
+    let file = RemoteFile { name: "set.tar", sha256: &digest, digested: Digested::AsSent };
+    let transport = |url: &str| {
+        assert_eq!(url, "http://a/set.tar.gz");
+        body(packed.clone())
+    };
+    let remote = Remote { files: &[file], mirrors: &["http://a/"], transport: &transport };
+    download(&remote, dir.path(), true).unwrap();
+    assert_eq!(fs::read(dir.path().join("set.tar.gz")).unwrap(), packed);
+    // The digest of what is in it is another one.
+    let file = RemoteFile { digested: Digested::Unpacked, ..file };
+    let remote = Remote { files: &[file], ..remote };
+    let error = download(&remote, dir.path(), true).unwrap_err().to_string();
+    assert!(error.contains("wrong checksum"), "{error}");
 }

@@ -245,7 +245,7 @@ fn random_windows_and_flips_follow_from_seed_epoch_and_sample_in_training_alone(
     let pipeline = gray([5, 5])
         .cropped(RandomResizedCrop::inception())
         .unwrap()
-        .augmented(Augmentation { crop_padding: 1, horizontal_flip: true });
+        .augmented(Augmentation { crop_padding: 1, ..Augmentation::crop_and_flip() });
     let data = open(&root, pipeline);
     let read = |samples: &[u32], pass| pixels(&data.read(samples, &pass).unwrap());
     let all = read(&[0, 1, 2, 3, 4, 5], Pass::training(1, 2));

@@ -7,13 +7,16 @@
 
 mod auto;
 mod batches;
+mod cifar;
 mod download;
 mod folder;
 mod loader;
 mod mnist;
 mod mnist_files;
+mod record_io;
 mod records;
 mod sampler;
 mod synthetic;
 mod table;
 mod tar_shards;
+mod texts;

@@ -41,6 +41,7 @@ mod store;
 pub use checkpoints::{Checkpoints, Outcome, Resumed, RunState, Saved};
 pub use config::{CheckpointConfig, Resume};
 pub use digest::FileDigest;
+pub(crate) use digest::sha256;
 pub use manifest::{Best, Manifest, Parent, PartState, SavedStrategy};
 pub(crate) use newest::newest_checkpoint;
 pub use numbers::Numbers;

@@ -5,6 +5,8 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Sampling;
+
 /// The settings of a run by their stable names. What is absent is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -18,6 +20,10 @@ pub struct RunSettings {
     /// The number of training samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
+    /// The order of the samples, and the length of an epoch. Before it was noted, every run was shuffled, with all
+    /// samples in an epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<String>,
     /// Whether an epoch uses all samples, the last ones in a smaller batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uneven: Option<bool>,
@@ -47,10 +53,12 @@ pub(crate) struct Change {
 impl RunSettings {
     /// The first setting of a run that continues this one, and must be the same, that is another one.
     pub(crate) fn refused(&self, here: &Self) -> Option<Change> {
+        let sampling = self.sampling.clone().or_else(|| Some(Sampling::default().to_string()));
         let known = [
             change("the seed", &self.seed, &here.seed),
             change("the training data", &self.data, &here.data),
             change("the number of training samples", &self.samples, &here.samples),
+            change("the sampling", &sampling, &here.sampling),
             change("`uneven`", &self.uneven, &here.uneven),
         ];
         let own = here
@@ -127,6 +135,7 @@ mod tests {
             seed: Some(3),
             data: Some("0".repeat(64)),
             samples: Some(10),
+            sampling: Some("shuffled".to_owned()),
             uneven: Some(false),
             fixed: [("the vocabulary".to_owned(), "a".to_owned())].into(),
             global_batch_size: Some(4),
@@ -148,7 +157,7 @@ mod tests {
             ("the vocabulary", "a"),
         ];
         let sentences = sentences.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let mut expected = RunSettings { uneven: None, ..settings() };
+        let mut expected = RunSettings { sampling: None, uneven: None, ..settings() };
         expected.optimizers.insert("critic".to_owned(), "adam".to_owned());
         assert_eq!(RunSettings::of_sentences(sentences.into()), expected);
     }
@@ -162,6 +171,11 @@ mod tests {
         let Change { what, there: old, here: new } = there.refused(&here).unwrap();
         assert_eq!(what, "the training data");
         assert_eq!((&*old, &*new), ("000000000000…", "111111111111…"));
+        let here = RunSettings { sampling: Some("in order".to_owned()), ..settings() };
+        for there in [settings(), RunSettings { sampling: None, ..settings() }] {
+            let Change { what, there, .. } = there.refused(&here).unwrap();
+            assert_eq!((&*what, &*there), ("the sampling", "shuffled"));
+        }
         let here = RunSettings { uneven: Some(true), strategy: Some("fp16".into()), ..settings() };
         assert_eq!(there.refused(&here).unwrap().what, "`uneven`");
         assert_eq!(there.changed(&here)[0].what, "the strategy");

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candelabrum_datasets::{
-    Augmentation, DataRequest, DatasetKind, DistributedSampler, Environment, ImageDataset, Loaded,
-    Remainder, SamplerConfig,
+    Augmentation, DataRequest, DatasetKind, DistributedSampler, Environment, ImageDataset,
+    ImageSet, Loaded, Remainder, SamplerConfig, Shuffle,
 };
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{DistOpt, DistOptConfig, OnOverflow, StrategyConfig, World, strategy};
@@ -18,7 +18,7 @@ use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
-    Result, Timeline, default_threads,
+    Result, Sampling, Timeline, default_threads,
 };
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -52,7 +52,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
-    /// auto, mnist or synthetic; auto uses MNIST if it is available
+    /// auto, mnist, fashion-mnist, cifar10, cifar100 or synthetic; auto uses the program's own set if it is available,
+    /// which is MNIST unless the program says otherwise
     #[arg(long, default_value_t = DatasetKind::Auto)]
     dataset: DatasetKind,
 
@@ -64,6 +65,15 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_positive)]
     pub batch_size: usize,
 
+    /// Samples in an epoch, over all ranks [default: those of the dataset]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub epoch_size: Option<usize>,
+
+    /// Shuffle within a window of so many samples that moves over the data, for shards larger than the memory
+    /// [default: shuffle all samples]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub shuffle_window: Option<usize>,
+
     /// The optimizer, its learning rate and the clipping of gradients.
     #[command(flatten)]
     pub optimizer: OptimizerArgs,
@@ -72,7 +82,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = parse_positive)]
     pub accumulate: usize,
 
-    /// Random changes of training images: none, crop, or crop-flip
+    /// Random changes of training images: none, crop, crop-flip or singa
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     augment: Augment,
 
@@ -339,14 +349,17 @@ impl TrainArgs {
             Augment::None => images.clone(),
             Augment::Crop => images.clone().augmented(Augmentation::crop_only()),
             Augment::CropFlip => images.clone().augmented(Augmentation::crop_and_flip()),
+            Augment::Singa => images.clone().augmented(Augmentation::singa()),
         }
     }
 
-    /// The dataset of these options.
+    /// The dataset of these options. For a program whose own set is another one than MNIST, change
+    /// [`set`](DataRequest::set) and call [`load_data`](crate::load_data).
     pub fn data_request(&self) -> DataRequest {
         self.reads.data.set();
         DataRequest {
             kind: self.dataset,
+            set: ImageSet::default(),
             data_dir: self.data_dir.clone(),
             environment: Environment::of_process(),
             seed: self.seed,
@@ -395,9 +408,9 @@ impl TrainArgs {
     /// This rank's batches of so many training samples.
     ///
     /// # Errors
-    /// A batch larger than a rank's share.
+    /// A batch larger than a rank's share of an epoch.
     pub fn sampler(&self, world: &World, samples: usize) -> Result<DistributedSampler> {
-        Ok(DistributedSampler::new(SamplerConfig {
+        self.sampling().apply(DistributedSampler::new(SamplerConfig {
             len: samples,
             global_rank: world.rank(),
             world_size: world.world_size(),
@@ -406,6 +419,12 @@ impl TrainArgs {
             shuffle: true,
             remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
         })?)
+    }
+
+    /// The order of the training samples, and the length of an epoch.
+    pub fn sampling(&self) -> Sampling {
+        let shuffle = self.shuffle_window.map_or(Shuffle::Full, Shuffle::Window);
+        Sampling { shuffle, epoch_size: self.epoch_size }
     }
 
     /// The run of these options on so many training samples of data with this name. It writes a report and a log
@@ -441,6 +460,7 @@ impl TrainArgs {
             dist_option: self.dist_option,
             spars: self.spars,
             seed: self.seed,
+            sampling: self.sampling(),
             evaluate_every: self.evaluate_every,
             graph: self.graph,
             checkpoints: self.checkpoints.config(),
@@ -461,8 +481,9 @@ impl TrainArgs {
         };
         let (augment, data) = (&self.reads.augment, &self.reads.data);
         if self.augment != Augment::None {
-            let value = if self.augment == Augment::Crop { "crop" } else { "crop-flip" };
-            add("--augment", value.to_owned(), AUGMENTED, augment);
+            let value = self.augment.to_possible_value();
+            let value = value.map(|value| value.get_name().to_owned()).unwrap_or_default();
+            add("--augment", value, AUGMENTED, augment);
         }
         if let Some(dir) = &self.data_dir {
             add("--data-dir", dir.display().to_string(), LOADED, data);
@@ -495,6 +516,8 @@ pub enum Augment {
     Crop,
     /// The same, and half of the images mirrored
     CropFlip,
+    /// SINGA's: a random window of the image that continues as its mirror image, and half of the images mirrored
+    Singa,
 }
 
 fn parse_positive(text: &str) -> std::result::Result<usize, String> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use candelabrum_nn::DistOption;
 
 use crate::checkpoint::CheckpointConfig;
+use crate::sampling::Sampling;
 
 /// The settings of [`Fit`](crate::Fit) and of [`Trainer::fit`](crate::Trainer::fit), the same on every rank.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct FitConfig {
     pub spars: f32,
     /// The seed of shuffling and augmentation.
     pub seed: u64,
+    /// The order of the training samples, and the length of an epoch.
+    pub sampling: Sampling,
     /// The steps between two evaluations, beside those after each epoch.
     pub evaluate_every: Option<u64>,
     /// Whether steps are recorded as CUDA graphs: see [`Trainer::use_graph`](crate::Trainer::use_graph). Only for a
@@ -51,6 +54,7 @@ impl Default for FitConfig {
             dist_option: DistOption::Fp32,
             spars: 0.05,
             seed: 0,
+            sampling: Sampling::default(),
             evaluate_every: None,
             graph: false,
             checkpoints: None,

@@ -94,8 +94,8 @@ impl<'a> Fit<'a> {
     /// [`Trainer::fit`] for the order of the data and a second call. All ranks call it together.
     ///
     /// # Errors
-    /// Ranks with different settings or data, a dataset that is already partitioned, a batch larger than a rank's
-    /// share, a checkpoint that cannot be used, and every error of a step, an evaluation or a hook. The
+    /// Ranks with different settings or data, a dataset that is a share of another number of ranks, a batch larger
+    /// than a rank's share, a checkpoint that cannot be used, and every error of a step, an evaluation or a hook. The
     /// checkpoints that were made before an error stay.
     pub fn run<B, T, D, E>(
         self,
@@ -169,6 +169,10 @@ impl<M: Model> Trainer<M> {
     /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`
     /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes
     /// SINGA's lines to `out` and shows progress on standard error.
+    ///
+    /// Or each rank gives a part of its own, MXNet's `num_parts` and `part_index`
+    /// ([`Subset::new`](candelabrum_datasets::Subset::new) with the rank and the number of ranks), and takes its
+    /// batches from it. All ranks then have the steps of the smallest part.
     ///
     /// A second call continues where the first ended: `n` calls of one epoch each see the same
     /// batches and result in the same parameters as one call of `n` epochs. The epochs in SINGA's

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions, Remainder};
+use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions};
 use candelabrum_dist::launch::interrupted_by;
 
 use super::control::{Asked, Control, Decision};
@@ -14,7 +14,7 @@ use super::trainer_state::{LastStep, TrainerState};
 use crate::checkpoint::Position;
 use crate::progress::Progress;
 use crate::task::Task;
-use crate::{EpochReport, Metrics, Result, evaluation};
+use crate::{EpochReport, Metrics, Result, evaluation, parts};
 
 /// A run of a task on its data.
 pub(super) struct Session<'s, 'a, T: ?Sized, D, E> {
@@ -70,11 +70,16 @@ where
             self.state.settings = settings::of_run(config, train)?;
         }
         if ranks > 1 {
-            let test = self.test.map(Dataset::fingerprint).transpose()?;
+            let test = self.test.map(parts::described).transpose()?;
             let hooks = kept::keys(&self.state.hooks);
             let other =
                 [("the hooks", hooks.join(", ")), ("the test data", test.unwrap_or_default())];
             settings::check_same(&group, &self.state.settings, config, before, other)?;
+        }
+        let lens = parts::lens(&group, train)?;
+        if let Some(lens) = &lens {
+            self.state.settings.data = Some(parts::fingerprint(&group, train)?);
+            self.state.settings.samples = Some(lens.iter().sum());
         }
         let mut batch = config.batch_size * config.accumulate.max(1);
         self.state.settings.global_batch_size = Some(batch * ranks);
@@ -82,11 +87,10 @@ where
             *self.task.position() = continued.position;
             batch = continued.batch;
         }
-        let remainder = if config.uneven { Remainder::Keep } else { Remainder::Drop };
-        let sampler = evaluation::sampler(&group, train, batch, Some(config.seed), remainder)?;
+        let sampler = evaluation::training_sampler(&group, train, lens.as_deref(), batch, config)?;
         let state = &mut self.state;
         (state.steps_per_epoch, state.global_batch) =
-            (sampler.steps(), sampler.global_batch_size());
+            (sampler.steps(), batch.saturating_mul(ranks));
         state.settings.global_batch_size = Some(state.global_batch);
         settings::add_that_may_change(&mut state.settings, &TaskView::of(self.task));
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)

@@ -6,15 +6,17 @@ use candelabrum_nn::DistOption;
 
 use super::config::FitConfig;
 use super::task_view::TaskView;
-use crate::Result;
 use crate::checkpoint::{Position, RunSettings};
+use crate::{Result, parts};
 
 /// The settings without which a continued run would not be the same one.
 pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSettings> {
     Ok(RunSettings {
         seed: Some(config.seed),
-        data: Some(train.fingerprint()?),
-        samples: Some(train.len()),
+        data: Some(parts::described(train)?),
+        // The parts of ranks may differ in size.
+        samples: (train.shared_by() == 1).then(|| train.len()),
+        sampling: Some(config.sampling.to_string()),
         uneven: Some(config.uneven),
         ..RunSettings::default()
     })
@@ -50,6 +52,7 @@ pub(super) fn check_same(
         ("the seed", text(of_run.seed.map(|seed| seed.to_string()))),
         ("the training data", text(of_run.data.clone())),
         ("the number of training samples", text(of_run.samples.map(|len| len.to_string()))),
+        ("the sampling", config.sampling.to_string()),
         ("`uneven`", config.uneven.to_string()),
         ("the dist option", config.dist_option.to_string()),
         ("spars", config.spars.to_string()),
