@@ -35,6 +35,7 @@ pub mod prelude {
     };
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
+        WorldConfig,
     };
     pub use candelabrum_kvstore::{
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,

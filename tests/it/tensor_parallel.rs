@@ -12,7 +12,7 @@ const TOLERANCE: f64 = 1e-8;
 type Operation = fn(&Tensor, &Group) -> Result<Tensor>;
 
 /// The operations by name. Their input is (6, 2, 6), which 2 and 3 ranks can divide.
-const OPERATIONS: [(&str, Operation); 9] = [
+const OPERATIONS: [(&str, Operation); 14] = [
     ("all_reduce by sum", |xs, group| ops::all_reduce(xs, ReduceOp::Sum, group)),
     ("all_reduce by mean", |xs, group| ops::all_reduce(xs, ReduceOp::Mean, group)),
     ("all_gather", |xs, group| ops::all_gather(xs, 0, group)),
@@ -20,6 +20,11 @@ const OPERATIONS: [(&str, Operation); 9] = [
     ("reduce_scatter", |xs, group| ops::reduce_scatter(xs, 0, group)),
     ("reduce_scatter along 2", |xs, group| ops::reduce_scatter(xs, 2, group)),
     ("broadcast", |xs, group| ops::broadcast(xs, 1, group)),
+    ("reduce", |xs, group| ops::reduce(xs, 1, group)),
+    ("scatter", |xs, group| ops::scatter(xs, 0, 1, group)),
+    ("scatter along 2", |xs, group| ops::scatter(xs, 2, 0, group)),
+    ("gather", |xs, group| ops::gather(xs, 0, 1, group)),
+    ("gather along 1", |xs, group| ops::gather(xs, 1, 0, group)),
     ("all_to_all", |xs, group| ops::all_to_all(xs, 0, group)),
     ("all_to_all along 2", |xs, group| ops::all_to_all(&xs.transpose(0, 1)?, 2, group)),
 ];
@@ -175,6 +180,17 @@ fn rank_checks_values() {
         let first = ops::broadcast(&xs, 0, &group);
         let gradient = if rank == 0.0 { two } else { [0.0; 4] };
         check("broadcast", first, &[0.0, 1.0, 2.0, 3.0], &gradient);
+        let sum = ops::reduce(&xs, 1, &group);
+        let expected = if rank == 1.0 { [1.0, 3.0, 5.0, 7.0] } else { [0.0; 4] };
+        check("reduce", sum, &expected, &[1.0; 4]);
+        let own = ops::scatter(&xs, 0, 1, &group);
+        let expected = if rank == 0.0 { [1.0, 2.0] } else { [3.0, 4.0] };
+        let gradient = if rank == 1.0 { [1.0; 4] } else { [0.0; 4] };
+        check("scatter", own, &expected, &gradient);
+        let all = ops::gather(&xs, 0, 1, &group);
+        let there = [0.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0];
+        let expected = if rank == 1.0 { there } else { [0.0; 8] };
+        check("gather", all, &expected, &[1.0; 4]);
         let mixed = ops::all_to_all(&xs, 0, &group);
         let own = 2.0 * rank;
         check("all_to_all", mixed, &[own, own + 1.0, own + 1.0, own + 2.0], &[1.0; 4]);
@@ -183,6 +199,12 @@ fn rank_checks_values() {
     let odd = Tensor::zeros((3, 2), DType::F32, &Device::Cpu).unwrap();
     let error = Error::from(ops::reduce_scatter(&odd, 0, &group).unwrap_err());
     assert!(matches!(error, Error::NotDivisible { len: 3, .. }), "{error}");
+    let error = Error::from(ops::scatter(&odd, 0, 0, &group).unwrap_err());
+    assert!(matches!(error, Error::NotDivisible { op: "scatter", len: 3, .. }), "{error}");
+    for result in [ops::gather(&odd, 0, 2, &group), ops::reduce(&odd, 2, &group)] {
+        let error = Error::from(result.unwrap_err());
+        assert!(matches!(error, Error::RankOutOfRange { rank: 2, .. }), "{error}");
+    }
     let error = Error::from(ops::all_reduce(&odd, ReduceOp::Max, &group).unwrap_err());
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let indices = Tensor::zeros(2, DType::U32, &Device::Cpu).unwrap();
@@ -208,6 +230,9 @@ fn a_group_of_one_changes_nothing() {
         ops::all_gather(&xs, 1, &group),
         ops::reduce_scatter(&xs, 1, &group),
         ops::broadcast(&xs, 0, &group),
+        ops::reduce(&xs, 0, &group),
+        ops::scatter(&xs, 1, 0, &group),
+        ops::gather(&xs, 1, 0, &group),
         ops::all_to_all(&xs, 1, &group),
         ops::copy_to_group(&xs, &group),
         ops::reduce_from_group(&xs, &group),

@@ -44,6 +44,7 @@ pub use consistency::{check_consistency, parameters_sha256};
 #[doc(hidden)]
 pub use error::carried;
 pub use error::{Error, Result};
+pub use launch::WorldConfig;
 pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, StepFigures, StepGraph,
     StrategyState,

@@ -12,7 +12,7 @@ use crate::comm::{
     connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
-use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint};
+use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint, WorldConfig};
 use crate::{Error, Result};
 
 /// The rank of this process among the processes that train together, and its communicator. A clone
@@ -55,7 +55,47 @@ impl World {
     /// # Errors
     /// Those of [`Self::from_env`].
     pub fn on(choice: DeviceChoice) -> Result<Self> {
-        let launch = Launch::detect()?;
+        Self::launched(Launch::detect()?, choice)
+    }
+
+    /// Joins the world of which `config` says this process's place. So a program that starts its ranks by a
+    /// launcher of its own need not set environment variables. A rank may also be a thread.
+    ///
+    /// Ranks on one host use the local backend. Ranks on several hosts meet at `master_addr` and `master_port`.
+    /// With a GPU each they reduce through NCCL. Without GPUs they communicate over TCP through rank 0, which is
+    /// slow: mpiexec and [`Self::from_env`] use MPI.
+    ///
+    /// The environment says nothing about the place. Its `CANDELABRUM_TIMEOUT`, `CANDELABRUM_BACKEND`,
+    /// `CANDELABRUM_INTERFACE`, `CANDELABRUM_HOST` and `CANDELABRUM_SECRET` mean what they mean for
+    /// [`Self::from_env`].
+    ///
+    /// ```
+    /// use candelabrum_dist::{ReduceOp, Result, World, WorldConfig};
+    ///
+    /// // What a launcher of its own tells a rank: SINGA's `DistOpt(nccl_id, local_rank, world_size)`.
+    /// fn rank(id: &str, local_rank: usize, world_size: usize) -> Result<f32> {
+    ///     let world = World::join(WorldConfig::on_one_host(id, local_rank, world_size))?;
+    ///     let mut sum = [world.global_rank() as f32];
+    ///     world.comm().all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///     Ok(sum[0])
+    /// }
+    ///
+    /// let id = format!("launcher {}", std::process::id());
+    /// std::thread::scope(|scope| {
+    ///     let ranks = [0, 1].map(|local_rank| scope.spawn(|| rank(&id, local_rank, 2)));
+    ///     ranks.map(|rank| assert_eq!(rank.join().expect("a rank does not panic").unwrap(), 1.0));
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Setting`] with the name of a field that does not fit the others. Ranks that do not start in
+    /// time, or that were given another `world_size`.
+    pub fn join(config: WorldConfig) -> Result<Self> {
+        let device = config.device;
+        Self::launched(Launch::of_program(config)?, device)
+    }
+
+    fn launched(launch: Launch, choice: DeviceChoice) -> Result<Self> {
         launch::note_ignored(&launch);
         launch::follow_parent()?;
         launch::keep_scheduler(&launch);
@@ -119,9 +159,14 @@ impl World {
         })
     }
 
-    /// This process's number, counted from 0. This is SINGA's `global_rank`.
+    /// This process's number, counted from 0.
     pub fn rank(&self) -> usize {
         self.comm.rank()
+    }
+
+    /// SINGA's name of [`Self::rank`].
+    pub fn global_rank(&self) -> usize {
+        self.rank()
     }
 
     /// The number of processes.
@@ -343,7 +388,7 @@ fn connect_hosts(
     let &Launch { rank, world_size, .. } = launch;
     let over_tcp = || {
         let (job, MeetingPoint { host, port, interface }) =
-            (launch.job_id()?, launch::meeting_point()?);
+            (launch.job_id()?, launch.meeting_point()?);
         let member = JobMember { job, rank, world_size, deadline };
         connect_tcp(TcpConfig { member, host, port, interface })
     };
@@ -360,8 +405,9 @@ fn connect_hosts(
         let job = launch.job_id()?;
         return connect_local(JobMember { job, rank, world_size, deadline });
     }
-    // Beside NCCL only small messages use this communicator, so TCP is fast enough.
-    if device.is_cuda() {
+    // Beside NCCL only small messages use this communicator, so TCP is fast enough. The ranks of a program with a
+    // launcher of its own have no other connection: mpiexec has not started them.
+    if device.is_cuda() || launch.launcher == Launcher::Program {
         return over_tcp();
     }
     let what = launch.why_mpi();

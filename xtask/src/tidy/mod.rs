@@ -4,12 +4,14 @@
 //! test it. The check of circles reads files, because they name each other.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use fs_err as fs;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::checkout::{repo_root, workspace};
+use crate::shell::{find_program, run as run_command};
 
 mod arrows;
 mod circles;
@@ -17,7 +19,7 @@ mod names;
 mod source;
 mod text;
 
-/// Checks every text file of the repository, and the packages.
+/// Checks every text file of the repository, the packages, and the figures.
 pub(crate) fn run() -> Result<()> {
     let root = repo_root();
     let files = files_below(&root)?;
@@ -60,7 +62,18 @@ pub(crate) fn run() -> Result<()> {
     }
     ensure!(count == 0, "tidy: {count} findings");
     println!("tidy: {} files, nothing found", files.len());
-    Ok(())
+    check_figures()
+}
+
+/// The figures of the documentation are those that their script writes.
+fn check_figures() -> Result<()> {
+    if find_program("python3").is_none() {
+        println!("left out: no python3 here, so the figures were not compared with their script");
+        return Ok(());
+    }
+    run_command(
+        Command::new("python3").arg("scripts/figures.py").arg("--check").current_dir(repo_root()),
+    )
 }
 
 /// Every file below the folder, except the files of tools, or the file itself.

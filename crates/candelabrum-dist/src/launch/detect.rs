@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::config::WorldConfig;
 use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize};
+use super::meeting::MeetingPoint;
 use super::variables::{Variables, seconds};
 use super::{dmlc, vars};
 use crate::{Error, Result};
@@ -34,6 +36,8 @@ pub struct Launch {
     mpi: bool,
     /// The variables that would say how many processes are on this host, if they are not set.
     uncounted: Option<String>,
+    /// The place as the program itself gave it.
+    config: Option<WorldConfig>,
 }
 
 impl Launch {
@@ -58,7 +62,41 @@ impl Launch {
             job: None,
             mpi: false,
             uncounted: None,
+            config: None,
         }
+    }
+
+    /// The place that the program itself gives to this process. Nothing in the environment counts beside it,
+    /// except the job's secret.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if the place is one that no world has.
+    pub(crate) fn of_program(config: WorldConfig) -> Result<Self> {
+        config.check()?;
+        let &WorldConfig { rank, world_size, local_rank, local_size, .. } = &config;
+        let secret = Variables::of_process().get(vars::SECRET).unwrap_or_default();
+        let job = Some(job_id(&config.job_id, &secret));
+        let (launcher, config) = (Launcher::Program, Some(config));
+        Ok(Self {
+            launcher,
+            rank,
+            world_size,
+            local_rank,
+            local_size,
+            job,
+            config,
+            ..Self::alone()
+        })
+    }
+
+    /// Where rank 0 listens for the ranks of other hosts.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] or [`Error::Setting`] if the environment, or the program, does not say it.
+    pub(crate) fn meeting_point(&self) -> Result<MeetingPoint> {
+        let Some(config) = &self.config else { return MeetingPoint::from_env() };
+        config.check_master()?;
+        MeetingPoint::at(config.master_addr.clone(), config.master_port)
     }
 
     /// A rank of a world of threads of one process, whose job has this name.
@@ -212,6 +250,7 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
         job: job.map(|job| job_id(&job, &env.get(vars::SECRET).unwrap_or_default())),
         mpi: variables.mpi.iter().any(is_set),
         uncounted: variables.on_host.names().and_then(|names| missing(env, names)),
+        config: None,
     })
 }
 

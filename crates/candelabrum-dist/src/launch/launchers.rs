@@ -23,6 +23,8 @@ pub enum Launcher {
     Torchrun,
     /// MXNet's tracker.
     Dmlc,
+    /// The program itself, which gives its ranks their places ([`super::WorldConfig`]).
+    Program,
 }
 
 /// The environment variables of one launcher.

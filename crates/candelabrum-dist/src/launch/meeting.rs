@@ -11,7 +11,7 @@ const HOST: &str = "MASTER_ADDR";
 /// The variable with the port of torchrun's own agent. Our port is the next one.
 const AGENT_PORT: &str = "MASTER_PORT";
 
-/// Rank 0's address according to the environment.
+/// Rank 0's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MeetingPoint {
     /// A name or an address.
@@ -21,17 +21,26 @@ pub(crate) struct MeetingPoint {
     pub(crate) interface: Option<IpAddr>,
 }
 
-/// Reads the environment. The host is in `MASTER_ADDR`. The port is in `CANDELABRUM_PORT`,
-/// otherwise it is the one after `MASTER_PORT`.
-///
-/// # Errors
-/// [`Error::Launch`] if a variable is missing, a port is not a port number, or the interface does
-/// not exist.
-pub(crate) fn meeting_point() -> Result<MeetingPoint> {
-    let read = |name: &str| std::env::var(name).ok();
-    let (host, port) = address(read)?;
-    let interface = interface_name().map(|name| interface_address(&name)).transpose()?;
-    Ok(MeetingPoint { host, port, interface })
+impl MeetingPoint {
+    /// Reads the environment. The host is in `MASTER_ADDR`. The port is in `CANDELABRUM_PORT`,
+    /// otherwise it is the one after `MASTER_PORT`.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if a variable is missing, a port is not a port number, or the interface does
+    /// not exist.
+    pub(super) fn from_env() -> Result<Self> {
+        let (host, port) = address(|name| std::env::var(name).ok())?;
+        Self::at(host, port)
+    }
+
+    /// This address, on the interface that the user chose, if any.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if the interface does not exist.
+    pub(super) fn at(host: String, port: u16) -> Result<Self> {
+        let interface = interface_name().map(|name| interface_address(&name)).transpose()?;
+        Ok(Self { host, port, interface })
+    }
 }
 
 /// The network interface that the user chose, if any.

@@ -2,12 +2,14 @@
 //! environment.
 //!
 //! [`Launch::detect`] recognises our own launcher, Open MPI, Hydra (MPICH, Intel MPI), Slurm,
-//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). A [`Job`] starts
-//! processes of any program on this host and watches them until they have ended (`watch.rs`).
-//! [`spawn()`] does so with copies of the running program.
+//! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). A program that starts
+//! its ranks itself gives them their places by a [`WorldConfig`]. A [`Job`] starts processes of any
+//! program on this host and watches them until they have ended (`watch.rs`). [`spawn()`] does so with
+//! copies of the running program.
 
 mod ancestors;
 mod children;
+mod config;
 mod detect;
 mod device;
 mod dmlc;
@@ -27,6 +29,7 @@ mod variables;
 mod watch;
 mod workers_option;
 
+pub use config::WorldConfig;
 pub use detect::{Launch, timeout};
 pub use ended::{Ended, Outcome};
 pub use environment::{RankEnvironment, limit_threads, prepare};
@@ -43,7 +46,7 @@ pub use variables::{restarts, threads_of_launcher};
 
 pub use device::DeviceChoice;
 pub(crate) use environment::host;
-pub(crate) use meeting::{MeetingPoint, meeting_point, wants_tcp};
+pub(crate) use meeting::{MeetingPoint, wants_tcp};
 pub(crate) use scheduler::keep_scheduler;
 pub(crate) use spawn::follow_parent;
 pub(crate) use workers_option::note_ignored;

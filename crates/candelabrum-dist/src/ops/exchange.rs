@@ -8,18 +8,15 @@ use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::Error;
-use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
+use crate::comm::{Collective, Element, Group, Payload};
 
 /// The communication in one direction, forward or backward.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Direction {
     /// The tensor stays as it is, and no message is sent.
     Identity,
+    /// A rank that gets nothing, because it is not the root of a gather or reduce, gets zeros.
     Collective(Collective),
-    /// The sum on `root`, zeros on the other ranks.
-    SumTo {
-        root: usize,
-    },
 }
 
 /// One operation. Collectives that change the length work on the first dimension.
@@ -81,26 +78,34 @@ impl TensorExchange {
         let op = match self.forward {
             Direction::Identity => return Ok(xs.to_vec()),
             Direction::Collective(op) => op,
-            Direction::SumTo { root } => Collective::Reduce { op: ReduceOp::Sum, root },
         };
         let result = self.group.run(op, Payload::from_slice(xs).labelled(self.name))?;
-        if let Direction::SumTo { root } = self.forward
-            && root != self.group.rank()
-        {
-            return Ok(vec![T::zeroed(); xs.len()]);
+        match op {
+            Collective::Gather { root } | Collective::Reduce { root, .. }
+                if root != self.group.rank() =>
+            {
+                Ok(vec![T::zeroed(); self.result_len(xs.len())])
+            }
+            _ => Ok(result.to_vec()?),
         }
-        Ok(result.to_vec()?)
+    }
+
+    /// What becomes of `len` elements, or of a first dimension of `len`.
+    fn result_len(&self, len: usize) -> usize {
+        let Direction::Collective(op) = self.forward else { return len };
+        match op {
+            Collective::AllGather | Collective::Gather { .. } => len * self.group.world_size(),
+            Collective::ReduceScatter(_) | Collective::Scatter { .. } => {
+                len / self.group.world_size()
+            }
+            _ => len,
+        }
     }
 
     fn result_shape(&self, shape: &Shape) -> Shape {
         let mut dims = shape.dims().to_vec();
-        let Some(first) = dims.first_mut() else { return shape.clone() };
-        match self.forward {
-            Direction::Collective(Collective::AllGather) => *first *= self.group.world_size(),
-            Direction::Collective(Collective::ReduceScatter(_)) => {
-                *first /= self.group.world_size();
-            }
-            _ => {}
+        if let Some(first) = dims.first_mut() {
+            *first = self.result_len(*first);
         }
         Shape::from(dims)
     }

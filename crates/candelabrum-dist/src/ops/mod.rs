@@ -6,12 +6,15 @@
 //! | [`all_reduce`] | sum (or mean) | sum (or mean) of the gradients |
 //! | [`all_gather`] | concatenation | [`reduce_scatter`] |
 //! | [`reduce_scatter`] | a part of the sum | [`all_gather`] |
-//! | [`broadcast`] | the root's tensor | sum on the root, zeros on the other ranks |
+//! | [`broadcast`] | the root's tensor | [`reduce`] |
+//! | [`reduce`] | sum on the root, zeros on the other ranks | [`broadcast`] |
+//! | [`scatter`] | part `r` of the root's tensor on rank `r` | [`gather`] |
+//! | [`gather`] | concatenation on the root, zeros on the other ranks | [`scatter`] |
 //! | [`all_to_all`] | part `r` goes to rank `r` | [`all_to_all`] |
 //! | [`copy_to_group`] | identity | sum |
 //! | [`reduce_from_group`] | sum | identity |
 //!
-//! **Which loss?** Every rank has a loss of its own. The first five operations differentiate the
+//! **Which loss?** Every rank has a loss of its own. All operations but the last two differentiate the
 //! *sum of the losses of all ranks*, as PyTorch's `torch.distributed.nn.functional` does: a
 //! tensor's gradient is the derivative of that sum with respect to this rank's tensor. The last two
 //! operations are *f* and *g* of Megatron (Shoeybi et al., 2019, arXiv:1909.08053, section 3). They
@@ -24,7 +27,9 @@
 //! same operations in the same order, inputs that need a gradient on all ranks or on none, and
 //! results that the loss depends on everywhere or nowhere. candle walks equal graphs in the same
 //! order. If the graphs differ, the ranks get [`Error::Disagreement`],
-//! or the deadline passes.
+//! or the deadline passes. So the zeros that [`gather`] and [`reduce`] give to the other ranks must be in
+//! their losses, for instance as `zeros.sum_all()`: the backward pass of these ranks is a part of the
+//! collective.
 //!
 //! The operations accept f32, f64, f16 and bf16 on the CPU, and add in rank order. They return
 //! candle's errors, so that models can call them. A candle error contains the error of a
@@ -40,6 +45,14 @@ use crate::Error;
 use crate::comm::{Collective, Group, ReduceOp};
 
 const SUM: Direction = Direction::Collective(Collective::AllReduce(ReduceOp::Sum));
+
+const fn sum_to(root: usize) -> Direction {
+    Direction::Collective(Collective::Reduce { op: ReduceOp::Sum, root })
+}
+
+const fn broadcast_from(root: usize) -> Direction {
+    Direction::Collective(Collective::Broadcast { root })
+}
 
 /// The sum, or the mean, of all ranks' `xs`, on every rank.
 ///
@@ -98,8 +111,49 @@ pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Resul
 /// A root that does not exist. A failure of another rank, a passed deadline or a disagreement
 /// between ranks.
 pub fn broadcast(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
-    let forward = Direction::Collective(Collective::Broadcast { root });
-    exchange("broadcast", xs, group, forward, Direction::SumTo { root })
+    exchange("broadcast", xs, group, broadcast_from(root), sum_to(root))
+}
+
+/// The sum of all ranks' `xs` on rank `root`, and zeros of the same shape on the other ranks.
+///
+/// Backward: every rank gets the gradient of `root`. The loss of each rank must depend on its result.
+///
+/// # Errors
+/// A root that does not exist. A failure of another rank, a passed deadline or a disagreement
+/// between ranks.
+pub fn reduce(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
+    exchange("reduce", xs, group, sum_to(root), broadcast_from(root))
+}
+
+/// The `xs` of rank `root`, cut along `dim` into one equal part for each rank. Rank `r` gets part `r`.
+/// Every other rank passes a tensor of the same shape, whose values are ignored.
+///
+/// Backward: all ranks' gradients on `root`, concatenated, and zeros on the other ranks. As for
+/// [`broadcast`], either all ranks' tensors need a gradient or none does.
+///
+/// # Errors
+/// A root that does not exist. A dimension that `xs` does not have or that does not divide by the
+/// number of ranks. A failure of another rank, a passed deadline or a disagreement between ranks.
+pub fn scatter(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> Result<Tensor> {
+    check_divides("scatter", xs, dim, group)?;
+    let forward = Direction::Collective(Collective::Scatter { root });
+    let backward = Direction::Collective(Collective::Gather { root });
+    exchange_along("scatter", xs, dim, group, forward, backward)
+}
+
+/// All ranks' `xs` on rank `root`, concatenated along `dim` in rank order, and zeros of the same shape on
+/// the other ranks. All ranks pass the same shape.
+///
+/// Backward: each rank gets its part of the gradient of `root`. The loss of each rank must depend on its
+/// result.
+///
+/// # Errors
+/// A root that does not exist, or a dimension that `xs` does not have. A failure of another rank, a
+/// passed deadline or a disagreement between ranks.
+pub fn gather(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> Result<Tensor> {
+    let forward = Direction::Collective(Collective::Gather { root });
+    let backward = Direction::Collective(Collective::Scatter { root });
+    exchange_along("gather", xs, dim, group, forward, backward)
 }
 
 /// Cuts `xs` along `dim` into one equal part for each rank and sends part `r` to rank `r`. Returns

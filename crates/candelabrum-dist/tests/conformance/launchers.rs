@@ -1,6 +1,11 @@
 //! Ranks started as by other launchers: the ranks of one job meet, and jobs do not mix.
 
+use std::env;
+use std::net::TcpListener;
 use std::time::Duration;
+
+use candelabrum_dist::{ReduceOp, World, WorldConfig};
+use candelabrum_testkit::{Ended, Program, Running};
 
 use crate::harness::{Backend, Group};
 
@@ -52,4 +57,62 @@ fn ranks_with_another_secret_are_not_of_the_same_job() {
         let other = two(backend).variable_of(1, "CANDELABRUM_SECRET", "another one").run();
         assert!(other.failed(0) && other.failed(1), "{}", other.output());
     }
+}
+
+/// The variable in which a launcher of its own, this test, passes a rank's place.
+const PLACE: &str = "PLACE_OF_AN_OWN_LAUNCHER";
+
+/// Not a test: a rank that is told its place by its own program.
+#[test]
+fn rank_with_a_place() {
+    let Ok(place) = env::var(PLACE) else { return };
+    let words: Vec<&str> = place.split(' ').collect();
+    let number = |index: usize| words[index].parse::<usize>().unwrap();
+    let config = WorldConfig {
+        rank: number(1),
+        world_size: number(2),
+        local_rank: number(3),
+        local_size: number(4),
+        master_addr: "127.0.0.1".to_owned(),
+        master_port: words[5].parse().unwrap(),
+        ..WorldConfig::on_one_host(words[0], 0, 1)
+    };
+    let world = World::join(config).unwrap();
+    let mut sum = [10_f64.powi(world.global_rank().try_into().unwrap())];
+    world.comm().all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    let (local_rank, local_size) = (world.local_rank(), world.local_size());
+    println!("sum {} over {}, {local_rank} of {local_size}", sum[0], world.backend());
+}
+
+/// Ranks that find these places, as rank, world size, local rank and local size. They also find variables of
+/// launchers, which do not count.
+fn placed(job: &str, places: &[[usize; 4]]) -> Vec<Ended> {
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let start = |[rank, world_size, local_rank, local_size]: &[usize; 4]| {
+        let place = format!("{job} {rank} {world_size} {local_rank} {local_size} {port}");
+        let program = Program::of(rank_with_a_place).env(PLACE, place);
+        program.env("RANK", "7").env("WORLD_SIZE", "9").env("CANDELABRUM_TIMEOUT", "5").start()
+    };
+    let ranks: Vec<Running> = places.iter().map(start).collect();
+    ranks.into_iter().map(Running::finish).collect()
+}
+
+#[test]
+fn ranks_that_their_own_program_places_meet() {
+    let job = |name: &str| format!("{name}-{}", std::process::id());
+    let one_host = [[0, 3, 0, 3], [1, 3, 1, 3], [2, 3, 2, 3]];
+    let two_hosts = [[0, 3, 0, 2], [1, 3, 1, 2], [2, 3, 0, 1]];
+    for (name, places, backend) in [("one", one_host, "local"), ("two", two_hosts, "tcp")] {
+        for (ended, [_, _, rank, size]) in placed(&job(name), &places).iter().zip(places) {
+            let line = format!("sum 111 over {backend}, {rank} of {size}\n");
+            assert!(ended.succeeded() && ended.out.contains(&line), "{line}: {ended:#?}");
+        }
+    }
+    // Ranks that were told different numbers of ranks.
+    for ended in placed(&job("wrong"), &[[0, 2, 0, 2], [1, 3, 1, 3]]) {
+        assert!(!ended.succeeded(), "{ended:#?}");
+    }
+    // The environment has no place for a rank whose program says none.
+    let alone = placed(&job("alone"), &[[0, 1, 0, 1]]);
+    assert!(alone[0].out.contains("sum 1 over single, 0 of 1\n"), "{alone:#?}");
 }
