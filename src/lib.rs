@@ -41,9 +41,11 @@ pub mod prelude {
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
     pub use candelabrum_nn::layers::{
-        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh,
-        GlobalAvgPool, Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6,
-        RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
+        AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d, ConvTranspose2d,
+        Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh, GlobalAvgPool, GroupNorm, Gru,
+        InstanceNorm2d, LayerNorm, Linear, LocalResponseNorm, Lstm, MaxPool2d, MultiHeadAttention,
+        ReLU, ReLU6, RmsNorm, SeparableConv2d, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh,
+        TransformerBlock,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, FromModuleT, Model, NameMap, Params,

@@ -105,10 +105,8 @@ fn layers() -> Vec<Case> {
                 let config = Conv1dConfig { stride: 1, ..Default::default() };
                 Conv1d::new(t[1].clone(), Some(t[2].clone()), config).forward(&t[0])
             },
-            Instead("nn::ops::conv2d", |t| {
-                let (xs, kernel) = (t[0].unsqueeze(2)?, t[1].unsqueeze(2)?);
-                let config = ours::Conv2dConfig::default();
-                ours::conv2d(&xs, &kernel, Some(&t[2]), config, None)?.squeeze(2)
+            Instead("nn::ops::conv1d", |t| {
+                ours::conv1d(&t[0], &t[1], Some(&t[2]), ours::Conv1dConfig::default(), None)
             }),
         ),
         case(
@@ -118,11 +116,9 @@ fn layers() -> Vec<Case> {
                 let config = Conv1dConfig { padding: 1, stride: 2, ..Default::default() };
                 Conv1d::new(t[1].clone(), Some(t[2].clone()), config).forward(&t[0])
             },
-            Instead("nn::ops::conv2d", |t| {
-                let (xs, kernel) = (t[0].unsqueeze(2)?, t[1].unsqueeze(2)?);
-                let (stride, padding) = ((1, 2), (0, 1));
-                let config = ours::Conv2dConfig { stride, padding, ..Default::default() };
-                ours::conv2d(&xs, &kernel, Some(&t[2]), config, None)?.squeeze(2)
+            Instead("nn::ops::conv1d", |t| {
+                let config = ours::Conv1dConfig { padding: 1, stride: 2, ..Default::default() };
+                ours::conv1d(&t[0], &t[1], Some(&t[2]), config, None)
             }),
         ),
         case(

@@ -153,8 +153,7 @@ fn refuse_conv1d(row: &Tensor) -> Result<()> {
         how: "on the CPU, that of its kernel is another one for several samples, and that of its \
               input without padding"
             .to_owned(),
-        instead: "`candelabrum::nn::ops::conv2d` of `xs.unsqueeze(2)` and `kernel.unsqueeze(2)`"
-            .to_owned(),
+        instead: "`candelabrum::nn::ops::conv1d`, or the layer `Conv1d`".to_owned(),
     }
     .into())
 }
@@ -342,7 +341,7 @@ mod tests {
                     xs.conv1d(&kernel, padding, stride, dilation, 1)?.sqr()?.sum_all()
                 };
                 let error = refuse(&convolved(&xs)?).unwrap_err().to_string();
-                let names = error.contains("`conv1d`") && error.contains("nn::ops::conv2d");
+                let names = error.contains("`conv1d`") && error.contains("nn::ops::conv1d");
                 assert!(names, "{k} {padding} {stride} {dilation}: {error}");
                 // The gradient of one sample is right.
                 refuse(&convolved(&xs.narrow(0, 0, 1)?)?)?;

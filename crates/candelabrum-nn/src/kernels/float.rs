@@ -20,6 +20,8 @@ pub(crate) trait Float: WithDType + Poolable + Lanes {
     /// The error function.
     fn erf(self) -> Self;
     fn ln(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn powf(self, exponent: Self) -> Self;
     fn is_nan(self) -> bool;
     /// `self` or 0, without a branch, because the place of a maximum cannot be predicted.
     fn keep_if(self, condition: bool) -> Self;
@@ -72,6 +74,15 @@ macro_rules! impl_float {
 
             fn ln(self) -> Self {
                 $float::ln(self)
+            }
+
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                $float::sqrt(self)
+            }
+
+            fn powf(self, exponent: Self) -> Self {
+                $float::powf(self, exponent)
             }
 
             #[inline(always)]

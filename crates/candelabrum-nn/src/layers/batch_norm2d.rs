@@ -108,7 +108,11 @@ impl BatchNorm2d {
     }
 
     /// Calls `f` with what the operation needs.
-    fn with(&self, xs: &Tensor, f: impl FnOnce(BatchNorm<'_>) -> Result<Tensor>) -> Result<Tensor> {
+    pub(super) fn with(
+        &self,
+        xs: &Tensor,
+        f: impl FnOnce(BatchNorm<'_>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let channels = match *xs.dims() {
             [_, channels] | [_, channels, _, _] => channels,
             _ => bail!(

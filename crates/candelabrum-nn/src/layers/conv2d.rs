@@ -84,6 +84,13 @@ impl Conv2d {
     }
 }
 
+impl Conv2d {
+    /// Undoes [`Self::no_bias`].
+    pub(super) fn with_bias(self) -> Self {
+        Self { bias: true, ..self }
+    }
+}
+
 /// What the operation of a layer needs beside its input.
 #[derive(Clone, Copy)]
 pub(super) struct ConvCall<'a> {

@@ -80,6 +80,36 @@ impl Module for AvgPool2d {
     }
 }
 
+/// `(N, C, H, W) -> (N, C, OH, OW)`: the means of as many windows as the result has pixels, whatever the size of
+/// the images, with PyTorch's windows ([`ops::adaptive_avg_pool2d`]).
+#[derive(Clone, Debug)]
+pub struct AdaptiveAvgPool2d {
+    scope: Option<Scope>,
+    out: (usize, usize),
+}
+
+impl AdaptiveAvgPool2d {
+    /// A result of `out` × `out` pixels.
+    pub fn new(out: usize) -> Self {
+        Self { scope: None, out: (out, out) }
+    }
+
+    builder! { layer:
+        /// Shows the layer in the model's summary under the name of `scope`.
+        named(scope: &Scope) => layer.scope = Some(scope.clone());
+    }
+}
+
+impl Module for AdaptiveAvgPool2d {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let ys = ops::adaptive_avg_pool2d(xs, self.out)?;
+        if let Some(scope) = &self.scope {
+            scope.trace("AdaptiveAvgPool2d", &ys);
+        }
+        Ok(ys)
+    }
+}
+
 /// `(N, C, H, W) -> (N, C)`: the mean of each channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalAvgPool;

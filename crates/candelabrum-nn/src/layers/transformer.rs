@@ -18,6 +18,7 @@ pub struct TransformerBlock {
     scope: Scope,
     attention: MultiHeadAttention,
     rms: bool,
+    eps: Option<f64>,
     feed_forward: FeedForward,
     parts: OnceCell<Parts>,
 }
@@ -41,6 +42,7 @@ impl TransformerBlock {
             scope: scope.clone(),
             attention: MultiHeadAttention::new(&scope.pp("attention"), heads),
             rms: false,
+            eps: None,
             feed_forward: FeedForward::new(scope),
             parts: OnceCell::new(),
         }
@@ -55,6 +57,8 @@ impl TransformerBlock {
         rotary(rotary: Rotary) => layer.attention = layer.attention.rotary(rotary);
         /// Normalises by the root mean square instead of mean and variance.
         rms_norm() => layer.rms = true;
+        /// The constant of both normalisations, instead of that of [`LayerNorm`] or [`RmsNorm`].
+        eps(eps: f64) => layer.eps = Some(eps);
         /// The number of hidden units of the feed-forward branch, instead of `4 C`, or of `8 C / 3` with
         /// SwiGLU, which then has as many parameters.
         hidden(hidden: usize) => layer.feed_forward = layer.feed_forward.hidden(hidden);
@@ -101,10 +105,11 @@ impl TransformerBlock {
     fn create(&self) -> Parts {
         let norm = |name| {
             let scope = self.scope.pp(name);
-            if self.rms {
-                Norm::Rms(RmsNorm::new(&scope))
-            } else {
-                Norm::Layer(LayerNorm::new(&scope))
+            match (self.rms, self.eps) {
+                (true, None) => Norm::Rms(RmsNorm::new(&scope)),
+                (true, Some(eps)) => Norm::Rms(RmsNorm::new(&scope).eps(eps)),
+                (false, None) => Norm::Layer(LayerNorm::new(&scope)),
+                (false, Some(eps)) => Norm::Layer(LayerNorm::new(&scope).eps(eps)),
             }
         };
         Parts { norm1: norm("norm1"), norm2: norm("norm2") }

@@ -70,23 +70,28 @@
 //!   one on the same graph. For candle's own `backward`, build the graph again.
 
 mod activations;
+mod adaptive_avg_pool2d;
 mod add;
 mod attention;
 mod avg_pool2d;
 mod batch_norm2d;
 mod broadcast;
 mod cat;
+mod conv1d;
 mod conv2d;
+mod conv_transpose2d;
 mod cross_entropy;
 mod dropout;
 mod embedding;
 mod feed_forward;
 mod gpu;
+mod group_norm;
 mod gru;
 mod last_step;
 mod linear;
 mod linear_add;
 mod linear_cross_entropy;
+mod local_response_norm;
 mod lstm;
 mod masked_fill;
 mod max_pool2d;
@@ -104,6 +109,7 @@ mod swiglu;
 mod unfold;
 
 pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
+pub use adaptive_avg_pool2d::adaptive_avg_pool2d;
 pub use add::add;
 pub use attention::{AttentionConfig, Rotary, attention, cross_attention};
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
@@ -113,6 +119,8 @@ pub use batch_norm2d::{
     batch_norm2d_conv2d, sync_batch_norm2d,
 };
 pub use cat::cat;
+pub use conv_transpose2d::{ConvTranspose2dConfig, conv_transpose2d};
+pub use conv1d::{Conv1dConfig, conv1d};
 pub use conv2d::{Conv2dConfig, conv2d};
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
 pub use dropout::dropout;
@@ -124,11 +132,13 @@ pub use crate::autograd::profile;
 pub use crate::kernels::product_precision::{
     ProductPrecision, bf16_instructions, product_precision, set_product_precision,
 };
+pub use group_norm::group_norm;
 pub use gru::gru;
 pub use last_step::last_step;
 pub use linear::linear;
 pub use linear_add::linear_add;
 pub use linear_cross_entropy::linear_cross_entropy;
+pub use local_response_norm::{LocalResponseNormConfig, local_response_norm};
 pub use lstm::lstm;
 pub use masked_fill::masked_fill;
 pub use max_pool2d::max_pool2d;

@@ -1,4 +1,4 @@
-//! The elements of all windows of an image, by candle's own operations. The composites of
+//! The elements of all windows of an image, and the reverse, by candle's own operations. The composites of
 //! convolution and pooling use this.
 //!
 //! Each axis is one `index_select`, whose backward adds up the gradients of elements that lie in
@@ -39,20 +39,47 @@ pub(super) fn unfold(xs: &Tensor, [rows, columns]: [WindowAxis; 2], edge: Edge) 
     xs.reshape(&[batch, channels, rows.kernel, rows.out, columns.kernel, columns.out][..])
 }
 
+/// (N, C, KH, OH, KW, OW) -> (N, C, H, W): the sum of all elements of windows at each place of an image of these
+/// sizes, which is what [`unfold`] with zeros beyond the edges is differentiated by.
+pub(super) fn fold(
+    windows: &Tensor,
+    [rows, columns]: [WindowAxis; 2],
+    (height, width): (usize, usize),
+) -> Result<Tensor> {
+    let &[batch, channels, ..] = windows.dims() else { unreachable!("windows of images") };
+    let (down, across) = (rows.kernel * rows.out, columns.kernel * columns.out);
+    let windows = windows.reshape((batch, channels, down, across))?;
+    columns.fold(&rows.fold(&windows, 2, height)?, 3, width)
+}
+
 impl WindowAxis {
+    /// The reverse of [`Self::unfold`]: the dimension of `kernel * out` elements becomes one of `size` sums.
+    fn fold(self, windows: &Tensor, dim: usize, size: usize) -> Result<Tensor> {
+        let mut shape = windows.dims().to_vec();
+        shape[dim] = size + 2 * self.padding;
+        let places = Tensor::from_iter(self.places().map(|place| place as u32), windows.device())?;
+        let sums = Tensor::zeros(shape, windows.dtype(), windows.device())?;
+        sums.index_add(&places, &windows.contiguous()?, dim)?.narrow(dim, self.padding, size)
+    }
+
+    /// The place of each element of each window, in an image with padding.
+    fn places(self) -> impl Iterator<Item = usize> {
+        let Self { out, kernel, stride, dilation, .. } = self;
+        (0..kernel).flat_map(move |k| (0..out).map(move |o| o * stride + k * dilation))
+    }
+
     /// The dimension becomes one of `kernel * out` elements.
     fn unfold(self, xs: &Tensor, dim: usize, edge: Edge) -> Result<Tensor> {
-        let Self { out, kernel, stride, dilation, padding } = self;
+        let padding = self.padding;
         let (xs, size) = match edge {
             Edge::Zeros => (&xs.pad_with_zeros(dim, padding, padding)?, None),
             Edge::Nearest => (xs, Some(xs.dim(dim)?)),
         };
-        let places = (0..kernel).flat_map(|k| (0..out).map(move |o| o * stride + k * dilation));
         let place = |place: usize| match size {
             None => place as u32,
             Some(size) => place.saturating_sub(padding).min(size - 1) as u32,
         };
-        let places = Tensor::from_iter(places.map(place), xs.device())?;
+        let places = Tensor::from_iter(self.places().map(place), xs.device())?;
         xs.index_select(&places, dim)
     }
 }

@@ -1,7 +1,7 @@
 //! Average pooling.
 
-use candelabrum_nn::layers::{AvgPool2d, GlobalAvgPool};
-use candelabrum_nn::ops::{Pool2dConfig, avg_pool2d, global_avg_pool2d};
+use candelabrum_nn::layers::{AdaptiveAvgPool2d, AvgPool2d, GlobalAvgPool};
+use candelabrum_nn::ops::{Pool2dConfig, adaptive_avg_pool2d, avg_pool2d, global_avg_pool2d};
 use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{Module, Result, Tensor};
 
@@ -19,6 +19,10 @@ fn avg_pool2d_is_pytorchs_with_and_without_padding_in_the_mean() -> Result<()> {
     for case in cases("global_avg_pool2d.safetensors") {
         check(&case, &["xs"], |t| global_avg_pool2d(&t["xs"]))?;
     }
+    for case in cases("adaptive_avg_pool2d.safetensors") {
+        let [height, width] = case.config()?[..] else { panic!("two numbers") };
+        check(&case, &["xs"], |t| adaptive_avg_pool2d(&t["xs"], (height, width)))?;
+    }
     Ok(())
 }
 
@@ -33,7 +37,12 @@ fn gradients_of_views() -> Result<()> {
         gradcheck(f, &xs, 1e-5, 1e-7)?;
     }
     let f = |t: &[Tensor]| global_avg_pool2d(&t[0].permute((3, 1, 2, 0))?.narrow(2, 1, 3)?)?.t();
-    gradcheck(f, &xs, 1e-5, 1e-7)
+    gradcheck(f, &xs, 1e-5, 1e-7)?;
+    for out in [(2, 3), (7, 1), (4, 5)] {
+        let f = |t: &[Tensor]| adaptive_avg_pool2d(&t[0].permute((3, 1, 2, 0))?, out)?.t();
+        gradcheck(f, &xs, 1e-5, 1e-7)?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -45,6 +54,10 @@ fn layers_are_the_operations() -> Result<()> {
     let layer = layer.without_padding_in_mean();
     assert_close(&layer.forward(&xs)?, &avg_pool2d(&xs, config, false)?, 0.0, 0.0);
     assert_eq!(GlobalAvgPool.forward(&xs)?.dims(), [2, 3]);
+    let adaptive = AdaptiveAvgPool2d::new(3).forward(&xs)?;
+    assert_close(&adaptive, &adaptive_avg_pool2d(&xs, (3, 3))?, 0.0, 0.0);
+    // Images of the wanted size stay as they are.
+    assert_close(&AdaptiveAvgPool2d::new(7).forward(&xs)?, &xs, 0.0, 0.0);
     Ok(())
 }
 
@@ -58,5 +71,8 @@ fn windows_that_do_not_fit_are_refused() -> Result<()> {
     assert!(error.contains("larger than the padded input"), "{error}");
     let error = message(global_avg_pool2d(&xs.narrow(2, 0, 0)?));
     assert_eq!(error, "global_avg_pool2d: empty images, input [1, 3, 0, 4]");
+    let error = message(adaptive_avg_pool2d(&xs, (2, 0)));
+    let expected = "adaptive_avg_pool2d: empty images, input [1, 3, 4, 4], result of (2, 0)";
+    assert_eq!(error, expected);
     Ok(())
 }

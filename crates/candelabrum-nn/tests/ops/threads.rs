@@ -3,11 +3,12 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, HiddenUnits, Pool2dConfig,
-    RecurrentWeights, Rotary, add, attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d,
-    cat, conv2d, cross_attention, dropout, embedding, embedding_with_positions, feed_forward, gelu,
-    global_avg_pool2d, gru, last_step, linear, linear_add, lstm, masked_fill, mul, permute, relu6,
-    scale, silu, split, swiglu,
+    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, ConvTranspose2dConfig, HiddenUnits,
+    LocalResponseNormConfig, Pool2dConfig, RecurrentWeights, Rotary, adaptive_avg_pool2d, add,
+    attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, cat, conv_transpose2d, conv2d,
+    cross_attention, dropout, embedding, embedding_with_positions, feed_forward, gelu,
+    global_avg_pool2d, group_norm, gru, last_step, linear, linear_add, local_response_norm, lstm,
+    masked_fill, mul, permute, relu6, scale, silu, split, swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -68,10 +69,30 @@ fn poolings_and_embedding() -> Result<()> {
     let config = Pool2dConfig { kernel: (3, 3), stride: (2, 2), padding: (1, 1) };
     check(&[&[3, 5, 51, 50]], |t| avg_pool2d(&t[0], config, false))?;
     check(&[&[3, 5, 51, 50]], |t| global_avg_pool2d(&t[0]))?;
+    check(&[&[3, 5, 51, 50]], |t| adaptive_avg_pool2d(&t[0], (7, 6)))?;
     let indices = integers(500, 9, 1001)?;
     check(&[&[1001, 40]], |t| embedding(&t[0], &indices, Some(3)))?;
     let tokens = integers((20, 50), 9, 1001)?;
     check(&[&[1001, 40], &[50, 40]], |t| embedding_with_positions(&t[0], &t[1], &tokens))
+}
+
+#[test]
+fn norms_of_channels_and_transposed_convolutions() -> Result<()> {
+    check(&[&[7, 6, 31, 20], &[6], &[6]], |t| {
+        group_norm(&t[0], 3, Some(&t[1]), Some(&t[2]), 1e-5)
+    })?;
+    check(&[&[7, 6, 31, 20]], |t| local_response_norm(&t[0], LocalResponseNormConfig::new(5)))?;
+    let config = ConvTranspose2dConfig { stride: (2, 2), padding: (1, 1), ..Default::default() };
+    for (xs, weight) in [
+        ([7, 6, 21, 20], [6, 5, 4, 4]),
+        ([40, 6, 5, 4], [6, 5, 4, 4]),
+        ([7, 18, 21, 20], [18, 19, 3, 3]),
+    ] {
+        check(&[&xs, &weight, &weight[1..2]], |t| {
+            conv_transpose2d(&t[0], &t[1], Some(&t[2]), config, Some(Activation::Relu))
+        })?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub fn batch_norm2d_conv2d(
     }
     let late = activation.filter(|activation| activation.needs_input());
     let activation = activation.filter(|activation| !activation.needs_input());
-    let (second, shape) = Conv2dOp::new(xs.shape(), weight, bias, config, activation)?;
+    let (second, shape) = Conv2dOp::new(xs.shape(), weight.shape(), bias, config, activation)?;
     let [mean, variance] = norm.statistics().map(|tensor| tensor.filter(|_| !norm.config.training));
     let inputs =
         [Some(xs), norm.weight, norm.bias, mean.as_ref(), variance.as_ref(), Some(weight), bias];

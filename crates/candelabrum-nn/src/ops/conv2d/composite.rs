@@ -3,28 +3,17 @@
 use candle_core::{Result, Tensor};
 
 use super::geometry::Geometry;
-use crate::ops::unfold::{Edge, WindowAxis, unfold};
+use crate::ops::unfold::{Edge, unfold};
 
-/// The convolution of `xs` (N, C, H, W) by `weight` (O, C / groups, KH, KW), without bias.
+/// The convolution of `xs` (N, C, H, W) by `weight` (O, C / groups, KH, KW), without bias. Both may have other
+/// shapes with the same elements in the same order.
 pub(super) fn convolution(geometry: &Geometry, xs: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let &Geometry { batch, groups, out_channels, stride, padding, dilation, .. } = geometry;
+    let &Geometry { batch, groups, out_channels, .. } = geometry;
     let ((oh, ow), (kh, kw)) = (geometry.out_size, geometry.kernel);
-    let rows = WindowAxis {
-        out: oh,
-        kernel: kh,
-        stride: stride.0,
-        dilation: dilation.0,
-        padding: padding.0,
-    };
-    let columns = WindowAxis {
-        out: ow,
-        kernel: kw,
-        stride: stride.1,
-        dilation: dilation.1,
-        padding: padding.1,
-    };
     let (inputs, outputs) = (geometry.in_channels / groups, out_channels / groups);
-    let patches = unfold(xs, [rows, columns], Edge::Zeros)?
+    let (height, width) = geometry.in_size;
+    let xs = xs.reshape((batch, geometry.in_channels, height, width))?;
+    let patches = unfold(&xs, geometry.axes(), Edge::Zeros)?
         .reshape(&[batch, groups, inputs, kh, oh, kw, ow][..])?
         .permute([1, 0, 4, 6, 2, 3, 5])? // (G, N, OH, OW, C/G, KH, KW)
         .reshape((groups, batch * oh * ow, inputs * kh * kw))?;

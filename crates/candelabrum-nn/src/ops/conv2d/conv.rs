@@ -63,19 +63,24 @@ impl<T: Float> Conv<'_, T> {
         if dst == Dst::Overwrite {
             db.fill(T::zero());
         }
-        let (image, pixels) = (self.geometry.out_image(), self.geometry.out_pixels());
-        let add = |(channel, db): (usize, &mut T)| {
-            simd(
-                #[inline(always)]
-                || {
-                    for dz in dzs.chunks_exact(image) {
-                        *db += sum(&dz[channel * pixels..][..pixels]);
-                    }
-                },
-            );
-        };
-        for_each(worth_threads(dzs.len()), db.par_iter_mut().enumerate(), add);
+        add_channel_sums(dzs, self.geometry.out_pixels(), db);
     }
+}
+
+/// Adds to each number of `sums` the values of its channel in `dzs`, images of channels of so many pixels.
+pub(crate) fn add_channel_sums<T: Float>(dzs: &[T], pixels: usize, sums: &mut [T]) {
+    let image = sums.len() * pixels;
+    let add = |(channel, total): (usize, &mut T)| {
+        simd(
+            #[inline(always)]
+            || {
+                for dz in dzs.chunks_exact(image) {
+                    *total += sum(&dz[channel * pixels..][..pixels]);
+                }
+            },
+        );
+    };
+    for_each(worth_threads(dzs.len()), sums.par_iter_mut().enumerate(), add);
 }
 
 /// Calls `f` with each thread's share of the images of `to`, which have so many elements, and their numbers.

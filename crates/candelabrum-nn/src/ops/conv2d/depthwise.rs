@@ -52,7 +52,7 @@ impl<T: Float> Conv<'_, T> {
         let (batch, channels) = (geometry.batch, geometry.in_channels);
         let inputs = ChannelPlanes { batch, channels, plane: height * width };
         let kernels = weight.len() / channels;
-        let (has_dxs, mut unwanted) = (dxs.is_some(), Pooled::none());
+        let (has_dxs, has_dw, mut unwanted) = (dxs.is_some(), dw.is_some(), Pooled::none());
         let dw = dw.unwrap_or_else(|| {
             unwanted = Pooled::new(weight.len());
             &mut unwanted
@@ -63,6 +63,7 @@ impl<T: Float> Conv<'_, T> {
         let channel = |channel: usize, [dxs]: [Planes<'_, '_, T>; 1], dw: &mut [T]| {
             let weight = &weight[channel * kernels..][..kernels];
             let dxs = has_dxs.then_some(dxs);
+            let dw = has_dw.then_some(dw);
             dispatch(DepthwiseBackward { layout, weight, xs, dys, channel, dxs, dw });
         };
         let threads = worth_threads(dys.len());
@@ -157,7 +158,7 @@ struct DepthwiseBackward<'a, 'b, 'c, T> {
     dys: &'a [T],
     channel: usize,
     dxs: Option<Planes<'b, 'c, T>>,
-    dw: &'a mut [T],
+    dw: Option<&'a mut [T]>,
 }
 
 impl<T: Float> WithSimd for DepthwiseBackward<'_, '_, '_, T> {
@@ -165,7 +166,7 @@ impl<T: Float> WithSimd for DepthwiseBackward<'_, '_, '_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { layout, weight, xs, dys, channel, mut dxs, dw } = self;
+        let Self { layout, weight, xs, dys, channel, mut dxs, mut dw } = self;
         let Layout { geometry, phases, offsets, by_phase } = layout;
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let outputs = geometry.out_pixels() * geometry.group_channels();
@@ -176,18 +177,24 @@ impl<T: Float> WithSimd for DepthwiseBackward<'_, '_, '_, T> {
         let mut x = Pooled::zeros(phases.channel() + SLACK);
         let mut dx = Pooled::new(if dxs.is_some() { x.len() } else { 0 });
         let mut dxs = dxs.as_mut().map(Planes::iter_mut);
-        dw.fill(T::zero());
+        if let Some(dw) = &mut dw {
+            dw.fill(T::zero());
+        }
         let mut scratch = xs.scratch(pixels);
         for (image, dys) in dys.chunks_exact(geometry.out_image()).enumerate() {
-            let first = image * geometry.in_image() + channel * pixels;
-            phases.divide(xs.read(first..first + pixels, &mut scratch), &mut x);
+            if dw.is_some() {
+                let first = image * geometry.in_image() + channel * pixels;
+                phases.divide(xs.read(first..first + pixels, &mut scratch), &mut x);
+            }
             let dys = &dys[channel * outputs..][..outputs];
-            let kernels =
-                weight.chunks_exact(offsets.len()).zip(dw.chunks_exact_mut(offsets.len()));
+            let kernels = weight.chunks_exact(offsets.len());
             let outputs = dys.chunks_exact(geometry.out_pixels()).zip(kernels).enumerate();
-            for (number, (dy, (kernel, dw))) in outputs {
+            for (number, (dy, kernel)) in outputs {
                 phases.widen(dy, &mut rows[before..]);
-                add_dots(simd, &rows[before..], &x, offsets, phases.outputs(), dw);
+                if let Some(dw) = &mut dw {
+                    let dw = &mut dw[number * offsets.len()..][..offsets.len()];
+                    add_dots(simd, &rows[before..], &x, offsets, phases.outputs(), dw);
+                }
                 if dxs.is_some() {
                     // In their order: the vectors behind the end of one phase are written again by the next.
                     for (place, taps) in by_phase.iter().enumerate() {

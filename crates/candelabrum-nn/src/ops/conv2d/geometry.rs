@@ -5,6 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Shape, bail};
 
 use super::super::sizes::sizes;
+use super::super::unfold::WindowAxis;
 use super::config::{Conv2dConfig, NAME};
 
 /// From this number of result pixels on, the rows of one image are long enough.
@@ -148,6 +149,22 @@ impl Geometry {
 
     pub(super) fn output_shape(&self) -> Shape {
         Shape::from((self.batch, self.out_channels, self.out_size.0, self.out_size.1))
+    }
+
+    /// The windows along the height and the width.
+    pub(in crate::ops) fn axes(&self) -> [WindowAxis; 2] {
+        let Self { out_size, kernel, stride, dilation, padding, .. } = *self;
+        let axis = |out, kernel, stride, dilation, padding| WindowAxis {
+            out,
+            kernel,
+            stride,
+            dilation,
+            padding,
+        };
+        [
+            axis(out_size.0, kernel.0, stride.0, dilation.0, padding.0),
+            axis(out_size.1, kernel.1, stride.1, dilation.1, padding.1),
+        ]
     }
 
     /// The number of pixels of one output channel: columns of the patch matrix.

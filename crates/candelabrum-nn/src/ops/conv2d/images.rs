@@ -31,6 +31,11 @@ struct Normal<'a, T> {
 }
 
 impl<'a, T: Float> Images<'a, T> {
+    /// No images, for a backward pass without the gradient of the weight, which alone reads them.
+    pub(crate) fn none() -> Self {
+        Self::plain(&[])
+    }
+
     /// Images that are read as they are.
     pub(crate) fn plain(xs: &'a [T]) -> Self {
         Self { xs, normal: None }
@@ -56,9 +61,11 @@ impl<'a, T: Float> Images<'a, T> {
         Self { xs: &self.xs[range], ..self }
     }
 
-    /// Part `number` of those with `len` elements. The last one may have fewer.
+    /// Part `number` of those with `len` elements. The last one may have fewer. Of no images, every part is
+    /// empty.
     pub(super) fn chunk(self, number: usize, len: usize) -> Self {
-        self.part(number * len..self.len().min((number + 1) * len))
+        let end = self.len().min((number + 1) * len);
+        self.part(end.min(number * len)..end)
     }
 
     /// Memory for [`Self::read`] of so many elements.

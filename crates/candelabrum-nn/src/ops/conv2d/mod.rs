@@ -28,7 +28,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use self::config::NAME;
 use self::conv::Conv;
-pub(super) use self::conv::Gradients;
+pub(super) use self::conv::{Gradients, add_channel_sums};
 use self::geometry::Geometry;
 pub(super) use self::images::Images;
 use self::weight::{crop, uncrop};
@@ -75,7 +75,7 @@ pub fn conv2d(
     config: Conv2dConfig,
     activation: Option<Activation>,
 ) -> Result<Tensor> {
-    let (op, shape) = Conv2dOp::new(xs.shape(), weight, bias, config, activation)?;
+    let (op, shape) = Conv2dOp::new(xs.shape(), weight.shape(), bias, config, activation)?;
     fused::run(op, shape, &[Some(xs), Some(weight), bias])
 }
 
@@ -134,15 +134,15 @@ impl Fused for Conv2dOp {
 }
 
 impl Conv2dOp {
-    /// The operation for inputs of a shape, and the shape of its result.
+    /// The operation for inputs and a weight of these shapes, and the shape of its result.
     pub(super) fn new(
         xs: &Shape,
-        weight: &Tensor,
+        weight: &Shape,
         bias: Option<&Tensor>,
         config: Conv2dConfig,
         activation: Option<Activation>,
     ) -> Result<(Self, Shape)> {
-        let geometry = Geometry::new(xs, weight.shape(), config)?;
+        let geometry = Geometry::new(xs, weight, config)?;
         if let Some(bias) = bias.filter(|bias| bias.dims() != [geometry.out_channels]) {
             bail!("{NAME}: bias of shape {:?} for {} outputs", bias.shape(), geometry.out_channels);
         }

@@ -10,6 +10,7 @@ pub(super) mod batch_norm2d;
 pub(super) mod channels;
 pub(super) mod columns;
 pub(super) mod conv2d;
+mod conv_transpose2d;
 mod dropout;
 mod embedding;
 mod gradient;

@@ -76,7 +76,7 @@ impl<T: Float> Conv<'_, T> {
             self.weight_gradient(&SideBySide::new(geometry, xs, shared), &dz, dw, dst);
         }
         if let Some(dxs) = dxs {
-            self.input_gradient(xs.len() / geometry.in_image(), &dz, dxs, shared);
+            self.input_gradient(dzs.len() / geometry.out_image(), &dz, dxs, shared);
         }
     }
 
