@@ -6,6 +6,7 @@ mod builder;
 
 mod activations;
 mod attention;
+mod attention_pooling;
 mod batch_norm2d;
 mod conv2d;
 mod dropout;
@@ -23,6 +24,7 @@ mod transformer;
 
 pub use activations::{Gelu, GeluTanh, Sigmoid, Silu, Tanh};
 pub use attention::MultiHeadAttention;
+pub use attention_pooling::AttentionPooling;
 pub use batch_norm2d::BatchNorm2d;
 pub use conv2d::Conv2d;
 pub use dropout::Dropout;

@@ -72,18 +72,23 @@
 mod activations;
 mod add;
 mod attention;
+mod attention_pool;
 mod avg_pool2d;
 mod batch_norm2d;
 mod broadcast;
 mod cat;
 mod conv2d;
+mod cosine;
 mod cross_entropy;
+mod ctc;
 mod dropout;
+mod element_losses;
 mod embedding;
 mod feed_forward;
 mod gpu;
 mod gru;
 mod last_step;
+mod lengths;
 mod linear;
 mod linear_add;
 mod linear_cross_entropy;
@@ -92,6 +97,7 @@ mod masked_fill;
 mod max_pool2d;
 mod mul;
 mod narrow;
+mod nll;
 mod permute;
 mod pool2d;
 mod position_embedding;
@@ -106,6 +112,7 @@ mod unfold;
 pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
 pub use add::add;
 pub use attention::{AttentionConfig, Rotary, attention, cross_attention};
+pub use attention_pool::attention_pool;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub(crate) use batch_norm2d::normalise;
 pub use batch_norm2d::{
@@ -114,8 +121,14 @@ pub use batch_norm2d::{
 };
 pub use cat::cat;
 pub use conv2d::{Conv2dConfig, conv2d};
+pub use cosine::cosine_similarity;
 pub use cross_entropy::{CrossEntropyConfig, softmax_cross_entropy, softmax_cross_entropy_with};
+pub use ctc::{CtcConfig, ctc_loss};
 pub use dropout::dropout;
+pub use element_losses::{
+    Reduction, bce_with_logits_loss, cosine_embedding_loss, huber_loss, l1_loss, mse_loss,
+    smooth_l1_loss,
+};
 pub use embedding::embedding;
 pub use feed_forward::{HiddenUnits, feed_forward};
 
@@ -126,6 +139,7 @@ pub use crate::kernels::product_precision::{
 };
 pub use gru::gru;
 pub use last_step::last_step;
+pub use lengths::sequence_lengths;
 pub use linear::linear;
 pub use linear_add::linear_add;
 pub use linear_cross_entropy::linear_cross_entropy;
@@ -134,6 +148,7 @@ pub use masked_fill::masked_fill;
 pub use max_pool2d::max_pool2d;
 pub use mul::mul;
 pub use narrow::{narrow, split};
+pub use nll::nll_loss;
 pub use permute::{permute, transpose};
 pub use pool2d::Pool2dConfig;
 pub use position_embedding::embedding_with_positions;
