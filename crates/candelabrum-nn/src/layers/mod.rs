@@ -34,7 +34,7 @@ pub use flatten::Flatten;
 pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use pool2d::{AvgPool2d, GlobalAvgPool, MaxPool2d};
-pub use recurrent::{Gru, Lstm};
+pub use recurrent::{Gru, Lstm, Rnn};
 pub use relu::{ReLU, ReLU6};
 pub use softmax::Softmax;
 pub use softmax_cross_entropy::SoftMaxCrossEntropy;
