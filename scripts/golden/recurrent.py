@@ -1,6 +1,7 @@
-"""GRU and LSTM."""
+"""RNN, GRU and LSTM: one layer, several, both directions, packed sequences."""
 
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from common import backward, leaf, save, uniform
 
@@ -63,3 +64,68 @@ def lstm_cell_state():
     tensors = {}
     backward(tensors, "both", inputs, torch.cat([ys.flatten(), c.flatten()]), 4007)
     save("crates/candelabrum-nn/tests/golden/lstm_cell_state.safetensors", tensors)
+
+
+def rnn():
+    """`nn.RNN` of one layer, with both of its functions."""
+    tensors, seed = {}, 4100
+    for nonlinearity in ("tanh", "relu"):
+        for case, bias, state in (("plain", True, False), ("state", True, True), ("no_bias", False, True)):
+            seed += 10
+            layer = torch.nn.RNN(4, 7, nonlinearity=nonlinearity, bias=bias, batch_first=True).double()
+            inputs = {"xs": leaf(uniform((3, 5, 4), seed))}
+            shapes = {"weight_ih": (7, 4), "weight_hh": (7, 7)}
+            if bias:
+                shapes |= {"bias_ih": (7,), "bias_hh": (7,)}
+            for index, (name, shape) in enumerate(shapes.items()):
+                inputs[name] = leaf(uniform(shape, seed + 1 + index, -0.7, 0.7))
+            if state:
+                inputs["h0"] = leaf(uniform((3, 7), seed + 5))
+            parameters = {f"{name}_l0": inputs[name] for name in shapes}
+            start = inputs["h0"][None] if state else None
+            ys, _ = torch.func.functional_call(layer, parameters, (inputs["xs"], start))
+            backward(tensors, f"{nonlinearity}_{case}", inputs, ys, seed + 6)
+    save("crates/candelabrum-nn/tests/golden/rnn.safetensors", tensors)
+
+
+def stacked_recurrent():
+    """Layers above each other, in one direction or both, with and without lengths. `ys` are all hidden states, then
+    the final hidden and cell states, one after the other. Parameters have PyTorch's names."""
+    width, hidden, batch, steps = 3, 4, 4, 6
+    lengths = torch.tensor([3, 6, 1, 4])
+    tensors, seed = {}, 4200
+    for kind in ("RNN", "GRU", "LSTM"):
+        for layers, both, packed, state in (
+            *((1, True, False, False), (1, True, True, True), (1, False, True, False)),
+            *((2, False, False, True), (2, True, True, False), (3, True, True, True)),
+        ):
+            seed += 40
+            case = f"{kind}_{layers}_{int(both)}_{int(packed)}_{int(state)}"
+            layer = getattr(torch.nn, kind)(width, hidden, layers, bidirectional=both, batch_first=True)
+            layer = layer.double()
+            inputs = {"xs": leaf(uniform((batch, steps, width), seed))}
+            for index, (name, parameter) in enumerate(layer.named_parameters()):
+                inputs[name] = leaf(uniform(tuple(parameter.shape), seed + 1 + index, -0.7, 0.7))
+            parameters = {name: tensor for name, tensor in inputs.items() if name != "xs"}
+            start = None
+            if state:
+                shape = (layers * (2 if both else 1), batch, hidden)
+                inputs["h0"] = start = leaf(uniform(shape, seed + 38))
+                if kind == "LSTM":
+                    inputs["c0"] = leaf(uniform(shape, seed + 39))
+                    start = (start, inputs["c0"])
+            xs = inputs["xs"]
+            if packed:
+                xs = pack_padded_sequence(xs, lengths, batch_first=True, enforce_sorted=False)
+                tensors[f"{case}.lengths"] = lengths
+            ys, end = torch.func.functional_call(layer, parameters, (xs, start))
+            if packed:
+                ys, _ = pad_packed_sequence(ys, batch_first=True, total_length=steps)
+            ends = end if kind == "LSTM" else (end,)
+            ys = torch.cat([tensor.flatten() for tensor in (ys, *ends)])
+            backward(tensors, case, inputs, ys, seed + 37)
+    save(
+        "crates/candelabrum-nn/tests/golden/stacked_recurrent.safetensors",
+        tensors,
+        names="kind, layers, both directions, lengths, initial state",
+    )

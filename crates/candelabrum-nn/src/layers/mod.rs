@@ -6,6 +6,7 @@ mod builder;
 
 mod activations;
 mod attention;
+mod attention_pooling;
 mod batch_norm1d;
 mod batch_norm2d;
 mod conv1d;
@@ -29,6 +30,7 @@ mod transformer;
 
 pub use activations::{Gelu, GeluTanh, Sigmoid, Silu, Tanh};
 pub use attention::MultiHeadAttention;
+pub use attention_pooling::AttentionPooling;
 pub use batch_norm1d::BatchNorm1d;
 pub use batch_norm2d::BatchNorm2d;
 pub use conv_transpose2d::ConvTranspose2d;
@@ -43,7 +45,7 @@ pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use pool2d::{AdaptiveAvgPool2d, AvgPool2d, GlobalAvgPool, MaxPool2d};
-pub use recurrent::{Gru, Lstm};
+pub use recurrent::{Gru, Lstm, Rnn};
 pub use relu::{ReLU, ReLU6};
 pub use separable_conv2d::SeparableConv2d;
 pub use softmax::Softmax;

@@ -250,49 +250,11 @@ impl Fused for SoftmaxCrossEntropy {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(logits), probabilities] = inputs else { unreachable!("two inputs") };
-        let mut z = fused::widen(&logits.reshape((self.batch, self.classes))?)?;
-        let labels = self.targets.labels(logits.device())?;
-        let ignored = labels.as_ref().and_then(|(labels, ignored)| Some((labels, (*ignored)?)));
-        let ignored = ignored.map(|(labels, ignored)| labels.eq(ignored)).transpose()?;
-        if let Some(ignored) = &ignored {
-            z = zero_where(ignored, &z)?; // First, because 0 times a NaN in them would be NaN.
-        }
-        let shifted = shifted(&z)?;
-        let surprise = shifted.exp()?.sum_keepdim(1)?.log()?.broadcast_sub(&shifted)?; // (N, C)
-        let counted = |xs: Tensor| match &ignored {
-            Some(ignored) => zero_where(ignored, &xs),
-            None => Ok(xs),
+        let surprise = |z: &Tensor| {
+            let shifted = shifted(z)?;
+            shifted.exp()?.sum_keepdim(1)?.log()?.broadcast_sub(&shifted)
         };
-        let by_label = match (labels, probabilities) {
-            (Some((labels, _)), _) => {
-                let is_class = (labels.ge(0i64)? * labels.lt(self.classes as i64)?)?;
-                // candle's kernels would end the work of a GPU at an index out of range.
-                let classes = is_class.where_cond(&labels, &labels.zeros_like()?)?;
-                let surprise = surprise.gather(&classes.unsqueeze(1)?, 1)?; // (N, 1)
-                let nan = surprise.zeros_like()?.affine(0.0, f64::NAN)?;
-                counted(is_class.unsqueeze(1)?.where_cond(&surprise, &nan)?)?
-            }
-            (None, Some(targets)) => {
-                let targets = fused::widen(&targets.reshape(z.shape())?)?;
-                // 0 * infinity is 0 here, as in the kernel.
-                targets.eq(0.0)?.where_cond(&targets.zeros_like()?, &(&surprise * &targets)?)?
-            }
-            (None, None) => bail!("{NAME}: no targets, this is a bug"),
-        };
-        let mut loss = (by_label.sum_all()? * (1.0 - self.smoothing))?;
-        if self.smoothing != 0.0 {
-            let share = self.smoothing / self.classes as f64;
-            loss = (loss + (counted(surprise)?.sum_all()? * share)?)?;
-        }
-        // The mean over the rows that count.
-        let mean = match &ignored {
-            None => (loss / z.dim(0)? as f64)?,
-            Some(ignored) => {
-                let rows = ignored.eq(0u8)?.to_dtype(z.dtype())?.sum_all()?;
-                (loss / rows.maximum(1.0)?)?
-            }
-        };
-        mean.to_dtype(logits.dtype())
+        self.composite_of(logits, probabilities.as_ref(), surprise, true)
     }
 }
 
@@ -332,6 +294,62 @@ impl SoftmaxCrossEntropy {
     /// The divisor of the mean over a batch: the rows that count, or 1 if none does. The labels were checked.
     pub(super) fn rows(&self, batch: usize) -> usize {
         if let Targets::Checked { rows, .. } = self.targets { rows.max(1) } else { batch }
+    }
+
+    /// The composite of a loss that is the mean, or the sum, of `surprise` (N, C) at the classes of the rows, or
+    /// weighted by `probabilities`.
+    pub(super) fn composite_of(
+        &self,
+        logits: &Tensor,
+        probabilities: Option<&Tensor>,
+        surprise: impl Fn(&Tensor) -> Result<Tensor>,
+        is_mean: bool,
+    ) -> Result<Tensor> {
+        let mut z = fused::widen(&logits.reshape((self.batch, self.classes))?)?;
+        let labels = self.targets.labels(logits.device())?;
+        let ignored = labels.as_ref().and_then(|(labels, ignored)| Some((labels, (*ignored)?)));
+        let ignored = ignored.map(|(labels, ignored)| labels.eq(ignored)).transpose()?;
+        if let Some(ignored) = &ignored {
+            z = zero_where(ignored, &z)?; // First, because 0 times a NaN in them would be NaN.
+        }
+        let surprise = surprise(&z)?;
+        let counted = |xs: Tensor| match &ignored {
+            Some(ignored) => zero_where(ignored, &xs),
+            None => Ok(xs),
+        };
+        let by_label = match (labels, probabilities) {
+            (Some((labels, _)), _) => {
+                let is_class = (labels.ge(0i64)? * labels.lt(self.classes as i64)?)?;
+                // candle's kernels would end the work of a GPU at an index out of range.
+                let classes = is_class.where_cond(&labels, &labels.zeros_like()?)?;
+                let surprise = surprise.gather(&classes.unsqueeze(1)?, 1)?; // (N, 1)
+                let nan = surprise.zeros_like()?.affine(0.0, f64::NAN)?;
+                counted(is_class.unsqueeze(1)?.where_cond(&surprise, &nan)?)?
+            }
+            (None, Some(targets)) => {
+                let targets = fused::widen(&targets.reshape(z.shape())?)?;
+                // 0 * infinity is 0 here, as in the kernel.
+                targets.eq(0.0)?.where_cond(&targets.zeros_like()?, &(&surprise * &targets)?)?
+            }
+            (None, None) => bail!("{NAME}: no targets, this is a bug"),
+        };
+        let mut loss = (by_label.sum_all()? * (1.0 - self.smoothing))?;
+        if self.smoothing != 0.0 {
+            let share = self.smoothing / self.classes as f64;
+            loss = (loss + (counted(surprise)?.sum_all()? * share)?)?;
+        }
+        if !is_mean {
+            return loss.to_dtype(logits.dtype());
+        }
+        // The mean over the rows that count.
+        let mean = match &ignored {
+            None => (loss / z.dim(0)? as f64)?,
+            Some(ignored) => {
+                let rows = ignored.eq(0u8)?.to_dtype(z.dtype())?.sum_all()?;
+                (loss / rows.maximum(1.0)?)?
+            }
+        };
+        mean.to_dtype(logits.dtype())
     }
 
     /// What the loss counts.

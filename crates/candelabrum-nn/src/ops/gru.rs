@@ -13,7 +13,7 @@
 use candle_core::{Result, Tensor};
 use candle_nn::ops::sigmoid;
 
-use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
+use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, Steps, parts, parts_mut};
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activate, bias_row_activation};
 use crate::kernels::float::Float;
@@ -33,7 +33,21 @@ use candelabrum_memory::simd::simd;
 ///
 /// Kept for the backward: `4 H` elements per step and sequence, besides input and result.
 pub fn gru(xs: &Tensor, weights: RecurrentWeights<'_>, h0: Option<&Tensor>) -> Result<Tensor> {
-    Ok(recurrent::run::<GruCell>(xs, weights, h0, None)?.0)
+    gru_with(xs, weights, h0, &Steps::default())
+}
+
+/// [`gru`] of some steps of each sequence, or against the direction of time. On a GPU it is a composite then.
+///
+/// # Errors
+///
+/// Those of [`gru`], and lengths that do not fit.
+pub fn gru_with(
+    xs: &Tensor,
+    weights: RecurrentWeights<'_>,
+    h0: Option<&Tensor>,
+    order: &Steps,
+) -> Result<Tensor> {
+    Ok(recurrent::run::<GruCell>(xs, weights, [h0, None], order)?.0)
 }
 
 struct GruCell;
@@ -43,7 +57,8 @@ impl Cell for GruCell {
     const GATES: usize = 3;
     const HAS_CELL_STATE: bool = false;
     const SPLIT: bool = true;
-    const GPU_KERNELS: [&'static str; 2] = ["gru_step", "gru_step_back"];
+    const HAS_EXTRA: bool = true;
+    const GPU_KERNELS: Option<[&'static str; 2]> = Some(["gru_step", "gru_step_back"]);
 
     /// `extra` is `b_n`.
     fn forward<T: Float>(step: Step<'_, T>) {

@@ -11,7 +11,7 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::ops::sigmoid;
 
-use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, parts, parts_mut};
+use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, Steps, parts, parts_mut};
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activate, bias_row_activation};
 use crate::kernels::float::Float;
@@ -37,8 +37,21 @@ pub fn lstm(
     weights: RecurrentWeights<'_>,
     state: Option<(&Tensor, &Tensor)>,
 ) -> Result<(Tensor, Tensor)> {
-    let (h0, c0) = state.unzip();
-    let (ys, c) = recurrent::run::<LstmCell>(xs, weights, h0, c0)?;
+    lstm_with(xs, weights, state, &Steps::default())
+}
+
+/// [`lstm`] of some steps of each sequence, or against the direction of time. On a GPU it is a composite then.
+///
+/// # Errors
+///
+/// Those of [`lstm`], and lengths that do not fit.
+pub fn lstm_with(
+    xs: &Tensor,
+    weights: RecurrentWeights<'_>,
+    state: Option<(&Tensor, &Tensor)>,
+    order: &Steps,
+) -> Result<(Tensor, Tensor)> {
+    let (ys, c) = recurrent::run::<LstmCell>(xs, weights, state.unzip().into(), order)?;
     let Some(c) = c else { bail!("{}: no final cell state, this is a bug", LstmCell::NAME) };
     Ok((ys, c))
 }
@@ -50,7 +63,8 @@ impl Cell for LstmCell {
     const GATES: usize = 4;
     const HAS_CELL_STATE: bool = true;
     const SPLIT: bool = false;
-    const GPU_KERNELS: [&'static str; 2] = ["lstm_step", "lstm_step_back"];
+    const HAS_EXTRA: bool = true;
+    const GPU_KERNELS: Option<[&'static str; 2]> = Some(["lstm_step", "lstm_step_back"]);
 
     /// `extra` is the cell state before the step.
     fn forward<T: Float>(step: Step<'_, T>) {

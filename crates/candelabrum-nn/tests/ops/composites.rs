@@ -5,14 +5,16 @@ use std::sync::{Arc, OnceLock};
 use candelabrum_memory::cuda;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig,
-    CrossEntropyConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig, RecurrentWeights,
-    Rotary, adaptive_avg_pool2d, add, attention, avg_pool2d, batch_norm2d, batch_norm2d_add,
-    batch_norm2d_conv2d, cat, conv_transpose2d, conv1d, conv2d, cross_attention, dropout,
-    embedding, embedding_with_positions, feed_forward, global_avg_pool2d, group_norm, gru,
+    CrossEntropyConfig, CtcConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig,
+    RecurrentWeights, Reduction, Rotary, Steps, adaptive_avg_pool2d, add, attention,
+    attention_pool, avg_pool2d, batch_norm2d, batch_norm2d_add, batch_norm2d_conv2d,
+    bce_with_logits_loss, cat, conv_transpose2d, conv1d, conv2d, cosine_embedding_loss,
+    cosine_similarity, cross_attention, ctc_loss, dropout, embedding, embedding_with_positions,
+    feed_forward, final_state, global_avg_pool2d, group_norm, gru, gru_with, huber_loss, l1_loss,
     last_step, layer_norm, linear, linear_add, linear_cross_entropy, local_response_norm,
-    log_softmax, lstm, masked_fill, max_pool2d, mul, narrow, permute, relu, rms_norm, scale,
-    softmax, softmax_cross_entropy_with, split, swiglu, sync_batch_norm2d, transpose,
-    with_composites,
+    log_softmax, lstm, lstm_with, masked_fill, max_pool2d, mse_loss, mul, narrow, nll_loss,
+    permute, relu, rms_norm, rnn, scale, smooth_l1_loss, softmax, softmax_cross_entropy_with,
+    split, swiglu, sync_batch_norm2d, transpose, with_composites,
 };
 use candelabrum_nn::{Activation, StatisticsExchange};
 use candelabrum_testkit::{assert_close, integers};
@@ -778,6 +780,95 @@ fn of_softmax_and_losses() -> Result<()> {
 }
 
 #[test]
+fn of_other_losses_and_of_pooling() -> Result<()> {
+    let mut cases = Cases::default();
+    type Pairs = fn(&Tensor, &Tensor, Reduction) -> Result<Tensor>;
+    let of_pairs: [(&str, Pairs); 4] = [
+        ("mse", mse_loss),
+        ("l1", l1_loss),
+        ("huber", |xs, ys, reduction| huber_loss(xs, ys, 0.4, reduction)),
+        ("smooth_l1", |xs, ys, reduction| smooth_l1_loss(xs, ys, 0.4, reduction)),
+    ];
+    let ties = [integers((6, 7), 1, 3)?, integers((6, 7), 2, 3)?];
+    let ties = [
+        ties[0].to_dtype(DType::F64)?.affine(0.4, 0.0)?,
+        ties[1].to_dtype(DType::F64)?.affine(0.4, 0.0)?,
+    ];
+    for reduction in [Reduction::Mean, Reduction::Sum] {
+        // In f32 also for inputs in 16 bits.
+        let narrow = move |t: &[Tensor], loss: Tensor| loss.to_dtype(t[0].dtype());
+        for (name, f) in of_pairs {
+            for dims in [&[3, 5][..], &[], &[2, 1, 3]] {
+                let inputs = [random(dims, 1)?, random(dims, 2)?];
+                let name = format!("{name} {dims:?} {reduction:?}");
+                cases.push(name, &inputs, move |t| narrow(t, f(&t[0], &t[1], reduction)?));
+            }
+            let name = format!("{name} of ties {reduction:?}");
+            cases.push_rough(name, &ties, move |t| f(&t[0], &t[1], reduction));
+        }
+        let odd = Tensor::new(&[0.0, -0.0, 1e-9, 40.0, -40.0, 200.0, -200.0], &Device::Cpu)?;
+        for (name, xs) in [("any", random((4, 7), 1)?.affine(4.0, 0.0)?), ("odd", odd)] {
+            let (targets, weight) = (random(xs.shape(), 2)?.abs()?, random(7, 3)?.abs()?);
+            for weighted in [false, true] {
+                let (targets, weight) = (targets.clone(), weight.clone());
+                let name = format!("bce of {name} numbers, weighted {weighted}, {reduction:?}");
+                cases.push(name, std::slice::from_ref(&xs), move |t| {
+                    let like = |xs: &Tensor| xs.to_dtype(t[0].dtype())?.to_device(t[0].device());
+                    let weight = Some(like(&weight)?).filter(|_| weighted);
+                    narrow(
+                        t,
+                        bce_with_logits_loss(&t[0], &like(&targets)?, weight.as_ref(), reduction)?,
+                    )
+                });
+            }
+        }
+        for ignored in [None, Some(2)] {
+            let targets = integers((3, 4), 4, 5)?;
+            let name = format!("nll {ignored:?} {reduction:?}");
+            cases.push(name, &[random((3, 4, 5), 1)?], move |t| {
+                let targets = targets.to_device(t[0].device())?;
+                narrow(t, nll_loss(&t[0], &targets, ignored, reduction)?)
+            });
+        }
+        let inputs = [random((4, 5), 1)?, random((4, 5), 2)?];
+        cases.push(format!("cosine embedding {reduction:?}"), &inputs, move |t| {
+            let signs = Tensor::new(&[1.0, -1.0, -1.0, 1.0], &Device::Cpu)?;
+            let signs = signs.to_dtype(t[0].dtype())?.to_device(t[0].device())?;
+            narrow(t, cosine_embedding_loss(&t[0], &t[1], &signs, -0.2, reduction)?)
+        });
+        for blank in [0, 3] {
+            let config = CtcConfig { blank, zero_infinity: true, reduction };
+            let of = |values: &[u32]| Tensor::new(values, &Device::Cpu);
+            let labels =
+                Tensor::new(&[[1u32, 1, 2], [2, 9, 9], [1, 2, 1], [9, 9, 9]], &Device::Cpu)?;
+            let (lengths, counts) = (of(&[7, 4, 2, 3])?, of(&[3, 1, 3, 0])?);
+            cases.push(format!("ctc {config:?}"), &[random((4, 7, 4), 1)?.affine(2.0, 0.0)?], {
+                move |t| {
+                    let log_probs = log_softmax(&t[0])?;
+                    narrow(t, ctc_loss(&log_probs, &labels, &lengths, &counts, config)?)
+                }
+            });
+        }
+    }
+    for dims in [&[3, 5][..], &[4], &[2, 3, 1], &[0, 3]] {
+        let inputs = [random(dims, 1)?, random(dims, 2)?];
+        cases.push(format!("cosine {dims:?}"), &inputs, |t| cosine_similarity(&t[0], &t[1], 1e-8));
+    }
+    let short = Tensor::new(&[[0.0, 0.0], [1e-3, 2e-3], [1.0, -2.0]], &Device::Cpu)?;
+    cases.push_rough("cosine of short vectors", &[short, random((3, 2), 2)?], |t| {
+        cosine_similarity(&t[0], &t[1], 0.1)
+    });
+    for lengths in [None, Some([4u32, 0, 7, 1])] {
+        let inputs = [random((7, 4, 3), 1)?, random((4, 7), 2)?.affine(3.0, 0.0)?];
+        cases.push(format!("attention pool {lengths:?}"), &inputs, move |t| {
+            let lengths = lengths.map(|lengths| Tensor::new(&lengths, &Device::Cpu)).transpose()?;
+            attention_pool(&t[0].transpose(0, 1)?, &t[1], lengths.as_ref())
+        });
+    }
+    check(&cases)
+}
+
+#[test]
 fn of_dropout_with_the_same_mask() -> Result<()> {
     let mut cases = Cases::default();
     let mut values = random(5000, 1)?.to_vec1::<f64>()?;
@@ -939,7 +1030,7 @@ fn channels_with_many_values_are_as_precise_on_a_gpu() -> Result<()> {
 #[test]
 fn of_recurrent_layers() -> Result<()> {
     let mut cases = Cases::default();
-    for (gates, kind) in [(3, "gru"), (4, "lstm")] {
+    for (gates, kind) in [(1, "rnn"), (3, "gru"), (4, "lstm")] {
         for (batch, steps, width, hidden) in
             [(2, 3, 2, 5), (3, 1, 4, 2), (1, 7, 1, 1), (0, 3, 2, 4)]
         {
@@ -953,11 +1044,11 @@ fn of_recurrent_layers() -> Result<()> {
                 random((batch, hidden), 6)?,
                 random((batch, hidden), 7)?,
             ];
-            // The states are the last inputs: one for a GRU, two for an LSTM.
+            // The states are the last inputs: two for an LSTM, one for the others.
             for (bias, state) in [(true, true), (true, false), (false, true), (false, false)] {
                 let mut taken = vec![0, 1, 2];
                 taken.extend(if bias { &[3, 4][..] } else { &[] });
-                taken.extend(if state { &[5, 6][..gates - 2] } else { &[] });
+                taken.extend(if state { &[5, 6][..1 + gates / 4] } else { &[] });
                 let inputs: Vec<Tensor> =
                     taken.iter().map(|&n: &usize| inputs[n].clone()).collect();
                 let name = format!("{kind} {batch} {steps} {width} {hidden} {bias} {state}");
@@ -970,13 +1061,62 @@ fn of_recurrent_layers() -> Result<()> {
                         bias_hh: of(4),
                     };
                     let xs = t[0].transpose(0, 1)?;
-                    if gates == 3 {
-                        return gru(&xs, weights, of(5));
+                    match gates {
+                        1 => return rnn(&xs, weights, of(5), Activation::Tanh, &Steps::default()),
+                        3 => return gru(&xs, weights, of(5)),
+                        _ => {}
                     }
                     let (ys, c) = lstm(&xs, weights, of(5).zip(of(6)))?;
                     Tensor::cat(&[ys.flatten_all()?, c.flatten_all()?], 0)
                 });
             }
+        }
+    }
+    check(&cases)
+}
+
+/// Layers that take some steps of each sequence, in both directions, and the simple layer.
+#[test]
+fn of_recurrent_layers_with_lengths() -> Result<()> {
+    let mut cases = Cases::default();
+    let lengths = Tensor::new(&[3u32, 6, 0, 1, 6], &Device::Cpu)?;
+    let some = Steps::of_lengths(&lengths)?;
+    let all = Steps::default();
+    for order in [all.clone(), all.reversed(), some.clone(), some.reversed()] {
+        for (gates, kind) in [(1, "tanh"), (1, "relu"), (3, "gru"), (4, "lstm")] {
+            let rows = gates * 3;
+            let inputs = [
+                random((6, 5, 2), 1)?,
+                random((rows, 2), 2)?,
+                random((rows, 3), 3)?,
+                random(rows, 4)?,
+                random(rows, 5)?,
+                random((5, 3), 6)?,
+                random((5, 3), 7)?,
+            ];
+            let order = order.clone();
+            let inputs = &inputs[..if gates == 4 { 7 } else { 6 }];
+            cases.push(format!("{kind} {order:?}"), inputs, move |t| {
+                let weights = RecurrentWeights {
+                    weight_ih: &t[1],
+                    weight_hh: &t[2],
+                    bias_ih: Some(&t[3]),
+                    bias_hh: Some(&t[4]),
+                };
+                let (xs, h0) = (t[0].transpose(0, 1)?, Some(&t[5]));
+                let (ys, c) = match kind {
+                    "tanh" => (rnn(&xs, weights, h0, Activation::Tanh, &order)?, None),
+                    "relu" => (rnn(&xs, weights, h0, Activation::Relu, &order)?, None),
+                    "gru" => (gru_with(&xs, weights, h0, &order)?, None),
+                    _ => {
+                        let (ys, c) = lstm_with(&xs, weights, h0.zip(t.get(6)), &order)?;
+                        (ys, Some(c.flatten_all()?))
+                    }
+                };
+                let end = final_state(&ys, h0, &order)?.flatten_all()?;
+                let all: Vec<Tensor> = [ys.flatten_all()?, end].into_iter().chain(c).collect();
+                Tensor::cat(&all, 0)
+            });
         }
     }
     check(&cases)
@@ -1043,6 +1183,14 @@ fn of_a_batch_of_nothing() -> Result<()> {
     for steps in [1, 3] {
         let sequences = [random((0, steps, 12), 1)?];
         cases.push(format!("last_step of {steps}"), &sequences, |t| last_step(&t[0]));
+        let backwards = Steps::default().reversed();
+        cases.push(format!("final_state of {steps}"), &sequences, move |t| {
+            final_state(&t[0], None, &backwards)
+        });
+        let scores = [sequences[0].clone(), random((0, steps), 2)?];
+        cases.push(format!("attention_pool of {steps}"), &scores, |t| {
+            attention_pool(&t[0], &t[1], None)
+        });
         cases.push(format!("attention in {steps}"), &sequences, |t| {
             attention(&t[0], None, AttentionConfig { causal: true, ..AttentionConfig::new(2) })
         });
@@ -1050,7 +1198,7 @@ fn of_a_batch_of_nothing() -> Result<()> {
         cases.push(format!("cross_attention of {steps}"), &others, |t| {
             cross_attention(&t[0], &t[1], &t[2], None, AttentionConfig::new(2))
         });
-        for (gates, name) in [(3, "gru"), (4, "lstm")] {
+        for (gates, name) in [(1, "rnn"), (3, "gru"), (4, "lstm")] {
             let weights = [random((2 * gates, 12), 2)?, random((2 * gates, 2), 3)?];
             cases.push(format!("{name} of {steps}"), &[&sequences[..], &weights].concat(), {
                 move |t| {
@@ -1058,6 +1206,7 @@ fn of_a_batch_of_nothing() -> Result<()> {
                     let weights =
                         RecurrentWeights { weight_ih, weight_hh, bias_ih: None, bias_hh: None };
                     match gates {
+                        1 => rnn(&t[0], weights, None, Activation::Tanh, &Steps::default()),
                         3 => gru(&t[0], weights, None),
                         _ => lstm(&t[0], weights, None).map(|(ys, _)| ys),
                     }

@@ -19,6 +19,7 @@ mod mixing;
 mod naive_conv2d;
 mod norms;
 mod on_a_gpu;
+mod other_losses;
 mod profile;
 mod rearrange;
 mod recurrent;

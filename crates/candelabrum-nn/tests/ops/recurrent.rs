@@ -1,18 +1,26 @@
-//! GRU and LSTM over whole sequences, and the last step of one.
+//! RNN, GRU and LSTM over whole sequences, and the last step of one.
 
 use std::collections::BTreeMap;
 
-use candelabrum_nn::Params;
-use candelabrum_nn::layers::{Gru, Lstm};
-use candelabrum_nn::ops::{RecurrentWeights, gru, last_step, lstm};
+use candelabrum_nn::layers::{Gru, Lstm, Rnn};
+use candelabrum_nn::ops::{
+    RecurrentWeights, Steps, final_state, gru, gru_with, last_step, lstm, lstm_with, rnn,
+    sequence_lengths, with_composites,
+};
+use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, gradcheck};
-use candle_core::{Module, Result, Tensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
 use crate::golden::{cases, check};
 use crate::random;
 
 const INPUTS: [&str; 7] = ["xs", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0"];
+
+/// Lengths of three sequences of up to five steps.
+fn lengths() -> Result<Tensor> {
+    Tensor::new(&[3u32, 5, 0], &Device::Cpu)
+}
 
 fn weights<'a>(t: &'a BTreeMap<&str, Tensor>) -> RecurrentWeights<'a> {
     RecurrentWeights {
@@ -41,6 +49,122 @@ fn lstm_is_pytorchs() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+#[test]
+fn rnn_is_pytorchs() -> Result<()> {
+    for case in cases("rnn.safetensors") {
+        let is_tanh = case.name.starts_with("tanh");
+        let activation = if is_tanh { Activation::Tanh } else { Activation::Relu };
+        let all = Steps::default();
+        check(&case, &INPUTS, |t| rnn(&t["xs"], weights(t), t.get("h0"), activation, &all))?;
+    }
+    Ok(())
+}
+
+/// Layers above each other, in one direction or both, with lengths as PyTorch's packed sequences.
+#[test]
+#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
+fn stacked_layers_are_pytorchs() -> Result<()> {
+    for case in cases("stacked_recurrent.safetensors") {
+        let mut parts = case.name.split('_');
+        let kind = parts.next().expect("a kind");
+        let flags: Vec<usize> = parts.map(|part| part.parse().expect("a number")).collect();
+        for (dtype, composite, tolerance) in
+            [(DType::F64, false, 1e-12), (DType::F64, true, 1e-12), (DType::F32, false, 4e-6)]
+        {
+            println!("{} in {dtype:?}, composite: {composite}", case.name);
+            let input = |name: &str| {
+                let tensor = case.tensors.get(name).map(|tensor| tensor.to_dtype(dtype));
+                tensor.transpose()?.map(|tensor| candle_core::Var::from_tensor(&tensor)).transpose()
+            };
+            let xs = input("xs")?.expect("an input");
+            let (h0, c0) = (input("h0")?, input("c0")?);
+            // A single layer in one direction takes a state without the dimension of layers.
+            let squeezed = |state: &candle_core::Var| match state.dim(0)? {
+                1 => state.squeeze(0),
+                _ => Ok(state.as_tensor().clone()),
+            };
+            let states = [&h0, &c0].map(|state| state.as_ref().map(squeezed).transpose());
+            let [h, c] = states;
+            let (h, c) = (h?, c?);
+            let params = Params::on(1, dtype, &Device::Cpu);
+            let lengths = match case.tensors.get("lengths") {
+                Some(lengths) => lengths.clone(),
+                None => Tensor::new(&[6u32; 4], &Device::Cpu)?,
+            };
+            let layer = stacked(kind, &flags, &params);
+            let run = || {
+                let results = layer(&xs, &lengths, [h.as_ref(), c.as_ref()])?;
+                let flat = results.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
+                Tensor::cat(&flat, 0)
+            };
+            run()?; // creates the parameters
+            for param in params.list() {
+                param.set(&case.tensors[&pytorchs_name(param.name())].to_dtype(dtype)?)?;
+            }
+            let ys = if composite { with_composites(run) } else { run() }?;
+            assert_close(&ys, &case.tensors["ys"], tolerance, tolerance);
+            let dys = case.tensors["dys"].to_dtype(dtype)?;
+            let grads = (&ys * &dys)?.sum_all()?.backward()?;
+            let of_param = |param: &candelabrum_nn::Param| {
+                (pytorchs_name(param.name()), param.tensor().clone())
+            };
+            let mut leaves: Vec<(String, Tensor)> = params.list().iter().map(of_param).collect();
+            for (name, input) in [("xs", Some(&xs)), ("h0", h0.as_ref()), ("c0", c0.as_ref())] {
+                leaves.extend(input.map(|input| (name.to_owned(), input.as_tensor().clone())));
+            }
+            for (name, leaf) in leaves {
+                println!("gradient of {name}");
+                let gradient = grads.get(&leaf).expect("every input has a gradient");
+                assert_close(gradient, &case.tensors[&format!("d{name}")], tolerance, tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `weight_ih_l0` for `layer.weight_ih`, `weight_ih_l0_reverse` for `layer.weight_ih_reverse`.
+fn pytorchs_name(name: &str) -> String {
+    let name = name.strip_prefix("layer.").expect("the scope's name");
+    match (name.contains("_l"), name.strip_suffix("_reverse")) {
+        (true, _) => name.to_owned(),
+        (false, Some(name)) => format!("{name}_l0_reverse"),
+        (false, None) => format!("{name}_l0"),
+    }
+}
+
+type Layer = Box<dyn Fn(&Tensor, &Tensor, [Option<&Tensor>; 2]) -> Result<Vec<Tensor>>>;
+
+/// A layer of 4 units that gives all hidden states, then the final hidden and cell states.
+fn stacked(kind: &str, flags: &[usize], params: &Params) -> Layer {
+    macro_rules! layer {
+        ($Layer:ident) => {{
+            let layer = $Layer::new(&params.root().pp("layer"), 4).layers(flags[0]);
+            if flags[1] == 1 { layer.bidirectional() } else { layer }
+        }};
+    }
+    match kind {
+        "RNN" => {
+            let layer = layer!(Rnn);
+            Box::new(move |xs, lengths, [h, _]| {
+                layer.forward_lengths(xs, lengths, h).map(|(ys, h)| vec![ys, h])
+            })
+        }
+        "GRU" => {
+            let layer = layer!(Gru);
+            Box::new(move |xs, lengths, [h, _]| {
+                layer.forward_lengths(xs, lengths, h).map(|(ys, h)| vec![ys, h])
+            })
+        }
+        _ => {
+            let layer = layer!(Lstm);
+            Box::new(move |xs, lengths, [h, c]| {
+                let results = layer.forward_lengths(xs, lengths, h.zip(c));
+                results.map(|(ys, (h, c))| vec![ys, h, c])
+            })
+        }
+    }
 }
 
 #[test]
@@ -106,6 +230,111 @@ fn the_final_cell_state_passes_gradients_on() -> Result<()> {
 }
 
 #[test]
+fn gradients_with_lengths_in_both_directions() -> Result<()> {
+    let forwards = Steps::of_lengths(&lengths()?)?;
+    for order in [forwards.clone(), forwards.reversed(), Steps::default().reversed()] {
+        let inputs = |gates: usize| -> Result<Vec<Tensor>> {
+            let mut inputs = inputs(gates, 4)?;
+            inputs[0] = random((3, 5, 2), 1)?;
+            inputs[5] = random((3, 4), 6)?;
+            inputs[6] = random((3, 4), 7)?;
+            Ok(inputs)
+        };
+        let ends = |ys: Tensor, h0: Option<&Tensor>, c: Option<Tensor>| -> Result<Tensor> {
+            let mut all = vec![ys.flatten_all()?, final_state(&ys, h0, &order)?.flatten_all()?];
+            all.extend(c.map(|c| c.flatten_all()).transpose()?);
+            Tensor::cat(&all, 0)
+        };
+        for activation in [Activation::Tanh, Activation::Relu] {
+            let f = |t: &[Tensor]| {
+                let ys = rnn(&t[0], from_slice(t), Some(&t[5]), activation, &order)?;
+                ends(ys, Some(&t[5]), None)
+            };
+            gradcheck(f, &inputs(1)?[..6], 1e-5, 1e-7)?;
+        }
+        let f = |t: &[Tensor]| {
+            ends(gru_with(&t[0], from_slice(t), Some(&t[5]), &order)?, Some(&t[5]), None)
+        };
+        gradcheck(f, &inputs(3)?[..6], 1e-5, 1e-7)?;
+        let f = |t: &[Tensor]| ends(gru_with(&t[0], from_slice(t), None, &order)?, None, None);
+        gradcheck(f, &inputs(3)?[..5], 1e-5, 1e-7)?;
+        let f = |t: &[Tensor]| {
+            let (ys, c) = lstm_with(&t[0], from_slice(t), Some((&t[5], &t[6])), &order)?;
+            ends(ys, Some(&t[5]), Some(c))
+        };
+        gradcheck(f, &inputs(4)?, 1e-5, 1e-7)?;
+    }
+    Ok(())
+}
+
+/// A batch of sequences gives what each of them gives alone, and what is behind the lengths is not read.
+#[test]
+fn padding_is_not_read_and_sequences_do_not_mix() -> Result<()> {
+    let (batch, steps, hidden) = (13, 9, 5);
+    let lengths: Vec<usize> = (0..batch).map(|n| n * 7 % (steps + 1)).collect();
+    let clean = random((batch, steps, 2), 1)?;
+    let mut values = clean.flatten_all()?.to_vec1::<f64>()?;
+    for (n, length) in lengths.iter().enumerate() {
+        values[(n * steps + length) * 2..(n + 1) * steps * 2].fill(f64::NAN);
+    }
+    let xs = Tensor::from_vec(values, clean.shape(), &Device::Cpu)?;
+    let t = inputs(4, hidden)?;
+    let wide: Vec<u32> = lengths.iter().map(|&length| length as u32).collect();
+    let forwards = Steps::of_lengths(&Tensor::new(wide, &Device::Cpu)?)?;
+    for (order, reverse) in [(forwards.clone(), false), (forwards.reversed(), true)] {
+        let run = || lstm_with(&xs, from_slice(&t), None, &order);
+        for (ys, c) in [run()?, with_composites(run)?] {
+            let h = final_state(&ys, None, &order)?;
+            for (n, &length) in lengths.iter().enumerate() {
+                let ys = ys.get(n)?;
+                let behind = ys.narrow(0, length, steps - length)?.to_vec2::<f64>()?;
+                assert!(behind.concat().iter().all(|&y| y == 0.0), "sequence {n}");
+                if length == 0 {
+                    assert_eq!(h.get(n)?.to_vec1::<f64>()?, [0.0; 5]);
+                    continue;
+                }
+                let alone = clean.narrow(0, n, 1)?.narrow(1, 0, length)?;
+                let alone = if reverse { alone.flip(&[1])? } else { alone };
+                let (expected, end) = lstm(&alone, from_slice(&t), None)?;
+                assert_close(&h.get(n)?, &last_step(&expected)?.get(0)?, 1e-13, 1e-13);
+                assert_close(&c.get(n)?, &end.get(0)?, 1e-13, 1e-13);
+                let expected = if reverse { expected.flip(&[1])? } else { expected };
+                assert_close(&ys.narrow(0, 0, length)?, &expected.get(0)?, 1e-13, 1e-13);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn dropout_between_layers_is_for_training_only() -> Result<()> {
+    let params = Params::new(1);
+    let xs = random((2, 6, 3), 1)?.to_dtype(DType::F32)?;
+    let layer = Gru::new(&params.root().pp("gru"), 5).layers(3).bidirectional().dropout(0.5);
+    params.eval();
+    let calm = layer.forward(&xs)?;
+    assert_eq!(calm.dims(), [2, 6, 10]);
+    assert_eq!(params.list().len(), 24);
+    let plain = layer.forward(&xs)?;
+    assert_close(&calm, &plain, 0.0, 0.0);
+    params.train();
+    let difference = (layer.forward(&xs)? - calm)?.abs()?.max_all()?.to_scalar::<f32>()?;
+    assert!(difference > 1e-3, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn lengths_of_tokens_end_at_the_last_word() -> Result<()> {
+    let tokens = [[[3u32, 0, 4, 0], [0, 0, 0, 0]], [[1, 1, 1, 1], [0, 0, 0, 2]]];
+    let lengths = sequence_lengths(&Tensor::new(&tokens, &Device::Cpu)?, 0)?;
+    assert_eq!(lengths.to_vec2::<u32>()?, [[3, 0], [4, 4]]);
+    let nothing = Tensor::zeros((2, 0), DType::I64, &Device::Cpu)?;
+    assert_eq!(sequence_lengths(&nothing, 0)?.to_vec1::<u32>()?, [0, 0]);
+    assert!(sequence_lengths(&random((2, 3), 1)?, 0).is_err());
+    Ok(())
+}
+
+#[test]
 fn gradients_of_views() -> Result<()> {
     let xs = random((3, 4, 2), 1)?;
     for gates in [3, 4] {
@@ -134,7 +363,7 @@ fn gradients_of_views() -> Result<()> {
 #[test]
 fn two_pieces_of_a_sequence_are_the_whole() -> Result<()> {
     let params = Params::new(1);
-    let xs = random((2, 6, 3), 1)?.to_dtype(candle_core::DType::F32)?;
+    let xs = random((2, 6, 3), 1)?.to_dtype(DType::F32)?;
     let (first, rest) = (xs.narrow(1, 0, 2)?, xs.narrow(1, 2, 4)?);
     let layer = Gru::new(&params.root().pp("gru"), 5);
     let zeros = Tensor::zeros((2, 5), xs.dtype(), xs.device())?;
@@ -175,6 +404,19 @@ fn shapes_that_do_not_fit_are_named() -> Result<()> {
     assert_eq!(error, "gru: initial hidden state of shape [1, 5], expected [2, 5]");
     let error = message(gru(&t[0].narrow(1, 0, 0)?, from_slice(&t), None));
     assert!(error.starts_with("gru: nothing to do"), "{error}");
+    let error = message(rnn(&t[0], from_slice(&t), None, Activation::Gelu, &Steps::default()));
+    assert_eq!(error, "rnn: the activation gelu, expected tanh or relu");
+    let order = Steps::of_lengths(&Tensor::new(&[1i64, 4], &Device::Cpu)?)?;
+    let error = message(gru_with(&t[0], from_slice(&t), None, &order));
+    assert_eq!(error, "gru: 2 lengths up to 4 for 2 sequences of 3 steps");
+    let order = Steps::of_lengths(&Tensor::new(&[1i64], &Device::Cpu)?)?;
+    let error = message(final_state(&t[0], None, &order));
+    assert_eq!(error, "final_state: 1 lengths up to 1 for 2 sequences of 3 steps");
+    let negative = Steps::of_lengths(&Tensor::new(&[-1i64], &Device::Cpu)?);
+    assert!(negative.is_err());
+    let layer = Gru::new(&Params::on(0, DType::F64, &Device::Cpu).root().pp("gru"), 5).layers(2);
+    let error = message(layer.forward_with(&t[0], &t[5]));
+    assert_eq!(error, "layer `gru`: states of shape [2, 5], expected (2, N, 5)");
     let error = message(last_step(&t[0].narrow(1, 0, 0)?));
     assert_eq!(error, "last_step: no step in an input of shape [2, 0, 2]");
     Ok(())

@@ -4,11 +4,12 @@
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, ConvTranspose2dConfig, HiddenUnits,
-    LocalResponseNormConfig, Pool2dConfig, RecurrentWeights, Rotary, adaptive_avg_pool2d, add,
-    attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, cat, conv_transpose2d, conv2d,
-    cross_attention, dropout, embedding, embedding_with_positions, feed_forward, gelu,
-    global_avg_pool2d, group_norm, gru, last_step, linear, linear_add, local_response_norm, lstm,
-    masked_fill, mul, permute, relu6, scale, silu, split, swiglu,
+    LocalResponseNormConfig, Pool2dConfig, RecurrentWeights, Rotary, Steps, adaptive_avg_pool2d,
+    add, attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, cat, conv_transpose2d,
+    conv2d, cross_attention, dropout, embedding, embedding_with_positions, feed_forward,
+    final_state, gelu, global_avg_pool2d, group_norm, gru, last_step, linear, linear_add,
+    local_response_norm, lstm, lstm_with, masked_fill, mul, permute, relu6, scale, silu, split,
+    swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Result, Tensor, Var};
@@ -174,6 +175,15 @@ fn recurrent_layers() -> Result<()> {
     for gates in [3, 4] {
         let rows = gates * 65;
         check(&[&[33, 7, 30], &[rows, 30], &[rows, 65], &[rows], &[rows]], weights)?;
+    }
+    let lengths = integers(33, 8, 8)?;
+    for order in [Steps::of_lengths(&lengths)?, Steps::of_lengths(&lengths)?.reversed()] {
+        check(&[&[33, 7, 30], &[260, 30], &[260, 65], &[260], &[260]], |t| {
+            let (bias_ih, bias_hh) = (Some(&t[3]), Some(&t[4]));
+            let weights = RecurrentWeights { weight_ih: &t[1], weight_hh: &t[2], bias_ih, bias_hh };
+            let (ys, c) = lstm_with(&t[0], weights, None, &order)?;
+            final_state(&ys, None, &order)? + c
+        })?;
     }
     Ok(())
 }

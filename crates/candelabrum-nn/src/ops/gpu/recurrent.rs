@@ -39,6 +39,13 @@ impl<C: Cell> Recurrent<C> {
         Matrix { values, size: (values.len() / width, width), transposed: false }
     }
 
+    fn kernels() -> Result<[&'static str; 2]> {
+        match C::GPU_KERNELS {
+            Some(kernels) => Ok(kernels),
+            None => bail!("{}: no kernels for a GPU, this is a bug", C::NAME),
+        }
+    }
+
     /// The steps of the forward. `c` is the cell state before the first step, and after the last one.
     fn steps(
         &self,
@@ -51,6 +58,7 @@ impl<C: Cell> Recurrent<C> {
         let &[_, _, Some(w_hh), b_ih, b_hh, h0, _] = inputs else {
             bail!("{}: an input is missing, this is a bug", C::NAME)
         };
+        let [step, _] = Self::kernels()?;
         let (units, _, gate_width) = self.sizes();
         let (number, grid) = (ys.element_type(), Grid::for_each(units));
         let w_hh = Matrix { transposed: true, ..Self::matrix(w_hh, self.hidden) };
@@ -72,7 +80,7 @@ impl<C: Cell> Recurrent<C> {
             let biases = [b_ih.into(), b_hh.into(), (&mut h).into(), (&mut ys).into()];
             let sizes = [t, self.steps, self.hidden].map(Arg::from);
             let args = [&states[..], &biases, &sizes].concat();
-            gpu.launch_for(number, KERNELS, C::GPU_KERNELS[0], grid, &args)?;
+            gpu.launch_for(number, KERNELS, step, grid, &args)?;
         }
         Ok(())
     }
@@ -118,6 +126,7 @@ impl<C: Cell> OnGpu for Recurrent<C> {
         else {
             bail!("{}: an input is missing, this is a bug", C::NAME)
         };
+        let [_, step_back] = Self::kernels()?;
         let (units, width, gate_width) = self.sizes();
         let (number, rows) = (ys.element_type(), self.steps * self.batch);
         let saved = saved.as_f32()?;
@@ -153,7 +162,7 @@ impl<C: Cell> OnGpu for Recurrent<C> {
                 let sizes = [t, self.steps, self.hidden].map(Arg::from);
                 let args = [&gradients[..], &states, &kept, &sizes].concat();
                 let grid = Grid::for_each(units);
-                gpu.launch_for(number, KERNELS, C::GPU_KERNELS[1], grid, &args)?;
+                gpu.launch_for(number, KERNELS, step_back, grid, &args)?;
             }
             if t > 0 || dh0.is_some() {
                 let db = Self::matrix(db.cuda_numbers()?, width);

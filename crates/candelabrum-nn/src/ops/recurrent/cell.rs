@@ -14,8 +14,10 @@ pub(crate) trait Cell: Send + Sync + 'static {
     /// Whether the cell does more with `b` than add it to `a`, in the last gate. Then `da` and `db` differ
     /// there, and the cell adds the bias of `a`. Otherwise `db` and this bias are empty.
     const SPLIT: bool;
-    /// The kernels of a step and of its backward in gpu/recurrent.cu.
-    const GPU_KERNELS: [&'static str; 2];
+    /// Whether the cell keeps a number more per unit for the backward. Otherwise `extra` is empty.
+    const HAS_EXTRA: bool;
+    /// The kernels of a step and of its backward in gpu/recurrent.cu. Without them a GPU computes the composite.
+    const GPU_KERNELS: Option<[&'static str; 2]>;
 
     fn forward<T: Float>(step: Step<'_, T>);
 

@@ -1,4 +1,4 @@
-//! A whole recurrent layer as one operation: the common code of the cells in `gru.rs` and
+//! A whole recurrent layer as one operation: the common code of the cells in `rnn.rs`, `gru.rs` and
 //! `lstm.rs`.
 //!
 //! ```text
@@ -16,11 +16,13 @@
 //! hidden unit, which the cell chooses.
 //!
 //! A step needs the step before it, but no sequence needs another one. So each thread takes some sequences
-//! through all steps (`sequences.rs`).
+//! through all steps (`sequences.rs`). `steps.rs` says which steps these are.
 
 mod cell;
+mod final_state;
 mod sequences;
 mod step_weight;
+mod steps;
 
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
@@ -31,20 +33,22 @@ use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
 pub(super) use self::cell::{Cell, Step, StepBackward};
+pub use self::final_state::final_state;
 use self::sequences::{Biases, GroupBackward, GroupForward, Saved, by_group, parts_of};
 use self::step_weight::StepWeight;
+use self::steps::Rows;
+pub use self::steps::Steps;
 use super::linear::affine;
 use crate::autograd::fused::{self, Backward, Fused, Grads, Inbox, OnGpu, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
-use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
 /// From this number of multiplications in all steps on, several threads share the sequences.
 const WORTH_THREADS: usize = 1 << 18;
 
-/// The parameters of a recurrent layer of `G` gates (GRU 3, LSTM 4), in PyTorch's layout.
+/// The parameters of a recurrent layer of `G` gates (RNN 1, GRU 3, LSTM 4), in PyTorch's layout.
 #[derive(Debug, Clone, Copy)]
 pub struct RecurrentWeights<'a> {
     /// For the input: (G H, I).
@@ -57,12 +61,13 @@ pub struct RecurrentWeights<'a> {
     pub bias_hh: Option<&'a Tensor>,
 }
 
-/// Runs a layer. Returns all hidden states and, for a cell that has one, the final cell state.
+/// Runs a layer. `h0` and `c0` are the initial hidden and the initial cell state, zeros if omitted. Returns all hidden
+/// states and, for a cell that has one, the final cell state.
 pub(super) fn run<C: Cell>(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
-    h0: Option<&Tensor>,
-    c0: Option<&Tensor>,
+    [h0, c0]: [Option<&Tensor>; 2],
+    order: &Steps,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let [batch, steps, inputs] = super::sizes::sizes(C::NAME, "input", xs.shape(), "(N, T, in)")?;
     let RecurrentWeights { weight_ih, weight_hh, bias_ih, bias_hh } = weights;
@@ -93,6 +98,7 @@ pub(super) fn run<C: Cell>(
         steps,
         inputs,
         hidden,
+        rows: Rows::new(C::NAME, order, [batch, steps])?,
         final_cell: Arc::clone(&final_cell),
         cell: PhantomData,
     };
@@ -111,6 +117,7 @@ pub(super) struct Recurrent<C> {
     pub(super) steps: usize,
     pub(super) inputs: usize,
     pub(super) hidden: usize,
+    pub(super) rows: Rows,
     pub(super) final_cell: Arc<FinalCell>,
     cell: PhantomData<C>,
 }
@@ -125,32 +132,40 @@ impl<C: Cell> Fused for Recurrent<C> {
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, w_ih, w_hh, b_ih, b_hh, h0, c0] = inputs else { unreachable!("seven inputs") };
         let (units, width, gate_width) = self.sizes();
-        let mut saved = Pooled::new(self.steps * (gate_width + units));
+        let extra_width = if C::HAS_EXTRA { units } else { 0 };
+        let mut saved = Pooled::new(self.steps * (gate_width + extra_width));
         let (gates, extra) = saved.split_at_mut(self.steps * gate_width);
-        let by_time = self.by_time(xs, self.inputs);
-        let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
+        let by_step = self.rows.by_step(xs, self.inputs);
+        let xs = Mat::new(&by_step, self.steps * self.batch, self.inputs);
         matmul(gates, Dst::Overwrite, xs, Mat::new(w_ih, width, self.inputs).t());
-        drop(by_time);
+        drop(by_step);
 
         let w_hh = StepWeight::transposed(w_hh, self.hidden, [self.batch, self.steps]);
-        let mut h = state(h0, units);
-        let mut c = state(c0, if C::HAS_CELL_STATE { units } else { 0 });
+        let mut h = self.rows.states(h0, [units, self.hidden]);
+        let cells = if C::HAS_CELL_STATE { units } else { 0 };
+        let mut c = self.rows.states(c0, [cells, self.hidden]);
         let group = self.group(&w_hh);
+        let mut ys = self.rows.ordered(ys, self.steps * self.hidden).into_iter();
         let states = h.chunks_mut(group * self.hidden);
         let items = by_group(gates, gate_width, group * width)
             .into_iter()
             .zip(by_group(extra, units, group * self.hidden))
-            .zip(states.zip(parts_of(&mut c, group * self.hidden)))
-            .zip(ys.chunks_mut(group * self.steps * self.hidden));
+            .zip(states.zip(parts_of(&mut c, group * self.hidden)));
         let groups: Vec<_> = items
-            .map(|(((gates, extra), (h, c)), ys)| GroupForward { gates, extra, h, c, ys })
+            .enumerate()
+            .map(|(number, ((gates, extra), (h, c)))| {
+                let ys = ys.by_ref().take(group).collect();
+                GroupForward { first: number * group, gates, extra, h, c, ys }
+            })
             .collect();
         let biases = Biases::new::<C>(b_ih, b_hh, self.hidden);
         thread_pool::for_each(groups.into_par_iter(), |group| {
-            group.run::<C>(self.hidden, &w_hh, &biases);
+            group.run::<C>((&self.rows, self.hidden), &w_hh, &biases);
         });
         if C::HAS_CELL_STATE {
-            let c = Tensor::from_slice(&c, (self.batch, self.hidden), &Device::Cpu)?;
+            let mut of_sequences = vec![T::zero(); units];
+            self.rows.of_sequences(&c, self.hidden, &mut of_sequences);
+            let c = Tensor::from_vec(of_sequences, (self.batch, self.hidden), &Device::Cpu)?;
             self.final_cell.state.get_or_init(|| c);
         }
         Ok(saved)
@@ -162,7 +177,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         let (units, width, gate_width) = self.sizes();
         let rows = self.steps * self.batch;
         let (gates, extra) = saved.split_at(self.steps * gate_width);
-        let h_prev = self.previous(ys, h0);
+        let h_prev = self.rows.previous(ys, h0, self.hidden);
         // The gates for which `da` and `db` are equal, and the others.
         let common = if C::SPLIT { width - self.hidden } else { width };
         let (w_hh, w_hh_of_last) = w_hh.split_at(common * self.hidden);
@@ -172,13 +187,17 @@ impl<C: Cell> Fused for Recurrent<C> {
         let mut da = Pooled::new(gates.len());
         let mut db = Pooled::new(if C::SPLIT { ys.len() } else { 0 });
         let dc = self.final_cell.gradient.take().and_then(T::of_values);
-        let mut dc = dc.unwrap_or_else(|| Pooled::zeros(if C::HAS_CELL_STATE { units } else { 0 }));
-        let dh0 = grads.take(5).unwrap_or_default();
+        let cells = if C::HAS_CELL_STATE { units } else { 0 };
+        let mut dc = self.rows.states(dc.as_deref().unwrap_or_default(), [cells, self.hidden]);
+        let of_h0 = grads.take(5);
+        let mut dh0 = Pooled::new(if of_h0.is_some() { units } else { 0 });
         let group = self.group(&w_hh);
         let items = by_group(&mut da, gate_width, group * width)
             .into_iter()
             .zip(by_group(&mut db, units, group * self.hidden))
-            .zip(parts_of(&mut dc, group * self.hidden).zip(parts_of(dh0, group * self.hidden)));
+            .zip(
+                parts_of(&mut dc, group * self.hidden).zip(parts_of(&mut dh0, group * self.hidden)),
+            );
         let groups: Vec<_> = items
             .enumerate()
             .map(|(number, ((da, db), (dc, dh0)))| GroupBackward {
@@ -190,12 +209,14 @@ impl<C: Cell> Fused for Recurrent<C> {
             })
             .collect();
         let (batch, hidden) = (self.batch, self.hidden);
-        let read = Saved { gates, extra, h_prev: &h_prev, dys, batch, hidden };
+        let read = Saved { gates, extra, h_prev: &h_prev, dys, all: &self.rows, batch, hidden };
         thread_pool::for_each(groups.into_par_iter(), |group| {
             group.run::<C>(&read, &w_hh, w_hh_of_last.as_ref());
         });
-        if let Some(dc0) = grads.take(6) {
-            dc0.copy_from_slice(&dc);
+        for (to, states) in [(of_h0, &dh0), (grads.take(6), &dc)] {
+            if let Some(to) = to {
+                self.rows.of_sequences(states, hidden, to);
+            }
         }
 
         if let Some(dw_hh) = grads.take(2) {
@@ -215,7 +236,8 @@ impl<C: Cell> Fused for Recurrent<C> {
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         // The cell state is converted beside 16 bits, and candle's kernels refuse to convert nothing.
-        if self.batch > 0 { Some(self) } else { None }
+        let has_kernels = C::GPU_KERNELS.is_some() && self.rows.is_plain();
+        (self.batch > 0 && has_kernels).then_some(self as &dyn OnGpu)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
@@ -233,19 +255,27 @@ impl<C: Cell> Fused for Recurrent<C> {
             }
             return Tensor::zeros((0, self.steps, self.hidden), xs.dtype(), xs.device());
         }
-        let a = affine(&xs.reshape((self.batch * self.steps, self.inputs))?, w_ih, b_ih.as_ref())?;
+        let xs = self.rows.turned(xs)?.reshape((self.batch * self.steps, self.inputs))?;
+        let a = affine(&xs, w_ih, b_ih.as_ref())?;
         let a = a.reshape((self.batch, self.steps, C::GATES * self.hidden))?;
         let (mut h, mut c) = (state(h0)?, state(c0)?);
         let mut hs = Vec::with_capacity(self.steps);
-        for a in time_steps(&a)? {
+        for (step, a) in time_steps(&a)?.iter().enumerate() {
             let b = affine(&h, w_hh, b_hh.as_ref())?;
-            (h, c) = C::composite(&a, &b, &h, &c)?;
+            let next = C::composite(a, &b, &h, &c)?;
+            (h, c) = match self.rows.having(step, xs.device())? {
+                None => next,
+                Some(having) => {
+                    let having = having.broadcast_as(h.shape())?;
+                    (having.where_cond(&next.0, &h)?, having.where_cond(&next.1, &c)?)
+                }
+            };
             hs.push(h.clone());
         }
         if C::HAS_CELL_STATE {
             self.final_cell.state.get_or_init(|| c);
         }
-        Tensor::stack(&hs, 1)
+        self.rows.turned(&Tensor::stack(&hs, 1)?)
     }
 }
 
@@ -277,41 +307,16 @@ impl<C: Cell> Recurrent<C> {
         let (_, width, _) = self.sizes();
         let da = Mat::new(da, self.steps * self.batch, width);
         if let Some(dw_ih) = grads.take(1) {
-            let by_time = self.by_time(xs, self.inputs);
-            let xs = Mat::new(&by_time, self.steps * self.batch, self.inputs);
+            let by_step = self.rows.by_step(xs, self.inputs);
+            let xs = Mat::new(&by_step, self.steps * self.batch, self.inputs);
             matmul(dw_ih, Dst::Overwrite, da.t(), xs);
         }
         if let Some(dxs) = grads.take(0) {
-            let mut by_time = Pooled::new(dxs.len());
+            let mut by_step = Pooled::new(dxs.len());
             let w_ih = Mat::new(w_ih, width, self.inputs);
-            matmul(&mut by_time, Dst::Overwrite, da, w_ih);
-            swap_outer(dxs, &by_time, self.steps, self.batch, self.inputs);
+            matmul(&mut by_step, Dst::Overwrite, da, w_ih);
+            self.rows.by_time(&by_step, self.inputs, dxs);
         }
-    }
-
-    /// (N, T, width) -> (T, N, width)
-    fn by_time<T: Float>(&self, values: &[T], width: usize) -> Pooled<T> {
-        let mut by_time = Pooled::new(values.len());
-        swap_outer(&mut by_time, values, self.batch, self.steps, width);
-        by_time
-    }
-
-    /// The hidden state before each step, (T, N, H).
-    fn previous<T: Float>(&self, ys: &[T], h0: &[T]) -> Pooled<T> {
-        let mut previous = Pooled::new(ys.len());
-        let (first, rest) = previous.split_at_mut(self.batch * self.hidden);
-        if h0.is_empty() {
-            first.fill(T::zero());
-        } else {
-            first.copy_from_slice(h0);
-        }
-        let steps = rest.par_chunks_mut((self.batch * self.hidden).max(1)).enumerate();
-        for_each(worth_threads(ys.len()), steps, |(t, to)| {
-            for (n, h) in to.chunks_exact_mut(self.hidden).enumerate() {
-                h.copy_from_slice(&ys[(n * self.steps + t) * self.hidden..][..self.hidden]);
-            }
-        });
-        previous
     }
 }
 
@@ -399,21 +404,6 @@ fn time_steps(xs: &Tensor) -> Result<Vec<Tensor>> {
     let mut all = time_steps(&xs.narrow(1, 0, half)?)?;
     all.append(&mut time_steps(&xs.narrow(1, half, steps - half)?)?);
     Ok(all)
-}
-
-/// The initial state, zeros if omitted.
-fn state<T: Float>(initial: &[T], len: usize) -> Pooled<T> {
-    if initial.is_empty() { Pooled::zeros(len) } else { Pooled::copy_of(initial) }
-}
-
-/// (outer, inner, width) -> (inner, outer, width)
-fn swap_outer<T: Float>(to: &mut [T], from: &[T], outer: usize, inner: usize, width: usize) {
-    let blocks = to.par_chunks_mut((outer * width).max(1)).enumerate();
-    for_each(worth_threads(from.len()), blocks, |(i, to)| {
-        for (o, row) in to.chunks_exact_mut(width).enumerate() {
-            row.copy_from_slice(&from[(o * inner + i) * width..][..width]);
-        }
-    });
 }
 
 /// `row` cut into `N` equal parts.

@@ -4,6 +4,7 @@ use std::iter;
 
 use super::cell::{Cell, Step, StepBackward};
 use super::step_weight::StepWeight;
+use super::steps::Rows;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -54,33 +55,47 @@ impl<T: Float> Biases<T> {
 
 /// Sequences in the forward pass.
 pub(super) struct GroupForward<'a, T> {
+    /// The number of the first row.
+    pub(super) first: usize,
     pub(super) gates: SequenceRows<'a, T>,
     pub(super) extra: SequenceRows<'a, T>,
     /// The states before the first step, and afterwards those after the last one.
     pub(super) h: &'a mut [T],
     pub(super) c: &'a mut [T],
-    /// (N, T, H)
-    pub(super) ys: &'a mut [T],
+    /// (T, H) of each row.
+    pub(super) ys: SequenceRows<'a, T>,
 }
 
 impl<T: Float> GroupForward<'_, T> {
-    pub(super) fn run<C: Cell>(self, hidden: usize, w_hh: &StepWeight<'_, T>, biases: &Biases<T>) {
-        let Self { gates, extra, h, c, ys } = self;
-        let (rows, steps, width) = (h.len() / hidden, gates.len(), C::GATES * hidden);
+    pub(super) fn run<C: Cell>(
+        self,
+        (all, hidden): (&Rows, usize),
+        w_hh: &StepWeight<'_, T>,
+        biases: &Biases<T>,
+    ) {
+        let Self { first, gates, mut extra, h, c, mut ys } = self;
+        let (rows, width) = (h.len() / hidden, C::GATES * hidden);
         let distance = w_hh.step();
         let mut b = Pooled::zeros(w_hh.size(rows));
-        for (t, (gates, extra)) in gates.into_iter().zip(extra).enumerate() {
-            for row in b.chunks_mut(distance).take(rows) {
+        for (t, gates) in gates.into_iter().enumerate() {
+            let active = all.active(first..first + rows, t);
+            for ys in &mut ys[active..] {
+                ys[t * hidden..][..hidden].fill(T::zero());
+            }
+            if active == 0 {
+                continue;
+            }
+            for row in b.chunks_mut(distance).take(active) {
                 row[..width].copy_from_slice(&biases.of_b);
             }
-            w_hh.add_product(rows, (h, hidden), &mut b);
-            for n in 0..rows {
+            w_hh.add_product(active, (h, hidden), &mut b);
+            for (n, ys) in ys.iter_mut().enumerate().take(active) {
                 let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
                 let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
-                let b = &b[n * distance..][..width];
-                let (extra, h) = (&mut extra[narrow.clone()], &mut h[narrow.clone()]);
+                let extra = if C::HAS_EXTRA { &mut extra[t][narrow.clone()] } else { &mut [] };
+                let (b, h) = (&b[n * distance..][..width], &mut h[narrow]);
                 C::forward(Step { gates: &mut gates[wide], b, bias: &biases.of_a, extra, h, c });
-                ys[(n * steps + t) * hidden..][..hidden].copy_from_slice(h);
+                ys[all.time(first + n, t) * hidden..][..hidden].copy_from_slice(h);
             }
         }
     }
@@ -90,19 +105,20 @@ impl<T: Float> GroupForward<'_, T> {
 pub(super) struct Saved<'a, T> {
     /// (T, N, GATES H)
     pub(super) gates: &'a [T],
-    /// (T, N, H)
+    /// (T, N, H), or nothing.
     pub(super) extra: &'a [T],
     /// (T, N, H)
     pub(super) h_prev: &'a [T],
     /// (N, T, H)
     pub(super) dys: &'a [T],
+    pub(super) all: &'a Rows,
     pub(super) batch: usize,
     pub(super) hidden: usize,
 }
 
 /// Sequences in the backward pass.
 pub(super) struct GroupBackward<'a, T> {
-    /// The number of the first sequence.
+    /// The number of the first row.
     pub(super) first: usize,
     pub(super) da: SequenceRows<'a, T>,
     /// Of the last gate if the cell [splits](Cell::SPLIT) it, otherwise empty.
@@ -123,25 +139,37 @@ impl<T: Float> GroupBackward<'_, T> {
         of_last: Option<&StepWeight<'_, T>>,
     ) {
         let Self { first, mut da, mut db, dc, dh0 } = self;
-        let &Saved { gates, extra, h_prev, dys, batch, hidden } = saved;
+        let &Saved { gates, extra, h_prev, dys, all, batch, hidden } = saved;
         let (steps, width, distance) = (da.len(), C::GATES * hidden, w_hh.step());
         let rows = da.first().map_or(0, |da| da.len() / width);
         let mut dh = Pooled::zeros(w_hh.size(rows));
+        let mut later = 0;
         for t in (0..steps).rev() {
             let da = &mut *da[t];
             let db: &mut [T] = if C::SPLIT { db[t] } else { &mut [] };
-            for n in 0..rows {
+            let active = all.active(first..first + rows, t);
+            da[active * width..].fill(T::zero());
+            if C::SPLIT {
+                db[active * hidden..].fill(T::zero());
+            }
+            // The products of later steps may have written over the rows behind their own.
+            for dh in dh.chunks_mut(distance).take(active).skip(later) {
+                dh.fill(T::zero());
+            }
+            later = active;
+            for n in 0..active {
                 let (wide, narrow) = (n * width..(n + 1) * width, n * hidden..(n + 1) * hidden);
                 let row = t * batch + first + n;
                 let dh = &mut dh[n * distance..][..hidden];
-                let dy = &dys[((first + n) * steps + t) * hidden..][..hidden];
+                let place = all.sequence(first + n) * steps + all.time(first + n, t);
+                let dy = &dys[place * hidden..][..hidden];
                 simd(
                     #[inline(always)]
                     || add_assign(dh, dy),
                 );
                 C::backward(StepBackward {
                     gates: &gates[row * width..][..width],
-                    extra: &extra[row * hidden..][..hidden],
+                    extra: if C::HAS_EXTRA { &extra[row * hidden..][..hidden] } else { &[] },
                     h_prev: &h_prev[row * hidden..][..hidden],
                     dh,
                     dc: if C::HAS_CELL_STATE { &mut dc[narrow.clone()] } else { &mut [] },
@@ -149,12 +177,15 @@ impl<T: Float> GroupBackward<'_, T> {
                     db: if C::SPLIT { &mut db[narrow] } else { &mut [] },
                 });
             }
-            if t > 0 || !dh0.is_empty() {
-                w_hh.add_product(rows, (da, width), &mut dh);
+            if active > 0 && (t > 0 || !dh0.is_empty()) {
+                w_hh.add_product(active, (da, width), &mut dh);
                 if let Some(of_last) = of_last {
-                    of_last.add_product(rows, (db, hidden), &mut dh);
+                    of_last.add_product(active, (db, hidden), &mut dh);
                 }
             }
+        }
+        for dh in dh.chunks_mut(distance).take(rows).skip(later) {
+            dh.fill(T::zero());
         }
         for (dh0, dh) in dh0.chunks_exact_mut(hidden).zip(dh.chunks(distance)) {
             dh0.copy_from_slice(&dh[..hidden]);

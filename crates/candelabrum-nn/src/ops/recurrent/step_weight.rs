@@ -60,7 +60,7 @@ impl<'a, T: Float> StepWeight<'a, T> {
             Self::Panels(panels) => panels.add_product(rows, (left, distance), out),
             Self::Plain(matrix) => {
                 let left = Mat::strided(left, rows, matrix.t().cols(), distance);
-                let out = MatMut::new(out, rows, matrix.cols());
+                let out = MatMut::new(&mut out[..rows * matrix.cols()], rows, matrix.cols());
                 // In the precision of the panels, so that the steps of a sequence that come one by one
                 // are those that come at once.
                 matmul_unrounded(out, Dst::Add, T::one(), left, *matrix);
