@@ -331,7 +331,7 @@ fn files_that_are_no_shards_are_errors() {
         fs::write(&path, content).unwrap();
         open([path]).unwrap_err().to_string()
     };
-    assert!(error("a.zip", b"").contains("ends in .tar, .tfrecord or .tfrecords"));
+    assert!(error("a.zip", b"").contains("ends in .tar, .tfrecord, .tfrecords or .rec"));
     assert!(error("a.tar.gz", b"").contains("a compressed shard"));
     for name in ["gzipped.tar", "gzipped.tfrecord"] {
         assert!(error(name, &[0x1f, 0x8b, 8, 0, 0, 0]).contains("a compressed shard"));
