@@ -5,6 +5,7 @@
 //! | the examples that no other test runs | `learning.rs` |
 //! | whole runs: a table, a text, two models, a body from a file; they continue | `whole_runs.rs` |
 //! | half precision | `precision.rs` |
+//! | large batches, and ResNet on folders of images | `large_scale.rs` |
 //! | pictures | `convolve.rs` |
 //! | under mpiexec | `mpiexec.rs` |
 //! | `--interface` | `interface.rs` |
@@ -17,6 +18,7 @@ mod bad_input;
 mod common;
 mod convolve;
 mod interface;
+mod large_scale;
 mod learning;
 mod mpiexec;
 mod precision;

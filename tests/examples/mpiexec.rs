@@ -1,11 +1,14 @@
 //! `mnist_dist`, `kvstore_mnist` and `mpi_sgd` under mpiexec: over MPI if the build has it, over the local backend
 //! otherwise.
 
+use std::env;
 use std::time::Duration;
 
 use candelabrum_testkit::Program;
 use serde_json::Value;
 
+use crate::common::programs;
+use crate::precision::few_digits;
 use crate::run::example;
 
 const BACKEND: &str = if cfg!(feature = "mpi") { "mpi" } else { "local" };
@@ -13,6 +16,21 @@ const BACKEND: &str = if cfg!(feature = "mpi") { "mpi" } else { "local" };
 /// An example on few digits, for one epoch.
 fn small(name: &str) -> Program {
     example(name).args(["--dataset", "synthetic", "--epochs", "1", "--threads", "1"])
+}
+
+/// `cargo run` of an example, in the build of this test.
+fn cargo_run(name: &str) -> Program {
+    programs();
+    let mut words = vec!["run", "--quiet", "--example", name];
+    words.extend(["--features", "candelabrum/mpi"].iter().filter(|_| cfg!(feature = "mpi")));
+    words.extend(["--features", "candelabrum/cuda"].iter().filter(|_| cfg!(feature = "cuda")));
+    words.extend(["--release"].iter().filter(|_| !cfg!(debug_assertions)));
+    // The variables that cargo sets for a test would make build scripts run again.
+    let of_package =
+        |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    let names = env::vars().map(|(name, _)| name).filter(of_package);
+    let cargo = names.fold(Program::new(env!("CARGO")), Program::env_remove);
+    cargo.args(words).arg("--").folder(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The report of a run.
@@ -35,6 +53,22 @@ fn two_ranks_under_mpiexec_train_the_model_of_two_workers() {
     assert_eq!(digests(&mpiexec)[0], digests(&mpiexec)[1]);
     // A sum of two numbers has one order, so every backend gives the same bits.
     assert_eq!(digests(&mpiexec), digests(&workers));
+}
+
+/// README's command as it is: each rank is a cargo that finds everything built, and then becomes the program.
+#[test]
+fn two_cargo_runs_under_mpiexec_train_one_model() {
+    let data = few_digits(256, 64);
+    let few = |program: Program| {
+        let program = program.arg("--data-dir").arg(data.path()).env_remove("MNIST_DIR");
+        program.args(["--epochs", "1", "--threads", "1", "--batch-size", "16"])
+    };
+    let Some(mpiexec) = few(cargo_run("mnist_dist")).under_mpiexec(2) else { return };
+    // cargo looks at all sources, twice, and waits where another cargo builds.
+    let by_cargo = report(mpiexec.limit(Duration::from_secs(300)));
+    let workers = report(few(example("mnist_dist")).args(["--workers", "2"]));
+    assert_eq!((&by_cargo["world_size"], &by_cargo["backend"]), (&2.into(), &BACKEND.into()));
+    assert_eq!(by_cargo["parameters_sha256"], workers["parameters_sha256"]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::learning::last_number;
 use crate::run::{example, output_of};
 
 /// A folder with MNIST's files, in which the digits are synthetic.
-fn few_digits(train: usize, test: usize) -> TempDir {
+pub(crate) fn few_digits(train: usize, test: usize) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let digits = Mnist::synthetic(0, train, test).expect("digits");
     for (part, data) in [("train", digits.train), ("t10k", digits.test)] {

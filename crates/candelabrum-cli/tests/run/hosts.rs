@@ -193,16 +193,20 @@ fn what_hosts_cannot_do_is_refused_with_advice() {
     none.program("/bin/true").finish().expect(127).says(["there is no mpiexec in PATH"]);
 }
 
-/// The command on two slots of this host by the real mpiexec, and the folder of its hostfile. `None`
-/// where no mpiexec is installed.
-fn real(options: &[&str]) -> Option<(Run, TempDir)> {
+/// Two slots of this host, in the two forms of a hostfile. The second one is on SINGA's page, and Open MPI itself does
+/// not read it.
+const HOSTFILES: [&str; 2] = ["localhost slots=2\n", "localhost:2\n"];
+
+/// The command on the slots of this hostfile by the real mpiexec, and the folder of the file. `None` where no mpiexec
+/// is installed.
+fn real(hostfile: &str, options: &[&str]) -> Option<(Run, TempDir)> {
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|folder| folder.join("mpiexec").is_file()) {
         return None;
     }
     let dir = tempfile::tempdir().expect("the test's folder");
     let hosts = dir.path().join("hosts");
-    fs::write(&hosts, "localhost slots=2\n").expect("the test's folder");
+    fs::write(&hosts, hostfile).expect("the test's folder");
     // Open MPI does not run as root unless it is told to.
     let run = run(options.iter().copied())
         .option("--hostfile", hosts)
@@ -213,22 +217,25 @@ fn real(options: &[&str]) -> Option<(Run, TempDir)> {
 
 #[test]
 fn the_mpiexec_of_this_machine_starts_ranks_that_know_their_place() {
-    let Some((run, dir)) = real(&[]) else {
-        println!("left out: there is no mpiexec here");
-        return;
-    };
-    let script = r#"echo "${OMPI_COMM_WORLD_RANK-$PMI_RANK} $CANDELABRUM_RESTART $MASTER_ADDR""#;
-    let log_dir = dir.path().join("logs");
-    run.option("--log-dir", &log_dir).script(script).finish().expect(0);
-    for rank in 0..2 {
-        let file = log_dir.join(format!("attempt-0/rank-{rank}.log"));
-        assert_eq!(fs::read_to_string(file).unwrap(), format!("{rank} 0 localhost\n"));
+    for hostfile in HOSTFILES {
+        let Some((run, dir)) = real(hostfile, &[]) else {
+            println!("left out: there is no mpiexec here");
+            return;
+        };
+        let script =
+            r#"echo "${OMPI_COMM_WORLD_RANK-$PMI_RANK} $CANDELABRUM_RESTART $MASTER_ADDR""#;
+        let log_dir = dir.path().join("logs");
+        run.option("--log-dir", &log_dir).script(script).finish().expect(0);
+        for rank in 0..2 {
+            let file = log_dir.join(format!("attempt-0/rank-{rank}.log"));
+            assert_eq!(fs::read_to_string(file).unwrap(), format!("{rank} 0 localhost\n"));
+        }
     }
 }
 
 #[test]
 fn ranks_of_the_mpiexec_of_this_machine_save_their_work_on_a_signal() {
-    let Some((run, dir)) = real(&["--stop-signal", "usr1"]) else {
+    let Some((run, dir)) = real(HOSTFILES[0], &["--stop-signal", "usr1"]) else {
         println!("left out: there is no mpiexec here");
         return;
     };

@@ -87,7 +87,9 @@ fn rank_with_a_place() {
 /// Ranks that find these places, as rank, world size, local rank and local size. They also find variables of
 /// launchers, which do not count.
 fn placed(job: &str, places: &[[usize; 4]]) -> Vec<Ended> {
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    drop(listener);
     let start = |[rank, world_size, local_rank, local_size]: &[usize; 4]| {
         let place = format!("{job} {rank} {world_size} {local_rank} {local_size} {port}");
         let program = Program::of(rank_with_a_place).env(PLACE, place);
