@@ -7,8 +7,10 @@ use std::rc::Rc;
 use candelabrum::candle;
 use candelabrum::datasets::LoaderPosition;
 use candelabrum::prelude::*;
+use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::{Error, Interrupt};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use clap::Parser;
 
 /// The rows for training: two shards of different sizes.
 const ROWS: usize = 26;
@@ -280,4 +282,37 @@ fn a_run_with_a_window_and_short_epochs_continues_bit_for_bit_and_with_no_other_
     let loader = Loader::new(std::sync::Arc::new(Rows), sampler, LoaderOptions::default()).unwrap();
     let rest = loader.resume(LoaderPosition { epoch: 1, step: 2 }).unwrap();
     assert_eq!(rest.remaining(), EPOCH.div_ceil(GLOBAL) - 2);
+}
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+#[test]
+fn the_options_of_a_program_are_the_sampling_of_its_run() {
+    let args = |options: &str| {
+        let words = ["test", "--seed", "5", "--batch-size", "6"].into_iter();
+        Args::try_parse_from(words.chain(options.split_whitespace())).map(|args| args.train)
+    };
+    let data = Subset::first(Rows, ROWS);
+    for (options, sampling) in [
+        ("", Sampling::default()),
+        ("--shuffle-window 4 --epoch-size 20", WINDOW),
+        ("--epoch-size 60", Sampling { epoch_size: Some(60), ..Sampling::default() }),
+    ] {
+        let args = args(&format!("{options} --epochs {EPOCHS}")).unwrap();
+        let mut trainer = trainer(&World::single());
+        let fit = args.fit_on(&World::single(), "rows", ROWS).unwrap();
+        trainer.fit_with(fit, &data, None::<&Subset<Rows>>).unwrap();
+        let seen = trainer.model().seen.take();
+        assert_eq!(seen, train(&mut self::trainer(&World::single()), &data, &config(6, sampling)));
+        let sampler = args.sampler(&World::single(), ROWS).unwrap();
+        let size = sampling.epoch_size.unwrap_or(ROWS);
+        assert_eq!((sampler.steps(), sampler.dropped_per_epoch()), (size / 6, size % 6));
+    }
+    assert!(args("--epoch-size 0").is_err() && args("--shuffle-window 0").is_err());
+    let few = args("--epoch-size 5").unwrap().fit_on(&World::single(), "rows", ROWS).unwrap_err();
+    assert!(few.to_string().contains("--batch-size 6 is larger than a rank's share"), "{few}");
 }

@@ -19,12 +19,11 @@ fn piece(part: u32, content: &[u8]) -> Vec<u8> {
 /// A record as dmlc's `RecordIOWriter` writes it: cut at each magic number at a multiple of 4.
 fn record(content: &[u8]) -> Vec<u8> {
     let mut pieces = vec![Vec::new()];
-    for (place, word) in content.chunks(4).enumerate() {
-        match word == MAGIC {
-            true => pieces.push(Vec::new()),
-            false => {
-                pieces.last_mut().unwrap().extend_from_slice(&content[4 * place..][..word.len()])
-            }
+    for word in content.chunks(4) {
+        if word == MAGIC {
+            pieces.push(Vec::new());
+        } else {
+            pieces.last_mut().unwrap().extend_from_slice(word);
         }
     }
     let last = pieces.len() - 1;
@@ -79,7 +78,7 @@ fn records_of_one_and_of_several_pieces_are_read_with_their_magic_numbers() {
     let contents = contents();
     assert!(record(&contents[12]).len() > record(b"four").len() * 2, "it has three pieces");
     write(&path, &contents);
-    assert_eq!(shards_in(dir.path()).unwrap(), [path.clone()], "the index is no shard");
+    assert_eq!(shards_in(dir.path()).unwrap(), [&*path], "the index is no shard");
     for keep_index in [false, true, true] {
         let options = ShardOptions { keep_index, ..ShardOptions::default() };
         let shards = Shards::open([&path], &options).unwrap();
