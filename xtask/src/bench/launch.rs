@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 
-use super::hosts::{ADDRESSES, DEVICE, Hosts};
+use super::hosts::{DEVICE, Hosts, address};
 use super::sample::{Values, values};
 use crate::checkout::repo_root;
 use crate::machine::{OPEN_MPI, free_port};
@@ -24,7 +24,7 @@ pub(crate) struct Player {
     ranks: usize,
     /// mpiexec starts the ranks. Others find each other by torchrun's variables.
     by_mpi: bool,
-    /// Two hosts with a rank each.
+    /// Hosts with a rank each.
     hosts: Option<Rc<Hosts>>,
     /// Whether another commit's build of it is compared with this one.
     pub(crate) is_ours: bool,
@@ -83,7 +83,7 @@ impl Player {
         self
     }
 
-    /// With its two ranks on these hosts, if there are any.
+    /// With its ranks on the first ones of these hosts, if there are any.
     pub(crate) fn on(self, hosts: Option<&Rc<Hosts>>) -> Self {
         Self { hosts: hosts.cloned(), ..self }
     }
@@ -121,7 +121,7 @@ impl Player {
         if *by_mpi {
             let mut words = ["mpiexec", "--bind-to", "none", "-n"].map(str::to_owned).to_vec();
             words.push(ranks.to_string());
-            words.extend(hosts.iter().flat_map(|hosts| hosts.options_of_mpiexec()));
+            words.extend(hosts.iter().flat_map(|hosts| hosts.options_of_mpiexec(*ranks)));
             words.extend(self.words.iter().cloned());
             let mut mpiexec = start(0, &words);
             mpiexec.envs(OPEN_MPI);
@@ -130,10 +130,10 @@ impl Player {
         if *ranks == 1 {
             return Ok(vec![start(0, &self.words)]);
         }
-        let (local_ranks, address, port, device) = match hosts {
-            Some(_) => (1, ADDRESSES[0], 29500, DEVICE),
+        let (local_ranks, master, port, device) = match hosts {
+            Some(_) => (1, address(0), 29500, DEVICE),
             // Whatever the name of this host is.
-            None => (*ranks, "127.0.0.1", free_port()?, "lo"),
+            None => (*ranks, "127.0.0.1".to_owned(), free_port()?, "lo"),
         };
         let of = |rank: usize| {
             let mut command = start(rank, &self.words);
@@ -145,7 +145,7 @@ impl Player {
                 ("MASTER_PORT", port.into()),
             ];
             command.envs(numbers.map(|(name, value)| (name, value.to_string())));
-            command.env("MASTER_ADDR", address).env("GLOO_SOCKET_IFNAME", device);
+            command.env("MASTER_ADDR", &master).env("GLOO_SOCKET_IFNAME", device);
             command
         };
         Ok((0..*ranks).map(of).collect())

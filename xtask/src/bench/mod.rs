@@ -22,10 +22,12 @@ pub(crate) mod table;
 pub(crate) use self::bars::Grouped;
 pub(crate) use self::figures::{Spread, counted, short};
 pub(crate) use self::host::{Host, last_cache};
-pub(crate) use self::hosts::Hosts;
+pub(crate) use self::hosts::{Hosts, MOST_HOSTS};
 pub(crate) use self::launch::Player;
 pub(crate) use self::live::Live;
-pub(crate) use self::picture::{Band, Bar, Chart, Line, Look, Picture, by_powers, from_zero};
+pub(crate) use self::picture::{
+    Band, Bar, Chart, Line, Look, Picture, StandingBar, by_powers, from_zero,
+};
 pub(crate) use self::plan::{Block, Trial, once};
 pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
 pub(crate) use self::report::{BenchReport, Output};

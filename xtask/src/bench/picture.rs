@@ -28,6 +28,7 @@ pub(crate) struct Chart {
     x: (String, Axis),
     y: (String, Axis),
     bars: Vec<Bar>,
+    standing: Vec<StandingBar>,
     lines: Vec<Line>,
 }
 
@@ -40,6 +41,18 @@ pub(crate) struct Bar {
     pub(crate) spread: Option<Spread>,
     /// The text behind the bar.
     pub(crate) figure: String,
+}
+
+/// A bar that stands on the horizontal axis, as high as a median.
+pub(crate) struct StandingBar {
+    pub(crate) look: Look,
+    /// Its left and its right end on the horizontal axis.
+    pub(crate) ends: [f64; 2],
+    pub(crate) spread: Spread,
+    /// The text above the bar.
+    pub(crate) figure: String,
+    /// The text on the bar, or above the figure where the bar has no room.
+    pub(crate) label: String,
 }
 
 /// A line through points, from left to right.
@@ -77,7 +90,7 @@ const LOOKS: [[&str; 3]; 8] = [
 const STYLE: &str = "text { font: 12px sans-serif } .title { font-size: 18px } .band { font-size: 15px } \
     .chart { font-size: 13px } .label { font-size: 10px } .soft { fill: #5a5a5a } \
     .x, .name { text-anchor: middle } .y { text-anchor: end } .grid path, .rule { stroke: #dedede } \
-    .frame, .whisker { stroke: #000; fill: none } .line { stroke-width: 2; fill: none }";
+    .plate { fill: #fff } .frame, .whisker { stroke: #000; fill: none } .line { stroke-width: 2; fill: none }";
 
 const MARGIN: f64 = 24.0;
 const HEADING: f64 = 30.0;
@@ -168,7 +181,19 @@ impl Chart {
         lines: Vec<Line>,
     ) -> Self {
         let (x, y) = ((x_name.to_owned(), x), (y_name.to_owned(), y));
-        Self { title, size: [470.0, 300.0], x, y, bars: Vec::new(), lines }
+        Self { title, size: [470.0, 300.0], x, y, bars: Vec::new(), standing: Vec::new(), lines }
+    }
+
+    /// Bars side by side over both axes, each with its name.
+    pub(crate) fn standing(
+        title: String,
+        width: f64,
+        (x_name, x): (&str, Axis),
+        (y_name, y): (&str, Axis),
+        standing: Vec<StandingBar>,
+    ) -> Self {
+        let (x, y) = ((x_name.to_owned(), x), (y_name.to_owned(), y));
+        Self { title, size: [width, 300.0], x, y, bars: Vec::new(), standing, lines: Vec::new() }
     }
 
     /// Bars one below the other, with their names at the left. Without a unit there is no axis below.
@@ -180,7 +205,8 @@ impl Chart {
         x.ticks.retain(|_| !unit.is_empty());
         let size = [f64::from(width), LINE * bars.len() as f64];
         let (x, y) = ((unit.to_owned(), x), (String::new(), y));
-        Self { title: title.into(), size, x, y, bars, lines: Vec::new() }
+        let (standing, lines) = (Vec::new(), Vec::new());
+        Self { title: title.into(), size, x, y, bars, standing, lines }
     }
 
     /// Leaves the names of bars to the chart at the left.
@@ -206,7 +232,11 @@ impl Chart {
         let at = |across: f64, up: f64| {
             frame.place(x.place(across).unwrap_or(0.0), y.place(up).unwrap_or(0.0))
         };
-        let grid = if self.lines.is_empty() { Grid::Up } else { Grid::Both };
+        let grid = match (self.lines.is_empty(), self.standing.is_empty()) {
+            (true, true) => Grid::Up,
+            (true, false) => Grid::Across,
+            (false, _) => Grid::Both,
+        };
         let middle = frame.place(0.0, 0.5).1;
         html! {
             (text("chart", (frame.left, HEADING / 2.0), &self.title))
@@ -216,6 +246,7 @@ impl Chart {
             @for (place, bar) in self.bars.iter().enumerate() {
                 (bar.draw(|length| at(length, place as f64 + 0.5)))
             }
+            @for bar in &self.standing { (bar.draw(at)) }
             @for Line { look, points } in &self.lines {
                 @for (x, y) in points {
                     path.line stroke=(look.style()[0]) d=(joined([at(*x, y.min), at(*x, y.max)])) {}
@@ -290,6 +321,31 @@ impl Bar {
                 path.whisker d=(format!("M{low:.1} {cap}v8M{high:.1} {cap}v8M{low:.1} {y}H{high:.1}")) {}
             }
             (text(if self.reach() > 0.0 { "" } else { "soft" }, (x + 8.0, y), &self.figure))
+        }
+    }
+}
+
+impl StandingBar {
+    /// `at` is the place of two values on the axes.
+    fn draw(&self, at: impl Fn(f64, f64) -> Place) -> Markup {
+        let Self { look, ends: [left, right], spread: Spread { median, min, max }, .. } = *self;
+        let ((left, top), (right, bottom)) = (at(left, median), at(right, 0.0));
+        let (x, low, high) = (left.midpoint(right), at(0.0, min).1, at(0.0, max.max(median)).1);
+        let (left, wide, tall) = (left + 1.0, right - left - 2.0, bottom - top);
+        // Below the whisker's lower end, where the bar is high enough.
+        let label = if bottom - low > LINE { low + LINE / 2.0 } else { high - 1.5 * LINE };
+        let centred = |y: f64, words: &str| {
+            html! { text.x x=(format!("{x:.1}")) y=(format!("{:.1}", y + 4.0)) { (words) } }
+        };
+        html! {
+            rect x=(format!("{left:.1}")) y=(format!("{top:.1}")) width=(format!("{wide:.1}"))
+                height=(format!("{tall:.1}")) fill=(look.style()[0]) stroke="#000" {}
+            path.whisker d=(format!("M{:.1} {high:.1}h8M{:.1} {low:.1}h8M{x:.1} {high:.1}V{low:.1}", x - 4.0, x - 4.0)) {}
+            (centred(high - LINE / 2.0, &self.figure))
+            @if bottom - low > LINE {
+                rect.plate x=(format!("{:.1}", x - 17.0)) y=(format!("{:.1}", label - 8.0)) width="34" height="16" rx="3" {}
+            }
+            (centred(label, &self.label))
         }
     }
 }

@@ -115,7 +115,7 @@ impl Bench for AllReduce {
         if let Some(rate) = self.link {
             ranks = vec![2];
             contenders.retain(|who| matches!(who, Mpi | MpiC | Gloo));
-            let made = Rc::new(Hosts::make(setup.output.folder())?);
+            let made = Rc::new(Hosts::make(setup.output.folder(), 2)?);
             made.set_rate(rate)?;
             hosts = Some(made);
         }

@@ -65,7 +65,7 @@ impl Bench for Overlap {
     }
 
     fn plan(&self, setup: &mut Setup) -> Result<Vec<Block>> {
-        let hosts = Rc::new(Hosts::make(setup.output.folder())?);
+        let hosts = Rc::new(Hosts::make(setup.output.folder(), 2)?);
         let about = self.network.about();
         let player = Player::new(&setup.programs.player)
             .args(["overlap", "--network", about.name])
