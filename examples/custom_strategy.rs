@@ -109,7 +109,8 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let model = Cnn::new(&params.root(), data.train.classes());
     let opt = args.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt);
-    trainer.compile((1, 1, 28, 28))?;
+    let [channels, height, width] = data.train.image_shape();
+    trainer.compile((1, channels, height, width))?;
     let mut out = std::io::stdout();
     let fit = args.fit_on(world, data.name, data.train.len())?.output(&mut out);
     trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;

@@ -28,7 +28,7 @@ struct Args {
     /// Directory of MNIST; without it $MNIST_DIR, the cache, a download, and then synthetic digits
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// auto, mnist or synthetic
+    /// auto, mnist, fashion-mnist, cifar10, cifar100 or synthetic
     #[arg(long, default_value_t = DatasetKind::Auto)]
     dataset: DatasetKind,
     /// Passes over the training data
@@ -73,10 +73,11 @@ fn train(args: &Args, world: &World) -> Result<()> {
         world,
     )?;
     let params = Params::on(0, DType::F32, world.device());
-    let model = Cnn::new(&params.root(), 10);
+    let model = Cnn::new(&params.root(), data.train.classes());
     let opt = DistOpt::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5), &params, world)?;
     let mut trainer = Trainer::new(model, opt);
-    trainer.compile((1, 1, 28, 28))?;
+    let [channels, height, width] = data.train.image_shape();
+    trainer.compile((1, channels, height, width))?;
     let config = FitConfig { epochs: args.epochs, ..FitConfig::default() };
     trainer.fit(&data.train, &data.test, &config, &mut io::stdout())?;
     Ok(())
