@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use candelabrum::datasets::{DataRequest, ImageSet};
 use candelabrum::models::{
-    AlexNet, Cnn, LeNet, Mlp, MobileNetV2, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152, Stem,
-    Vgg, VggConfig, VggDepth, Vit, VitConfig, Xception,
+    AlexNet, Cnn, LeNet, Mlp, MobileNetV2, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152,
+    Stem, Vgg, VggConfig, VggDepth, Vit, VitConfig, Xception,
 };
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};

@@ -41,11 +41,11 @@ pub mod prelude {
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
     pub use candelabrum_nn::layers::{
-        AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d, ConvTranspose2d,
-        Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh, GlobalAvgPool, GroupNorm, Gru,
-        InstanceNorm2d, LayerNorm, Linear, LocalResponseNorm, Lstm, MaxPool2d, MultiHeadAttention,
-        ReLU, ReLU6, RmsNorm, SeparableConv2d, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh,
-        TransformerBlock,
+        AdaptiveAvgPool2d, AttentionPooling, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d,
+        ConvTranspose2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh, GlobalAvgPool,
+        GroupNorm, Gru, InstanceNorm2d, LayerNorm, Linear, LocalResponseNorm, Lstm, MaxPool2d,
+        MultiHeadAttention, ReLU, ReLU6, RmsNorm, Rnn, SeparableConv2d, Sigmoid, Silu,
+        SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, FromModuleT, Model, NameMap, Params,
@@ -60,8 +60,8 @@ pub mod prelude {
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Sampling, Score,
-        Task, Trainer,
+        Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics,
+        RegressionErrors, Sampling, Score, Task, TopAccuracy, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

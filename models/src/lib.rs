@@ -3,18 +3,25 @@
 #![forbid(unsafe_code)]
 
 mod char_lstm;
+mod char_rnn;
 mod cnn;
 mod conv;
 mod gpt;
 mod gru_classifier;
+mod han;
 mod mlp;
 mod mobilenet_v2;
+mod padding;
 mod resnet;
+mod text_gru;
 
 pub use char_lstm::{CharLstm, CharLstmConfig};
+pub use char_rnn::{CharCell, CharRnn, CharRnnConfig, CharState};
 pub use cnn::Cnn;
 pub use gpt::{Gpt, GptConfig};
 pub use gru_classifier::{GruClassifier, GruClassifierConfig};
+pub use han::{Han, HanConfig};
 pub use mlp::Mlp;
 pub use mobilenet_v2::MobileNetV2;
 pub use resnet::{ResNet18, ResNet50, Stem};
+pub use text_gru::{TextGru, TextGruConfig};

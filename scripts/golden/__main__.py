@@ -14,7 +14,8 @@ both sides make the same numbers without a file:
 
 Files: crates/candelabrum-nn/tests/golden/*.safetensors (operations: computed in float64, `<case>.<name>`, with
 `<case>.config` as integers), crates/candelabrum-optim/tests/golden/*.safetensors (recipe at `SHAPES` in
-optimizers.py), and tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd` in
+optimizers.py), models/tests/golden/*.safetensors (weights by PyTorch's names, `result.*` and `gradient.*`), and
+tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd` in
 training.py). Versions and hyper-parameters are in the metadata of each file.
 """
 
@@ -24,9 +25,11 @@ import torch
 
 import arithmetic
 import layers
+import losses
 import norms
 import optimizers
 import recurrent
+import texts
 import training
 import transformers
 import weights
@@ -37,14 +40,16 @@ FILES = (
     *(norms.batch_norm2d, norms.batch_norm2d_add, norms.batch_norm2d_conv2d),
     *(norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
-    recurrent.lstm_cell_state,
+    *(recurrent.lstm_cell_state, recurrent.rnn, recurrent.stacked_recurrent),
+    *(losses.element_losses, losses.bce_with_logits, losses.nll, losses.cosine, losses.ctc),
+    losses.attention_pool,
     *(arithmetic.add_broadcast, arithmetic.mul, arithmetic.scale, arithmetic.masked_fill),
     *(transformers.attention, transformers.swiglu, transformers.linear_cross_entropy),
     *(transformers.linear_add, transformers.feed_forward, transformers.embedding_with_positions),
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
-    *(optimizers.clip, training.mnist_cnn_sgd, weights.weights),
+    *(optimizers.clip, training.mnist_cnn_sgd, weights.weights, texts.texts),
 )
 
 torch.set_num_threads(1)

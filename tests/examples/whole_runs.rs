@@ -101,6 +101,28 @@ fn a_language_model_learns_its_text_and_writes() {
 }
 
 #[test]
+fn a_recurrent_language_model_learns_its_text_and_goes_on_with_it() {
+    for report in runs_and_continues("char_rnn", &["--window", "20"], "3") {
+        let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
+        assert!(last(&report, "/eval_loss") < 0.8 * first, "{report}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text");
+    fs::write(&path, "abcd".repeat(1000)).unwrap();
+    let path = path.to_str().unwrap();
+    for cell in ["rnn", "gru", "lstm"] {
+        let options = ["--text", path, "--cell", cell, "--layers", "2", "--hidden", "16"];
+        let more = ["--window", "16", "--start", "cda", "--epochs", "4"];
+        let text = output_of("char_rnn", &[&options[..], &more].concat());
+        assert!(text.trim_end().ends_with("cdabcdabcdabcdabcdabcdab"), "{cell}: {text}");
+        assert!(text.contains(" bits per character"), "{text}");
+    }
+    refuse("char_rnn", &["--cell", "fish"], &["expected rnn, gru or lstm"]);
+    refuse("char_rnn", &["--start", "0"], &["--start"]);
+    refuse("char_rnn", &["--text", "/no/such/text"], &["/no/such/text"]);
+}
+
+#[test]
 fn two_models_against_each_other_find_the_distribution() {
     let distance = "/measures/evaluation~1distance";
     // A rate at which nothing is learnt.
@@ -190,7 +212,16 @@ fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn each_of_these_examples_has_less_than_120_lines() {
-    for name in ["regression", "char_lm", "gan", "finetune", "large_batch", "resnet_imagenet"] {
+    for name in [
+        "regression",
+        "char_lm",
+        "char_rnn",
+        "gan",
+        "finetune",
+        "large_batch",
+        "resnet_imagenet",
+        "cifar_dist",
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
         let lines = fs::read_to_string(path).unwrap().lines().count();
         assert!(lines < 120, "{name} has {lines} lines");

@@ -19,6 +19,8 @@
 
 #![forbid(unsafe_code)]
 
+mod class_scores;
+mod confusion;
 mod data;
 mod error;
 mod evaluation;
@@ -42,6 +44,8 @@ pub mod checkpoint;
 pub mod cli;
 pub mod hooks;
 
+pub use class_scores::{ConfusionMatrix, F1, TopAccuracy};
+pub use confusion::Confusion;
 pub use data::{DOWNLOAD_TIME, load_data};
 pub use error::{Error, Result};
 pub use fit::{Fit, FitConfig, Interrupt};

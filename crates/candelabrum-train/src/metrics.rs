@@ -1,10 +1,12 @@
 //! Counts of training and evaluation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_dist::{Communicator, Error as DistError, Result as DistResult};
 use candelabrum_runlog::{Number, number};
 use serde::{Deserialize, Serialize};
+
+use crate::Confusion;
 
 /// Loss and other measures over some batches. Each measure is a sum and the weight by which it is divided, so
 /// the sums of several ranks or batches add up.
@@ -23,6 +25,8 @@ pub struct Metrics {
     /// The mean losses of the batches, each with the weight of what it counted.
     weighted_loss: Measure,
     measures: BTreeMap<String, Measure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confusion: Option<Confusion>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +39,9 @@ struct Measure {
 
 /// The measure of [`Metrics::accuracy`].
 pub(crate) const ACCURACY: &str = "accuracy";
+
+/// The measure of [`Metrics::confusion`].
+const MACRO_F1: &str = "f1_macro";
 
 impl Metrics {
     /// Counts a batch of so many samples by its mean loss, for a loss that counts all samples.
@@ -59,6 +66,16 @@ impl Metrics {
         self.measures.entry(name.to_owned()).or_default().add(sum, weight);
     }
 
+    /// Adds counts of right and predicted classes.
+    pub fn add_confusion(&mut self, confusion: &Confusion) {
+        self.confusion.get_or_insert_default().add_all(confusion);
+    }
+
+    /// How often each class was taken for each other one, if a [`ConfusionMatrix`](crate::ConfusionMatrix) counts it.
+    pub fn confusion(&self) -> Option<&Confusion> {
+        self.confusion.as_ref()
+    }
+
     /// The mean loss of what the losses counted: of a sample, or of a token that is not ignored. It does not
     /// depend on how the samples were divided into batches and among ranks. 0 without batches, and NaN if the losses of
     /// all batches have counted nothing.
@@ -74,17 +91,23 @@ impl Metrics {
 
     /// The value of a measure, `None` if nothing was measured.
     pub fn measure(&self, name: &str) -> Option<f64> {
-        self.measures.get(name).and_then(Measure::value)
+        match (name, &self.confusion) {
+            (MACRO_F1, Some(confusion)) => confusion.macro_f1(),
+            _ => self.measures.get(name).and_then(Measure::value),
+        }
     }
 
     /// Whether a score has added to this measure, if only with a weight of 0.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        self.measures.contains_key(name)
+        self.measures.contains_key(name) || name == MACRO_F1 && self.confusion.is_some()
     }
 
     /// All measures with their values, in the order of their names.
     pub fn measures(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.measures.iter().filter_map(|(name, measure)| Some((name.as_str(), measure.value()?)))
+        let names = self.measures.keys().map(String::as_str);
+        let names: BTreeSet<&str> =
+            names.chain(self.confusion.as_ref().map(|_| MACRO_F1)).collect();
+        names.into_iter().filter_map(|name| Some((name, self.measure(name)?)))
     }
 
     /// The share of samples, or of tokens, that were classified correctly. 0 if nothing was classified.
@@ -102,6 +125,9 @@ impl Metrics {
         sum.weighted_loss.add(other.weighted_loss.sum, other.weighted_loss.weight);
         for (name, measure) in &other.measures {
             sum.add_measure(name, measure.sum, measure.weight);
+        }
+        if let Some(confusion) = &other.confusion {
+            sum.add_confusion(confusion);
         }
         sum
     }
@@ -147,6 +173,8 @@ enum SavedMetrics {
         batches: Number,
         weighted_loss: Measure,
         measures: BTreeMap<String, Measure>,
+        #[serde(default)]
+        confusion: Option<Confusion>,
     },
     Bits {
         loss: u64,
@@ -166,9 +194,16 @@ struct MeasureBits {
 impl From<SavedMetrics> for Metrics {
     fn from(saved: SavedMetrics) -> Self {
         match saved {
-            SavedMetrics::Numbers { loss, samples, batches, weighted_loss, measures } => {
+            SavedMetrics::Numbers {
+                loss,
+                samples,
+                batches,
+                weighted_loss,
+                measures,
+                confusion,
+            } => {
                 let [loss, samples, batches] = [loss, samples, batches].map(f64::from);
-                Self { loss, samples, batches, weighted_loss, measures }
+                Self { loss, samples, batches, weighted_loss, measures, confusion }
             }
             SavedMetrics::Bits { loss, samples, batches, sample_loss, measures } => {
                 let [loss, samples, batches, sum] =
@@ -178,7 +213,8 @@ impl From<SavedMetrics> for Metrics {
                     (name, Measure { sum, weight })
                 });
                 let weighted_loss = Measure { sum, weight: samples };
-                Self { loss, samples, batches, weighted_loss, measures: measures.collect() }
+                let measures = measures.collect();
+                Self { loss, samples, batches, weighted_loss, measures, confusion: None }
             }
         }
     }

@@ -53,6 +53,25 @@ pub struct LossOnly;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegressionErrors;
 
+/// The measures of both scores. More of them are pairs in pairs.
+impl<A: Score, B: Score> Score for (A, B) {
+    fn add(&self, output: &Tensor, targets: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        self.0.add(output, targets, metrics)?;
+        self.1.add(output, targets, metrics)
+    }
+
+    fn add_counted(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignored: Option<i64>,
+        metrics: &mut Metrics,
+    ) -> Result<()> {
+        self.0.add_counted(output, targets, ignored, metrics)?;
+        self.1.add_counted(output, targets, ignored, metrics)
+    }
+}
+
 impl Score for LossOnly {
     fn add(&self, _: &Tensor, _: &Tensor, _: &mut Metrics) -> Result<()> {
         Ok(())
@@ -121,41 +140,46 @@ fn add_hits(
     ignored: Option<i64>,
     metrics: &mut Metrics,
 ) -> Result<()> {
+    let right = right_classes(output, targets, ignored)?;
+    let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
+    let counted = right.iter().flatten().count();
+    let is_hit = |(right, predicted): &(&Option<usize>, u32)| **right == Some(*predicted as usize);
+    let hits = right.iter().zip(predicted).filter(is_hit).count();
+    metrics.add_measure(ACCURACY, hits as f64, counted as f64);
+    Ok(())
+}
+
+/// The right class of each row of scores, `None` for the class `ignored`.
+pub(crate) fn right_classes(
+    output: &Tensor,
+    targets: &Tensor,
+    ignored: Option<i64>,
+) -> Result<Vec<Option<usize>>> {
     let dims = output.dims();
     let Some((&classes, samples)) = dims.split_last().filter(|(_, samples)| !samples.is_empty())
     else {
         return Err(Error::Scores { dims: dims.to_vec() });
     };
-    let refuse = |why: &str| {
+    let refused = |why: &str| {
         let (dims, dtype) = (targets.dims().to_vec(), targets.dtype());
-        let scores = output.dims().to_vec();
-        Err(Error::Targets { dims, dtype, why: why.to_owned(), scores })
+        Error::Targets { dims, dtype, why: why.to_owned(), scores: output.dims().to_vec() }
     };
     let labels = if targets.dims() == samples {
         if !is_index(targets.dtype()) {
-            return refuse("class indices are u8, u32 or i64");
+            return Err(refused("class indices are u8, u32 or i64"));
         }
         targets.to_dtype(DType::I64)?
     } else if targets.dims() == dims {
         targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
     } else {
-        return refuse("the shapes do not fit");
+        return Err(refused("the shapes do not fit"));
     };
-    let labels = labels.flatten_all()?.to_vec1::<i64>()?;
-    let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
-    let (mut hits, mut counted) = (0_u64, 0_u64);
-    for (&label, &predicted) in labels.iter().zip(&predicted) {
-        if Some(label) == ignored {
-            continue;
-        }
-        if !(0..classes as i64).contains(&label) {
-            return refuse(&format!("there is no class {label}"));
-        }
-        counted += 1;
-        hits += u64::from(i64::from(predicted) == label);
-    }
-    metrics.add_measure(ACCURACY, hits as f64, counted as f64);
-    Ok(())
+    let class = |label: i64| match usize::try_from(label) {
+        _ if Some(label) == ignored => Ok(None),
+        Ok(class) if class < classes => Ok(Some(class)),
+        _ => Err(refused(&format!("there is no class {label}"))),
+    };
+    labels.flatten_all()?.to_vec1::<i64>()?.into_iter().map(class).collect()
 }
 
 /// Whether class indices may be of this type.
