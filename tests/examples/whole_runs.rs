@@ -211,6 +211,16 @@ fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn a_network_of_the_users_choice_learns_digits_in_color() {
+    let options = ["--dataset", "synthetic", "--network", "cnn", "--lr", "0.02"];
+    for report in runs_and_continues("cifar_dist", &options, "2") {
+        assert!(last(&report, "/eval_accuracy") > 0.5, "{report}");
+    }
+    refuse("cifar_dist", &["--classes", "11"], &["--classes 11", "10 or 100"]);
+    refuse("cifar_dist", &["--network", "vgg12"], &["vgg12", "vgg11"]);
+}
+
+#[test]
 fn each_of_these_examples_has_less_than_120_lines() {
     for name in [
         "regression",
