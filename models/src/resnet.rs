@@ -1,6 +1,7 @@
-//! ResNet-18 and ResNet-50 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
-//! arXiv:1512.03385, table 1), with torchvision's structure and names. A block of ResNet-50 that halves
-//! the size does so in its 3×3 convolution, as torchvision's, and not in its first one, as the paper's.
+//! ResNet-18, 34, 50, 101 and 152 (He, Zhang, Ren and Sun, *Deep Residual Learning for Image Recognition*,
+//! arXiv:1512.03385, table 1), with torchvision's structure and names, which SINGA's have, too. A block of ResNet-50
+//! and deeper that halves the size does so in its 3×3 convolution, as torchvision's, and not in its first one, as the
+//! paper's.
 //! Convolutions have torchvision's initial values, [`he_normal`](candelabrum_nn::Init::he_normal) over their outputs. The last layer
 //! starts Glorot-normal, as every [`Linear`] here.
 
@@ -20,48 +21,44 @@ pub enum Stem {
     Small,
 }
 
-/// `(N, C, H, W) -> (N, classes)`. 11,181,642 parameters for ten classes of colour images.
-#[derive(Debug)]
-pub struct ResNet18(ResNet);
+/// The networks: the number of blocks of each stage, and the convolutions of a block.
+macro_rules! networks {
+    ($($(#[$doc:meta])* $Name:ident: $counts:expr, $plan:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $Name(ResNet);
 
-/// `(N, C, H, W) -> (N, classes)`. 25,557,032 parameters for 1000 classes of colour images.
-#[derive(Debug)]
-pub struct ResNet50(ResNet);
+        impl $Name {
+            /// The network with the paper's stem and `classes` outputs.
+            pub fn new(scope: &Scope, classes: usize) -> Self {
+                Self::with_stem(scope, classes, Stem::ImageNet)
+            }
 
-impl ResNet18 {
-    /// The network with the paper's stem and `classes` outputs.
-    pub fn new(scope: &Scope, classes: usize) -> Self {
-        Self::with_stem(scope, classes, Stem::ImageNet)
-    }
+            /// The network with another stem.
+            pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
+                Self(ResNet::new(scope, classes, stem, $counts, $plan))
+            }
+        }
 
-    /// The network with another stem.
-    pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
-        Self(ResNet::new(scope, classes, stem, [2, 2, 2, 2], BASIC))
-    }
+        impl Model for $Name {
+            fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+                self.0.forward(xs)
+            }
+        }
+    )*};
 }
 
-impl ResNet50 {
-    /// The network with the paper's stem and `classes` outputs.
-    pub fn new(scope: &Scope, classes: usize) -> Self {
-        Self::with_stem(scope, classes, Stem::ImageNet)
-    }
-
-    /// The network with another stem.
-    pub fn with_stem(scope: &Scope, classes: usize, stem: Stem) -> Self {
-        Self(ResNet::new(scope, classes, stem, [3, 4, 6, 3], BOTTLENECK))
-    }
-}
-
-impl Model for ResNet18 {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward(xs)
-    }
-}
-
-impl Model for ResNet50 {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward(xs)
-    }
+networks! {
+    /// `(N, C, H, W) -> (N, classes)`. 11,181,642 parameters for ten classes of colour images.
+    ResNet18: [2, 2, 2, 2], BASIC;
+    /// `(N, C, H, W) -> (N, classes)`. 21,797,672 parameters for 1000 classes of colour images.
+    ResNet34: [3, 4, 6, 3], BASIC;
+    /// `(N, C, H, W) -> (N, classes)`. 25,557,032 parameters for 1000 classes of colour images.
+    ResNet50: [3, 4, 6, 3], BOTTLENECK;
+    /// `(N, C, H, W) -> (N, classes)`. 44,549,160 parameters for 1000 classes of colour images.
+    ResNet101: [3, 4, 23, 3], BOTTLENECK;
+    /// `(N, C, H, W) -> (N, classes)`. 60,192,808 parameters for 1000 classes of colour images.
+    ResNet152: [3, 8, 36, 3], BOTTLENECK;
 }
 
 /// The convolutions of a block: the size of each kernel, and by how many times the convolution has the
@@ -193,6 +190,7 @@ impl Module for ResidualBlock {
 #[cfg(test)]
 mod tests {
     use candelabrum_nn::Params;
+    use candle_core::{DType, Device};
 
     use super::*;
 
@@ -209,6 +207,18 @@ mod tests {
             assert_eq!(layers[0].output, [1, 64, first, first], "{stem:?}");
             assert_eq!(layers[layers.len() - 1].output, [1, 10]);
         }
+        // sum(p.numel() for p in torchvision.models.resnet34().parameters()), and so on
+        let count = |model: &dyn Model, params: &Params| -> Result<usize> {
+            model
+                .compile_with(params, &Tensor::zeros((1, 3, 32, 32), DType::F32, &Device::Cpu)?)?;
+            Ok(params.element_count())
+        };
+        let params = Params::new(0);
+        assert_eq!(count(&ResNet34::new(&params.root(), 1000), &params)?, 21_797_672);
+        let params = Params::new(0);
+        assert_eq!(count(&ResNet101::new(&params.root(), 1000), &params)?, 44_549_160);
+        let params = Params::new(0);
+        assert_eq!(count(&ResNet152::new(&params.root(), 1000), &params)?, 60_192_808);
         // sum(p.numel() for p in torchvision.models.resnet50(num_classes=..).parameters())
         for (classes, parameters) in [(1000, 25_557_032), (10, 23_528_522)] {
             let params = Params::new(0);

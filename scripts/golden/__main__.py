@@ -1,6 +1,6 @@
 """Writes the golden files of the tests with PyTorch. Run by hand, from anywhere:
 
-    pip install torch safetensors numpy
+    pip install torch torchvision safetensors numpy
     python scripts/golden [NAME ...]      all of them, or those of these functions
 
 Inputs come from an integer hash, implemented identically in crates/candelabrum-testkit/src/random.rs, so that
@@ -23,7 +23,9 @@ import sys
 import torch
 
 import arithmetic
+import convolutions
 import layers
+import models
 import norms
 import optimizers
 import recurrent
@@ -34,6 +36,9 @@ import weights
 FILES = (
     *(layers.conv2d, layers.linear, layers.max_pool2d, layers.avg_pool2d),
     *(layers.global_avg_pool2d, layers.relu, layers.activations, layers.embedding),
+    *(convolutions.conv1d, convolutions.conv_transpose2d, convolutions.separable_conv2d),
+    *(convolutions.group_norm, convolutions.local_response_norm),
+    *(convolutions.adaptive_avg_pool2d, convolutions.batch_norm1d_layer),
     *(norms.batch_norm2d, norms.batch_norm2d_add, norms.batch_norm2d_conv2d),
     *(norms.batch_norm2d_layer, norms.row_norms, norms.softmax),
     *(norms.cross_entropy, norms.cross_entropy_options, norms.add, recurrent.recurrent),
@@ -44,7 +49,7 @@ FILES = (
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
-    *(optimizers.clip, training.mnist_cnn_sgd, weights.weights),
+    *(optimizers.clip, training.mnist_cnn_sgd, weights.weights, models.models),
 )
 
 torch.set_num_threads(1)

@@ -79,7 +79,7 @@ fn apt_get() -> Result<Command> {
 }
 
 /// The packages in `.venv`.
-const PYTHON_PACKAGES: [&str; 4] = ["torch", "numpy", "safetensors", "tensorboard"];
+const PYTHON_PACKAGES: [&str; 5] = ["torch", "torchvision", "numpy", "safetensors", "tensorboard"];
 
 fn install_pytorch() -> Result<()> {
     let folder = repo_root().join(".venv");
