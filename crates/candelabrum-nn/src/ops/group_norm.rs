@@ -104,7 +104,9 @@ impl Fused for GroupNorm {
         }
         let (count, plane) = (self.count(), self.plane);
         let mut saved = Pooled::new(ys.len() / count * SAVED);
-        let run = |(number, ((x, y), saved)): (usize, ((&[T], &mut [T]), &mut [T]))| {
+        let groups = xs.par_chunks(count).zip(ys.par_chunks_mut(count));
+        let groups = groups.zip(saved.par_chunks_mut(SAVED)).enumerate();
+        for_each(worth_threads(xs.len()), groups, |(number, ((x, y), saved))| {
             let first = self.first_channel(number);
             simd(
                 #[inline(always)]
@@ -121,10 +123,7 @@ impl Fused for GroupNorm {
                     saved.copy_from_slice(&[moments.shift, T::narrow(moments.rest), inverse]);
                 },
             );
-        };
-        let groups = xs.par_chunks(count).zip(ys.par_chunks_mut(count));
-        let groups = groups.zip(saved.par_chunks_mut(SAVED)).enumerate();
-        for_each(worth_threads(xs.len()), groups, run);
+        });
         Ok(saved)
     }
 
