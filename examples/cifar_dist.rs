@@ -62,8 +62,8 @@ enum Network {
 }
 
 impl Network {
-    /// The network for images of 32×32. ResNets keep the size in their first convolution.
-    fn new(self, scope: &Scope, classes: usize) -> Box<dyn Model> {
+    /// The model for images of 32×32. ResNets keep the size in their first convolution.
+    fn model(self, scope: &Scope, classes: usize) -> Box<dyn Model> {
         let vgg = |depth| {
             let config = VggConfig { batch_norm: true, units: 512, ..VggConfig::new(depth) };
             Box::new(Vgg::new(scope, classes, config))
@@ -100,7 +100,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
     };
     let data = load_data(&DataRequest { set, ..args.train.data_request() }, world)?;
     let params = args.train.precision.params(args.train.seed, world.device());
-    let model = args.network.new(&params.root(), data.train.classes());
+    let model = args.network.model(&params.root(), data.train.classes());
     let mut trainer = Trainer::new(model, args.train.make_optimizer(&params, world)?);
 
     let [channels, height, width] = data.train.image_shape();

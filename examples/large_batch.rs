@@ -51,29 +51,29 @@ fn main() -> ExitCode {
 fn train(mut args: TrainArgs, world: &World) -> Result<()> {
     ensure!(args.kvstore.is_none(), "large_batch has no --kvstore: its parameter groups stay here");
     let data = load_data(&args, world)?;
-    let sampler = args.sampler(world, data.mnist.train.len())?;
+    let sampler = args.sampler(world, data.train.len())?;
     let (batch, steps) = (sampler.global_batch_size(), sampler.steps() * args.epochs);
     scale(&mut args.optimizer, batch, steps as u64);
 
     let params = args.precision.params(args.seed, world.device());
-    let model = Cnn::new(&params.root(), data.mnist.train.classes());
+    let model = Cnn::new(&params.root(), data.train.classes());
     let recipe = recipe(&args.optimizer)?;
     let opt = DistOpt::with_config(recipe.build(), &params, world, args.dist_opt_config()?)?;
     let mut trainer = Trainer::new(model, opt);
-    let [channels, height, width] = data.mnist.train.image_shape();
+    let [channels, height, width] = data.train.image_shape();
     trainer.compile((1, channels, height, width))?;
     let mut out = io::stdout();
     if world.is_root() {
         let OptimizerArgs { optimizer, lr, warmup, .. } = &args.optimizer;
-        let images = data.mnist.train.len();
+        let images = data.train.len();
         writeln!(
             out,
             "{}: {images} images, {steps} steps of {batch}, {optimizer:?} at {lr:.4} after {warmup} steps\n",
             data.name
         )?;
     }
-    let fit = args.fit_on(world, data.name, data.mnist.train.len())?.output(&mut out);
-    trainer.fit_with(fit, &args.augmented(&data.mnist.train), Some(&data.mnist.test))?;
+    let fit = args.fit_on(world, data.name, data.train.len())?.output(&mut out);
+    trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
     Ok(())
 }
 

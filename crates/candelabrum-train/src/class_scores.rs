@@ -174,7 +174,7 @@ mod tests {
         Tensor::new(&labels, &Device::Cpu).unwrap()
     }
 
-    fn measured(score: impl Score, targets: &Tensor, ignored: Option<i64>) -> Metrics {
+    fn measured(score: &dyn Score, targets: &Tensor, ignored: Option<i64>) -> Metrics {
         let mut metrics = Metrics::default();
         score.add_counted(&output(), targets, ignored, &mut metrics).unwrap();
         metrics
@@ -184,14 +184,14 @@ mod tests {
     fn a_right_class_among_the_first_is_a_hit() {
         let targets = labels([1, 1, 2, 1]);
         for (k, share) in [(1, 0.0), (2, 0.5), (3, 1.0)] {
-            let metrics = measured(TopAccuracy::new(k), &targets, None);
+            let metrics = measured(&TopAccuracy::new(k), &targets, None);
             assert_eq!(metrics.measure(&format!("top{k}")), Some(share), "{k}");
         }
         // The first score of a row is that of the accuracy.
         let targets = labels([2, 0, 0, 1]);
-        let both = measured((Accuracy, TopAccuracy::new(1)), &targets, None);
+        let both = measured(&(Accuracy, TopAccuracy::new(1)), &targets, None);
         assert_eq!(both.measure("top1"), both.measure("accuracy"));
-        let metrics = measured(TopAccuracy::new(1), &labels([2, -100, 0, -100]), Some(-100));
+        let metrics = measured(&TopAccuracy::new(1), &labels([2, -100, 0, -100]), Some(-100));
         assert_eq!(metrics.measure("top1"), Some(0.5));
         let odd = Tensor::new(&[[f32::NAN, 0.1, 0.2]], &Device::Cpu).unwrap();
         for (class, hit) in [(0, 0.0), (1, 0.0), (2, 1.0)] {
@@ -204,22 +204,22 @@ mod tests {
 
     #[test]
     fn f1_over_batches_and_ranks_is_that_of_all_samples() {
-        let metrics = measured(F1::of_class(0), &labels([0, 0, 1, 1]), None);
+        let metrics = measured(&F1::of_class(0), &labels([0, 0, 1, 1]), None);
         let of = |name: &str| metrics.measure(name);
         assert_eq!([of("precision"), of("recall"), of("f1")], [Some(0.5); 3]);
-        let other = measured(F1::of_class(0), &labels([2, 0, 1, 0]), None);
+        let other = measured(&F1::of_class(0), &labels([2, 0, 1, 0]), None);
         // 3 hits, 4 samples, 4 answers.
         assert_eq!(metrics.plus(&other).measure("f1"), Some(0.75));
-        let ignored = measured(F1::of_class(0), &labels([7, 0, 7, 7]), Some(7));
+        let ignored = measured(&F1::of_class(0), &labels([7, 0, 7, 7]), Some(7));
         assert_eq!(ignored.measure("f1"), Some(1.0));
-        assert_eq!(measured(F1::of_class(5), &labels([0, 0, 1, 1]), None).measure("f1"), None);
+        assert_eq!(measured(&F1::of_class(5), &labels([0, 0, 1, 1]), None).measure("f1"), None);
     }
 
     #[test]
     fn the_confusion_of_ranks_is_that_of_all_samples() {
         let (one, other) = (labels([2, 0, 0, 1]), labels([2, -1, 1, 0]));
-        let metrics = measured(ConfusionMatrix, &one, None);
-        let sum = metrics.plus(&measured(ConfusionMatrix, &other, Some(-1)));
+        let metrics = measured(&ConfusionMatrix, &one, None);
+        let sum = metrics.plus(&measured(&ConfusionMatrix, &other, Some(-1)));
         let confusion = sum.confusion().unwrap();
         assert_eq!(confusion.to_string(), "2 1 0\n1 1 0\n0 0 2\n");
         let expected = (4.0 / 6.0 + 0.5 + 1.0) / 3.0;
