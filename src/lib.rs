@@ -39,9 +39,10 @@ pub mod prelude {
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
     pub use candelabrum_nn::layers::{
-        AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh,
-        GlobalAvgPool, Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, ReLU, ReLU6,
-        RmsNorm, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
+        AttentionPooling, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Embedding, FeedForward, Flatten,
+        Gelu, GeluTanh, GlobalAvgPool, Gru, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention,
+        ReLU, ReLU6, RmsNorm, Rnn, Sigmoid, Silu, SoftMaxCrossEntropy, Softmax, Tanh,
+        TransformerBlock,
     };
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, FromModuleT, Model, NameMap, Params,
@@ -56,8 +57,8 @@ pub mod prelude {
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, Fit, FitConfig, LogFiles, LossOnly, Metrics, RegressionErrors, Score, Task,
-        Trainer,
+        Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics,
+        RegressionErrors, Score, Task, TopAccuracy, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

@@ -1,5 +1,7 @@
 //! Scores of classifiers beside the accuracy. Each adds up counts, so its value over several ranks is that of one.
 
+use std::cmp::Ordering;
+
 use candle_core::{DType, Tensor};
 
 use crate::score::{Score, right_classes};
@@ -88,8 +90,10 @@ impl TopAccuracy {
         for (scores, right) in scores.chunks_exact(classes.max(1)).zip(&right) {
             let Some(right) = *right else { continue };
             let own = scores[right];
-            let is_above = |(class, score): (usize, &f64)| {
-                class != right && (!(*score <= own) || *score == own && class < right)
+            let is_above = |(class, score): (usize, &f64)| match score.partial_cmp(&own) {
+                Some(Ordering::Less) => false,
+                Some(Ordering::Equal) => class < right,
+                Some(Ordering::Greater) | None => class != right,
             };
             let above = scores.iter().enumerate().filter(|&score| is_above(score)).count();
             counted += 1;

@@ -64,7 +64,6 @@ fn rnn_is_pytorchs() -> Result<()> {
 
 /// Layers above each other, in one direction or both, with lengths as PyTorch's packed sequences.
 #[test]
-#[expect(clippy::print_stdout, reason = "names the case when a comparison fails")]
 fn stacked_layers_are_pytorchs() -> Result<()> {
     for case in cases("stacked_recurrent.safetensors") {
         let mut parts = case.name.split('_');
