@@ -221,6 +221,18 @@ fn a_network_of_the_users_choice_learns_digits_in_color() {
 }
 
 #[test]
+fn texts_and_documents_are_told_apart() {
+    for (name, epochs) in [("text_gru", "6"), ("han", "6")] {
+        for report in runs_and_continues(name, &["--lr", "0.01"], epochs) {
+            assert!(last(&report, "/eval_accuracy") > 0.9, "{name}: {report}");
+        }
+    }
+    refuse("text_gru", &["--class", "good=/no/such/file"], &["/no/such/file"]);
+    refuse("text_gru", &["--class", "good"], &["expected NAME=FILE"]);
+    refuse("han", &["--folder", "/no/such/folder"], &["/no/such/folder"]);
+}
+
+#[test]
 fn each_of_these_examples_has_less_than_120_lines() {
     for name in [
         "regression",
@@ -230,6 +242,8 @@ fn each_of_these_examples_has_less_than_120_lines() {
         "finetune",
         "large_batch",
         "resnet_imagenet",
+        "text_gru",
+        "han",
         "cifar_dist",
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
