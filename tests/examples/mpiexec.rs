@@ -65,7 +65,7 @@ fn two_cargo_runs_under_mpiexec_train_one_model() {
     };
     let Some(mpiexec) = few(cargo_run("mnist_dist")).under_mpiexec(2) else { return };
     // cargo looks at all sources, twice, and waits where another cargo builds.
-    let by_cargo = report(mpiexec.limit(Duration::from_secs(300)));
+    let by_cargo = report(mpiexec.limit(Duration::from_secs(600)));
     let workers = report(few(example("mnist_dist")).args(["--workers", "2"]));
     assert_eq!((&by_cargo["world_size"], &by_cargo["backend"]), (&2.into(), &BACKEND.into()));
     assert_eq!(by_cargo["parameters_sha256"], workers["parameters_sha256"]);

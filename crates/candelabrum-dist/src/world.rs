@@ -81,9 +81,11 @@ impl World {
     /// }
     ///
     /// let id = format!("launcher {}", std::process::id());
+    /// let id = id.as_str();
     /// std::thread::scope(|scope| {
-    ///     let ranks = [0, 1].map(|local_rank| scope.spawn(|| rank(&id, local_rank, 2)));
-    ///     ranks.map(|rank| assert_eq!(rank.join().expect("a rank does not panic").unwrap(), 1.0));
+    ///     for local_rank in 0..2 {
+    ///         scope.spawn(move || assert_eq!(rank(id, local_rank, 2).expect("both ranks come"), 1.0));
+    ///     }
     /// });
     /// ```
     ///
