@@ -126,6 +126,8 @@ impl Job {
         // The strictest terminal: what runs in its background must not write.
         let mut modes = tcgetattr(&screen).unwrap();
         modes.local_modes.insert(LocalModes::TOSTOP);
+        // Otherwise Ctrl-C throws away what was written and not read yet.
+        modes.local_modes.insert(LocalModes::NOFLSH);
         tcsetattr(&screen, OptionalActions::Now, &modes).unwrap();
         let stdio = || Stdio::from(screen.try_clone().unwrap());
         let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
