@@ -79,7 +79,7 @@ def cosine():
         inputs = {"xs": leaf(left), "ys": leaf(ys)}
         result = F.cosine_similarity(inputs["xs"], inputs["ys"], dim=-1, eps=eps)
         renamed(tensors, f"similarity_{case}", inputs, result, 5062)
-        tensors[f"similarity_{case}.eps"] = torch.tensor(eps).double()
+        tensors[f"similarity_{case}.eps"] = torch.tensor(eps, dtype=torch.float64)
     targets = torch.tensor([1.0, -1.0, 1.0, -1.0]).double()
     ys = torch.stack([ys[0], xs[1] + 0.1 * ys[1], ys[2], ys[3]])
     for margin in (0.0, 0.4):
@@ -88,7 +88,7 @@ def cosine():
             inputs = {"xs": leaf(xs), "ys": leaf(ys)}
             loss = F.cosine_embedding_loss(*inputs.values(), targets, margin, reduction=reduction)
             renamed(tensors, case, inputs, loss, 0)
-            tensors |= {f"{case}.targets": targets, f"{case}.margin": torch.tensor(margin).double()}
+            tensors |= {f"{case}.targets": targets, f"{case}.margin": torch.tensor(margin, dtype=torch.float64)}
     save(FILE.format("cosine"), tensors)
 
 
