@@ -101,8 +101,8 @@ fn reviews(folder: &Path) -> Result<()> {
         for number in 0..96 {
             let opinion = format!("The film was {}. ", adjectives[number % 4]);
             let mut sentences = others[..1 + number / 4 % 3].to_vec();
-            sentences.rotate_left(number / 12 % sentences.len());
-            sentences.insert(number / 12 % (sentences.len() + 1), &opinion);
+            let place = number / 12 % (sentences.len() + 1);
+            sentences.insert(place, &opinion);
             fs::write(dir.join(format!("{number}.txt")), sentences.concat())?;
         }
     }
