@@ -1113,12 +1113,8 @@ fn of_recurrent_layers_with_lengths() -> Result<()> {
                         (ys, Some(c.flatten_all()?))
                     }
                 };
-                let mut all = vec![ys.flatten_all()?];
-                // Known fault (docs/gpu.md): with both final states at once the LSTM's kernels give NaN.
-                if c.is_none() || gpu().is_none() {
-                    all.push(final_state(&ys, h0, &order)?.flatten_all()?);
-                }
-                all.extend(c);
+                let end = final_state(&ys, h0, &order)?.flatten_all()?;
+                let all: Vec<Tensor> = [ys.flatten_all()?, end].into_iter().chain(c).collect();
                 Tensor::cat(&all, 0)
             });
         }
