@@ -214,7 +214,7 @@ impl OnGpu for CellOutput {
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
-        self.0.gradient.deliver_on_gpu(pass.dys.as_numbers().to_flat()?)?;
+        self.final_cell.gradient.deliver_on_gpu(pass.dys.as_numbers().to_flat()?)?;
         match pass.grads[0].take() {
             Some(mut dhs) => Ok(dhs.clear()?),
             None => Ok(()),

@@ -102,12 +102,14 @@ pub(super) fn run<C: Cell>(
         final_cell: Arc::clone(&final_cell),
         cell: PhantomData,
     };
+    let has_kernels = op.has_kernels();
     let tensors = [Some(xs), Some(weight_ih), Some(weight_hh), bias_ih, bias_hh, h0, c0];
     let ys = fused::run(op, (batch, steps, hidden), &tensors)?;
     let Some(c) = final_cell.state.get().cloned() else { return Ok((ys, None)) };
     // The kernel's cell state beside 16 bits is in f32.
     let wide = ys.to_dtype(c.dtype())?;
-    let c = fused::run(CellOutput(final_cell), (batch, hidden), &[Some(&wide), Some(&c)])?;
+    let output = CellOutput { final_cell, has_kernels };
+    let c = fused::run(output, (batch, hidden), &[Some(&wide), Some(&c)])?;
     let c = c.to_dtype(ys.dtype())?;
     Ok((ys, Some(c)))
 }
@@ -235,9 +237,7 @@ impl<C: Cell> Fused for Recurrent<C> {
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        // The cell state is converted beside 16 bits, and candle's kernels refuse to convert nothing.
-        let has_kernels = C::GPU_KERNELS.is_some() && self.rows.is_plain();
-        (self.batch > 0 && has_kernels).then_some(self as &dyn OnGpu)
+        self.has_kernels().then_some(self as &dyn OnGpu)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
@@ -280,6 +280,12 @@ impl<C: Cell> Fused for Recurrent<C> {
 }
 
 impl<C: Cell> Recurrent<C> {
+    /// Whether there are kernels for a GPU.
+    fn has_kernels(&self) -> bool {
+        // The cell state is converted beside 16 bits, and candle's kernels refuse to convert nothing.
+        self.batch > 0 && C::GPU_KERNELS.is_some() && self.rows.is_plain()
+    }
+
     /// The numbers of elements of a state, of a row of gates, and of a step's gates.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         let width = C::GATES * self.hidden;
@@ -333,7 +339,11 @@ pub(super) struct FinalCell {
 /// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
 /// state. Because of the hidden states, candle runs this backward before the layer's backward, and
 /// this backward stores the gradient for it.
-pub(super) struct CellOutput(pub(super) Arc<FinalCell>);
+pub(super) struct CellOutput {
+    pub(super) final_cell: Arc<FinalCell>,
+    /// Whether the layer runs by kernels on a GPU. A composite reads no gradient from `final_cell`.
+    has_kernels: bool,
+}
 
 impl Fused for CellOutput {
     const NAME: &'static str = "cell_state";
@@ -348,7 +358,7 @@ impl Fused for CellOutput {
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
-        self.0.gradient.deliver(Pooled::copy_of(pass.dys));
+        self.final_cell.gradient.deliver(Pooled::copy_of(pass.dys));
         if let Some(dhs) = pass.grads.take(0) {
             dhs.fill(T::zero());
         }
@@ -356,9 +366,7 @@ impl Fused for CellOutput {
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        // As the layer.
-        let is_empty = self.0.state.get().is_none_or(|c| c.elem_count() == 0);
-        if is_empty { None } else { Some(self) }
+        self.has_kernels.then_some(self as &dyn OnGpu)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
