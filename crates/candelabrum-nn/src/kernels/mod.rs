@@ -37,6 +37,7 @@ pub(crate) mod matmul;
 pub(crate) mod moments;
 pub(crate) mod parallel;
 pub(crate) mod product_precision;
+pub(crate) mod row_scale;
 pub(crate) mod scratch;
 pub(crate) mod strided;
 pub(crate) mod transpose;

@@ -21,6 +21,7 @@ use crate::kernels::channel_line::ChannelLine;
 use crate::kernels::float::Float;
 use crate::kernels::moments::{Sums, moments};
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::row_scale::RowScale;
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -70,9 +71,6 @@ struct GroupNorm {
     eps: f64,
 }
 
-/// What the forward saves of a group: the mean in two parts, and the inverse of the deviation.
-const SAVED: usize = 3;
-
 impl GroupNorm {
     /// The number of channels of a group.
     fn width(&self) -> usize {
@@ -103,9 +101,9 @@ impl Fused for GroupNorm {
             return Ok(Pooled::none());
         }
         let (count, plane) = (self.count(), self.plane);
-        let mut saved = Pooled::new(ys.len() / count * SAVED);
+        let mut saved = Pooled::new(ys.len() / count * RowScale::<T>::LEN);
         let groups = xs.par_chunks(count).zip(ys.par_chunks_mut(count));
-        let groups = groups.zip(saved.par_chunks_mut(SAVED)).enumerate();
+        let groups = groups.zip(saved.par_chunks_mut(RowScale::<T>::LEN)).enumerate();
         for_each(worth_threads(xs.len()), groups, |(number, ((x, y), saved))| {
             let first = self.first_channel(number);
             simd(
@@ -119,8 +117,7 @@ impl Fused for GroupNorm {
                         let line = ChannelLine::new(moments, self.eps, weight, bias);
                         y.iter_mut().zip(x).for_each(|(y, &x)| *y = line.at(x));
                     }
-                    let inverse = T::narrow(1.0 / (moments.variance + self.eps).sqrt());
-                    saved.copy_from_slice(&[moments.shift, T::narrow(moments.rest), inverse]);
+                    RowScale::new(moments, self.eps).save(saved);
                 },
             );
         });
@@ -151,7 +148,7 @@ impl Fused for GroupNorm {
         let groups = gradients.par_chunks_mut(count).zip(sums.par_chunks_mut(2 * width));
         for_each(threads, groups.enumerate(), |(number, (dy, sums))| {
             let x = &xs[number * count..][..count];
-            let group = GroupLine::load(&saved[number * SAVED..]);
+            let group = RowScale::load(&saved[number * RowScale::<T>::LEN..]);
             let weight = weight.get(self.first_channel(number)..).unwrap_or_default();
             simd(
                 #[inline(always)]
@@ -204,7 +201,7 @@ impl GroupNorm {
         x: &[T],
         dy: &mut [T],
         weight: &[T],
-        group: GroupLine<T>,
+        group: RowScale<T>,
         sums: &mut [f64],
         has_dxs: bool,
     ) {
@@ -231,25 +228,5 @@ impl GroupNorm {
                 *dy = group.inverse * ((*dy * weight - mean) - group.at(x) * slope);
             }
         }
-    }
-}
-
-/// `h = ((x - shift) - rest) inverse`, the normalisation of a group.
-#[derive(Clone, Copy, Debug)]
-struct GroupLine<T> {
-    shift: T,
-    rest: T,
-    inverse: T,
-}
-
-impl<T: Float> GroupLine<T> {
-    fn load(from: &[T]) -> Self {
-        let &[shift, rest, inverse, ..] = from else { unreachable!("three numbers per group") };
-        Self { shift, rest, inverse }
-    }
-
-    #[inline(always)]
-    fn at(&self, x: T) -> T {
-        ((x - self.shift) - self.rest) * self.inverse
     }
 }

@@ -20,6 +20,7 @@ use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::moments::{Moments, Sums, moments};
 use crate::kernels::parallel::{for_each, worth_threads};
+use crate::kernels::row_scale::RowScale;
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
@@ -119,7 +120,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
                             triples.for_each(|(((y, &x), &w), &b)| *y = scale.at(x) * w + b);
                         }
                     }
-                    saved.copy_from_slice(&[scale.shift, scale.rest, scale.inverse]);
+                    scale.save(saved);
                 },
             );
         };
@@ -214,7 +215,7 @@ impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
 impl<const CENTRED: bool> RowNorm<CENTRED> {
     #[inline(always)]
     fn scale<T: Float>(&self, x: &[T]) -> RowScale<T> {
-        let Moments { shift, rest, variance } = if CENTRED {
+        let moments = if CENTRED {
             moments(std::iter::once(x), x.len())
         } else {
             let mut squares = Sums::new();
@@ -222,8 +223,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
             let [squares] = squares.totals();
             Moments { shift: T::zero(), rest: 0.0, variance: squares / x.len() as f64 }
         };
-        let inverse = 1.0 / (variance + self.eps).sqrt();
-        RowScale { shift, rest: T::narrow(rest), inverse: T::narrow(inverse) }
+        RowScale::new(moments, self.eps)
     }
 
     #[inline(always)]
@@ -245,27 +245,5 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
         for (g, &x) in dx.iter_mut().zip(x) {
             *g = scale.inverse * ((*g - mean) - scale.at(x) * slope);
         }
-    }
-}
-
-/// `h = ((x - shift) - rest) inverse`, the normalisation of a row.
-#[derive(Clone, Copy, Debug)]
-struct RowScale<T> {
-    shift: T,
-    rest: T,
-    inverse: T,
-}
-
-impl<T: Float> RowScale<T> {
-    const LEN: usize = 3;
-
-    fn load(from: &[T]) -> Self {
-        let &[shift, rest, inverse, ..] = from else { unreachable!("three numbers per row") };
-        Self { shift, rest, inverse }
-    }
-
-    #[inline(always)]
-    fn at(&self, x: T) -> T {
-        ((x - self.shift) - self.rest) * self.inverse
     }
 }
