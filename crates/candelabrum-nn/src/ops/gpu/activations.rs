@@ -45,7 +45,7 @@ pub(super) fn activate(
 
 /// `ys = activation(ys + bias)`, where the bias belongs to the channels of images. A channel of an image
 /// has `plane` numbers.
-pub(super) fn activate_images(
+fn activate_images(
     gpu: &Gpu,
     ys: &mut CudaNumbersMut<'_>,
     bias: Option<CudaNumbers<'_>>,
@@ -53,6 +53,28 @@ pub(super) fn activate_images(
     activation: Option<Activation>,
 ) -> Result<()> {
     launch_activate(gpu, ys, None, bias.map(|bias| (bias, plane)), activation)
+}
+
+/// `ys = activation(ys + bias)`, the end of a convolution of images, whose channels have `plane` numbers each. Returns the
+/// input of an activation that is differentiated from its input.
+pub(super) fn finish_images(
+    gpu: &Gpu,
+    mut ys: CudaNumbersMut<'_>,
+    bias: Option<CudaNumbers<'_>>,
+    plane: usize,
+    activation: Option<Activation>,
+) -> Result<Option<Flat>> {
+    let late = activation.filter(|activation| activation.needs_input());
+    let at_once = if late.is_some() { None } else { activation };
+    if bias.is_some() || at_once.is_some() {
+        activate_images(gpu, &mut ys, bias, plane, at_once)?;
+    }
+    if late.is_none() {
+        return Ok(None);
+    }
+    let saved = ys.as_numbers().to_flat()?;
+    activate_images(gpu, &mut ys, None, plane, late)?;
+    Ok(Some(saved))
 }
 
 /// `ys = activation(xs + bias)`. Each number of the bias belongs to so many numbers side by side.

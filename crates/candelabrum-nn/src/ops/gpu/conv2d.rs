@@ -4,7 +4,7 @@ use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu};
 use candelabrum_memory::{Convolution, Flat};
 use candle_core::{Result, bail};
 
-use super::activations::{activate_images, differentiate};
+use super::activations::{differentiate, finish_images};
 use super::channels::Channels;
 use crate::Activation;
 use crate::autograd::fused::{GpuBackward, OnGpu};
@@ -40,18 +40,7 @@ impl OnGpu for Conv2dOp {
             bail!("conv2d: an input is missing, this is a bug")
         };
         gpu.convolve(&self.sizes(), ys.reborrow(), xs, weight)?;
-        let plane = self.geometry.out_pixels();
-        let late = self.activation.filter(|activation| activation.needs_input());
-        let at_once = if late.is_some() { None } else { self.activation };
-        if bias.is_some() || at_once.is_some() {
-            activate_images(gpu, &mut ys, bias, plane, at_once)?;
-        }
-        if late.is_none() {
-            return Ok(None);
-        }
-        let saved = ys.as_numbers().to_flat()?;
-        activate_images(gpu, &mut ys, None, plane, late)?;
-        Ok(Some(saved))
+        finish_images(gpu, ys, bias, self.geometry.out_pixels(), self.activation)
     }
 
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {

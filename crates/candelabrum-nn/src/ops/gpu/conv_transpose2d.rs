@@ -4,7 +4,7 @@ use candelabrum_memory::Flat;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu};
 use candle_core::{Result, bail};
 
-use super::activations::{activate_images, differentiate};
+use super::activations::{differentiate, finish_images};
 use super::channels::Channels;
 use crate::Activation;
 use crate::autograd::fused::{GpuBackward, OnGpu};
@@ -21,17 +21,7 @@ impl OnGpu for ConvTranspose2dOp {
             bail!("conv_transpose2d: an input is missing, this is a bug")
         };
         gpu.convolve_back_to_input(&self.conv.sizes(), ys.reborrow(), weight, xs)?;
-        let late = self.activation.filter(|activation| activation.needs_input());
-        let at_once = if late.is_some() { None } else { self.activation };
-        if bias.is_some() || at_once.is_some() {
-            activate_images(gpu, &mut ys, bias, self.plane(), at_once)?;
-        }
-        if late.is_none() {
-            return Ok(None);
-        }
-        let saved = ys.as_numbers().to_flat()?;
-        activate_images(gpu, &mut ys, None, self.plane(), late)?;
-        Ok(Some(saved))
+        finish_images(gpu, ys, bias, self.plane(), self.activation)
     }
 
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
