@@ -65,6 +65,43 @@ macro_rules! stacked {
 }
 stacked!(Rnn Gru Lstm);
 
+/// The methods of the two layers whose state is a hidden state alone.
+macro_rules! with_hidden_state {
+    ($($Layer:ident)*) => {$(
+        impl $Layer {
+            /// Starts from the hidden state `state` `(N, hidden)` instead of zeros. Returns all hidden
+            /// states and the final one. To cut gradients between the pieces of a long sequence, detach the
+            /// final state before you pass it to the next piece.
+            ///
+            /// Several layers or directions have states `(layers · directions, N, hidden)`, in the order of PyTorch: both
+            /// directions of the first layer, then those of the next one.
+            ///
+            /// # Errors
+            /// Shapes that do not fit together.
+            pub fn forward_with(&self, xs: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
+                self.run(xs, Some(state), None, true)
+            }
+
+            /// [`forward_with`](Self::forward_with) for sequences that end at their `lengths` `(N)`, as PyTorch's packed
+            /// sequences, but in the order of the batch: results behind a length are 0, the final state is that at the
+            /// length, and the other direction begins at the length. Padding is not read. [`Steps`] says more.
+            /// [`ops::sequence_lengths()`] finds the lengths of tokens.
+            ///
+            /// # Errors
+            /// Shapes or lengths that do not fit together.
+            pub fn forward_lengths(
+                &self,
+                xs: &Tensor,
+                lengths: &Tensor,
+                state: Option<&Tensor>,
+            ) -> Result<(Tensor, Tensor)> {
+                self.run(xs, state, Some(lengths), true)
+            }
+        }
+    )*};
+}
+with_hidden_state!(Rnn Gru);
+
 impl Rnn {
     /// A layer of `hidden` units with tanh.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
@@ -74,27 +111,6 @@ impl Rnn {
     builder! { layer:
         /// Takes [`Relu`](Activation::Relu) for [`Tanh`](Activation::Tanh), or the reverse.
         activation(activation: Activation) => layer.activation = activation;
-    }
-
-    /// As [`Gru::forward_with`].
-    ///
-    /// # Errors
-    /// Shapes that do not fit together.
-    pub fn forward_with(&self, xs: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.run(xs, Some(state), None, true)
-    }
-
-    /// As [`Gru::forward_lengths`].
-    ///
-    /// # Errors
-    /// Shapes or lengths that do not fit together.
-    pub fn forward_lengths(
-        &self,
-        xs: &Tensor,
-        lengths: &Tensor,
-        state: Option<&Tensor>,
-    ) -> Result<(Tensor, Tensor)> {
-        self.run(xs, state, Some(lengths), true)
     }
 
     fn run(
@@ -117,35 +133,6 @@ impl Gru {
     /// A layer of `hidden` units.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
         Self { stack: Stack::new(scope, 3, hidden) }
-    }
-
-    /// Starts from the hidden state `state` `(N, hidden)` instead of zeros. Returns all hidden
-    /// states and the final one. To cut gradients between the pieces of a long sequence, detach the
-    /// final state before you pass it to the next piece.
-    ///
-    /// Several layers or directions have states `(layers · directions, N, hidden)`, in the order of PyTorch: both
-    /// directions of the first layer, then those of the next one.
-    ///
-    /// # Errors
-    /// Shapes that do not fit together.
-    pub fn forward_with(&self, xs: &Tensor, state: &Tensor) -> Result<(Tensor, Tensor)> {
-        self.run(xs, Some(state), None, true)
-    }
-
-    /// [`forward_with`](Self::forward_with) for sequences that end at their `lengths` `(N)`, as PyTorch's packed
-    /// sequences, but in the order of the batch: results behind a length are 0, the final state is that at the
-    /// length, and the other direction begins at the length. Padding is not read. [`Steps`] says more.
-    /// [`ops::sequence_lengths()`] finds the lengths of tokens.
-    ///
-    /// # Errors
-    /// Shapes or lengths that do not fit together.
-    pub fn forward_lengths(
-        &self,
-        xs: &Tensor,
-        lengths: &Tensor,
-        state: Option<&Tensor>,
-    ) -> Result<(Tensor, Tensor)> {
-        self.run(xs, state, Some(lengths), true)
     }
 
     fn run(
