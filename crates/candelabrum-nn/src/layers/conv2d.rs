@@ -3,9 +3,9 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{LayerWeights, check_features, described, sizes};
+use super::{LayerWeights, check_features, check_groups, described, sizes};
 use crate::ops::{self, Conv2dConfig};
-use crate::{Activation, Init, Param, Scope};
+use crate::{Activation, Init, Scope};
 
 /// `(N, C, H, W) -> (N, out_channels, H', W')`, SINGA's `Conv2d`.
 ///
@@ -58,29 +58,15 @@ impl Conv2d {
         activation(activation: Activation) => layer.activation = Some(activation);
     }
 
-    /// The weight, `None` before the first input, which creates it.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.get().map(|weights| &weights.weight)
-    }
-
-    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.get().and_then(|weights| weights.bias.as_ref())
-    }
+    weights! {}
 
     fn create(&self, channels: usize) -> Result<LayerWeights> {
-        let groups = self.config.groups;
-        if groups == 0 || !channels.is_multiple_of(groups) {
-            candle_core::bail!(
-                "layer `{}`: {channels} input channels do not divide into {groups} groups",
-                self.scope.path()
-            )
-        }
+        let groups = check_groups(&self.scope, channels, self.config.groups)?;
         let (height, width) = self.kernel;
         let fan_in = channels / groups * height * width;
         let shape = [self.out_channels, channels / groups, height, width];
         let init = self.init.unwrap_or_else(|| Init::glorot_normal(fan_in, self.out_channels));
-        LayerWeights::new(&self.scope, &shape, init, self.bias)
+        LayerWeights::new(&self.scope, (&shape, self.out_channels), init, self.bias)
     }
 }
 

@@ -5,7 +5,7 @@ use once_cell::sync::OnceCell;
 
 use super::{LayerWeights, check_features, described, sizes};
 use crate::ops::{self, ConvTranspose2dConfig};
-use crate::{Activation, Init, Param, Scope};
+use crate::{Activation, Init, Scope};
 
 /// `(N, C, H, W) -> (N, out_channels, H', W')`: enlarges images, as decoders and generators do
 /// ([`ops::conv_transpose2d`]).
@@ -59,15 +59,7 @@ impl ConvTranspose2d {
         activation(activation: Activation) => layer.activation = Some(activation);
     }
 
-    /// The weight, `None` before the first input, which creates it.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.get().map(|weights| &weights.weight)
-    }
-
-    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.get().and_then(|weights| weights.bias.as_ref())
-    }
+    weights! {}
 
     fn create(&self, channels: usize) -> Result<LayerWeights> {
         let (groups, outputs, path) = (self.config.groups, self.out_channels, self.scope.path());
@@ -80,9 +72,7 @@ impl ConvTranspose2d {
         let fan_in = channels / groups * self.kernel * self.kernel;
         let init = self.init.unwrap_or_else(|| Init::glorot_normal(fan_in, outputs));
         let shape = [channels, outputs / groups, self.kernel, self.kernel];
-        let weight = self.scope.param("weight", &shape[..], init)?;
-        let bias = self.bias.then(|| self.scope.param("bias", outputs, Init::ZEROS)).transpose()?;
-        Ok(LayerWeights { weight, bias })
+        LayerWeights::new(&self.scope, (&shape, outputs), init, self.bias)
     }
 }
 

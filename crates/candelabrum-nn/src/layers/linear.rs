@@ -5,7 +5,7 @@ use once_cell::sync::OnceCell;
 
 use super::{LayerWeights, check_features, described, last};
 use crate::ops::{self, CrossEntropyConfig};
-use crate::{Activation, Init, Param, Scope};
+use crate::{Activation, Init, Scope};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
@@ -48,15 +48,7 @@ impl Linear {
         Self { bias, init, ..Self::new(scope, outputs) }
     }
 
-    /// The weight, `None` before the first input, which creates it.
-    pub fn weight(&self) -> Option<&Param> {
-        self.weights.get().map(|weights| &weights.weight)
-    }
-
-    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
-    pub fn bias(&self) -> Option<&Param> {
-        self.weights.get().and_then(|weights| weights.bias.as_ref())
-    }
+    weights! {}
 
     /// The output plus `residual` (.., outputs), in one operation if the layer has no activation:
     /// [`ops::linear_add`].
@@ -114,7 +106,7 @@ impl Linear {
     pub(super) fn weights_for(&self, inputs: usize) -> Result<&LayerWeights> {
         let weights = self.weights.get_or_try_init(|| {
             let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
-            LayerWeights::new(&self.scope, &[self.outputs, inputs], init, self.bias)
+            LayerWeights::new(&self.scope, (&[self.outputs, inputs], self.outputs), init, self.bias)
         })?;
         check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
         Ok(weights)

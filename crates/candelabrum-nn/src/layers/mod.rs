@@ -64,9 +64,13 @@ struct LayerWeights {
 }
 
 impl LayerWeights {
-    /// A weight with initial values from `init`, and a bias of zeros.
-    fn new(scope: &Scope, shape: &[usize], init: Init, bias: bool) -> Result<Self> {
-        let outputs = shape[0];
+    /// A weight with initial values from `init`, and a bias of zeros for each output.
+    fn new(
+        scope: &Scope,
+        (shape, outputs): (&[usize], usize),
+        init: Init,
+        bias: bool,
+    ) -> Result<Self> {
         if outputs == 0 {
             candle_core::bail!("layer `{}` has no outputs", scope.path())
         }
@@ -101,6 +105,17 @@ fn sizes<const RANK: usize>(scope: &Scope, xs: &Tensor, expected: &str) -> Resul
 fn last(scope: &Scope, xs: &Tensor, expected: &str) -> Result<usize> {
     let name = format_args!("layer `{}`", scope.path());
     ops::rows_and_last(name, "input", xs.shape(), expected).map(|(_, last)| last)
+}
+
+/// The number of groups, into which the input channels of the layer at `scope` divide.
+fn check_groups(scope: &Scope, channels: usize, groups: usize) -> Result<usize> {
+    if groups == 0 || !channels.is_multiple_of(groups) {
+        candle_core::bail!(
+            "layer `{}`: {channels} input channels do not divide into {groups} groups",
+            scope.path()
+        )
+    }
+    Ok(groups)
 }
 
 /// Returns an error if the input has `got` features and the layer at `scope` takes `expected`.
