@@ -16,7 +16,7 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::sizes::rows_and_last;
+use super::sizes::{is_index, rows_and_last};
 use super::softmax::{exp_into, shifted};
 use crate::LossWeight;
 use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
@@ -76,7 +76,7 @@ pub fn softmax_cross_entropy_with(
     let (rows, classes) = rows_and_last(NAME, "logits", logits.shape(), "(.., C)")?;
     let batch = rows.iter().product();
     check_sizes(batch, classes)?;
-    let indices = matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64);
+    let indices = is_index(targets.dtype());
     if indices && targets.dims() == rows {
         let (labels, sizes) = (targets.flatten_all()?, (batch, classes));
         let op = SoftmaxCrossEntropy::of_classes(&labels, sizes, logits.device(), config)?;

@@ -8,7 +8,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::sizes::sizes;
+use super::sizes::{is_index, sizes};
 use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
@@ -98,7 +98,7 @@ impl EmbeddingOp {
         if let Some(index) = padding_index.filter(|index| *index >= vocabulary) {
             bail!("{NAME}: padding index {index}, but there are {vocabulary} rows");
         }
-        if !matches!(indices.dtype(), DType::U8 | DType::U32 | DType::I64) {
+        if !is_index(indices.dtype()) {
             bail!("{NAME}: indices of dtype {:?}, expected u8, u32 or i64", indices.dtype());
         }
         let indices = Indices::new(indices, vocabulary, weight)?;

@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::sizes::{is_index, rows_and_last};
+
 /// The lengths of sequences of tokens that end with the token `padding`: for each one, the number of tokens up to
 /// the last one that is not `padding`. The result is on the CPU, where layers read it.
 ///
@@ -13,8 +15,7 @@ use candle_core::{DType, Result, Tensor, bail};
 ///
 /// If `tokens` is a scalar or has another dtype.
 pub fn sequence_lengths(tokens: &Tensor, padding: u32) -> Result<Tensor> {
-    let (rows, steps) =
-        super::sizes::rows_and_last("sequence_lengths", "tokens", tokens.shape(), "(.., T)")?;
+    let (rows, steps) = rows_and_last("sequence_lengths", "tokens", tokens.shape(), "(.., T)")?;
     let values = integers("sequence_lengths", "tokens", tokens)?;
     let length = |row: &[i64]| {
         let last = row.iter().rposition(|&token| token != i64::from(padding));
@@ -46,7 +47,7 @@ pub(super) fn read(
 
 /// The elements of a tensor of u8, u32 or i64.
 pub(super) fn integers(name: &str, what: &str, tensor: &Tensor) -> Result<Vec<i64>> {
-    if !matches!(tensor.dtype(), DType::U8 | DType::U32 | DType::I64) {
+    if !is_index(tensor.dtype()) {
         bail!("{name}: {what} of dtype {:?}, expected u8, u32 or i64", tensor.dtype());
     }
     tensor.flatten_all()?.to_dtype(DType::I64)?.to_vec1()

@@ -17,12 +17,12 @@
 use std::ops::Range;
 
 use candelabrum_memory::simd::simd;
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy, softmax_cross_entropy_with};
 use super::linear::{affine, linear};
-use super::sizes::sizes;
+use super::sizes::{is_index, sizes};
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{add_assign, largest};
@@ -77,7 +77,7 @@ pub fn linear_cross_entropy(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [classes]) {
         bail!("{NAME}: bias of shape {:?} for {classes} classes", bias.shape());
     }
-    if labels.dims() != rows || !matches!(labels.dtype(), DType::U8 | DType::U32 | DType::I64) {
+    if labels.dims() != rows || !is_index(labels.dtype()) {
         bail!(
             "{NAME}: labels of shape {:?} and dtype {:?}, expected {rows:?} in u8, u32 or i64",
             labels.shape(),

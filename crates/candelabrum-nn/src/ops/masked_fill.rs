@@ -1,8 +1,9 @@
 //! Elements replaced by a constant where a mask says so: the future in causal attention, or padding.
 
-use candle_core::{DType, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::broadcast::Broadcast;
+use super::sizes::is_index;
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -21,7 +22,7 @@ const NAME: &str = "masked_fill";
 ///
 /// If the mask has another dtype or does not fit, or the dtype of `xs` is no float.
 pub fn masked_fill(xs: &Tensor, mask: &Tensor, value: f64) -> Result<Tensor> {
-    if !matches!(mask.dtype(), DType::U8 | DType::U32 | DType::I64) {
+    if !is_index(mask.dtype()) {
         bail!("{NAME}: a mask of dtype {:?}, expected u8, u32 or i64", mask.dtype());
     }
     let broadcast = Broadcast::new(xs.shape(), mask.shape(), NAME)?;

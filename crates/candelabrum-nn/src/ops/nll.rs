@@ -7,11 +7,11 @@
 //! [`softmax_cross_entropy`](super::softmax_cross_entropy) is this loss behind a
 //! [`log_softmax`](super::log_softmax), in one operation.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy};
 use super::element_losses::Reduction;
-use super::sizes::rows_and_last;
+use super::sizes::{is_index, rows_and_last};
 use crate::LossWeight;
 use crate::autograd::fused::{self, Backward, Fused, Reads, widen};
 use crate::kernels::float::Float;
@@ -38,7 +38,7 @@ pub fn nll_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     let (rows, classes) = rows_and_last(NAME, "input", log_probs.shape(), "(.., C)")?;
-    if targets.dims() != rows || !matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64) {
+    if targets.dims() != rows || !is_index(targets.dtype()) {
         bail!(
             "{NAME}: targets of shape {:?} and dtype {:?}, expected {rows:?} in u8, u32 or i64",
             targets.shape(),

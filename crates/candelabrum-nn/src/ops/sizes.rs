@@ -3,7 +3,12 @@
 
 use std::fmt::Display;
 
-use candle_core::{Result, Shape, bail};
+use candle_core::{DType, Result, Shape, bail};
+
+/// Whether labels, tokens, lengths and other indices may be of this type.
+pub(super) fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::U32 | DType::I64)
+}
 
 /// The sizes of `what`, a tensor of `shape`, which must have the dimensions `expected`. The error begins
 /// with `name`, the operation or the layer.
