@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use candle_core::{DType, Tensor};
 
-use crate::score::{Score, right_classes};
+use crate::score::{Score, answered, right_classes};
 use crate::{Confusion, Metrics, Result};
 
 /// The share of samples whose right class is among the `k` largest scores: the measure `top5` for a `k` of 5.
@@ -143,18 +143,6 @@ impl ConfusionMatrix {
         metrics.add_confusion(&confusion);
         Ok(())
     }
-}
-
-/// The right and the predicted class of each target that counts.
-fn answered(
-    output: &Tensor,
-    targets: &Tensor,
-    ignored: Option<i64>,
-) -> Result<Vec<(usize, usize)>> {
-    let right = right_classes(output, targets, ignored)?;
-    let predicted = output.argmax(candle_core::D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
-    let both = right.iter().zip(predicted);
-    Ok(both.filter_map(|(right, predicted)| Some(((*right)?, predicted as usize))).collect())
 }
 
 #[cfg(test)]

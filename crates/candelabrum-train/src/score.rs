@@ -140,13 +140,22 @@ fn add_hits(
     ignored: Option<i64>,
     metrics: &mut Metrics,
 ) -> Result<()> {
+    let answers = answered(output, targets, ignored)?;
+    let hits = answers.iter().filter(|(right, predicted)| right == predicted).count();
+    metrics.add_measure(ACCURACY, hits as f64, answers.len() as f64);
+    Ok(())
+}
+
+/// The right and the predicted class of each target that counts.
+pub(crate) fn answered(
+    output: &Tensor,
+    targets: &Tensor,
+    ignored: Option<i64>,
+) -> Result<Vec<(usize, usize)>> {
     let right = right_classes(output, targets, ignored)?;
     let predicted = output.argmax(D::Minus1)?.flatten_all()?.to_vec1::<u32>()?;
-    let counted = right.iter().flatten().count();
-    let is_hit = |(right, predicted): &(&Option<usize>, u32)| **right == Some(*predicted as usize);
-    let hits = right.iter().zip(predicted).filter(is_hit).count();
-    metrics.add_measure(ACCURACY, hits as f64, counted as f64);
-    Ok(())
+    let both = right.iter().zip(predicted);
+    Ok(both.filter_map(|(right, predicted)| Some(((*right)?, predicted as usize))).collect())
 }
 
 /// The right class of each row of scores, `None` for the class `ignored`.
