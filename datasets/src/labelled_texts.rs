@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Fault, Place, Result, check_count},
     folder_files::{is_hidden, names_in, state},
     padded_texts::PaddedTexts,
-    rng::{Purpose, rng, shuffle},
+    split::split,
     text_file::{TextEncoding, read_text},
     vocabulary::Vocabulary,
     words::{sentences, words},
@@ -182,25 +182,13 @@ impl LabelledTexts {
     /// # Errors
     /// A share that leaves a part empty.
     pub fn split(&self, test_share: f64, seed: u64) -> Result<(Self, Self)> {
-        let tests = (self.len() as f64 * test_share).round();
-        if !(tests >= 1.0 && tests <= self.len() as f64 - 1.0) {
-            return Err(Error::argument(format!(
-                "a test share of {test_share} of {} texts leaves one of both parts empty",
-                self.len()
-            )));
-        }
-        let mut order: Vec<usize> = (0..self.len()).collect();
-        shuffle(&mut rng(seed, Purpose::Split, 0, 0), &mut order);
-        let (test, train) = order.split_at_mut(tests as usize);
-        let part = |chosen: &mut [usize]| {
-            chosen.sort_unstable();
-            Self {
-                texts: chosen.iter().map(|&index| self.texts[index].clone()).collect(),
-                labels: chosen.iter().map(|&index| self.labels[index]).collect(),
-                ..self.clone()
-            }
+        let part = |chosen: Vec<usize>| Self {
+            texts: chosen.iter().map(|&index| self.texts[index].clone()).collect(),
+            labels: chosen.iter().map(|&index| self.labels[index]).collect(),
+            ..self.clone()
         };
-        Ok((part(train), part(test)))
+        let [train, test] = split(self.len(), "texts", test_share, seed)?.map(part);
+        Ok((train, test))
     }
 
     /// A number of words that this share of the texts does not exceed: the quantile of their lengths.

@@ -39,6 +39,7 @@ mod sampler;
 mod samples;
 mod scaling;
 mod source;
+mod split;
 mod stack;
 mod standardization;
 mod subset;

@@ -18,7 +18,7 @@ use crate::{
     classes::Classes,
     error::{Error, Fault, Place, Result},
     quotes::Quotes,
-    rng::{Purpose, rng, shuffle},
+    split::split,
     standardization::Standardization,
     tensors::{Column, TensorDataset},
     written::{Columns, Written},
@@ -228,19 +228,8 @@ impl CsvTable {
     /// # Errors
     /// A share that leaves a part empty.
     pub fn split(&self, test_share: f64, seed: u64) -> Result<TableSplit> {
-        let test_rows = (self.rows as f64 * test_share).round();
-        if !(test_rows >= 1.0 && test_rows <= self.rows as f64 - 1.0) {
-            return Err(Error::argument(format!(
-                "a test share of {test_share} of {} rows leaves one of both parts empty",
-                self.rows
-            )));
-        }
-        let mut rows: Vec<usize> = (0..self.rows).collect();
-        shuffle(&mut rng(seed, Purpose::Split, 0, 0), &mut rows);
-        let (test, train) = rows.split_at_mut(test_rows as usize);
-        test.sort_unstable();
-        train.sort_unstable();
-        Ok(TableSplit { train: self.part(train)?, test: self.part(test)? })
+        let [train, test] = split(self.rows, "rows", test_share, seed)?;
+        Ok(TableSplit { train: self.part(&train)?, test: self.part(&test)? })
     }
 
     fn part(&self, rows: &[usize]) -> Result<TensorDataset<Batch>> {
