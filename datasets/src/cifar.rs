@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -143,12 +143,10 @@ impl Layout {
             let what = format!("damaged or cut short ({error}), fetch the archive again");
             Fault::Corrupt.at(archive, what)
         };
-        let mut start = [0; 2];
-        let read = File::open(archive).and_then(|mut file| file.read(&mut start));
-        read.map_err(Error::io("read", archive))?;
-        let file = BufReader::new(File::open(archive).map_err(Error::io("open", archive))?);
+        let mut file = BufReader::new(File::open(archive).map_err(Error::io("open", archive))?);
+        let gzipped = is_gzip(file.fill_buf().map_err(Error::io("read", archive))?);
         let reader: Box<dyn Read> =
-            if is_gzip(&start) { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+            if gzipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
         let mut contents = BTreeMap::new();
         for entry in Archive::new(reader).entries().map_err(damaged)? {
             let mut entry = entry.map_err(damaged)?;

@@ -8,7 +8,6 @@ use crate::{
     image_dataset::ImageDataset,
     mnist::Mnist,
     mnist_files::{missing_files, no_mnist},
-    partition::Remainder,
     synthetic::colored,
 };
 
@@ -137,23 +136,5 @@ impl ImageSet {
 impl fmt::Display for ImageSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl ImageSplit {
-    /// One rank's contiguous share of both sets.
-    ///
-    /// # Errors
-    /// Those of [`partition`](crate::partition()).
-    pub fn partition(
-        &self,
-        global_rank: usize,
-        world_size: usize,
-        remainder: Remainder,
-    ) -> Result<Self> {
-        Ok(Self {
-            train: self.train.partition(global_rank, world_size, remainder)?,
-            test: self.test.partition(global_rank, world_size, remainder)?,
-        })
     }
 }
