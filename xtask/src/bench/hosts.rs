@@ -261,10 +261,7 @@ mod tests {
             let mut words: Vec<String> = start.iter().map(|&word| word.to_owned()).collect();
             words.extend(hosts.options_of_mpiexec(count));
             let mut command = hosts.command(0, &format!("{} hostname", words.join(" ")));
-            for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
-                command.env(name, "1");
-            }
-            let text = output(&mut command).unwrap();
+            let text = output(command.envs(machine::OPEN_MPI)).unwrap();
             let mut ran: Vec<&str> = text.lines().collect();
             ran.sort_unstable();
             assert_eq!(ran, hosts.names);

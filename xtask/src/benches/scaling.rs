@@ -222,10 +222,6 @@ impl Bench for Scaling {
         let mut key: Vec<(Look, String)> =
             (0..).zip(&strategies).map(|(place, name)| (Look::Line(place), name.clone())).collect();
         key.push((Look::Limit, "limit: as many ranks that share nothing".into()));
-        let speeds = match self.chart {
-            Throughput::Lines => None,
-            Throughput::Bars => Some(self.bars_by_nodes(&report.rows)),
-        };
         let bands = |title: &str, key: &[(Look, String)], chart: &dyn Fn(&[Row]) -> Chart| {
             let band = |rows: &[&[Row]]| Band {
                 title: title.to_owned(),
@@ -235,8 +231,10 @@ impl Bench for Scaling {
             panels.chunks(2).map(band).collect::<Vec<_>>()
         };
         let lines = |rows: &[Row]| throughput(rows, &strategies);
-        let speeds =
-            speeds.unwrap_or_else(|| bands("Throughput of all ranks together", &key, &lines));
+        let speeds = match self.chart {
+            Throughput::Lines => bands("Throughput of all ranks together", &key, &lines),
+            Throughput::Bars => self.bars_by_nodes(&report.rows),
+        };
         let times = bands("Where the time of a step goes (rank 0)", &parts::key(), &steps);
         speeds.into_iter().chain(times).collect()
     }
