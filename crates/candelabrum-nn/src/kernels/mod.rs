@@ -8,6 +8,7 @@
 //! | sums | `moments.rs`, `column_sums.rs` |
 //! | other orders of the same numbers | `transpose/`, `strided.rs` |
 //! | channels of a batch of images, shaped (N, C, H, W) | `channel_planes.rs`, `channel_line.rs` |
+//! | the normalisation of a row, or of a group of channels | `row_scale.rs` |
 //! | work for several threads | `parallel.rs` |
 //! | memory that is used again | `scratch.rs`, `zeros.rs` |
 //!
