@@ -9,6 +9,7 @@ sides draw them from the same integer hash, so the losses of all contenders can 
 
 import argparse
 import datetime
+import functools
 import json
 import math
 import os
@@ -21,14 +22,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-BATCHES = 8
+import networks
+from networks import CHARACTERS, CONTEXT, VOCABULARY, WIDTH
+
+BATCHES = 8  # of a rank
+TESTS = 4
+MOST_RANKS = 12
 SEQUENCE = 32
-VOCABULARY = 64
 TEXT = 64
-CHARACTERS = 96
-CONTEXT = 256
-WIDTH = 384
-HEADS = 6
+WORDS = 10000
 
 # Streams of the hash. Those below are the first hundred parameters', by their place in the network.
 NOISE, LABELS, PATTERNS, TOKENS, MORE_PARAMETERS = 100, 200, 300, 400, 1000
@@ -50,10 +52,10 @@ def uniform(stream, count):
 def images(index, size, channels, side):
     """Images of ten coarse patterns under noise, and the number of each one's pattern."""
     labels = hashes(LABELS + index, size) % 10
-    blocks = (channels, side // 4, side // 4)
-    patterns = hashes(PATTERNS, 10 * channels * (side // 4) ** 2) & 1
+    blocks = (channels, -(-side // 4), -(-side // 4))
+    patterns = hashes(PATTERNS, 10 * math.prod(blocks)) & 1
     patterns = patterns.to(torch.float32).reshape(10, *blocks)
-    patterns = patterns.repeat_interleave(4, 2).repeat_interleave(4, 3)
+    patterns = patterns.repeat_interleave(4, 2).repeat_interleave(4, 3)[..., :side, :side]
     noise = uniform(NOISE + index, size * channels * side**2).reshape(size, channels, side, side)
     return 0.5 * noise + 0.5 * patterns[labels], labels
 
@@ -75,231 +77,16 @@ def texts(index, size, length):
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-class Cnn(nn.Module):
-    """SINGA's network for MNIST."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 20, 5)
-        self.conv2 = nn.Conv2d(20, 50, 5)
-        self.pool = nn.MaxPool2d(2)
-        self.linear1 = nn.Linear(800, 500)
-        self.linear2 = nn.Linear(500, 10)
-
-    def forward(self, xs):
-        ys = self.pool(torch.relu(self.conv1(xs)))
-        ys = self.pool(torch.relu(self.conv2(ys)))
-        return self.linear2(torch.relu(self.linear1(ys.flatten(1))))
-
-
-class Mlp(nn.Module):
-    """784-1024-1024-10, on the same images."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear1 = nn.Linear(784, 1024)
-        self.linear2 = nn.Linear(1024, 1024)
-        self.linear3 = nn.Linear(1024, 10)
-
-    def forward(self, xs):
-        return self.linear3(torch.relu(self.linear2(torch.relu(self.linear1(xs)))))
-
-
-class Block(nn.Module):
-    """torchvision's BasicBlock."""
-
-    def __init__(self, inputs, channels, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample = None
-        if stride != 1 or inputs != channels:
-            conv = nn.Conv2d(inputs, channels, 1, stride, bias=False)
-            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(channels))
-
-    def forward(self, xs):
-        ys = self.relu(self.bn1(self.conv1(xs)))
-        ys = self.bn2(self.conv2(ys))
-        shortcut = xs if self.downsample is None else self.downsample(xs)
-        ys += shortcut
-        return self.relu(ys)
-
-
-class Bottleneck(nn.Module):
-    """torchvision's Bottleneck, whose 3x3 convolution has the stride."""
-
-    def __init__(self, inputs, channels, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, 4 * channels, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(4 * channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = None
-        if stride != 1 or inputs != 4 * channels:
-            conv = nn.Conv2d(inputs, 4 * channels, 1, stride, bias=False)
-            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(4 * channels))
-
-    def forward(self, xs):
-        ys = self.relu(self.bn1(self.conv1(xs)))
-        ys = self.relu(self.bn2(self.conv2(ys)))
-        ys = self.bn3(self.conv3(ys))
-        shortcut = xs if self.downsample is None else self.downsample(xs)
-        ys += shortcut
-        return self.relu(ys)
-
-
-class Resnet(nn.Module):
-    """torchvision's residual networks. A small stem is a 3x3 convolution that keeps the size."""
-
-    def __init__(self, block, counts, classes, small_stem=False):
-        super().__init__()
-        kernel = 3 if small_stem else 7
-        stride = 1 if small_stem else 2
-        self.conv1 = nn.Conv2d(3, 64, kernel, stride, padding=kernel // 2, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(3, 2, padding=1)
-        inputs, times = 64, 4 if block is Bottleneck else 1
-        for stage, count in enumerate(counts):
-            channels, blocks = 64 << stage, []
-            for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(block(inputs, channels, stride))
-                inputs = times * channels
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(inputs, classes)
-
-    def forward(self, xs):
-        ys = self.maxpool(self.relu(self.bn1(self.conv1(xs))))
-        ys = self.layer4(self.layer3(self.layer2(self.layer1(ys))))
-        return self.fc(self.avgpool(ys).flatten(1))
-
-
-def conv_norm(inputs, outputs, kernel=3, stride=1, groups=1):
-    """torchvision's Conv2dNormActivation with ReLU6."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU6(inplace=True),
-    )
-
-
-class InvertedResidual(nn.Module):
-    """torchvision's InvertedResidual."""
-
-    def __init__(self, inputs, outputs, stride, expansion):
-        super().__init__()
-        wide = expansion * inputs
-        layers = [] if expansion == 1 else [conv_norm(inputs, wide, 1)]
-        layers += [
-            conv_norm(wide, wide, stride=stride, groups=wide),
-            nn.Conv2d(wide, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        ]
-        self.conv = nn.Sequential(*layers)
-        self.is_residual = stride == 1 and inputs == outputs
-
-    def forward(self, xs):
-        return xs + self.conv(xs) if self.is_residual else self.conv(xs)
-
-
-class MobileNetV2(nn.Module):
-    """torchvision's mobilenet_v2(dropout=0.0), because masks would differ between libraries."""
-
-    def __init__(self):
-        super().__init__()
-        features, inputs = [conv_norm(3, 32, stride=2)], 32
-        for expansion, outputs, count, stride in [
-            *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
-            *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
-        ]:
-            for index in range(count):
-                own_stride = stride if index == 0 else 1
-                features.append(InvertedResidual(inputs, outputs, own_stride, expansion))
-                inputs = outputs
-        features.append(conv_norm(inputs, 1280, 1))
-        self.features = nn.Sequential(*features)
-        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(1280, 1000))
-
-    def forward(self, xs):
-        ys = nn.functional.adaptive_avg_pool2d(self.features(xs), 1)
-        return self.classifier(ys.flatten(1))
-
-
-class Gru(nn.Module):
-    """A classifier of token sequences: embedding, GRU, a linear layer on the last hidden state."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, 64)
-        self.gru = nn.GRU(64, 128, batch_first=True)
-        self.linear = nn.Linear(128, 10)
-
-    def forward(self, xs):
-        ys, _ = self.gru(self.embedding(xs))
-        return self.linear(ys[:, -1])
-
-
-class Lstm(nn.Module):
-    """A language model of characters: embedding, LSTM, a linear layer at every position."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(CHARACTERS, 64)
-        self.lstm = nn.LSTM(64, 256, batch_first=True)
-        self.linear = nn.Linear(256, CHARACTERS)
-
-    def forward(self, xs):
-        ys, _ = self.lstm(self.embedding(xs))
-        return self.linear(ys)
-
-
-class GptBlock(nn.Module):
-    """A block of a transformer, with the normalisation before each branch."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.out = nn.Linear(WIDTH, WIDTH)
-        self.norm2 = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.gelu = nn.GELU()
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, xs):
-        xs = xs + self.out(self.attention(self.qkv(self.norm1(xs))))
-        return xs + self.down(self.gelu(self.up(self.norm2(xs))))
-
-    @staticmethod
-    def attention(qkv):
-        q, k, v = (
-            part.unflatten(2, (HEADS, WIDTH // HEADS)).transpose(1, 2) for part in qkv.split(WIDTH, 2)
-        )
-        ys = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return ys.transpose(1, 2).flatten(2)
-
-
-class Gpt(nn.Module):
-    """GPT-2's structure. The last layer has the table of the tokens as its weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Parameter(torch.empty(CHARACTERS, WIDTH))
-        self.positions = nn.Parameter(torch.empty(CONTEXT, WIDTH))
-        self.blocks = nn.Sequential(*(GptBlock() for _ in range(6)))
-        self.norm = nn.LayerNorm(WIDTH)
-
-    def forward(self, xs):
-        ys = nn.functional.embedding(xs, self.tokens) + self.positions
-        return nn.functional.linear(self.norm(self.blocks(ys)), self.tokens)
+def padded(index, shape):
+    """Texts of a tenth or more of the words that have room, and whether most words are of the vocabulary's first
+    half. Behind a text are zeros."""
+    count = math.prod(shape)
+    words = 1 + hashes(TOKENS + index, count).reshape(-1, shape[-1]) % (WORDS - 1)
+    rows, room = words.shape
+    lengths = (room + 9) // 10 + hashes(NOISE + index, rows) % (room - (room + 9) // 10 + 1)
+    words = (words * (torch.arange(room) < lengths[:, None])).reshape(shape).flatten(1)
+    low = ((words > 0) & (words < WORDS // 2)).sum(1)
+    return words.reshape(shape), (2 * low > (words > 0).sum(1)).long()
 
 
 def images_of(channels, side):
@@ -310,32 +97,85 @@ def texts_of(length):
     return lambda index, size: texts(index, size, length)
 
 
+def padded_of(*shape):
+    return lambda index, size: padded(index, (size, *shape))
+
+
 def flat_images(index, size):
     xs, ys = images(index, size, 1, 28)
     return xs.flatten(1), ys
 
 
-# What makes each network, and its batches by their number and size.
+def resnet(block, counts, classes=1000, small_stem=False):
+    return lambda _: networks.Resnet(block, counts, classes, small_stem)
+
+
+BASIC, BOTTLENECK = networks.Block, networks.Bottleneck
+
+# What makes each network of the sizes of its data, and its batches by their number and size.
 NETWORKS = {
-    "cnn": (Cnn, images_of(1, 28)),
-    "mlp": (Mlp, flat_images),
-    "resnet18": (lambda: Resnet(Block, [2, 2, 2, 2], 10), images_of(3, 32)),
-    "resnet18-small": (lambda: Resnet(Block, [2, 2, 2, 2], 10, small_stem=True), images_of(3, 32)),
-    "resnet18-224": (lambda: Resnet(Block, [2, 2, 2, 2], 1000), images_of(3, 224)),
-    "resnet50-224": (lambda: Resnet(Bottleneck, [3, 4, 6, 3], 1000), images_of(3, 224)),
-    "mobilenet-v2-224": (MobileNetV2, images_of(3, 224)),
-    "gru": (Gru, sequences),
-    "lstm": (Lstm, texts_of(TEXT)),
-    "gpt": (Gpt, texts_of(CONTEXT)),
+    "cnn": (lambda _: networks.Cnn(), images_of(1, 28)),
+    "mlp": (lambda _: networks.Mlp(), flat_images),
+    "lenet": (lambda _: networks.LeNet(10), images_of(1, 28)),
+    "alexnet-224": (lambda _: networks.AlexNet(1000), images_of(3, 224)),
+    "resnet18": (resnet(BASIC, [2, 2, 2, 2], 10), images_of(3, 32)),
+    "resnet18-small": (resnet(BASIC, [2, 2, 2, 2], 10, small_stem=True), images_of(3, 32)),
+    "resnet18-224": (resnet(BASIC, [2, 2, 2, 2]), images_of(3, 224)),
+    "resnet34-224": (resnet(BASIC, [3, 4, 6, 3]), images_of(3, 224)),
+    "resnet50-224": (resnet(BOTTLENECK, [3, 4, 6, 3]), images_of(3, 224)),
+    "resnet101-224": (resnet(BOTTLENECK, [3, 4, 23, 3]), images_of(3, 224)),
+    "resnet152-224": (resnet(BOTTLENECK, [3, 8, 36, 3]), images_of(3, 224)),
+    "mobilenet-v2-224": (lambda _: networks.MobileNetV2(), images_of(3, 224)),
+    "xception-299": (lambda _: networks.Xception(1000), images_of(3, 299)),
+    "vit-tiny": (lambda _: networks.Vit(32, 4, 192, 6, 3, 768, 10), images_of(3, 32)),
+    "vit-b16-224": (lambda _: networks.Vit(224, 16, 768, 12, 12, 3072, 1000), images_of(3, 224)),
+    "gru": (lambda _: networks.Gru(), sequences),
+    "lstm": (lambda _: networks.Lstm(), texts_of(TEXT)),
+    "gpt": (lambda _: networks.Gpt(), texts_of(CONTEXT)),
+    "char-rnn": (lambda data: networks.CharRnn("LSTM", data.vocabulary, 128), texts_of(TEXT)),
+    "text-gru": (lambda data: networks.TextGru(data.vocabulary, 64, 64, data.classes), padded_of(40)),
+    "han": (lambda data: networks.Han(data.vocabulary, 64, 50, 100, data.classes), padded_of(8, 20)),
 }
+for depth in networks.Vgg.COUNTS:
+    for suffix, batch_norm in [("", False), ("-bn", True)]:
+        make = functools.partial(lambda *sizes: networks.Vgg(*sizes[:2], 1000), depth, batch_norm)
+        NETWORKS[f"vgg{depth}{suffix}-224"] = (make, images_of(3, 224))
+
+
+class Data:
+    """The batches of a contender, and those that it does not train on. They are drawn from the hash, or read from a
+    file that `bench-player problem` wrote."""
+
+    def __init__(self, args):
+        draw, size = NETWORKS[args.network][1], args.batch_size
+        self.vocabulary = WORDS if args.network in ("text-gru", "han") else CHARACTERS
+        self.classes = 2
+        if not args.problem:
+            first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
+            self.train = [draw(first + i, size) for i in range(BATCHES)]
+            self.test = [draw(MOST_RANKS * BATCHES + i, size) for i in range(TESTS)]
+            return
+        from safetensors.torch import load_file
+
+        file = load_file(args.problem)
+        self.vocabulary, self.classes = file["vocabulary"].item(), file["classes"].item()
+
+        def batches(part):
+            xs, ys = file[f"{part}.xs"], file[f"{part}.ys"].long()
+            xs = xs if xs.is_floating_point() else xs.long()
+            return list(zip(xs.split(size), ys.split(size)))
+
+        self.train, self.test = batches("train"), batches("test")
 
 
 def fan_in(module):
     """What a module's parameters start by, uniform in ±1/√fan-in; None leaves 1 and 0 (norms)."""
     if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)):
         return None
-    if isinstance(module, Gpt):
+    if isinstance(module, networks.Gpt):
         return WIDTH
+    if isinstance(module, networks.VitTables):
+        return module.class_token.shape[-1]
     if isinstance(module, nn.RNNBase):
         return module.hidden_size
     if isinstance(module, nn.Embedding):
@@ -359,13 +199,12 @@ class Run:
     """A contender in training."""
 
     def __init__(self, args):
-        make, batch = NETWORKS[args.network]
-        network = make()
+        data = Data(args)
+        network = NETWORKS[args.network][0](data)
         initialise(network)
         network = network.to(args.device)
-        first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
-        batches = [batch(first + i, args.batch_size) for i in range(BATCHES)]
-        self.batches = [(xs.to(args.device), ys.to(args.device)) for xs, ys in batches]
+        self.batches = [(xs.to(args.device), ys.to(args.device)) for xs, ys in data.train]
+        self.tests = [(xs.to(args.device), ys.to(args.device)) for xs, ys in data.test]
         if args.contender == "pytorch-channels-last":
             layout = torch.channels_last
             network = network.to(memory_format=layout)
@@ -373,9 +212,12 @@ class Run:
         if args.ddp:
             view = args.ddp == "bucket-view"
             network = DistributedDataParallel(network, gradient_as_bucket_view=view)
-        self.optimizer = torch.optim.SGD(
-            network.parameters(), lr=0.005, momentum=0.9, weight_decay=1e-5
-        )
+        if args.adamw:
+            self.optimizer = torch.optim.AdamW(network.parameters(), lr=args.lr)
+        else:
+            self.optimizer = torch.optim.SGD(
+                network.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-5
+            )
         self.criterion = nn.CrossEntropyLoss()
         self.network = network
         if args.contender == "pytorch-compile":
@@ -389,7 +231,7 @@ class Run:
         self.step_seconds = math.inf
 
     def step(self):
-        xs, ys = self.batches[self.taken % BATCHES]
+        xs, ys = self.batches[self.taken % len(self.batches)]
         self.taken += 1
         self.optimizer.zero_grad()
         with self.autocast:
@@ -418,14 +260,30 @@ class Run:
         barrier()
         seconds = time.perf_counter() - start
         self.step_seconds = seconds / steps
-        return {
+        cpu = time.process_time() - cpu
+        tested = self.evaluate() if request.get("evaluate") else {}
+        return tested | {
             "steps": steps,
             "seconds": seconds,
-            "cpu_seconds": time.process_time() - cpu,
+            "cpu_seconds": cpu,
             "loss": loss,
             "examples_per_second": ranks() * len(self.batches[0][0]) / self.step_seconds,
             "step_seconds": self.step_seconds,
         }
+
+    @torch.no_grad()
+    def evaluate(self):
+        """The mean loss of the examples that are not trained on, and the share of the labels that have the highest
+        score."""
+        self.network.eval()
+        loss, right, count = 0.0, 0, 0
+        for xs, ys in self.tests:
+            scores, ys = self.network(xs).flatten(0, -2), ys.flatten()
+            loss += self.criterion(scores, ys).item() * len(ys)
+            right += (scores.argmax(1) == ys).sum().item()
+            count += len(ys)
+        self.network.train()
+        return {"test_loss": loss / count, "test_accuracy": right / count}
 
 
 def ranks():
@@ -452,25 +310,27 @@ def share(number):
 
 
 def understood(line):
-    """The request in a line: its kind and its number."""
+    """The request in a line: its kind, its number, and whether an evaluation follows."""
     try:
-        ((kind, number),) = json.loads(line).items()
+        asked = json.loads(line)
+        evaluate = asked.pop("evaluate", False)
+        ((kind, number),) = asked.items()
         assert kind in ("seconds", "steps") and 0 <= number < 1e6
         assert kind == "seconds" or number == int(number) >= 1
-        return kind, number
+        return kind, number, evaluate
     except (AttributeError, AssertionError, TypeError, ValueError):
         raise SystemExit(f"error: asked for `{line.strip()}`") from None
 
 
 def request():
     """The next request, on every rank; None at the end."""
-    kind, number = "seconds", -1.0
+    kind, number, evaluate = "seconds", -1.0, False
     if talks() and (line := sys.stdin.readline()):
-        kind, number = understood(line)
-    is_steps, number = share(kind == "steps"), share(number)
+        kind, number, evaluate = understood(line)
+    is_steps, number, evaluate = share(kind == "steps"), share(number), share(evaluate)
     if number < 0:
         return None
-    return {"steps": int(number)} if is_steps else {"seconds": number}
+    return {"steps" if is_steps else "seconds": int(number) if is_steps else number, "evaluate": evaluate}
 
 
 def peak_rss_mb():
@@ -498,6 +358,9 @@ def main():
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--warm-up", type=int, required=True)
+    parser.add_argument("--problem", help="a file of batches that bench-player problem wrote")
+    parser.add_argument("--adamw", action="store_true", help="AdamW instead of SGD with momentum")
+    parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--tf32", action="store_true", help="round f32 to TF32 on a GPU")

@@ -19,9 +19,12 @@ tests/golden/mnist_cnn_sgd.safetensors (recipe at `mnist_cnn_sgd` in
 training.py). Versions and hyper-parameters are in the metadata of each file.
 """
 
+import pathlib
 import sys
 
 import torch
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))  # networks.py
 
 import arithmetic
 import convolutions

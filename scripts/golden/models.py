@@ -7,69 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from common import integers, save, uniform
+from networks import LeNet, Xception
 
 FOLDER = "models/tests/golden"
-
-
-class LeNet(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, classes)
-
-    def forward(self, xs):
-        ys = F.avg_pool2d(self.conv1(xs).tanh(), 2)
-        ys = F.avg_pool2d(self.conv2(ys).tanh(), 2)
-        return self.fc3(self.fc2(self.fc1(ys.flatten(1)).tanh()).tanh())
-
-
-class Separable(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs, bias=False)
-        self.pointwise = nn.Conv2d(inputs, outputs, 1, bias=False)
-
-    def forward(self, xs):
-        return self.pointwise(self.conv1(xs))
-
-
-class XceptionBlock(nn.Module):
-    def __init__(self, channels, smaller, rectified=True):
-        super().__init__()
-        layers = []
-        for inputs, outputs in zip(channels, channels[1:]):
-            layers += [nn.ReLU(), Separable(inputs, outputs), nn.BatchNorm2d(outputs)]
-        layers = layers if rectified else layers[1:]
-        self.rep = nn.Sequential(*layers, *([nn.MaxPool2d(3, 2, 1)] if smaller else []))
-        if smaller:
-            self.skip = nn.Conv2d(channels[0], channels[-1], 1, stride=2, bias=False)
-            self.skipbn = nn.BatchNorm2d(channels[-1])
-
-    def forward(self, xs):
-        return self.rep(xs) + (self.skipbn(self.skip(xs)) if hasattr(self, "skip") else xs)
-
-
-class Xception(nn.Module):
-    """Written after figure 5 of the paper, with the names and paddings of the common ports."""
-
-    def __init__(self, classes):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 32, 3, stride=2, bias=False), nn.BatchNorm2d(32)
-        self.conv2, self.bn2 = nn.Conv2d(32, 64, 3, bias=False), nn.BatchNorm2d(64)
-        entry = [((64, 128, 128), True, False), ((128, 256, 256), True), ((256, 728, 728), True)]
-        plans = entry + 8 * [((728, 728, 728, 728), False)] + [((728, 728, 1024), True)]
-        for number, plan in enumerate(plans, 1):
-            setattr(self, f"block{number}", XceptionBlock(*plan))
-        self.conv3, self.bn3 = Separable(1024, 1536), nn.BatchNorm2d(1536)
-        self.conv4, self.bn4 = Separable(1536, 2048), nn.BatchNorm2d(2048)
-        self.fc = nn.Linear(2048, classes)
-
-    def forward(self, xs):
-        ys = self.bn2(self.conv2(self.bn1(self.conv1(xs)).relu())).relu()
-        for number in range(1, 13):
-            ys = getattr(self, f"block{number}")(ys)
-        ys = self.bn4(self.conv4(self.bn3(self.conv3(ys)).relu())).relu()
-        return self.fc(ys.mean((2, 3)))
 
 
 def fill(model, seed):

@@ -78,7 +78,7 @@ fn scripts() -> Result<Vec<PathBuf>> {
     let root = repo_root();
     let mut scripts = files_below(&root.join("scripts/cuda/check"))?;
     scripts.retain(|file| !file.ends_with(REHEARSAL));
-    scripts.push(root.join("scripts/bench_step.py"));
+    scripts.extend(["bench_step.py", "networks.py"].map(|name| root.join("scripts").join(name)));
     Ok(scripts)
 }
 

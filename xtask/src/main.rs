@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use self::bench::run::Cli;
-use self::benches::{allreduce, checkpoint, ddp, kvstore, overlap, scaling, step};
+use self::benches::{allreduce, checkpoint, ddp, kvstore, overlap, scaling, step, zoo};
 use self::interrupt::Interrupted;
 use self::test::Part;
 use self::test::build::Build;
@@ -58,6 +58,8 @@ enum Command {
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
     BenchStep(Cli<step::Step>),
+    /// Train every network for some steps beside PyTorch: losses, accuracies, times and memory
+    Zoo(Cli<zoo::Zoo>),
     /// Measure several workers against one, and against PyTorch's DDP
     BenchDdp(Cli<ddp::Ddp>),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
@@ -98,6 +100,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),
+        Command::Zoo(args) => zoo::run(&args),
         Command::BenchDdp(args) => bench::run::run(&args),
         Command::BenchScaling(args) => bench::run::run(&args),
         Command::BenchAllreduce(args) => allreduce::run(args),

@@ -30,7 +30,7 @@ impl Multiplications {
             .filter(|(_, dims)| dims.len() > 1)
             .collect();
         let of_layer = |layer: &LayerRow| {
-            if layer.kind.starts_with("Attention") {
+            if layer.kind.starts_with("Attention") && !layer.kind.contains("Pooling") {
                 return Some(of_attention(layer));
             }
             // A table may have the name of its layer.
@@ -67,7 +67,7 @@ mod tests {
     use candelabrum::prelude::*;
 
     use super::*;
-    use crate::problem::LSTM;
+    use crate::network::LSTM;
 
     fn of(model: impl FnOnce(&Scope) -> Box<dyn FnOnce(&Params) -> Summary>) -> Multiplications {
         let params = Params::new(0);

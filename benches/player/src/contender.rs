@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use serde_json::Value;
 
 use crate::pace::Timed;
+use crate::problem::Batches;
 
 /// A network with its optimizer.
 pub(crate) trait Train {
@@ -16,9 +17,31 @@ pub(crate) trait Train {
     /// Of all parameters.
     fn elements(&self) -> usize;
 
+    /// The evaluation of examples on which it does not train, if the contender has one.
+    fn evaluate(&self, _: &Batches) -> anyhow::Result<Option<Evaluation>> {
+        Ok(None)
+    }
+
     /// The cost of the steps so far on this rank, if the contender measures it.
     fn cost(&self) -> Option<Cost> {
         None
+    }
+}
+
+/// Sums over the labels of an evaluation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evaluation {
+    pub(crate) loss: f64,
+    /// The labels that have the highest score.
+    pub(crate) right: f64,
+    pub(crate) count: usize,
+}
+
+impl Evaluation {
+    /// Adds the means to a sample.
+    pub(crate) fn add_to(&self, sample: &mut Value) {
+        sample["test_loss"] = (self.loss / self.count as f64).into();
+        sample["test_accuracy"] = (self.right / self.count as f64).into();
     }
 }
 

@@ -16,7 +16,9 @@ mod allreduce;
 mod arithmetic;
 mod candle;
 mod contender;
+mod data;
 mod exchange;
+mod network;
 mod ours;
 mod overlap;
 mod pace;
@@ -46,7 +48,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Print a line of JSON when ready, and answer each line of JSON with a sample
 #[derive(Debug, Parser)]
 enum Command {
-    /// Train a network; a request is {"seconds":S} or {"steps":N}
+    /// Train a network; a request is {"seconds":S} or {"steps":N}, with "evaluate":true for an evaluation
     Train {
         #[command(flatten)]
         settings: Settings,
@@ -57,6 +59,8 @@ enum Command {
     /// Multiply large matrices: the speed of a network whose step is nothing else; a request is as for
     /// train
     Products(Settings),
+    /// Write the batches of a network's own data to a file, for the option --problem of train
+    Problem(data::DataArgs),
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
     Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
@@ -92,7 +96,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
             Some(NonZeroUsize::MIN)
         }
-        Command::Strategies => None,
+        Command::Strategies | Command::Problem(_) => None,
     };
     let world = match threads {
         Some(threads) => {
@@ -105,6 +109,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     match command {
         Command::Train { settings, profile } => train::run(settings, *profile, world),
         Command::Products(settings) => products::run(settings, world),
+        Command::Problem(args) => data::run(args),
         Command::Overlap(settings) => overlap::run(settings, world),
         Command::Allreduce(args) => allreduce::run(args, world),
         Command::Transfer => transfer::run(world),

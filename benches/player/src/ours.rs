@@ -6,21 +6,17 @@
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
-use candelabrum::models::{self, GptConfig, Stem};
-use candelabrum::nn::Summary;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::RunState;
 
-use crate::contender::{Cost, Train};
-use crate::problem::{GRU, LSTM, Network, initialise};
+use crate::contender::{Cost, Evaluation, Train};
+use crate::network::{Built, Sizes, build};
+use crate::problem::Batches;
 use crate::settings::Settings;
-
-/// The loss of a model for a batch.
-type Loss = Box<dyn Fn(&Tensor, &Tensor) -> candle_core::Result<Tensor>>;
 
 /// A network and its optimizer.
 pub(crate) struct Ours {
-    loss: Loss,
+    network: Built,
     opt: DistOpt,
     strategy: DistOption,
     spars: f32,
@@ -60,72 +56,26 @@ impl Saving {
     }
 }
 
-/// A network with its initial values, and its layers. It infers its sizes from a batch of inputs.
-pub(crate) fn model(
-    network: Network,
-    params: &Params,
-    xs: &Tensor,
-) -> anyhow::Result<(Loss, Summary)> {
-    let (root, classes) = (&params.root(), network.classes());
-    let model = match network {
-        Network::Cnn => compiled(models::Cnn::new(root, classes), params, xs),
-        Network::Mlp => compiled(models::Mlp::new(root, classes), params, xs),
-        Network::Resnet18 | Network::Resnet18At224 => {
-            compiled(models::ResNet18::new(root, classes), params, xs)
-        }
-        Network::Resnet18Small => {
-            compiled(models::ResNet18::with_stem(root, classes, Stem::Small), params, xs)
-        }
-        Network::Resnet50At224 => compiled(models::ResNet50::new(root, classes), params, xs),
-        // Its masks would differ from those of other libraries.
-        Network::MobileNetV2At224 => {
-            compiled(models::MobileNetV2::with_dropout(root, classes, 0.0), params, xs)
-        }
-        Network::Gru => compiled(models::GruClassifier::new(root, GRU), params, xs),
-        Network::Lstm => compiled(models::CharLstm::new(root, LSTM), params, xs),
-        Network::Gpt => {
-            let gpt = models::Gpt::new(root, GptConfig::default());
-            // The loss of its `train_one_batch`, which never has all logits at once.
-            with_loss(gpt, |gpt, xs, ys| gpt.loss_of(&gpt.states(xs)?, ys), params, xs)
-        }
-    }?;
-    initialise(params)?;
-    Ok(model)
-}
-
-fn compiled<M: Model + 'static>(
-    model: M,
-    params: &Params,
-    xs: &Tensor,
-) -> candle_core::Result<(Loss, Summary)> {
-    with_loss(model, |model, xs, ys| model.loss(&model.forward(xs)?, ys), params, xs)
-}
-
-fn with_loss<M: Model + 'static>(
-    model: M,
-    loss: impl Fn(&M, &Tensor, &Tensor) -> candle_core::Result<Tensor> + 'static,
-    params: &Params,
-    xs: &Tensor,
-) -> candle_core::Result<(Loss, Summary)> {
-    let summary = model.compile_with(params, xs)?;
-    Ok((Box::new(move |xs, ys| loss(&model, xs, ys)), summary))
-}
-
 impl Ours {
-    pub(crate) fn new(settings: &Settings, xs: &Tensor, world: &World) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        settings: &Settings,
+        sizes: Sizes,
+        xs: &Tensor,
+        world: &World,
+    ) -> anyhow::Result<Self> {
         let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
         let params = settings.precision.params(0, world.device());
-        let (loss, _) = model(network, &params, xs)?;
+        let network = build(network, sizes, &params, xs)?;
         let optimizer: Box<dyn Optimizer> = match settings.adamw {
-            true => Box::new(AdamW::new(1e-3)),
-            false => Box::new(Sgd::new(0.005).momentum(0.9).weight_decay(1e-5)),
+            true => Box::new(AdamW::new(settings.lr)),
+            false => Box::new(Sgd::new(settings.lr).momentum(0.9).weight_decay(1e-5)),
         };
         let world = if strangers { &World::single() } else { world };
         let config = DistOptConfig { overlap, ..DistOptConfig::default() };
         let opt = DistOpt::with_config(optimizer, &params, world, config)?;
         let graph = settings.graph.then(StepGraph::default);
         let saving = Saving::new(settings.checkpoint_every, &opt)?;
-        Ok(Self { loss, opt, strategy, spars, graph, saving, forward: Duration::ZERO })
+        Ok(Self { network, opt, strategy, spars, graph, saving, forward: Duration::ZERO })
     }
 }
 
@@ -134,12 +84,12 @@ impl Train for Ours {
         if let Some(saving) = &mut self.saving {
             saving.after_step(&mut self.opt)?;
         }
-        let Self { loss, opt, graph, forward, .. } = self;
+        let Self { network, opt, graph, forward, .. } = self;
         let settings = (self.strategy, self.spars);
         // The work of `Model::train_one_batch`, with a clock around the forward pass.
         let mut step = |opt: &mut DistOpt, xs: &Tensor, ys: &Tensor| -> Result<Tensor, Error> {
             let start = Instant::now();
-            let loss = loss(xs, ys)?;
+            let loss = (network.loss)(xs, ys)?;
             *forward += start.elapsed();
             opt.backward_and_update_with(&loss, settings.0, settings.1)?;
             Ok(loss.detach())
@@ -151,6 +101,23 @@ impl Train for Ours {
             Some(note) => anyhow::bail!(note),
             None => Ok(loss),
         }
+    }
+
+    fn evaluate(&self, tests: &Batches) -> anyhow::Result<Option<Evaluation>> {
+        let params = self.opt.params();
+        params.eval();
+        let mut sum = Evaluation::default();
+        for (xs, ys) in tests {
+            let scores = self.network.model.forward(xs)?;
+            let loss = self.network.model.loss(&scores, ys)?.to_dtype(DType::F32)?;
+            let right = scores.argmax(scores.rank() - 1)?.eq(ys)?.to_dtype(DType::F32)?;
+            let count = ys.elem_count();
+            sum.loss += f64::from(loss.to_scalar::<f32>()?) * count as f64;
+            sum.right += f64::from(right.sum_all()?.to_scalar::<f32>()?);
+            sum.count += count;
+        }
+        params.train();
+        Ok(Some(sum))
     }
 
     fn elements(&self) -> usize {

@@ -61,7 +61,7 @@ impl Player for Overlap {
             Way::Alone => &mut self.alone,
             Way::Exchange => return Ok(self.exchange.run(seconds)?.fields()),
         };
-        training.sample(Repeat::Seconds(seconds))
+        training.train(Repeat::Seconds(seconds))
     }
 }
 

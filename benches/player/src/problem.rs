@@ -1,61 +1,86 @@
-//! The common training problem of all contenders: initial weights and batches from an integer hash.
+//! The common training problem of all contenders: batches from an integer hash, or from a file.
 //!
-//! scripts/bench_step.py computes the same hash, number for number, so PyTorch's losses can be
-//! compared with ours to the last digits.
+//! scripts/bench_step.py computes the same hash, number for number, and reads the same files, so PyTorch's losses
+//! can be compared with ours to the last digits.
 
-use candelabrum::models::{CharLstmConfig, GptConfig, GruClassifierConfig};
-use candelabrum::nn::Params;
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use candelabrum::models::GptConfig;
 use candle_core::{Device, Result, Tensor};
-use clap::ValueEnum;
 
-/// The trained network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Network {
-    /// SINGA's network for MNIST
-    Cnn,
-    /// 784-1024-1024-10
-    Mlp,
-    /// torchvision's `resnet18`, on 32x32 images
-    Resnet18,
-    /// The same with a 3x3 stem, which keeps the size
-    Resnet18Small,
-    /// torchvision's `resnet18`, on 224x224 images
-    #[value(name = "resnet18-224")]
-    Resnet18At224,
-    /// torchvision's `resnet50`, on 224x224 images
-    #[value(name = "resnet50-224")]
-    Resnet50At224,
-    /// torchvision's `mobilenet_v2`, on 224x224 images
-    #[value(name = "mobilenet-v2-224")]
-    MobileNetV2At224,
-    /// Embedding, GRU, linear layer
-    Gru,
-    /// Embedding, LSTM, linear layer at every position
-    Lstm,
-    /// A transformer with the sizes of `GptConfig::default()`
-    Gpt,
+use crate::network::{GRU, LSTM, Network, Sizes};
+
+/// Inputs and labels, `(size,)` or one at every position.
+pub(crate) type Batches = Vec<(Tensor, Tensor)>;
+
+/// The batches of a rank.
+pub(crate) struct Problem {
+    /// Used in turn.
+    pub(crate) train: Batches,
+    /// Never trained on, and the same for all ranks.
+    pub(crate) test: Batches,
+    pub(crate) sizes: Sizes,
 }
 
-impl Network {
-    /// The outputs. The labels of images are the first ten classes of any number.
-    pub(crate) fn classes(self) -> usize {
-        match self {
-            Self::Resnet18At224 | Self::Resnet50At224 | Self::MobileNetV2At224 => 1000,
-            _ => 10,
+impl Problem {
+    /// Batches of `size` from the hash. Those of the ranks differ.
+    pub(crate) fn drawn(network: Network, size: usize, rank: usize) -> Result<Self> {
+        let batches = |first: usize, count: usize| -> Result<Batches> {
+            (first..first + count).map(|index| batch(network, index, size)).collect()
+        };
+        Ok(Self {
+            train: batches(rank * BATCHES, BATCHES)?,
+            test: batches(MOST_RANKS * BATCHES, TESTS)?,
+            sizes: Sizes::of_drawn(network),
+        })
+    }
+
+    /// The batches of `size` of a file that `bench-player problem` wrote.
+    pub(crate) fn read(path: &Path, size: usize) -> anyhow::Result<Self> {
+        let file = candle_core::safetensors::load(path, &Device::Cpu)
+            .with_context(|| path.display().to_string())?;
+        let named = |name: &str| {
+            file.get(name).with_context(|| format!("{}: there is no {name}", path.display()))
+        };
+        let number =
+            |name: &str| -> anyhow::Result<usize> { Ok(named(name)?.to_scalar::<u32>()? as usize) };
+        let batches = |part: &str| -> anyhow::Result<Batches> {
+            let [xs, ys] = ["xs", "ys"].map(|name| named(&format!("{part}.{name}")));
+            let (xs, ys) = (xs?, ys?);
+            let count = xs.dim(0)?;
+            ensure!(count > 0 && ys.dim(0)? == count, "{}: {part} has no examples", path.display());
+            let batch = |first: usize| {
+                let size = size.min(count - first);
+                Ok((xs.narrow(0, first, size)?, ys.narrow(0, first, size)?))
+            };
+            (0..count).step_by(size).map(batch).collect()
+        };
+        let sizes = Sizes { vocabulary: number("vocabulary")?, classes: number("classes")? };
+        Ok(Self { train: batches("train")?, test: batches("test")?, sizes })
+    }
+
+    /// Writes the batches to a file, for [`Self::read`] and for the Python script.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut file = HashMap::new();
+        for (part, batches) in [("train", &self.train), ("test", &self.test)] {
+            let (xs, ys): (Vec<_>, Vec<_>) = batches.iter().cloned().unzip();
+            file.insert(format!("{part}.xs"), Tensor::cat(&xs, 0)?);
+            file.insert(format!("{part}.ys"), Tensor::cat(&ys, 0)?);
         }
+        let Sizes { vocabulary, classes } = self.sizes;
+        for (name, number) in [("vocabulary", vocabulary), ("classes", classes)] {
+            file.insert(name.to_owned(), Tensor::new(number as u32, &Device::Cpu)?);
+        }
+        candle_core::safetensors::save(&file, path).with_context(|| path.display().to_string())
     }
 }
 
-/// The sizes of the network `gru`.
-pub(crate) const GRU: GruClassifierConfig =
-    GruClassifierConfig { vocabulary: 64, embedding: 64, hidden: 128, classes: 10 };
-
-/// The sizes of the network `lstm`.
-pub(crate) const LSTM: CharLstmConfig =
-    CharLstmConfig { vocabulary: 96, embedding: 64, hidden: 256 };
-
-/// The number of batches that a rank uses in turn.
+/// The numbers of batches that a rank uses in turn, and of those for an evaluation.
 const BATCHES: usize = 8;
+const TESTS: usize = 4;
+const MOST_RANKS: usize = 12;
 
 /// The number of tokens in a sequence of the network `gru`.
 const SEQUENCE: usize = 32;
@@ -63,77 +88,48 @@ const SEQUENCE: usize = 32;
 /// The number of characters in a text of the network `lstm`.
 const TEXT: usize = 64;
 
-/// Streams of the hash: one for each batch of each of up to 12 ranks. The first
+/// Streams of the hash: one for each batch of each of up to 12 ranks, and for those of evaluations. The first
 /// hundred parameters have the lower streams, the others those from [`MORE_PARAMETERS`] on.
-const NOISE: usize = 100;
+pub(crate) const NOISE: usize = 100;
 const LABELS: usize = 200;
 const PATTERNS: usize = 300;
 const TOKENS: usize = 400;
-const MORE_PARAMETERS: usize = 1000;
-
-/// Inputs and labels, `(size,)` or one at every position: all batches of a rank. They differ from those of every other rank.
-pub(crate) fn batches(network: Network, size: usize, rank: usize) -> Result<Vec<(Tensor, Tensor)>> {
-    (rank * BATCHES..(rank + 1) * BATCHES).map(|index| batch(network, index, size)).collect()
-}
+pub(crate) const MORE_PARAMETERS: usize = 1000;
 
 /// The inputs and labels of one of all ranks' batches.
 pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {
     match network {
-        Network::Cnn => images(index, size, 1, 28),
         Network::Mlp => {
             let (xs, ys) = images(index, size, 1, 28)?;
             Ok((xs.flatten_from(1)?, ys))
         }
-        Network::Resnet18 | Network::Resnet18Small => images(index, size, 3, 32),
-        Network::Resnet18At224 | Network::Resnet50At224 | Network::MobileNetV2At224 => {
-            images(index, size, 3, 224)
-        }
         Network::Gru => sequences(index, size),
-        Network::Lstm => texts(index, size, TEXT, LSTM.vocabulary as u32),
+        Network::Lstm | Network::CharRnn => texts(index, size, TEXT, LSTM.vocabulary as u32),
         Network::Gpt => {
             let GptConfig { vocabulary, context, .. } = GptConfig::default();
             texts(index, size, context, vocabulary as u32)
         }
+        Network::TextGru => padded(network, index, &[size, 40]),
+        Network::Han => padded(network, index, &[size, 8, 20]),
+        _ => {
+            let [channels, side] = network.image();
+            images(index, size, channels, side)
+        }
     }
-}
-
-/// Sets every parameter to its initial value: uniform in ±1/√fan-in. A normalisation keeps its 1 and
-/// 0. The fan-in of the network `gpt`'s tables is the length of a row, because the table of the tokens is
-/// also the weight of the last layer. The stream of the hash follows the parameter's index in the list,
-/// which has PyTorch's order.
-pub(crate) fn initialise(params: &Params) -> Result<()> {
-    let streams = (0..NOISE).chain(MORE_PARAMETERS..);
-    for (stream, param) in streams.zip(params.list()) {
-        let module = param.name().rsplit_once('.').map_or("", |(module, _)| module);
-        let fan_in = match module {
-            "embedding" => 1,
-            "gru" => GRU.hidden,
-            "lstm" => LSTM.hidden,
-            "" => GptConfig::default().width,
-            _ => match params.get(&format!("{module}.weight"))?.var().dims() {
-                [_] => continue,
-                weight => weight[1..].iter().product(),
-            },
-        };
-        let bound = (fan_in as f64).powf(-0.5) as f32;
-        let value = |i| (2.0 * uniform(stream, i) - 1.0) * bound;
-        let values: Vec<f32> = (0..param.var().elem_count()).map(value).collect();
-        let values = Tensor::from_vec(values, param.var().shape(), params.device())?;
-        param.set(&values.to_dtype(param.var().dtype())?)?;
-    }
-    Ok(())
 }
 
 /// Images `(size, channels, side, side)` of ten coarse patterns with noise, and the number of each
 /// image's pattern.
 fn images(index: usize, size: usize, channels: usize, side: usize) -> Result<(Tensor, Tensor)> {
     let labels: Vec<u32> = (0..size).map(|n| hash(LABELS + index, n) % 10).collect();
-    let (pixels, blocks) = (channels * side * side, side / 4);
+    let (pixels, blocks) = (channels * side * side, side.div_ceil(4));
     let mut images = Vec::with_capacity(size * pixels);
     for (n, &label) in labels.iter().enumerate() {
         for pixel in 0..pixels {
             let (row, column) = (pixel / side, pixel % side); // rows of all channels
-            let block = (label as usize * channels * blocks + row / 4) * blocks + column / 4;
+            let (channel, row) = (row / side, row % side);
+            let place = (label as usize * channels + channel) * blocks + row / 4;
+            let block = place * blocks + column / 4;
             let pattern = (hash(PATTERNS, block) & 1) as f32;
             images.push(0.5 * uniform(NOISE + index, n * pixels + pixel) + 0.5 * pattern);
         }
@@ -172,8 +168,32 @@ fn texts(index: usize, size: usize, length: usize, vocabulary: u32) -> Result<(T
     Ok((texts.narrow(1, 0, length)?.contiguous()?, texts.narrow(1, 1, length)?.contiguous()?))
 }
 
+/// Texts `(size, ..., words)` of a tenth or more of the words that have room, and for each of the `size` rows whether most
+/// words are of the vocabulary's first half. Behind a text are zeros.
+fn padded(network: Network, index: usize, shape: &[usize]) -> Result<(Tensor, Tensor)> {
+    let vocabulary = Sizes::of_drawn(network).vocabulary as u32;
+    let (size, room) = (shape[0], shape[shape.len() - 1]);
+    let least = room.div_ceil(10);
+    let mut tokens = Vec::with_capacity(shape.iter().product());
+    for row in 0..shape.iter().product::<usize>() / room {
+        let length = least + hash(NOISE + index, row) as usize % (room - least + 1);
+        tokens.extend((0..room).map(|place| match place < length {
+            true => 1 + hash(TOKENS + index, row * room + place) % (vocabulary - 1),
+            false => 0,
+        }));
+    }
+    let label = |row: &[u32]| {
+        let words = row.iter().filter(|&&token| token > 0);
+        let low = words.clone().filter(|&&token| token < vocabulary / 2).count();
+        u32::from(2 * low > words.count())
+    };
+    let labels: Vec<u32> = tokens.chunks_exact(tokens.len() / size).map(label).collect();
+    let tokens = Tensor::from_vec(tokens, shape, &Device::Cpu)?;
+    Ok((tokens, Tensor::from_vec(labels, size, &Device::Cpu)?))
+}
+
 /// A number in [0, 1), exact in f32.
-fn uniform(stream: usize, index: usize) -> f32 {
+pub(crate) fn uniform(stream: usize, index: usize) -> f32 {
     (hash(stream, index) >> 8) as f32 / (1 << 24) as f32
 }
 

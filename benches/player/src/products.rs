@@ -12,7 +12,7 @@ use candelabrum::prelude::*;
 use serde_json::{Value, json};
 
 use crate::arithmetic::Multiplications;
-use crate::ours;
+use crate::network::{Sizes, build};
 use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem;
 use crate::serve::{Player, serve};
@@ -44,8 +44,8 @@ impl Products {
         let params = Params::new(0);
         // The network with one example, because a large batch would only take time.
         let (xs, _) = problem::batch(settings.network, 0, 1)?;
-        let (_, summary) = ours::model(settings.network, &params, &xs)?;
-        let one = Multiplications::of(&summary, &params);
+        let built = build(settings.network, Sizes::of_drawn(settings.network), &params, &xs)?;
+        let one = Multiplications::of(&built.summary, &params);
         let count = batch_size as u64;
         let multiplications =
             Multiplications { forward: count * one.forward, step: count * one.step };

@@ -1,12 +1,13 @@
 //! The settings of a training.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use candelabrum::nn::DistOption;
 use candelabrum::train::cli::Precision;
 use clap::{Parser, ValueEnum};
 
-use crate::problem::Network;
+use crate::network::Network;
 
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
@@ -45,6 +46,12 @@ pub(crate) struct Settings {
     /// Train with AdamW instead of SGD with momentum
     #[arg(long)]
     pub(crate) adamw: bool,
+    /// The learning rate
+    #[arg(long, default_value_t = 0.005)]
+    pub(crate) lr: f64,
+    /// A file of batches that `problem` wrote, instead of drawn ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) problem: Option<PathBuf>,
     /// Whether units of gradients leave during the backward pass.
     #[arg(skip = true)]
     pub(crate) overlap: bool,

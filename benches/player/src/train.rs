@@ -8,7 +8,7 @@ use candelabrum::nn::ops::profile;
 use serde_json::{Value, json};
 
 use crate::pace::Repeat;
-use crate::serve::{Player, Seconds, serve};
+use crate::serve::{Seconds, serve};
 use crate::settings::Settings;
 use crate::training::Training;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(
 /// The seconds of one mean step, operation by operation, as the library measures them.
 fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
     profile::start();
-    let sample = training.sample(Repeat::Seconds(seconds));
+    let sample = training.train(Repeat::Seconds(seconds));
     let profile = profile::stop();
     let sample = sample?;
     let steps = sample["steps"].as_f64().context("a sample has steps")?;

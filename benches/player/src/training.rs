@@ -6,20 +6,22 @@ use anyhow::ensure;
 use candelabrum::dist::World;
 use candle_core::{DType, Tensor};
 use procfs::process::Process;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
 use crate::ours::Ours;
 use crate::pace::{Pace, Repeat, cpu_time};
-use crate::problem;
+use crate::problem::{Batches, Problem};
 use crate::serve::Player;
 use crate::settings::{Contender, Settings};
 
 /// A contender and its batches.
 pub(crate) struct Training {
     contender: Box<dyn Train>,
-    batches: Vec<(Tensor, Tensor)>,
+    batches: Batches,
+    tests: Batches,
     taken: usize,
     pace: Pace,
     /// Every contender takes these steps on the same batches.
@@ -36,16 +38,21 @@ impl Training {
                 if xs.dtype().is_float() { settings.precision.dtype(device) } else { xs.dtype() };
             Ok((xs.to_device(device)?.to_dtype(dtype)?, ys.to_device(device)?))
         };
-        let batches = problem::batches(settings.network, settings.batch_size.get(), world.rank())?;
-        let batches: Vec<_> = batches.into_iter().map(there).collect::<candle_core::Result<_>>()?;
+        let size = settings.batch_size.get();
+        let Problem { train, test, sizes } = match &settings.problem {
+            Some(path) => Problem::read(path, size)?,
+            None => Problem::drawn(settings.network, size, world.rank())?,
+        };
+        let batches: Batches = train.into_iter().map(there).collect::<candle_core::Result<_>>()?;
+        let tests: Batches = test.into_iter().map(there).collect::<candle_core::Result<_>>()?;
         let contender: Box<dyn Train> = match settings.contender {
-            Contender::Ours => Box::new(Ours::new(settings, &batches[0].0, world)?),
+            Contender::Ours => Box::new(Ours::new(settings, sizes, &batches[0].0, world)?),
             Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
         let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
-        let mut training = Self { contender, batches, taken: 0, pace, warm_up_losses };
+        let mut training = Self { contender, batches, tests, taken: 0, pace, warm_up_losses };
         for _ in 0..settings.warm_up {
-            let loss = training.sample(Repeat::Steps(NonZeroU32::MIN))?["loss"].take();
+            let loss = training.train(Repeat::Steps(NonZeroU32::MIN))?["loss"].take();
             training.warm_up_losses.push(loss);
         }
         Ok(training)
@@ -57,15 +64,34 @@ impl Training {
     }
 }
 
+/// Steps, and whether an evaluation follows.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Asked {
+    #[serde(flatten)]
+    repeat: Repeat,
+    #[serde(default)]
+    evaluate: bool,
+}
+
 impl Player for Training {
-    type Request = Repeat;
+    type Request = Asked;
 
     fn ready(&self) -> Value {
         json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
     }
 
+    fn sample(&mut self, Asked { repeat, evaluate }: Asked) -> anyhow::Result<Value> {
+        let mut sample = self.train(repeat)?;
+        if evaluate && let Some(evaluation) = self.contender.evaluate(&self.tests)? {
+            evaluation.add_to(&mut sample);
+        }
+        Ok(sample)
+    }
+}
+
+impl Training {
     /// Trains and measures.
-    fn sample(&mut self, request: Repeat) -> anyhow::Result<Value> {
+    pub(crate) fn train(&mut self, request: Repeat) -> anyhow::Result<Value> {
         let Self { contender, batches, taken, pace, .. } = self;
         let (before, cpu) = (contender.cost(), cpu_time());
         let mut step = || {
@@ -135,7 +161,7 @@ mod tests {
             for strategy in strategies.map(|option| option.name()) {
                 let mut training = training(Contender::Ours, network, strategy)?;
                 assert_eq!(training.gradient_bytes(), 4 * elements);
-                let sample = training.sample(Repeat::Steps(2.try_into()?))?;
+                let sample = training.train(Repeat::Steps(2.try_into()?))?;
                 let fields = sample.as_object().expect("it is an object");
                 assert_eq!(fields.len(), if strategy.starts_with("sparse") { 18 } else { 17 });
                 assert!(fields.values().all(Value::is_number), "{sample}");

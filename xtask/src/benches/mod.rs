@@ -7,6 +7,7 @@ pub(crate) mod kvstore;
 pub(crate) mod overlap;
 pub(crate) mod scaling;
 pub(crate) mod step;
+pub(crate) mod zoo;
 
 mod network;
 mod parts;

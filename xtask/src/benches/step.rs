@@ -98,6 +98,7 @@ impl StepContender {
     fn can_train(self, training: &Training) -> bool {
         match self {
             PytorchChannelsLast => training.network.has_convolutions,
+            Candle => training.network.candle_seconds.is_some(),
             Strangers | OneThread => training.threads > 1,
             _ => true,
         }
@@ -114,12 +115,24 @@ pub(crate) fn run(cli: &Cli<Step>) -> Result<()> {
 }
 
 impl Step {
+    /// These networks on one thread, with PyTorch's modes and the bound.
+    pub(super) fn of_one_thread(network: Vec<Network>) -> Self {
+        Self {
+            network,
+            batch_size: Vec::new(),
+            threads: vec![NonZeroUsize::MIN],
+            contenders: vec![Ours, Pytorch, PytorchChannelsLast, PytorchCompile, Products],
+            precision: Precision::F32,
+            profile: false,
+        }
+    }
+
     /// The contenders in a configuration.
     fn contenders(&self, training: &Training) -> Vec<StepContender> {
         let asked = match &self.contenders[..] {
             [] => {
                 let is_short = |who: &StepContender| {
-                    *who != Candle || training.candle_seconds() <= MOST_SECONDS
+                    *who != Candle || training.candle_seconds() <= Some(MOST_SECONDS)
                 };
                 StepContender::value_variants().iter().copied().filter(is_short).collect()
             }

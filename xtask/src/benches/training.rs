@@ -39,7 +39,7 @@ const LABELS: [(&str, &str, usize); 15] = [
 /// The common settings of the contenders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Training {
-    pub(super) network: About,
+    pub(super) network: &'static About,
     /// Of each rank.
     pub(super) batch_size: usize,
     /// Of each rank.
@@ -62,9 +62,10 @@ impl Training {
         self.options(Player::new(player).args(["products"]), "ours").other()
     }
 
-    /// About the seconds of one of candle's steps.
-    pub(super) fn candle_seconds(&self) -> f64 {
-        self.network.candle_seconds * self.batch_size as f64 / self.threads as f64
+    /// About the seconds of one of candle's steps, if candle has the network.
+    pub(super) fn candle_seconds(&self) -> Option<f64> {
+        let example = self.network.candle_seconds?;
+        Some(example * self.batch_size as f64 / self.threads as f64)
     }
 
     fn options(&self, player: Player, contender: &str) -> Player {
@@ -85,7 +86,7 @@ impl Training {
 }
 
 /// The place of a training: its network, and other settings.
-pub(super) fn place<const N: usize>(network: About, settings: [(&str, usize); N]) -> Values {
+pub(super) fn place<const N: usize>(network: &About, settings: [(&str, usize); N]) -> Values {
     values([("network", network.name)]).into_iter().chain(values(settings)).collect()
 }
 
@@ -97,10 +98,10 @@ pub(super) fn compare_with_strangers(rows: &mut [Row]) {
 }
 
 /// The first columns of a table: names, the speed, and the time of a step.
-pub(super) fn columns(names: Column, network: About) -> Vec<Column> {
+pub(super) fn columns(names: Column, network: &About) -> Vec<Column> {
     let speed = format!("{}/s [min-max]", network.unit);
     // Long steps give few images per second.
-    let digits = if network.candle_seconds > 0.1 { 2 } else { 0 };
+    let digits = if network.warm_up_steps < 4 { 2 } else { 0 };
     let speed = Column::spread(&speed, SPEED.figure, 1.0, digits);
     vec![names, speed, Column::figure("ms/step", "step_seconds", 1e3, 2)]
 }
@@ -146,9 +147,12 @@ pub(super) fn left_out_note(report: &BenchReport) -> Option<String> {
     let has_candle = |point: &Values| {
         report.rows.iter().any(|row| row.contender == "candle" && row.point == *point)
     };
-    let left_out = |row: &&Row| seconds(row) > MOST_SECONDS && !has_candle(&row.point);
-    let named = |row: &Row| format!("{} (about {:.0} s)", Network::of(row).name, seconds(row));
-    let names: Vec<String> = report.rows.iter().filter(left_out).map(named).collect();
+    let left_out = |row: &Row| {
+        let seconds = seconds(row).filter(|&seconds| seconds > MOST_SECONDS)?;
+        let name = Network::of(row).name;
+        (!has_candle(&row.point)).then(|| format!("{name} (about {seconds:.0} s)"))
+    };
+    let names: Vec<String> = report.rows.iter().filter_map(left_out).collect();
     (!names.is_empty()).then(|| {
         format!(
             "candle is left out where one of its steps takes longer than {MOST_SECONDS} s: {}. \

@@ -7,7 +7,7 @@ mod gpt;
 mod mobilenet_v2;
 mod resnet;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use candelabrum::models::GptConfig;
 use candelabrum::nn::Params;
 use candelabrum::train::cli::Precision;
@@ -15,8 +15,7 @@ use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
 
 use crate::contender::Train;
-use crate::ours;
-use crate::problem::{GRU, LSTM, Network};
+use crate::network::{GRU, LSTM, Network, Sizes, build};
 use crate::settings::Settings;
 
 const LR: f64 = 0.005;
@@ -35,7 +34,8 @@ impl Candle {
     pub(crate) fn new(settings: &Settings, xs: &Tensor) -> anyhow::Result<Self> {
         ensure!(settings.precision == Precision::F32, "candle's networks are in f32");
         let params = Params::new(0);
-        drop(ours::model(settings.network, &params, xs)?);
+        let sizes = Sizes::of_drawn(settings.network);
+        drop(build(settings.network, sizes, &params, xs)?);
         let varmap = VarMap::new();
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
         let module = match settings.network {
@@ -49,6 +49,7 @@ impl Candle {
             Network::Gru => gru(&vb),
             Network::Lstm => lstm(&vb),
             Network::Gpt => gpt::gpt(&vb, GptConfig::default()),
+            other => bail!("candle's program has no {other:?}"),
         }?;
         let vars = varmap.data().lock().expect("no other thread has the map");
         let mut state = Vec::new();
