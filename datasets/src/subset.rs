@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Result, check_count},
     partition::{Partition, Remainder, partition},
     pass::Pass,
+    split::split,
 };
 
 /// Some samples of a dataset.
@@ -71,6 +72,32 @@ impl<D: Dataset> Subset<D> {
         check_count(samples.len())?;
         let shared_by = whole.shared_by();
         Ok(Self { whole, samples: Samples::Chosen(samples), dropped: 0, shared_by })
+    }
+
+    /// A part for training and one for tests, which has this share of the samples. Both keep the order of the
+    /// whole. The draw depends on the seed and the number of samples alone, so it is the same on all ranks.
+    ///
+    /// ```
+    /// # use candelabrum_datasets::{Dataset, Subset, TensorDataset};
+    /// # fn main() -> candelabrum_datasets::Result<()> {
+    /// # let whole = TensorDataset::new(vec![candle_core::Tensor::arange(0_u32, 50, &candle_core::Device::Cpu)?])?;
+    /// let (train, test) = Subset::random_split(whole, 0.1, 0)?;
+    /// assert_eq!([train.len(), test.len()], [45, 5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A share that leaves a part empty.
+    pub fn random_split(whole: D, test_share: f64, seed: u64) -> Result<(Self, Self)>
+    where
+        D: Clone,
+    {
+        let [train, test] = split(whole.len(), "samples", test_share, seed)?;
+        let part = |whole: D, samples: Vec<usize>| {
+            Self::of(whole, samples.into_iter().map(|sample| sample as u32).collect::<Vec<_>>())
+        };
+        Ok((part(whole.clone(), train)?, part(whole, test)?))
     }
 
     /// The whole dataset.

@@ -221,6 +221,18 @@ fn a_network_of_the_users_choice_learns_digits_in_color() {
 }
 
 #[test]
+fn a_network_of_the_users_own_tells_the_images_of_a_folder_apart() {
+    for report in runs_and_continues("image_folder", &[], "6") {
+        assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let folder = empty.path().to_str().unwrap();
+    fs::create_dir(empty.path().join("cat")).unwrap();
+    refuse("image_folder", &["--data-dir", folder], &[folder]);
+    refuse("image_folder", &["--data-dir", "/no/such/folder"], &["/no/such/folder"]);
+}
+
+#[test]
 fn texts_and_documents_are_told_apart() {
     for (name, epochs) in [("text_gru", "6"), ("han", "6")] {
         for report in runs_and_continues(name, &["--lr", "0.01"], epochs) {
@@ -245,6 +257,7 @@ fn each_of_these_examples_has_less_than_120_lines() {
         "text_gru",
         "han",
         "cifar_dist",
+        "image_folder",
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
         let lines = fs::read_to_string(path).unwrap().lines().count();
