@@ -88,11 +88,14 @@ impl Han {
         filled.retain(|&place| lengths[place as usize] > 0);
         let mut numbers = vec![filled.len().max(1) as u32; lengths.len()];
         filled.iter().zip(0..).for_each(|(&place, number)| numbers[place as usize] = number);
-        if filled.is_empty() {
-            filled.push(0); // The layers need a sentence.
-        }
-        let filled = Tensor::new(filled, &Device::Cpu)?.to_device(tokens.device())?;
-        let (tokens, lengths) = trimmed(&tokens.index_select(&filled, 0)?)?;
+        let tokens = if filled.is_empty() {
+            // The layers need a sentence.
+            Tensor::full(PADDING, (1, tokens.dim(1)?), tokens.device())?
+        } else {
+            let filled = Tensor::new(filled, &Device::Cpu)?.to_device(tokens.device())?;
+            tokens.index_select(&filled, 0)?
+        };
+        let (tokens, lengths) = trimmed(&tokens)?;
         let vectors = self.words.forward(&self.embedding.forward(&tokens)?, &lengths)?;
         Ok((vectors, numbers))
     }
@@ -117,6 +120,7 @@ impl Model for Han {
 #[cfg(test)]
 mod tests {
     use candelabrum_nn::Params;
+    use candle_core::DType;
 
     use super::*;
 
@@ -152,6 +156,20 @@ mod tests {
         assert_ne!(both[0], both[1]);
         // A document of nothing has the scores of the last layer's bias.
         assert_eq!(scores(&model, &[&[]], [3, 2])?[0], both[2]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_batch_without_documents_has_no_scores() -> Result<()> {
+        let params = Params::new(0);
+        let model = Han::new(&params.root(), CONFIG);
+        let scores = model.forward(&Tensor::zeros((0, 3, 4), DType::U32, &Device::Cpu)?)?;
+        assert_eq!(scores.dims(), [0, CONFIG.classes]);
+        let gradients = scores.sum_all()?.backward()?;
+        for param in params.list() {
+            let Some(gradient) = gradients.get(param.tensor()) else { continue };
+            assert_eq!(gradient.abs()?.sum_all()?.to_scalar::<f32>()?, 0.0, "{}", param.name());
+        }
         Ok(())
     }
 

@@ -76,6 +76,11 @@ mod tests {
         for (row, alone) in both.iter().zip([scores(&[short], 2)?, scores(&[long], 5)?]) {
             assert!(row.iter().zip(&alone[0]).all(|(a, b)| (a - b).abs() < 1e-6), "{row:?}");
         }
+        // A rank may have no texts in a step.
+        let none = Tensor::zeros((0, 4), candle_core::DType::U32, &Device::Cpu)?;
+        let scores = model.forward(&none)?;
+        assert_eq!(scores.dims(), [0, 3]);
+        scores.sum_all()?.backward()?;
         // 20 * 6 + 3 * 5 * (6 + 5 + 2) + 3 * 5 + 3
         assert_eq!(params.element_count(), 333);
         Ok(())

@@ -12,12 +12,13 @@ use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{assert_close, integers, uniform};
 
-/// Two convolutions with a normalisation each. The activations are smooth: rounding switches none.
+/// Two convolutions with a normalisation each, and one of vectors. The activations are smooth: rounding switches none.
 struct Net {
     conv1: Conv2d,
     norm1: BatchNorm2d,
     conv2: Conv2d,
     norm2: BatchNorm2d,
+    norm3: BatchNorm1d,
     out: Linear,
 }
 
@@ -30,6 +31,7 @@ impl Net {
             norm1: norm("norm1", Activation::Tanh),
             conv2: Conv2d::new(&scope.pp("conv2"), 6, 3),
             norm2: norm("norm2", Activation::Gelu),
+            norm3: BatchNorm1d::new(&scope.pp("norm3")).activation(Activation::Tanh),
             out: Linear::new(&scope.pp("out"), 3),
         }
     }
@@ -39,7 +41,7 @@ impl Model for Net {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.norm1.forward(&self.conv1.forward(xs)?)?;
         let xs = self.norm2.forward(&self.conv2.forward(&xs)?)?;
-        self.out.forward(&xs.flatten_from(1)?)
+        self.out.forward(&self.norm3.forward(&xs.flatten_from(1)?)?)
     }
 }
 

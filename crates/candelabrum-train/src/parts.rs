@@ -5,7 +5,7 @@
 //! parts.
 
 use candelabrum_datasets::Dataset;
-use candelabrum_dist::Group;
+use candelabrum_dist::{Error as DistError, Group};
 
 use crate::checkpoint::sha256;
 use crate::{Error, Result};
@@ -21,7 +21,13 @@ pub(crate) fn lens(group: &Group, data: &(impl Dataset + ?Sized)) -> Result<Opti
         return Err(Error::AlreadyPartitioned { shared_by, ranks });
     }
     let texts = group.all_gather_text(&data.len().to_string())?;
-    Ok(Some(texts.iter().map(|len| len.parse().unwrap_or_default()).collect()))
+    let len = |(peer, text): (usize, &String)| {
+        text.parse().map_err(|_| {
+            let message = format!("it has said {text:?} where the length of its part was expected");
+            Error::from(DistError::PeerFailed { peer, message })
+        })
+    };
+    texts.iter().enumerate().map(len).collect::<Result<_>>().map(Some)
 }
 
 /// What the data of this rank are to the other ranks: the whole data themselves, or one of so many parts.

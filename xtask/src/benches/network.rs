@@ -92,7 +92,8 @@ const CIFAR: Zoo = Zoo { data: Some("cifar-10-batches-bin"), ..MNIST };
 /// 0.05 after one step from 7.25 to 6.0.
 const DEEP: About = About { loss_tolerance: 0.15, ..LARGE };
 
-const TOKENS: About = About { unit: "sequences", has_convolutions: false, ..CNN };
+const TOKENS: About =
+    About { unit: "sequences", has_convolutions: false, zoo: Zoo { data: None, ..MNIST }, ..CNN };
 
 /// Its loss falls slowly, and is a mean over so many positions that it hardly depends on rounding.
 const LSTM: About = About {
@@ -106,7 +107,7 @@ const LSTM: About = About {
 };
 
 const TEXTS: Zoo =
-    Zoo { batch_size: 32, steps: 100, data: Some("rt-polarity"), adamw: true, lr: 0.001 };
+    Zoo { batch_size: 32, steps: 80, data: Some("rt-polarity"), adamw: true, lr: 0.002 };
 
 /// All networks, in the order of the help.
 static NETWORKS: [Network; 29] = [
@@ -119,7 +120,7 @@ static NETWORKS: [Network; 29] = [
         label: "ResNet-18, 3×3 stem, 3×32×32",
         batch_sizes: &[64],
         candle_seconds: Some(0.16),
-        zoo: CIFAR,
+        zoo: Zoo { batch_size: 16, ..CIFAR },
         ..LARGE
     }),
     Network(&About {
@@ -158,7 +159,7 @@ static NETWORKS: [Network; 29] = [
         label: "Vision transformer, 6 layers, 192 wide, 3×32×32",
         batch_sizes: &[64],
         has_convolutions: false,
-        zoo: Zoo { adamw: true, lr: 0.001, ..CIFAR },
+        zoo: Zoo { batch_size: 32, adamw: true, lr: 0.001, ..CIFAR },
         ..LARGE
     }),
     Network(&About {
