@@ -11,6 +11,15 @@ pub use candelabrum_optim as optim;
 pub use candelabrum_train as train;
 pub use candle_core as candle;
 
+#[doc = include_str!("../docs/first-steps.md")]
+pub mod first_steps_guide {}
+
+#[doc = include_str!("../docs/from-pytorch.md")]
+pub mod from_pytorch_guide {}
+
+#[doc = include_str!("../docs/models.md")]
+pub mod models_guide {}
+
 #[doc = include_str!("../docs/optimizers.md")]
 pub mod optimizers_guide {}
 

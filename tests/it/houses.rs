@@ -1,4 +1,4 @@
-//! The regression on a table in README.md and docs/training.md learns real prices.
+//! The regression on a table in docs/first-steps.md and docs/training.md learns real prices.
 //!
 //! A model begins near 0 and moves in small steps, so without standardized targets of 100,000 it ends far
 //! worse than the mean of the prices.
@@ -42,7 +42,7 @@ fn the_program_on_a_table_is_better_than_the_mean_of_its_targets() {
     let opt = DistOpt::new(Adam::new(0.01), &params, &World::single()).unwrap();
     let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
     trainer.compile((1, table.inputs().len())).unwrap();
-    // README.md: 50 epochs with the usual batches of 64.
+    // docs/first-steps.md: 50 epochs with the usual batches of 64.
     let config = FitConfig { epochs: 50, batch_size: 64, ..FitConfig::default() };
     let reports = trainer.fit(&data.train, &data.test, &config, &mut std::io::sink()).unwrap();
     let error = reports.last().unwrap().measures["evaluation/mse"].sqrt() * units.std[0];
@@ -58,7 +58,7 @@ fn the_program_on_a_table_is_better_than_the_mean_of_its_targets() {
 #[test]
 fn all_programs_on_a_table_of_numbers_standardize_its_targets() {
     let mut programs = 0;
-    for page in ["README.md", "docs/training.md", "datasets/README.md"] {
+    for page in ["docs/first-steps.md", "docs/training.md", "datasets/README.md"] {
         let path = format!("{}/{page}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
         // Every second piece is a block of code.

@@ -136,8 +136,18 @@ static NETWORKS: [Network; 29] = [
         candle_seconds: Some(1.1),
         ..DEEP
     }),
-    Network(&About { name: "resnet101-224", label: "ResNet-101, 3×224×224", ..DEEP }),
-    Network(&About { name: "resnet152-224", label: "ResNet-152, 3×224×224", ..DEEP }),
+    Network(&About {
+        name: "resnet101-224",
+        label: "ResNet-101, 3×224×224",
+        batch_sizes: &[4],
+        ..DEEP
+    }),
+    Network(&About {
+        name: "resnet152-224",
+        label: "ResNet-152, 3×224×224",
+        batch_sizes: &[4],
+        ..DEEP
+    }),
     Network(&About {
         name: "mobilenet-v2-224",
         label: "MobileNetV2, 3×224×224",
@@ -145,15 +155,40 @@ static NETWORKS: [Network; 29] = [
         ..LARGE
     }),
     Network(&About { name: "alexnet-224", label: "AlexNet, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg11-224", label: "VGG-11, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg13-224", label: "VGG-13, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg16-224", label: "VGG-16, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg19-224", label: "VGG-19, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg11-bn-224", label: "VGG-11, batch norm, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg13-bn-224", label: "VGG-13, batch norm, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg16-bn-224", label: "VGG-16, batch norm, 3×224×224", ..LARGE }),
-    Network(&About { name: "vgg19-bn-224", label: "VGG-19, batch norm, 3×224×224", ..LARGE }),
-    Network(&About { name: "xception-299", label: "Xception, 3×299×299", ..DEEP }),
+    Network(&About { name: "vgg11-224", label: "VGG-11, 3×224×224", batch_sizes: &[4], ..LARGE }),
+    Network(&About { name: "vgg13-224", label: "VGG-13, 3×224×224", batch_sizes: &[4], ..LARGE }),
+    Network(&About { name: "vgg16-224", label: "VGG-16, 3×224×224", batch_sizes: &[4], ..LARGE }),
+    Network(&About { name: "vgg19-224", label: "VGG-19, 3×224×224", batch_sizes: &[4], ..LARGE }),
+    Network(&About {
+        name: "vgg11-bn-224",
+        label: "VGG-11, batch norm, 3×224×224",
+        batch_sizes: &[4],
+        ..LARGE
+    }),
+    Network(&About {
+        name: "vgg13-bn-224",
+        label: "VGG-13, batch norm, 3×224×224",
+        batch_sizes: &[4],
+        ..LARGE
+    }),
+    Network(&About {
+        name: "vgg16-bn-224",
+        label: "VGG-16, batch norm, 3×224×224",
+        batch_sizes: &[4],
+        ..LARGE
+    }),
+    Network(&About {
+        name: "vgg19-bn-224",
+        label: "VGG-19, batch norm, 3×224×224",
+        batch_sizes: &[4],
+        ..LARGE
+    }),
+    Network(&About {
+        name: "xception-299",
+        label: "Xception, 3×299×299",
+        batch_sizes: &[4],
+        ..DEEP
+    }),
     Network(&About {
         name: "vit-tiny",
         label: "Vision transformer, 6 layers, 192 wide, 3×32×32",
@@ -165,6 +200,7 @@ static NETWORKS: [Network; 29] = [
     Network(&About {
         name: "vit-b16-224",
         label: "Vision transformer B/16, 3×224×224",
+        batch_sizes: &[4],
         has_convolutions: false,
         ..LARGE
     }),
