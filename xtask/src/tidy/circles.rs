@@ -116,7 +116,7 @@ fn imports(tree: &UseTree) -> Vec<(Names, Ident)> {
     vec![(if end == "self" { Vec::new() } else { vec![end.clone()] }, name.clone())]
 }
 
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     let is_test = |cfg: &Attribute| cfg.parse_args::<Ident>().is_ok_and(|word| word == "test");
     attributes.iter().any(|attribute| attribute.path().is_ident("cfg") && is_test(attribute))
 }

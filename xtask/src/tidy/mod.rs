@@ -15,6 +15,7 @@ use crate::shell::{find_program, run as run_command};
 
 mod arrows;
 mod circles;
+mod errors;
 mod names;
 mod source;
 mod text;
@@ -35,6 +36,7 @@ pub(crate) fn run() -> Result<()> {
         let path = files.iter().find(|path| path.ends_with(end))?;
         fs::read_to_string(path).ok()
     };
+    let page = errors::Page::of(&read(errors::PAGE).unwrap_or_default());
     for path in &files {
         let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
         let name = path.strip_prefix(&root)?.to_string_lossy();
@@ -46,6 +48,7 @@ pub(crate) fn run() -> Result<()> {
         }
         if name.ends_with(".rs") {
             findings.extend(source::check(&name, &text));
+            findings.extend(page.missing(&name, &text));
         }
         findings.into_iter().for_each(|found| report(path, found));
     }
