@@ -18,6 +18,7 @@ mod candle;
 mod contender;
 mod data;
 mod exchange;
+mod hash;
 mod network;
 mod ours;
 mod overlap;

@@ -10,7 +10,7 @@ use candelabrum::nn::{Model, Params, Summary};
 use candle_core::{Result, Tensor};
 use clap::ValueEnum;
 
-use crate::problem::{MORE_PARAMETERS, NOISE, uniform};
+use crate::hash::{MORE_PARAMETERS, NOISE, uniform};
 
 /// The trained network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

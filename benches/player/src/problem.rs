@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use candelabrum::models::GptConfig;
 use candle_core::{Device, Result, Tensor};
 
+use crate::hash::{LABELS, NOISE, PATTERNS, TOKENS, hash, uniform};
 use crate::network::{GRU, LSTM, Network, Sizes};
 
 /// Inputs and labels, `(size,)` or one at every position.
@@ -87,14 +88,6 @@ const SEQUENCE: usize = 32;
 
 /// The number of characters in a text of the network `lstm`.
 const TEXT: usize = 64;
-
-/// Streams of the hash: one for each batch of each of up to 12 ranks, and for those of evaluations. The first
-/// hundred parameters have the lower streams, the others those from [`MORE_PARAMETERS`] on.
-pub(crate) const NOISE: usize = 100;
-const LABELS: usize = 200;
-const PATTERNS: usize = 300;
-const TOKENS: usize = 400;
-pub(crate) const MORE_PARAMETERS: usize = 1000;
 
 /// The inputs and labels of one of all ranks' batches.
 pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {
@@ -192,36 +185,9 @@ fn padded(network: Network, index: usize, shape: &[usize]) -> Result<(Tensor, Te
     Ok((tokens, Tensor::from_vec(labels, size, &Device::Cpu)?))
 }
 
-/// A number in [0, 1), exact in f32.
-pub(crate) fn uniform(stream: usize, index: usize) -> f32 {
-    (hash(stream, index) >> 8) as f32 / (1 << 24) as f32
-}
-
-/// MurmurHash3's finalizer over a counter that starts at the stream.
-fn hash(stream: usize, index: usize) -> u32 {
-    let mut h = (index as u32).wrapping_add((stream as u32).wrapping_mul(0x9E37_79B9));
-    h = (h ^ (h >> 16)).wrapping_mul(0x85EB_CA6B);
-    h = (h ^ (h >> 13)).wrapping_mul(0xC2B2_AE35);
-    h ^ (h >> 16)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_hash_is_the_one_of_the_python_script() {
-        // hashes(stream, 2) of scripts/bench_step.py
-        let expected = [
-            [0, 0x514E_28B7],
-            [0x1B14_7DCC, 0x971E_9964],
-            [0xCBAD_538B, 0xE37A_AB19],
-            [0x7AB1_197E, 0x6359_8FD3],
-            [0x0038_5B85, 0x08BE_C8E4],
-        ];
-        let got = [0, 3, PATTERNS, TOKENS, TOKENS + 7].map(|s| [hash(s, 0), hash(s, 1)]);
-        assert_eq!(got, expected);
-    }
 
     #[test]
     fn texts_are_those_of_the_python_script() -> Result<()> {

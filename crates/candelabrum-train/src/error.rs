@@ -23,7 +23,7 @@ pub enum Error {
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),
     /// The report could not be written.
-    #[error("write the report {}: {source}", path.display())]
+    #[error("cannot write the report {}: {source}", path.display())]
     Report {
         /// The report's path.
         path: PathBuf,
@@ -64,7 +64,7 @@ pub enum Error {
     #[error(transparent)]
     Params(#[from] candelabrum_nn::Error),
     /// The timeline could not be written.
-    #[error("write the timeline {}: {source}", path.display())]
+    #[error("cannot write the timeline {}: {source}", path.display())]
     Timeline {
         /// The timeline's path.
         path: PathBuf,
