@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example han
-//! cargo run --release --example han -- --folder reviews --workers 2
+//! cargo run --release --example han -- --data-dir reviews --workers 2
 //! ```
 //!
 //! The folder has a folder for each class, with one document a file. A tenth of the documents is for tests. Documents
@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -28,10 +28,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(mut_arg("lr", |lr| lr.default_value("0.003")))]
 #[command(mut_arg("batch_size", |size| size.default_value("32")))]
 struct Args {
-    /// A folder with a folder of documents for each class [default: made-up reviews]
-    #[arg(long, value_name = "DIR")]
-    folder: Option<PathBuf>,
-
     /// The files are in Windows-1252 and not in UTF-8
     #[arg(long)]
     windows_1252: bool,
@@ -51,10 +47,11 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let made_up = tempfile::tempdir()?;
-    if args.folder.is_none() {
+    let own = args.train.data_dir();
+    if own.is_none() {
         reviews(made_up.path())?;
     }
-    let folder = args.folder.as_deref().unwrap_or(made_up.path());
+    let folder = own.unwrap_or(made_up.path());
     let encoding = if args.windows_1252 { TextEncoding::Windows1252 } else { TextEncoding::Utf8 };
     let texts = LabelledTexts::folder(folder, &TextOptions { encoding, ..TextOptions::default() })?;
     let (train, test) = texts.split(0.1, args.train.seed)?;
@@ -77,8 +74,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
         writeln!(out, "{vocabulary} kinds of words, {sentences} sentences of {words} words")?;
         writeln!(out, "{summary}\n")?;
     }
-    let name =
-        args.folder.as_ref().map_or("made-up reviews".into(), |dir| dir.display().to_string());
+    let name = own.map_or("made-up reviews".into(), |dir| dir.display().to_string());
     let fit = args.train.fit_on(world, &name, train.len())?.output(&mut out);
     trainer.fit_with(fit, &train, Some(&test))?;
     Ok(())

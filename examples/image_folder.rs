@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(mut_arg("batch_size", |size| size.default_value("32")))]
 #[command(mut_arg("lr", |lr| lr.default_value("0.02")))]
 struct Args {
-    /// Height and width to which the images are resized
+    /// Height and width to which the largest square in the center of an image is resized
     #[arg(long, value_name = "PIXELS", default_value_t = 32)]
     size: usize,
 

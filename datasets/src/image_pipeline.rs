@@ -69,7 +69,9 @@ pub enum Resize {
 }
 
 impl ImagePipeline {
-    /// Images of three channels: red, green and blue. Others are converted.
+    /// Images of three channels: red, green and blue. Others are converted. What an image shows outside of the
+    /// largest window in its center that has the ratio of `size` is cut off, unless [`resized`](Self::resized) says
+    /// otherwise.
     ///
     /// # Shapes
     /// `size` is \[H, W\], the result (3, H, W).

@@ -241,7 +241,7 @@ fn texts_and_documents_are_told_apart() {
     }
     refuse("text_gru", &["--class", "good=/no/such/file"], &["/no/such/file"]);
     refuse("text_gru", &["--class", "good"], &["expected NAME=FILE"]);
-    refuse("han", &["--folder", "/no/such/folder"], &["/no/such/folder"]);
+    refuse("han", &["--data-dir", "/no/such/folder"], &["/no/such/folder"]);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv2d, Linear};
 use candelabrum_nn::{Model, NameMap, Params};
@@ -128,6 +130,11 @@ fn a_file_that_cannot_be_used_changes_nothing_and_is_named() -> Result<()> {
     assert_eq!(values(&params), before);
     let message = params.save_weights(dir.path().join("no/w")).unwrap_err().to_string();
     assert!(message.contains("no/w cannot be used: the file cannot be written"), "{message}");
+    assert!(!message.contains(".tmp") && !message.contains("partial"), "{message}");
+    // Others may read the file as far as they may read any new file.
+    fs::write(dir.path().join("plain"), "")?;
+    let mode = |path: &Path| fs::metadata(path).map(|about| about.permissions().mode());
+    assert_eq!(mode(&whole)?, mode(&dir.path().join("plain"))?);
     Ok(())
 }
 

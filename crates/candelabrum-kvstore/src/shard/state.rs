@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use candelabrum_memory::Flat;
@@ -221,8 +222,11 @@ impl Shard {
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
         let text = format!("{} {text}", digest(&text, all));
         let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
+        let permissions = file.as_file().metadata().map_err(|error| unwritable(&error))?.permissions();
         serialize_to_file(tensors, Some(metadata), file.path())
             .map_err(|error| unwritable(&error))?;
+        // The library has put a file of its own in this place, which only its user may read.
+        fs::set_permissions(file.path(), permissions).map_err(|error| unwritable(&error))?;
         replace(dir, &path, file).map_err(|error| unwritable(&error))
     }
 
@@ -390,15 +394,15 @@ fn scatter(to: &mut [f32], values: &[f32], rows: Option<&[u32]>, row_len: usize)
     }
 }
 
-/// A new file in `dir`.
+/// A new file in `dir`, which others may read as far as the user's mask permits.
 fn temporary(dir: &Path) -> std::io::Result<NamedTempFile> {
     fs::create_dir_all(dir)?;
-    NamedTempFile::new_in(dir)
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(dir)
 }
 
 /// Replaces the file at `path`, in `dir`, by `file`, which is on the disk afterwards.
 fn replace(dir: &Path, path: &Path, file: NamedTempFile) -> std::io::Result<()> {
-    file.as_file().sync_all()?;
+    File::open(file.path())?.sync_all()?;
     file.persist(path)?;
     File::open(dir)?.sync_all()
 }

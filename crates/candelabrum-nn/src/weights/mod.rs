@@ -68,9 +68,14 @@ impl Params {
             values.insert(buffer.name().to_owned(), buffer.value());
         }
         let partial = partial_path(path);
-        let written = safetensors::save(&values.into_iter().collect(), &partial)
-            .map_err(|error| refuse(&error))
-            .and_then(|()| replace(&partial, path).map_err(|error| refuse(&error)));
+        let written = new_file(&partial).map_err(|error| refuse(&error)).and_then(|permissions| {
+            safetensors::save(&values.into_iter().collect(), &partial)
+                .map_err(|error| refuse(&error))?;
+            // The library has put a file of its own in this place, which only its user may read.
+            fs::set_permissions(&partial, permissions)
+                .and_then(|()| replace(&partial, path))
+                .map_err(|error| refuse(&error))
+        });
         if written.is_err() {
             drop(fs::remove_file(&partial));
         }
@@ -165,6 +170,11 @@ impl WeightTarget {
             Self::Buffer(buffer) => buffer.set(value),
         }
     }
+}
+
+/// The permissions of a new file at `path`, which the user's mask decides.
+fn new_file(path: &Path) -> std::io::Result<fs::Permissions> {
+    Ok(fs::File::create(path)?.metadata()?.permissions())
 }
 
 /// Renames `partial` to `path` when its content is on the disk.

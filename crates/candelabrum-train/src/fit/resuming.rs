@@ -66,6 +66,9 @@ impl TrainerState<'_, '_> {
         if world_size != ranks {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {batch}");
         }
+        if epoch >= self.config.epochs {
+            note += &format!("; its {} epochs are done, so nothing is trained", self.config.epochs);
+        }
         self.note(&note);
         self.note_changes(task, &settings);
         self.restore_hooks(kept, is_branch)?;
