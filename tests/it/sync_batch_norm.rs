@@ -12,13 +12,12 @@ use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{assert_close, integers, uniform};
 
-/// Two convolutions with a normalisation each, and one of vectors. The activations are smooth: rounding switches none.
+/// Two convolutions with a normalisation each. The activations are smooth: rounding switches none.
 struct Net {
     conv1: Conv2d,
     norm1: BatchNorm2d,
     conv2: Conv2d,
     norm2: BatchNorm2d,
-    norm3: BatchNorm1d,
     out: Linear,
 }
 
@@ -31,7 +30,6 @@ impl Net {
             norm1: norm("norm1", Activation::Tanh),
             conv2: Conv2d::new(&scope.pp("conv2"), 6, 3),
             norm2: norm("norm2", Activation::Gelu),
-            norm3: BatchNorm1d::new(&scope.pp("norm3")).activation(Activation::Tanh),
             out: Linear::new(&scope.pp("out"), 3),
         }
     }
@@ -41,7 +39,7 @@ impl Model for Net {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.norm1.forward(&self.conv1.forward(xs)?)?;
         let xs = self.norm2.forward(&self.conv2.forward(&xs)?)?;
-        self.out.forward(&self.norm3.forward(&xs.flatten_from(1)?)?)
+        self.out.forward(&xs.flatten_from(1)?)
     }
 }
 
@@ -121,6 +119,39 @@ fn rank_with_a_part() {
 fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
     for world_size in [2, 3] {
         RanksOf::of(rank_with_a_part).run_all_good(world_size);
+    }
+}
+
+#[test]
+fn rank_with_vectors() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let (start, len) = part(world.rank(), world.world_size());
+    let [all, weights] = [1, 3].map(|seed| uniform((5, 4), seed, -1.0, 2.0, DType::F64).unwrap());
+    let of = |all: &Tensor| all.narrow(0, start, len).unwrap().contiguous().unwrap();
+    let run = |xs: &Tensor, weights: &Tensor, together: bool| {
+        let params = Params::on(0, DType::F64, &Device::Cpu);
+        if together {
+            synchronize_batch_norm(&params, &world.group());
+        }
+        let xs = Var::from_tensor(xs).unwrap();
+        let norm = BatchNorm1d::new(&params.root()).activation(Activation::Tanh);
+        let ys = norm.forward(&xs).unwrap();
+        let grads = (&ys * weights).unwrap().sum_all().unwrap().backward().unwrap();
+        (ys.detach(), grads.get(&xs).unwrap().clone())
+    };
+    let (ys, dxs) = run(&of(&all), &of(&weights), true);
+    let (whole_ys, whole_dxs) = run(&all, &weights, false);
+    assert_close(&ys, &of(&whole_ys), 0.0, 1e-11);
+    assert_close(&dxs, &of(&whole_dxs), 0.0, 1e-11);
+}
+
+#[test]
+fn vectors_are_normalised_over_ranks() {
+    for world_size in [2, 3] {
+        RanksOf::of(rank_with_vectors).run_all_good(world_size);
     }
 }
 

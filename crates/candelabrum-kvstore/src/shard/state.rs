@@ -222,7 +222,8 @@ impl Shard {
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
         let text = format!("{} {text}", digest(&text, all));
         let metadata = HashMap::from([(CONTENTS.to_owned(), text)]);
-        let permissions = file.as_file().metadata().map_err(|error| unwritable(&error))?.permissions();
+        let permissions =
+            file.as_file().metadata().map_err(|error| unwritable(&error))?.permissions();
         serialize_to_file(tensors, Some(metadata), file.path())
             .map_err(|error| unwritable(&error))?;
         // The library has put a file of its own in this place, which only its user may read.
