@@ -24,8 +24,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Train a network on a folder of images
 #[derive(Parser)]
-#[command(mut_arg("batch_size", |size| size.default_value("32")))]
-#[command(mut_arg("lr", |lr| lr.default_value("0.02")))]
+#[command(mut_arg("optimizer", |name| name.default_value("adam")))]
+#[command(mut_arg("batch_size", |size| size.default_value("16")))]
+#[command(mut_arg("lr", |lr| lr.default_value("0.003")))]
 struct Args {
     /// Height and width to which the largest square in the center of an image is resized
     #[arg(long, value_name = "PIXELS", default_value_t = 32)]
@@ -79,7 +80,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
     }
     let pipeline = ImagePipeline::rgb([args.size; 2])?.augmented(Augmentation::singa());
     let images = ImageFolder::open(folder.unwrap_or(drawn.path()), pipeline)?;
-    let (classes, left_out) = (images.classes().join(", "), images.left_out());
+    let classes = images.classes().join(", ");
     let params = args.train.precision.params(args.train.seed, world.device());
     let model = Net::new(&params.root(), images.classes().len());
     let (train, test) = Subset::random_split(images, 0.1, args.train.seed)?;
@@ -88,11 +89,9 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let mut out = io::stdout();
     if world.is_root() {
         let (train, test) = (train.len(), test.len());
-        writeln!(out, "{train} training and {test} test images of {classes}")?;
-        writeln!(out, "{left_out} other files left out\n{summary}\n")?;
+        writeln!(out, "{train} training and {test} test images of {classes}\n{summary}\n")?;
     }
-    let name = folder.map_or("drawn shapes".into(), |dir| dir.display().to_string());
-    let fit = args.train.fit_on(world, &name, train.len())?.output(&mut out);
+    let fit = args.train.fit_on(world, "images", train.len())?.output(&mut out);
     trainer.fit_with(fit, &train, Some(&test))?;
     Ok(())
 }

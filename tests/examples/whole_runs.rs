@@ -222,7 +222,7 @@ fn a_network_of_the_users_choice_learns_digits_in_color() {
 
 #[test]
 fn a_network_of_the_users_own_tells_the_images_of_a_folder_apart() {
-    for report in runs_and_continues("image_folder", &[], "6") {
+    for report in runs_and_continues("image_folder", &[], "12") {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
     let empty = tempfile::tempdir().unwrap();
