@@ -2,38 +2,9 @@
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from common import integers, save, uniform
-
-
-class CharRnn(nn.Module):
-    """One-hot characters, as SINGA's."""
-
-    def __init__(self, kind, vocabulary=7, hidden=5, layers=2):
-        super().__init__()
-        self.vocabulary = vocabulary
-        self.rnn = getattr(nn, kind)(vocabulary, hidden, layers, batch_first=True)
-        self.linear = nn.Linear(hidden, vocabulary)
-
-    def forward(self, tokens):
-        xs = nn.functional.one_hot(tokens, self.vocabulary).to(self.linear.weight.dtype)
-        return self.linear(self.rnn(xs)[0])
-
-
-class TextGru(nn.Module):
-    """The hidden state at the end of each text."""
-
-    def __init__(self, vocabulary=9, embedding=4, hidden=5, classes=3):
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
-        self.gru = nn.GRU(embedding, hidden, batch_first=True)
-        self.linear = nn.Linear(hidden, classes)
-
-    def forward(self, tokens):
-        lengths = (tokens != 0).sum(1)
-        xs = pack_padded_sequence(self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False)
-        return self.linear(self.gru(xs)[1][0])
+from networks import CharRnn, TextGru
 
 
 class Attention(nn.Module):
@@ -92,10 +63,10 @@ def texts():
         integers((3, 4, 5), 5303, 10), [[3, 5, 1, 0], [2, 0, 4, 5], [1, 0, 0, 0]]
     )
     cases = {
-        "char_rnn": (CharRnn("RNN"), integers((3, 6), 5300, 7)),
-        "char_gru": (CharRnn("GRU"), integers((3, 6), 5300, 7)),
-        "char_lstm": (CharRnn("LSTM"), integers((3, 6), 5300, 7)),
-        "text_gru": (TextGru(), padded(integers((4, 6), 5302, 8), [4, 6, 1, 3])),
+        "char_rnn": (CharRnn("RNN", 7, 5, 2), integers((3, 6), 5300, 7)),
+        "char_gru": (CharRnn("GRU", 7, 5, 2), integers((3, 6), 5300, 7)),
+        "char_lstm": (CharRnn("LSTM", 7, 5, 2), integers((3, 6), 5300, 7)),
+        "text_gru": (TextGru(9, 4, 5, 3), padded(integers((4, 6), 5302, 8), [4, 6, 1, 3])),
         "han": (Han(), documents),
     }
     for index, (case, (model, tokens)) in enumerate(cases.items()):
