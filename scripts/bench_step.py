@@ -153,7 +153,7 @@ class Data:
         if not args.problem:
             first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
             self.train = [draw(first + i, size) for i in range(BATCHES)]
-            self.test = [draw(MOST_RANKS * BATCHES + i, size) for i in range(TESTS)]
+            self.test = None  # until the first evaluation
             return
         from safetensors.torch import load_file
 
@@ -166,6 +166,12 @@ class Data:
             return list(zip(xs.split(size), ys.split(size)))
 
         self.train, self.test = batches("train"), batches("test")
+
+
+def drawn_tests(network, size):
+    """The batches that no rank trains on."""
+    first = MOST_RANKS * BATCHES
+    return [NETWORKS[network][1](index, size) for index in range(first, first + TESTS)]
 
 
 def fan_in(module):
@@ -204,7 +210,7 @@ class Run:
         initialise(network)
         network = network.to(args.device)
         self.batches = [(xs.to(args.device), ys.to(args.device)) for xs, ys in data.train]
-        self.tests = [(xs.to(args.device), ys.to(args.device)) for xs, ys in data.test]
+        self.args, self.tests = args, data.test
         if args.contender == "pytorch-channels-last":
             layout = torch.channels_last
             network = network.to(memory_format=layout)
@@ -213,10 +219,10 @@ class Run:
             view = args.ddp == "bucket-view"
             network = DistributedDataParallel(network, gradient_as_bucket_view=view)
         if args.adamw:
-            self.optimizer = torch.optim.AdamW(network.parameters(), lr=args.lr)
+            self.optimizer = torch.optim.AdamW(network.parameters(), lr=args.lr or 0.001)
         else:
             self.optimizer = torch.optim.SGD(
-                network.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-5
+                network.parameters(), lr=args.lr or 0.005, momentum=0.9, weight_decay=1e-5
             )
         self.criterion = nn.CrossEntropyLoss()
         self.network = network
@@ -275,10 +281,13 @@ class Run:
     def evaluate(self):
         """The mean loss of the examples that are not trained on, and the share of the labels that have the highest
         score."""
+        if self.tests is None:
+            self.tests = drawn_tests(self.args.network, self.args.batch_size)
         self.network.eval()
         loss, right, count = 0.0, 0, 0
         for xs, ys in self.tests:
-            scores, ys = self.network(xs).flatten(0, -2), ys.flatten()
+            scores = self.network(xs.to(self.args.device)).flatten(0, -2)
+            ys = ys.to(self.args.device).flatten()
             loss += self.criterion(scores, ys).item() * len(ys)
             right += (scores.argmax(1) == ys).sum().item()
             count += len(ys)
@@ -360,7 +369,7 @@ def main():
     parser.add_argument("--warm-up", type=int, required=True)
     parser.add_argument("--problem", help="a file of batches that bench-player problem wrote")
     parser.add_argument("--adamw", action="store_true", help="AdamW instead of SGD with momentum")
-    parser.add_argument("--lr", type=float, default=0.005)
+    parser.add_argument("--lr", type=float, help="0.001 with --adamw and 0.005 without, if not given")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--tf32", action="store_true", help="round f32 to TF32 on a GPU")

@@ -14,7 +14,7 @@ use candelabrum::datasets::{
 use candle_core::Tensor;
 
 use crate::network::{LSTM, Network, Sizes};
-use crate::problem::{Batches, Problem};
+use crate::problem::{Batches, Problem, TEXT};
 
 /// The words of the vocabulary occur so often at least.
 const LEAST: usize = 2;
@@ -108,10 +108,9 @@ impl DataArgs {
         let vocabulary = Vocabulary::characters(&text);
         let tokens = vocabulary.encode(&text)?;
         let (train, test) = tokens.split_at(tokens.len() * 9 / 10);
-        let window = 64;
         let sizes = Sizes { vocabulary: vocabulary.len(), classes: LSTM.vocabulary };
-        let train = TextDataset::new(train, window, window)?;
-        let test = TextDataset::new(test, window, window)?;
+        let train = TextDataset::new(train, TEXT, TEXT)?;
+        let test = TextDataset::new(test, TEXT, TEXT)?;
         self.collect(&train, &test, usize::MAX, sizes, |batch| batch)
     }
 

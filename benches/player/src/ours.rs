@@ -67,8 +67,11 @@ impl Ours {
         let params = settings.precision.params(0, world.device());
         let network = build(network, sizes, &params, xs)?;
         let optimizer: Box<dyn Optimizer> = match settings.adamw {
-            true => Box::new(AdamW::new(settings.lr)),
-            false => Box::new(Sgd::new(settings.lr).momentum(0.9).weight_decay(1e-5)),
+            true => Box::new(AdamW::new(settings.lr.unwrap_or(1e-3))),
+            false => {
+                let lr = settings.lr.unwrap_or(0.005);
+                Box::new(Sgd::new(lr).momentum(0.9).weight_decay(1e-5))
+            }
         };
         let world = if strangers { &World::single() } else { world };
         let config = DistOptConfig { overlap, ..DistOptConfig::default() };

@@ -16,28 +16,27 @@ use crate::network::{GRU, LSTM, Network, Sizes};
 /// Inputs and labels, `(size,)` or one at every position.
 pub(crate) type Batches = Vec<(Tensor, Tensor)>;
 
-/// The batches of a rank.
+/// The batches of a file.
 pub(crate) struct Problem {
     /// Used in turn.
     pub(crate) train: Batches,
-    /// Never trained on, and the same for all ranks.
+    /// Never trained on.
     pub(crate) test: Batches,
     pub(crate) sizes: Sizes,
 }
 
-impl Problem {
-    /// Batches of `size` from the hash. Those of the ranks differ.
-    pub(crate) fn drawn(network: Network, size: usize, rank: usize) -> Result<Self> {
-        let batches = |first: usize, count: usize| -> Result<Batches> {
-            (first..first + count).map(|index| batch(network, index, size)).collect()
-        };
-        Ok(Self {
-            train: batches(rank * BATCHES, BATCHES)?,
-            test: batches(MOST_RANKS * BATCHES, TESTS)?,
-            sizes: Sizes::of_drawn(network),
-        })
-    }
+/// Batches of `size` from the hash, which the rank uses in turn. Those of the ranks differ.
+pub(crate) fn drawn(network: Network, size: usize, rank: usize) -> Result<Batches> {
+    (rank * BATCHES..(rank + 1) * BATCHES).map(|index| batch(network, index, size)).collect()
+}
 
+/// Batches of `size` from the hash that no rank trains on.
+pub(crate) fn drawn_tests(network: Network, size: usize) -> Result<Batches> {
+    let first = MOST_RANKS * BATCHES;
+    (first..first + TESTS).map(|index| batch(network, index, size)).collect()
+}
+
+impl Problem {
     /// The batches of `size` of a file that `bench-player problem` wrote.
     pub(crate) fn read(path: &Path, size: usize) -> anyhow::Result<Self> {
         let file = candle_core::safetensors::load(path, &Device::Cpu)
@@ -86,8 +85,8 @@ const MOST_RANKS: usize = 12;
 /// The number of tokens in a sequence of the network `gru`.
 const SEQUENCE: usize = 32;
 
-/// The number of characters in a text of the network `lstm`.
-const TEXT: usize = 64;
+/// The number of characters in a text of the networks `lstm` and `char-rnn`.
+pub(crate) const TEXT: usize = 64;
 
 /// The inputs and labels of one of all ranks' batches.
 pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {

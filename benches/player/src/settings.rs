@@ -46,9 +46,9 @@ pub(crate) struct Settings {
     /// Train with AdamW instead of SGD with momentum
     #[arg(long)]
     pub(crate) adamw: bool,
-    /// The learning rate
-    #[arg(long, default_value_t = 0.005)]
-    pub(crate) lr: f64,
+    /// The learning rate [default: 0.001 with --adamw, 0.005 without]
+    #[arg(long)]
+    pub(crate) lr: Option<f64>,
     /// A file of batches that `problem` wrote, instead of drawn ones
     #[arg(long, value_name = "FILE")]
     pub(crate) problem: Option<PathBuf>,

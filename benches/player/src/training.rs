@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
+use crate::network::Sizes;
 use crate::ours::Ours;
 use crate::pace::{Pace, Repeat, cpu_time};
-use crate::problem::{Batches, Problem};
+use crate::problem::{Batches, Problem, drawn, drawn_tests};
 use crate::serve::Player;
 use crate::settings::{Contender, Settings};
 
@@ -21,7 +22,9 @@ use crate::settings::{Contender, Settings};
 pub(crate) struct Training {
     contender: Box<dyn Train>,
     batches: Batches,
-    tests: Batches,
+    /// None until they are drawn for the first evaluation.
+    tests: Option<Batches>,
+    settings: Settings,
     taken: usize,
     pace: Pace,
     /// Every contender takes these steps on the same batches.
@@ -31,65 +34,32 @@ pub(crate) struct Training {
 impl Training {
     /// The contender of `settings` on this rank of `world`, after its warm-up.
     pub(crate) fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
-        let device = world.device();
-        settings.precision.check(device)?;
-        let there = |(xs, ys): (Tensor, Tensor)| {
-            let dtype =
-                if xs.dtype().is_float() { settings.precision.dtype(device) } else { xs.dtype() };
-            Ok((xs.to_device(device)?.to_dtype(dtype)?, ys.to_device(device)?))
+        settings.precision.check(world.device())?;
+        let (network, size) = (settings.network, settings.batch_size.get());
+        let (train, test, sizes) = match &settings.problem {
+            Some(path) => {
+                let Problem { train, test, sizes } = Problem::read(path, size)?;
+                (train, Some(test), sizes)
+            }
+            None => (drawn(network, size, world.rank())?, None, Sizes::of_drawn(network)),
         };
-        let size = settings.batch_size.get();
-        let Problem { train, test, sizes } = match &settings.problem {
-            Some(path) => Problem::read(path, size)?,
-            None => Problem::drawn(settings.network, size, world.rank())?,
-        };
-        let batches: Batches = train.into_iter().map(there).collect::<candle_core::Result<_>>()?;
-        let tests: Batches = test.into_iter().map(there).collect::<candle_core::Result<_>>()?;
+        let batches = on_device(train, settings, world)?;
+        let tests = test.map(|test| on_device(test, settings, world)).transpose()?;
         let contender: Box<dyn Train> = match settings.contender {
             Contender::Ours => Box::new(Ours::new(settings, sizes, &batches[0].0, world)?),
             Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
         let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
-        let mut training = Self { contender, batches, tests, taken: 0, pace, warm_up_losses };
-        for _ in 0..settings.warm_up {
+        let settings = settings.clone();
+        let mut training =
+            Self { contender, batches, tests, settings, taken: 0, pace, warm_up_losses };
+        for _ in 0..training.settings.warm_up {
             let loss = training.train(Repeat::Steps(NonZeroU32::MIN))?["loss"].take();
             training.warm_up_losses.push(loss);
         }
         Ok(training)
     }
 
-    /// The bytes of the whole network's gradient, in f32.
-    pub(crate) fn gradient_bytes(&self) -> usize {
-        self.contender.elements() * size_of::<f32>()
-    }
-}
-
-/// Steps, and whether an evaluation follows.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Asked {
-    #[serde(flatten)]
-    repeat: Repeat,
-    #[serde(default)]
-    evaluate: bool,
-}
-
-impl Player for Training {
-    type Request = Asked;
-
-    fn ready(&self) -> Value {
-        json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
-    }
-
-    fn sample(&mut self, Asked { repeat, evaluate }: Asked) -> anyhow::Result<Value> {
-        let mut sample = self.train(repeat)?;
-        if evaluate && let Some(evaluation) = self.contender.evaluate(&self.tests)? {
-            evaluation.add_to(&mut sample);
-        }
-        Ok(sample)
-    }
-}
-
-impl Training {
     /// Trains and measures.
     pub(crate) fn train(&mut self, request: Repeat) -> anyhow::Result<Value> {
         let Self { contender, batches, taken, pace, .. } = self;
@@ -118,6 +88,63 @@ impl Training {
         sample["examples_per_second"] = (examples as f64 / timed.step_seconds()).into();
         if let Some((before, after)) = before.zip(contender.cost()) {
             after.add_to(&mut sample, &before, &timed);
+        }
+        Ok(sample)
+    }
+
+    /// Evaluates the contender, if it has an evaluation, and adds the figures to a sample.
+    fn evaluate(&mut self, sample: &mut Value) -> anyhow::Result<()> {
+        let Self { contender, tests, settings, pace, .. } = self;
+        let tests = match tests {
+            Some(tests) => tests,
+            none => {
+                let drawn = drawn_tests(settings.network, settings.batch_size.get())?;
+                none.insert(on_device(drawn, settings, &pace.world)?)
+            }
+        };
+        if let Some(evaluation) = contender.evaluate(tests)? {
+            evaluation.add_to(sample);
+        }
+        Ok(())
+    }
+
+    /// The bytes of the whole network's gradient, in f32.
+    pub(crate) fn gradient_bytes(&self) -> usize {
+        self.contender.elements() * size_of::<f32>()
+    }
+}
+
+/// The batches on the device of the rank, with inputs in the type of the settings.
+fn on_device(batches: Batches, settings: &Settings, world: &World) -> candle_core::Result<Batches> {
+    let device = world.device();
+    let there = |(xs, ys): (Tensor, Tensor)| {
+        let dtype =
+            if xs.dtype().is_float() { settings.precision.dtype(device) } else { xs.dtype() };
+        Ok((xs.to_device(device)?.to_dtype(dtype)?, ys.to_device(device)?))
+    };
+    batches.into_iter().map(there).collect()
+}
+
+/// Steps, and whether an evaluation follows.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Asked {
+    #[serde(flatten)]
+    repeat: Repeat,
+    #[serde(default)]
+    evaluate: bool,
+}
+
+impl Player for Training {
+    type Request = Asked;
+
+    fn ready(&self) -> Value {
+        json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
+    }
+
+    fn sample(&mut self, Asked { repeat, evaluate }: Asked) -> anyhow::Result<Value> {
+        let mut sample = self.train(repeat)?;
+        if evaluate {
+            self.evaluate(&mut sample)?;
         }
         Ok(sample)
     }
@@ -245,15 +272,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new()?;
         for network in ["text-gru", "han", "char-rnn", "mlp"] {
             let options = ["", "--batch-size", "4", "--warm-up", "2", "--network", network];
-            let drawn = Settings::parse_from(options);
-            Problem::drawn(drawn.network, 4, 0)?.write(file.path())?;
-            let read = Settings { problem: Some(file.path().to_owned()), ..drawn.clone() };
+            let settings = Settings::parse_from(options);
+            let drawn_of = settings.network;
+            let (train, test) = (drawn(drawn_of, 4, 0)?, drawn_tests(drawn_of, 4)?);
+            Problem { train, test, sizes: Sizes::of_drawn(drawn_of) }.write(file.path())?;
+            let read = Settings { problem: Some(file.path().to_owned()), ..settings.clone() };
             let sample = |settings: &Settings| -> anyhow::Result<Vec<Value>> {
                 let asked = serde_json::from_str(r#"{"steps":2,"evaluate":true}"#)?;
                 let sample = Training::new(settings, &World::single())?.sample(asked)?;
                 Ok(["loss", "test_loss", "test_accuracy"].map(|name| sample[name].clone()).into())
             };
-            let (from_file, expected) = (sample(&read)?, sample(&drawn)?);
+            let (from_file, expected) = (sample(&read)?, sample(&settings)?);
             assert!(expected.iter().all(Value::is_number), "{network}: {expected:?}");
             assert_eq!(from_file, expected, "{network}");
         }

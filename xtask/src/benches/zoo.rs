@@ -29,7 +29,7 @@ pub(crate) struct Zoo {
     /// tokens are drawn
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Steps between two evaluations [default: by network, 1 to 60]
+    /// Steps between two evaluations [default: by network, 1 to 80]
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
     /// The seed of the order of the data, and of the choice of texts for the evaluation
