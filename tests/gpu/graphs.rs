@@ -333,14 +333,15 @@ fn steps_in_half_precision_are_recorded() {
     }
 }
 
-/// Asks the host for a number in the forward pass.
+/// Asks for a number on the host in the forward pass, which then depends on it. While a GPU records a step, the
+/// answer is whatever was in the host's memory.
 struct AsksTheHost(Network);
 
 impl Model for AsksTheHost {
     fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
         let ys = self.0.forward(xs)?;
-        assert!(ys.flatten_all()?.to_vec1::<f32>()?.iter().all(|y| !y.is_infinite()));
-        Ok(ys)
+        let first = ys.flatten_all()?.to_vec1::<f32>()?[0];
+        if first > 0.0 { ys.affine(2.0, 0.0) } else { Ok(ys) }
     }
 }
 
@@ -365,7 +366,7 @@ fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
     };
     let asks = |scope: &Scope| AsksTheHost(Network::new(scope));
     let note = reason(compare(on, asks, images, PLAIN));
-    assert!(note.contains("CAPTURE"), "{note}");
+    assert!(note.contains("asks for a number on the host"), "{note}");
     let copies = |scope: &Scope| CopiesFromTheHost(Network::new(scope));
     let note = reason(compare(on, copies, images, PLAIN));
     assert!(note.contains("repeating a copy from the host"), "{note}");
@@ -427,7 +428,7 @@ fn collectives_main() {
     let (replayed, note) = compare(on, synchronised, images, PLAIN);
     assert_eq!(replayed, 0);
     let note = note.expect("a note");
-    assert!(note.contains("CAPTURE"), "{note}");
+    assert!(note.contains("asks for a number on the host"), "{note}");
     let exchanges = |scope: &Scope| Exchanges(Network::new(scope), Group::from(&world));
     let (replayed, note) = compare(on, exchanges, images, PLAIN);
     assert_eq!(replayed, 0);

@@ -41,6 +41,9 @@ fn command(cache: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "kernel_cache::main", "--nocapture"]);
     command.env(MARK, "1").env("SOFTGPU_TRACE", "1").env("CANDELABRUM_KERNEL_CACHE", cache);
+    // The driver has a cache, too, in the home folder, which some of these tests change.
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    command.env("CUDA_CACHE_PATH", Path::new(&home).join(".nv/ComputeCache"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -65,20 +65,26 @@ fn errors(device: &Device) -> Vec<f32> {
 }
 
 /// Sums of 512 products in f32, below 16: each rounding is up to 2^-21, and 512 random ones are about
-/// sqrt(512) 2^-21 = 1e-5 together, by another order of the terms, too. TF32 rounds each factor by up
-/// to 2^-11 of it, which makes about 1e-3.
-const LIMIT: f32 = 1e-4;
+/// sqrt(512) 2^-21 = 1e-5 together. cuDNN's transformed convolutions (Winograd's, by FFT) add the terms with
+/// factors, and their errors are some ten times as large: 1.7e-4 on an H200.
+const LARGEST_IN_F32: f32 = 5e-4;
+
+/// TF32 rounds each factor by up to 2^-11 of it, which makes about 1e-3.
+const LARGEST_IN_TF32: f32 = 5e-2;
 
 #[track_caller]
-fn assert_exact(device: &Device) {
+fn assert_exact(device: &Device) -> Vec<f32> {
     let errors = errors(device);
-    assert!(errors.iter().all(|&error| error < LIMIT), "{errors:?}");
+    assert!(errors.iter().all(|&error| error < LARGEST_IN_F32), "{errors:?}");
+    errors
 }
 
+/// `exact` are the errors in f32.
 #[track_caller]
-fn assert_rounded(device: &Device) {
+fn assert_rounded(device: &Device, exact: &[f32]) {
     let errors = errors(device);
-    assert!(errors.iter().all(|error| (LIMIT..5e-2).contains(error)), "{errors:?}");
+    let is_rounded = |(error, exact): (&f32, &f32)| (4.0 * exact..LARGEST_IN_TF32).contains(error);
+    assert!(errors.iter().zip(exact).all(is_rounded), "{errors:?}, in f32 {exact:?}");
 }
 
 /// In a process of its own, because the switch is the process's.
@@ -86,9 +92,9 @@ fn assert_rounded(device: &Device) {
 fn switch_main() {
     if is_rank() {
         let world = world();
-        assert_exact(world.device());
+        let exact = assert_exact(world.device());
         set_gemm_reduced_precision_f32(true);
-        assert_rounded(world.device());
+        assert_rounded(world.device(), &exact);
         // A program that does not ask for a precision keeps what it has set itself.
         drop(Precision::F32.params(0, world.device()));
         assert!(gemm_reduced_precision_f32());
@@ -108,11 +114,12 @@ fn option_main() {
     }
     let world = world();
     let device = world.device();
+    let exact = assert_exact(device);
     let params = Precision::Tf32.params(0, device);
     assert_eq!((params.dtype(), product_precision()), (DType::F32, ProductPrecision::Tf32));
     assert_eq!(Precision::Tf32.describe(device), "f32 with products in tf32");
     Precision::Tf32.check(device).unwrap();
-    assert_rounded(device);
+    assert_rounded(device, &exact);
     drop(Precision::F32.params(0, device));
     assert_exact(device);
     assert!(!gemm_reduced_precision_f32());

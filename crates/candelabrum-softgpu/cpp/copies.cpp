@@ -33,7 +33,14 @@ API int cuMemcpyDtoHAsync_v2(void *h, devptr d, size_t n, void *sh) {
     if (!n) return nothing(s, "a copy from the device");
     if (!on_device("a copy from the device", d, n)) return INVALID;
     bool waits = !is_pinned(h, n);
-    if (s->capture && waits) return spoil(s, CAPTURING);
+    if (s->capture && waits) {
+        // A GPU records the copy, too. The caller goes on with what was in its memory before, which is
+        // long gone when the graph is launched, so the copy is left out there.
+        enqueue(s, [] {});
+        s->capture->nodes.back().source = d;
+        s->capture->nodes.back().target = h;
+        return OK;
+    }
     enqueue(s, [=] { memcpy(h, (void *)d, n); });
     if (waits) {
         count_call(Call::WAIT);

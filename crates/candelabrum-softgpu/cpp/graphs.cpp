@@ -59,11 +59,16 @@ API int cuGraphLaunch(void *exec, void *h) {
     auto graph = *(GraphP *)exec;
     if (s->capture || !launch_memory(*graph)) return spoil(s, INVALID);
     count_call(Call::GRAPH);
-    bool pageable = false;
-    for (auto &node : graph->nodes) pageable |= node.pageable != nullptr;
-    if (pageable)
+    bool reads = false, writes = false;
+    for (auto &node : graph->nodes) {
+        reads |= node.pageable != nullptr;
+        writes |= node.target != nullptr;
+    }
+    if (reads)
         say("the graph copies from pageable memory: a GPU would read that memory again, here it is "
             "read once");
+    if (writes)
+        say("the graph copies to pageable memory: a GPU would write there, here nothing is written");
     enqueue(s, [graph] {
         for (auto &node : graph->nodes) node.op();
     });
@@ -73,6 +78,7 @@ API int cuGraphLaunch(void *exec, void *h) {
 // The nodes. Copies on the device and from pageable memory are told from the others, which count as kernels.
 API int cuGraphGetNodes(void *g, void **nodes, size_t *n) {
     auto &all = (*(GraphP *)g)->nodes;
+    if (nodes && !*n) return INVALID; // seen on an H200 with driver 580.159
     for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < all.size() ? &all[i] : nullptr;
     if (!nodes || all.size() < *n) *n = all.size();
     return OK;
@@ -81,21 +87,32 @@ API int cuGraphNodeGetType(void *node, int *type) {
     *type = ((Node *)node)->pageable || ((Node *)node)->source ? 1 : 0;
     return OK;
 }
-// The beginning of CUDA_MEMCPY3D.
-struct Copy {
+// One side of CUDA_MEMCPY3D, and its beginning.
+struct Side {
     size_t x, y, z, level;
     int kind;
     const void *host;
-    devptr source;
+    devptr device;
+    void *array, *reserved;
+    size_t pitch, height;
+};
+struct Copy {
+    Side from, to;
 };
 // A driver may describe a copy by addresses of which only the driver knows the place.
 API int cuGraphMemcpyNodeGetParams(void *node, Copy *copy) {
     const int HOST = 1, DEVICE = 2, UNIFIED = 4;
-    auto [op, pageable, source] = *(Node *)node;
-    *copy = {0, 0, 0, 0, source ? DEVICE : HOST, pageable, source};
+    auto [op, pageable, source, target] = *(Node *)node;
+    *copy = {};
+    copy->from.kind = source ? DEVICE : HOST;
+    copy->from.host = pageable;
+    copy->from.device = source;
+    copy->to.kind = target ? HOST : DEVICE;
+    copy->to.host = target;
     if (env("SOFTGPU_UNIFIED_COPIES", 0)) {
-        copy->kind = UNIFIED;
-        if (!source) copy->source = (devptr)pageable;
+        copy->from.kind = copy->to.kind = UNIFIED;
+        if (!source) copy->from.device = (devptr)pageable;
+        copy->to.device = target ? (devptr)target : source;
     }
     return OK;
 }

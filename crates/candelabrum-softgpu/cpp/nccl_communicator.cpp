@@ -163,7 +163,7 @@ API int ncclCommSplit(ncclComm_t h, int color, int key, ncclComm_t *out, Config 
     bool blocking = config && config->size >= 24 && config->blocking != INT32_MIN
                         ? config->blocking != 0
                         : c->blocking;
-    return in_background(c, [=] {
+    int code = in_background(c, [=] {
         if (!c->turn(t)) return (int)INTERNAL;
         struct Seat {
             int color, key, rank;
@@ -193,4 +193,6 @@ API int ncclCommSplit(ncclComm_t h, int color, int key, ncclComm_t *out, Config 
         __atomic_store_n(out, new Handle{child}, __ATOMIC_RELEASE);
         return (int)SUCCESS;
     });
+    // As NCCL 2.28.9: only the state of the parent tells that the split is in progress.
+    return code == IN_PROGRESS ? (int)SUCCESS : code;
 }

@@ -28,7 +28,8 @@ using Operation = std::function<void()>;
 struct Node {
     Operation op;
     const void *pageable = nullptr; // the source of a copy from the host, unless it is pinned
-    devptr source = 0;              // the source of a copy on the device
+    devptr source = 0;              // the source of a copy from the device
+    void *target = nullptr;         // where a copy to the host goes, unless that is pinned
 };
 
 // What a capture records: operations in the order of the calls, on whichever stream.

@@ -52,6 +52,22 @@ def matters(name):
 
 def failed_items(path):
     """The names of the items of a log that ended badly."""
+    return [
+        name for name, status in statuses(path).items()
+        if status != "ok" and not status.startswith("left out")
+    ]  # fmt: skip
+
+
+def ok_items(path):
+    """The names of the items of a log that ended well. None if there is no log."""
+    try:
+        return {name for name, status in statuses(path).items() if status == "ok"}
+    except OSError:
+        return set()
+
+
+def statuses(path):
+    """How each item of a log has ended, by its name."""
     names = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -60,7 +76,4 @@ def failed_items(path):
                 names[item["name"]] = item["status"]
             except (ValueError, KeyError, TypeError):
                 continue
-    return [
-        name for name, status in names.items()
-        if status != "ok" and not status.startswith("left out")
-    ]  # fmt: skip
+    return names

@@ -1,6 +1,8 @@
 //! What a capture takes, and what its graph does.
 
 use anyhow::Result;
+use candelabrum_memory::cuda::Capture;
+use candle_core::{DType, Tensor};
 use cudarc::driver::{CudaGraph, DriverError, sys};
 use serde_json::json;
 
@@ -113,12 +115,23 @@ pub(crate) fn copy_nodes(probe: &Probe) -> Result<bool> {
     good &= went("cuMemcpyAsync", &done);
     good &= graph.is_some_and(|graph| say_nodes("cuMemcpyAsync", &graph));
     // What the library itself makes of them.
-    let capture = candelabrum_memory::cuda::Capture::begin(&probe.device)?;
-    driver::copy(&probe.stream, places, BYTES)?;
-    let graph = capture.end();
-    let error = graph.as_ref().err().map(ToString::to_string);
-    say(&json!({"recorded": "a copy on the device", "error": error}));
-    Ok(good && graph.is_ok())
+    let record = |what: &str, work: &dyn Fn() -> Result<()>| -> Result<Option<String>> {
+        let capture = Capture::begin(&probe.device)?;
+        work()?;
+        let error = capture.end().err().map(|error| error.to_string());
+        say(&json!({"recorded": what, "error": error}));
+        Ok(error)
+    };
+    good &= record("a copy on the device", &|| Ok(driver::copy(&probe.stream, places, BYTES)?))?
+        .is_none();
+    good &= record("nothing", &|| Ok(()))?.is_none();
+    let number = Tensor::ones(4, DType::F32, &probe.device)?;
+    let read = record("a copy to the host", &|| {
+        say(&json!({"read_in_a_capture": number.to_vec1::<f32>()?}));
+        Ok(())
+    })?;
+    good &= read.is_some_and(|error| error.contains("asks for a number on the host"));
+    Ok(good)
 }
 
 /// Prints the nodes of a graph. Returns whether the driver describes them.

@@ -50,10 +50,10 @@ impl Capture {
         let graph = finish(&stream, flags);
         let graph = graph.map_err(|error| cuda_error("cuStreamEndCapture", error))?;
         let graph = graph.ok_or_else(nothing_recorded)?;
-        if copies_from_the_host(&graph)? {
-            return Err(Error::Unsupported { what: "repeating a copy from the host".to_owned() });
+        match host_copy(&graph)? {
+            Some(copy) => Err(copy.refusal()),
+            None => Ok(Graph(graph)),
         }
-        Ok(Graph(graph))
     }
 }
 
@@ -102,25 +102,32 @@ unsafe impl Send for Graph {}
 
 const ON_DEVICE: u32 = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32;
 
-/// Whether a recorded copy reads memory that is not the device's. It would read that memory again at
-/// each launch. candle's copies read vectors that live only until the call returns.
-fn copies_from_the_host(graph: &CudaGraph) -> Result<bool> {
-    // The driver may know more kinds than these enumerations, so they are read as numbers.
+/// A recorded copy between the host and the device.
+#[derive(Debug, Clone, Copy)]
+enum HostCopy {
+    /// It would read the host's memory again at each launch. candle's copies read vectors that live only until
+    /// the call returns.
+    From,
+    /// Nothing has been copied yet, but the call has returned: whoever asked for a number on the host has got
+    /// another one, and the recorded work may depend on it.
+    To,
+}
+
+impl HostCopy {
+    fn refusal(self) -> Error {
+        let what = match self {
+            Self::From => "repeating a copy from the host",
+            Self::To => "recording a step that asks for a number on the host",
+        };
+        Error::Unsupported { what: what.to_owned() }
+    }
+}
+
+/// The first recorded copy with memory of the host.
+fn host_copy(graph: &CudaGraph) -> Result<Option<HostCopy>> {
+    // The driver may know more kinds than this enumeration, so they are read as numbers.
     const COPY: u32 = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY as u32;
-    // A driver may describe a copy by addresses alone (NVIDIA/cuda-python#2649, driver 560).
-    const UNIFIED: u32 = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED as u32;
-    let checked =
-        |call, result: sys::CUresult| result.result().map_err(|error| cuda_error(call, error));
-    let graph = graph.cu_graph();
-    let mut count = 0;
-    // SAFETY: the graph exists. A null pointer asks for the number of nodes only.
-    let result = unsafe { sys::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) };
-    checked("cuGraphGetNodes", result)?;
-    let mut nodes = vec![ptr::null_mut(); count];
-    // SAFETY: as above, and there is room for `count` nodes.
-    let result = unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
-    checked("cuGraphGetNodes", result)?;
-    for node in nodes {
+    for node in nodes(graph)? {
         let mut kind = 0_u32;
         // SAFETY: the node is one of the graph, and an enumeration of the driver has 32 bits.
         let result = unsafe { sys::cuGraphNodeGetType(node, (&raw mut kind).cast()) };
@@ -132,22 +139,54 @@ fn copies_from_the_host(graph: &CudaGraph) -> Result<bool> {
         // SAFETY: the node is a copy, and the call fills its description.
         let result = unsafe { sys::cuGraphMemcpyNodeGetParams(node, copy.as_mut_ptr()) };
         checked("cuGraphMemcpyNodeGetParams", result)?;
-        let field = |offset: usize| copy.as_ptr().map_addr(|at| at + offset);
-        let kind = field(offset_of!(sys::CUDA_MEMCPY3D, srcMemoryType));
-        // SAFETY: the field is in the zeroed memory, and any 32 bits are a `u32`.
-        let kind = unsafe { kind.cast::<u32>().read() };
-        let source = field(offset_of!(sys::CUDA_MEMCPY3D, srcDevice));
-        // SAFETY: as above; an address has 64 bits.
-        let source = unsafe { source.cast::<sys::CUdeviceptr>().read() };
-        if !(kind == ON_DEVICE || kind == UNIFIED && is_on_device(source)) {
-            return Ok(true);
+        let is_on_device = |kind: usize, address: usize| {
+            let field = |offset: usize| copy.as_ptr().map_addr(|at| at + offset);
+            // SAFETY: the field is in the zeroed memory, and any 32 bits are a `u32`.
+            let kind = unsafe { field(kind).cast::<u32>().read() };
+            // SAFETY: as above; an address has 64 bits.
+            let address = unsafe { field(address).cast::<sys::CUdeviceptr>().read() };
+            is_on_device(kind, address)
+        };
+        type Copy = sys::CUDA_MEMCPY3D;
+        if !is_on_device(offset_of!(Copy, srcMemoryType), offset_of!(Copy, srcDevice)) {
+            return Ok(Some(HostCopy::From));
+        }
+        if !is_on_device(offset_of!(Copy, dstMemoryType), offset_of!(Copy, dstDevice)) {
+            return Ok(Some(HostCopy::To));
         }
     }
-    Ok(false)
+    Ok(None)
+}
+
+fn nodes(graph: &CudaGraph) -> Result<Vec<sys::CUgraphNode>> {
+    let graph = graph.cu_graph();
+    let mut count = 0;
+    // SAFETY: the graph exists. A null pointer asks for the number of nodes only.
+    let result = unsafe { sys::cuGraphGetNodes(graph, ptr::null_mut(), &raw mut count) };
+    checked("cuGraphGetNodes", result)?;
+    let mut nodes = vec![ptr::null_mut(); count];
+    // The driver refuses to write no nodes (580.159, H200).
+    if count > 0 {
+        // SAFETY: as above, and there is room for `count` nodes.
+        let result = unsafe { sys::cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count) };
+        checked("cuGraphGetNodes", result)?;
+    }
+    Ok(nodes)
+}
+
+fn checked(call: &'static str, result: sys::CUresult) -> Result<()> {
+    result.result().map_err(|error| cuda_error(call, error))
+}
+
+/// Whether a recorded copy uses memory of the device here. `kind` is the driver's word for the memory.
+fn is_on_device(kind: u32, address: sys::CUdeviceptr) -> bool {
+    // A driver may describe a copy by addresses alone (NVIDIA/cuda-python#2649, driver 560).
+    const UNIFIED: u32 = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED as u32;
+    kind == ON_DEVICE || kind == UNIFIED && is_known_on_device(address)
 }
 
 /// Whether the driver knows this address as a device's. It knows nothing of pageable memory.
-fn is_on_device(address: sys::CUdeviceptr) -> bool {
+fn is_known_on_device(address: sys::CUdeviceptr) -> bool {
     let mut kind = 0_u32;
     let what = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     // SAFETY: this attribute is an enumeration of 32 bits, which the call writes before it returns.

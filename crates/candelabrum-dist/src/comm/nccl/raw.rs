@@ -141,6 +141,11 @@ impl NcclComm {
         let code = self.with(|parent| unsafe {
             sys::ncclCommSplit(parent, colour, key, place, &raw mut config)
         })?;
+        // The call returns `ncclSuccess` while the split is still in progress (read in NCCL 2.28.9, seen on an H200).
+        let code = match code {
+            sys::ncclResult_t::ncclSuccess => sys::ncclResult_t::ncclInProgress,
+            other => other,
+        };
         // If the split fails, `place` is leaked: eight bytes, once, before the job ends.
         self.started("ncclCommSplit", code, guard)?;
         // SAFETY: `place` came out of `Box::into_raw`, and the state of the parent is no longer "in
