@@ -123,10 +123,12 @@ impl HostCopy {
     }
 }
 
-/// The first recorded copy with memory of the host.
+/// Whether the graph copies between the host and the device. A copy to the host is the more telling answer: the
+/// copies from there may be those of candle's shapes.
 fn host_copy(graph: &CudaGraph) -> Result<Option<HostCopy>> {
     // The driver may know more kinds than this enumeration, so they are read as numbers.
     const COPY: u32 = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY as u32;
+    let mut found = None;
     for node in nodes(graph)? {
         let mut kind = 0_u32;
         // SAFETY: the node is one of the graph, and an enumeration of the driver has 32 bits.
@@ -149,13 +151,13 @@ fn host_copy(graph: &CudaGraph) -> Result<Option<HostCopy>> {
         };
         type Copy = sys::CUDA_MEMCPY3D;
         if !is_on_device(offset_of!(Copy, srcMemoryType), offset_of!(Copy, srcDevice)) {
-            return Ok(Some(HostCopy::From));
+            found = Some(HostCopy::From);
         }
         if !is_on_device(offset_of!(Copy, dstMemoryType), offset_of!(Copy, dstDevice)) {
             return Ok(Some(HostCopy::To));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 fn nodes(graph: &CudaGraph) -> Result<Vec<sys::CUgraphNode>> {
