@@ -84,7 +84,10 @@ fn assert_exact(device: &Device) -> Vec<f32> {
 fn assert_rounded(device: &Device, exact: &[f32]) {
     let errors = errors(device);
     let is_rounded = |(error, exact): (&f32, &f32)| (4.0 * exact..LARGEST_IN_TF32).contains(error);
-    assert!(errors.iter().zip(exact).all(is_rounded), "{errors:?}, in f32 {exact:?}");
+    // The last one is the gradient of a convolution's weight: cuDNN may advise an algorithm without TF32 for it.
+    let last = errors.len() - 1;
+    let all_but_the_last = errors.iter().zip(exact).take(last).all(is_rounded);
+    assert!(all_but_the_last && errors[last] < LARGEST_IN_TF32, "{errors:?}, in f32 {exact:?}");
 }
 
 /// In a process of its own, because the switch is the process's.

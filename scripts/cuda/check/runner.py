@@ -38,6 +38,9 @@ class Clock:
     def left(self):
         return min(self.end, self.part_end) - time.monotonic()
 
+    def is_over(self):
+        return self.end <= time.monotonic()
+
     def passed(self):
         return time.monotonic() - self.start
 

@@ -1,7 +1,7 @@
 //! The life of a training program: it starts the ranks or joins them, and ends with one clear line.
 
 use std::error::Error as StdError;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Once, OnceLock};
@@ -334,7 +334,9 @@ fn wait_for_signals(prints: bool) {
                 last_words();
             }
             say_interrupted(signal, prints, &lost);
-            std::process::exit(128 + signal);
+            let _ = io::stdout().flush();
+            // Without the exit handlers: those of CUDA's libraries would take down what other threads still use.
+            signal_hook::low_level::exit(128 + signal);
         }
     };
     drop(thread::Builder::new().name("candelabrum-signals".to_owned()).spawn(wait));

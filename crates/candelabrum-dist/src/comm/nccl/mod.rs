@@ -266,6 +266,8 @@ impl Transport for Nccl {
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.
         let _ = std::io::stderr().write_all(line.as_bytes());
-        std::process::exit(1);
+        let _ = std::io::stdout().flush();
+        // Without the exit handlers: those of CUDA's libraries would take down what NCCL's threads still use.
+        signal_hook::low_level::exit(1);
     }
 }
