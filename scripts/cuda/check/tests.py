@@ -10,8 +10,9 @@ from runner import run
 PROGRAMS = {"gpu": [], "ops": ["composites", "on_a_gpu"], "conformance": ["nccl"]}
 AT_A_TIME = 8
 SECONDS = 25
-# Several ranks on one GPU take turns of milliseconds.
-SECONDS_OF_RANKS = 45
+# Several ranks on one GPU take turns of milliseconds, and a test of `conformance` starts up to 15 worlds of them, each
+# in 3 seconds.
+SECONDS_OF_RANKS = 90
 # How often a failure is looked at with NVIDIA's checker, which is slow.
 MOST_CHECKS = 4
 LINES_OF_A_CHECK = 30

@@ -189,20 +189,27 @@ fn messages(world: &World) -> Result<()> {
 /// Gives the device's stream work for about this time, and returns at once.
 fn keep_busy(device: &Device, time: Duration) -> Result<Tensor> {
     let step = |x: &Tensor| x.matmul(x).and_then(|y| y.affine(1e-3, 0.0));
-    let x = Tensor::ones((256, 256), DType::F32, device)?;
     let wait = |x: &Tensor| x.flatten_all()?.narrow(0, 0, 1)?.to_vec1::<f32>();
-    wait(&step(&x)?)?;
-    let start = Instant::now();
-    let mut y = x.clone();
-    for _ in 0..4 {
-        y = step(&y)?;
+    let mut side = 256;
+    loop {
+        let x = Tensor::ones((side, side), DType::F32, device)?;
+        wait(&step(&x)?)?;
+        let start = Instant::now();
+        let mut y = x.clone();
+        for _ in 0..4 {
+            y = step(&y)?;
+        }
+        wait(&y)?;
+        let steps = time.as_secs_f64() / (start.elapsed().as_secs_f64() / 4.0);
+        // A stream takes about a thousand launches before the host has to wait.
+        if steps <= 200.0 {
+            for _ in 0..steps as usize {
+                y = step(&x)?;
+            }
+            return Ok(y);
+        }
+        side *= 2;
     }
-    wait(&y)?;
-    let steps = time.as_secs_f64() / (start.elapsed().as_secs_f64() / 4.0);
-    for _ in 0..steps as usize {
-        y = step(&x)?;
-    }
-    Ok(y)
 }
 
 fn ends(busy: &Tensor) -> Result<()> {

@@ -104,17 +104,19 @@ fn over_nccl_memory_that_is_not_there_is_an_error() {
     }
 }
 
+/// NCCL does not wait for the other ranks when a rank leaves, so ranks that need nothing more end in order.
 #[test]
-fn over_nccl_an_error_while_leaving_is_an_error_of_the_process() {
+fn over_nccl_ranks_that_have_left_end_in_order_whatever_comes_later() {
     if !has_gpu() {
         return;
     }
     let ended = Group::new(Backend::Nccl, RANKS, "last words").limit(Duration::from_secs(40)).run();
     for rank in [0, 2] {
         let output = &ended.ranks[rank].text;
-        assert_eq!(ended.ranks[rank].code, Some(1), "rank {rank}: {output}");
-        assert!(output.contains("rank 1 died while rank"), "{output}");
+        assert_eq!(ended.ranks[rank].code, Some(0), "rank {rank}: {output}");
+        assert!(output.contains("left in order"), "{output}");
     }
+    assert_eq!(ended.ranks[1].signal, Some(9), "{}", ended.output());
     ended.assert_nothing_is_left();
 }
 

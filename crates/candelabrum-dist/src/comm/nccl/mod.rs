@@ -52,8 +52,8 @@
 //! - The exchange of headers is already a barrier. An announced operation has none, so a rank may
 //!   begin it, and return from `Pending::wait_on_stream`, before another rank has started it. A
 //!   deadline that passes in such an operation does not name the rank that is late.
-//! - A rank that leaves waits until all ranks leave. If another rank fails meanwhile, the process
-//!   prints the failure and exits with status 1.
+//! - A rank that leaves waits for its own operations, and not for the other ranks (NCCL 2.28.9). If a failure is
+//!   known by then and no operation has returned it, the process prints the failure and exits with status 1.
 
 mod agree;
 mod calls;
@@ -188,8 +188,8 @@ impl Nccl {
         })
     }
 
-    /// Ends NCCL's communicators. The end of each waits for all of its ranks, and each rank may have
-    /// left its groups in another order, so all are begun before one is waited for.
+    /// Ends NCCL's communicators. The end of each may wait for all of its ranks, depending on the version of NCCL,
+    /// and each rank may have left its groups in another order, so all are begun before one is waited for.
     fn end(&self) -> Result<()> {
         let NcclJob { failures, watch, left, .. } = &*self.job;
         watch.drain()?;

@@ -413,8 +413,8 @@ impl NcclComm {
         }
     }
 
-    /// Waits until all ranks have begun to end the communicator, and gives its memory back. There is
-    /// no deadline, because another rank may work alone for a long time before it leaves.
+    /// Waits until the communicator has ended, and gives its memory back. There is no deadline: where NCCL waits for
+    /// the other ranks, one of them may work alone for a long time before it leaves.
     pub(super) fn end(&self, guard: Guard<'_>) -> Result<()> {
         bind(&self.stream)?;
         let in_progress = sys::ncclResult_t::ncclInProgress;
