@@ -23,7 +23,10 @@ API int cuMemcpyHtoDAsync_v2(devptr d, const void *h, size_t n, void *sh) {
         using Bytes = std::vector<char>;
         auto copy = std::make_shared<Bytes>((const char *)h, (const char *)h + n);
         enqueue(s, [=] { memcpy((void *)d, copy->data(), n); });
-        if (s->capture) s->capture->nodes.back().pageable = h;
+        if (s->capture) {
+            s->capture->nodes.back().pageable = h;
+            s->capture->nodes.back().to = d;
+        }
     }
     return OK;
 }
@@ -55,7 +58,10 @@ API int cuMemcpyDtoDAsync_v2(devptr d, devptr a, size_t n, void *sh) {
     const char *call = "a copy on the device";
     if (!on_device(call, d, n) || !on_device(call, a, n)) return INVALID;
     enqueue(s, [=] { memmove((void *)d, (void *)a, n); });
-    if (s->capture) s->capture->nodes.back().source = a;
+    if (s->capture) {
+        s->capture->nodes.back().source = a;
+        s->capture->nodes.back().to = d;
+    }
     return OK;
 }
 API int cuMemcpyAsync(devptr d, devptr a, size_t n, void *sh) {

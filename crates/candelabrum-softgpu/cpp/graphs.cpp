@@ -102,17 +102,18 @@ struct Copy {
 // A driver may describe a copy by addresses of which only the driver knows the place.
 API int cuGraphMemcpyNodeGetParams(void *node, Copy *copy) {
     const int HOST = 1, DEVICE = 2, UNIFIED = 4;
-    auto [op, pageable, source, target] = *(Node *)node;
+    auto [op, pageable, source, to, target] = *(Node *)node;
     *copy = {};
     copy->from.kind = source ? DEVICE : HOST;
     copy->from.host = pageable;
     copy->from.device = source;
     copy->to.kind = target ? HOST : DEVICE;
     copy->to.host = target;
+    copy->to.device = to;
     if (env("SOFTGPU_UNIFIED_COPIES", 0)) {
         copy->from.kind = copy->to.kind = UNIFIED;
         if (!source) copy->from.device = (devptr)pageable;
-        copy->to.device = target ? (devptr)target : source;
+        if (target) copy->to.device = (devptr)target;
     }
     return OK;
 }

@@ -29,6 +29,7 @@ struct Node {
     Operation op;
     const void *pageable = nullptr; // the source of a copy from the host, unless it is pinned
     devptr source = 0;              // the source of a copy from the device
+    devptr to = 0;                  // where a copy to the device goes
     void *target = nullptr;         // where a copy to the host goes, unless that is pinned
 };
 

@@ -11,7 +11,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
     Some(match short(package) {
         "memory" | "datasets" | "testkit" | "softgpu" | "runlog" | "plot" => &[],
         "nn" | "optim" => &["memory"],
-        "models" => &["nn"],
+        "models" | "compat" => &["nn"],
         "dist" => &["memory", "nn", "optim"],
         "kvstore" => &["dist", "memory", "nn", "optim"],
         "train" => &["datasets", "dist", "kvstore", "memory", "nn", "optim", "runlog"],

@@ -279,9 +279,9 @@ fn tell(message: &str, echo: bool) -> ExitCode {
 /// The one place where a program's error is printed.
 fn complain(message: &str) -> ExitCode {
     // On a terminal a progress bar may be in this line: return to its start and clear it.
-    let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+    let clear = if io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     // After SIGHUP the terminal may be gone.
-    drop(writeln!(std::io::stderr(), "{clear}error: {message}"));
+    drop(writeln!(io::stderr(), "{clear}error: {message}"));
     ExitCode::FAILURE
 }
 

@@ -1,0 +1,47 @@
+//! `candle_nn::embedding` with a backward pass on all threads.
+
+use candelabrum_nn::ops;
+use candle_core::{Module, Result, Tensor};
+use candle_nn::VarBuilder;
+
+pub use candle_nn::embedding::*;
+
+/// The rows of a table.
+#[derive(Clone, Debug)]
+pub struct Embedding {
+    embeddings: Tensor,
+    hidden_size: usize,
+}
+
+impl Embedding {
+    /// The layer of a table of shape (rows, `hidden_size`).
+    pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
+        Self { embeddings, hidden_size }
+    }
+
+    /// The table.
+    pub fn embeddings(&self) -> &Tensor {
+        &self.embeddings
+    }
+
+    /// The length of a row.
+    pub fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+}
+
+impl Module for Embedding {
+    /// Indices (..) in u8, u32 or i64 -> (.., hidden size)
+    fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        ops::embedding(&self.embeddings, indices, None)
+    }
+}
+
+/// A layer with the parameter `weight`.
+///
+/// # Errors
+/// Those of the builder.
+pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> Result<Embedding> {
+    let candles = candle_nn::embedding(in_size, out_size, vb)?;
+    Ok(Embedding::new(candles.embeddings().clone(), candles.hidden_size()))
+}

@@ -1,0 +1,141 @@
+//! `candle_nn::layer_norm` with gradients. candle's own layers have none for tensors that are contiguous.
+
+use candelabrum_nn::ops;
+use candle_core::{D, Module, Result, Tensor};
+use candle_nn::VarBuilder;
+
+pub use candle_nn::layer_norm::*;
+
+/// Brings the rows of the last dimension to mean 0 and variance 1, or to a mean square of 1, and scales them.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    remove_mean: bool,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// The layer of a `weight` and a `bias`, each of the length of a row.
+    pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
+        Self { weight, bias: Some(bias), remove_mean: true, eps }
+    }
+
+    /// The layer without a bias.
+    pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
+        Self { weight, bias: None, remove_mean: true, eps }
+    }
+
+    /// The layer that keeps the mean.
+    pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
+        Self { weight, bias: None, remove_mean: false, eps }
+    }
+
+    /// The factors of a row's numbers.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// What is added to a row's numbers.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
+
+    /// What is added to the variance.
+    pub fn eps(&self) -> f64 {
+        self.eps
+    }
+
+    /// Whether the mean is subtracted.
+    pub fn remove_mean(&self) -> bool {
+        self.remove_mean
+    }
+}
+
+impl Module for LayerNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let row = [xs.dim(D::Minus1)?];
+        let (weight, bias) = (Some(&self.weight), self.bias.as_ref());
+        if self.remove_mean {
+            return ops::layer_norm(xs, &row, weight, bias, self.eps);
+        }
+        let ys = ops::rms_norm(xs, &row, weight, self.eps)?;
+        bias.map_or(Ok(ys.clone()), |bias| ys.broadcast_add(bias))
+    }
+}
+
+/// A layer with the parameters `weight` and, unless the configuration turns it off, `bias`. It also reads a file that
+/// names them `gamma` and `beta`.
+///
+/// # Errors
+/// Those of the builder.
+pub fn layer_norm<C: Into<LayerNormConfig>>(
+    size: usize,
+    config: C,
+    vb: VarBuilder<'_>,
+) -> Result<LayerNorm> {
+    let candles = candle_nn::layer_norm(size, config, vb)?;
+    Ok(LayerNorm {
+        weight: candles.weight().clone(),
+        bias: candles.bias().cloned(),
+        remove_mean: candles.remove_mean(),
+        eps: candles.eps(),
+    })
+}
+
+/// A layer with the parameter `weight`.
+///
+/// # Errors
+/// Those of the builder.
+pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<LayerNorm> {
+    layer_norm(size, LayerNormConfig { eps, remove_mean: true, affine: false }, vb)
+}
+
+/// Brings the rows of the last dimension to a mean square of 1, and scales them.
+#[derive(Clone, Debug)]
+pub struct RmsNorm(LayerNorm);
+
+impl RmsNorm {
+    /// The layer of a `weight` of the length of a row.
+    pub fn new(weight: Tensor, eps: f64) -> Self {
+        Self(LayerNorm::rms_norm(weight, eps))
+    }
+
+    /// The same layer as a [`LayerNorm`].
+    pub fn into_inner(self) -> LayerNorm {
+        self.0
+    }
+
+    /// The factors of a row's numbers.
+    pub fn weight(&self) -> &Tensor {
+        self.0.weight()
+    }
+
+    /// What is added to the mean square.
+    pub fn eps(&self) -> f64 {
+        self.0.eps()
+    }
+
+    /// The same as [`Module::forward`], which has a gradient here, too.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit.
+    pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
+        self.forward(xs)
+    }
+}
+
+impl Module for RmsNorm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward(xs)
+    }
+}
+
+/// A layer with the parameter `weight`.
+///
+/// # Errors
+/// Those of the builder.
+pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<RmsNorm> {
+    let config = LayerNormConfig { eps, remove_mean: false, affine: false };
+    Ok(RmsNorm(layer_norm(size, config, vb)?))
+}
