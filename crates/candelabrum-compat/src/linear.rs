@@ -4,8 +4,6 @@ use candelabrum_nn::ops;
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
-pub use candle_nn::linear::*;
-
 /// `xs weight^T + bias`.
 #[derive(Clone, Debug)]
 pub struct Linear {

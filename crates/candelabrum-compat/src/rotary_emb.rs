@@ -15,7 +15,7 @@ pub use candle_nn::rotary_emb::*;
 /// # Errors
 /// Shapes that do not fit, and tensors that are not contiguous.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    rotated([xs, cos, sin], candles::rope, candles::rope_slow)
+    rotated([xs, cos, sin], candles::rope, rope_slow)
 }
 
 /// [`rope`] of pairs of neighbours.
@@ -23,7 +23,7 @@ pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`rope`].
 pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    rotated([xs, cos, sin], candles::rope_i, candles::rope_i_slow)
+    rotated([xs, cos, sin], candles::rope_i, rope_i_slow)
 }
 
 /// [`rope`] of numbers of shape (batch, steps, heads, width).
@@ -32,7 +32,7 @@ pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// Those of [`rope`].
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     rotated([xs, cos, sin], candles::rope_thd, |xs, cos, sin| {
-        candles::rope_slow(&xs.transpose(1, 2)?, cos, sin)?.transpose(1, 2)
+        rope_slow(&xs.transpose(1, 2)?, cos, sin)?.transpose(1, 2)
     })
 }
 

@@ -6,7 +6,7 @@ use nn::{Embedding, Linear, RmsNorm, VarBuilder, embedding, linear_no_bias, ops,
 const WIDTH: usize = 16;
 const HEADS: usize = 2;
 
-pub struct Decoder {
+pub(super) struct Decoder {
     tokens: Embedding,
     attention_norm: RmsNorm,
     query: Linear,
@@ -21,7 +21,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    pub fn new(vocabulary: usize, vb: VarBuilder<'_>) -> Result<Self> {
+    pub(super) fn new(vocabulary: usize, vb: VarBuilder<'_>) -> Result<Self> {
         let square = |name: &str| linear_no_bias(WIDTH, WIDTH, vb.pp(name));
         Ok(Self {
             tokens: embedding(vocabulary, WIDTH, vb.pp("tokens"))?,
@@ -39,7 +39,7 @@ impl Decoder {
     }
 
     /// (batch, steps) -> (batch, steps, vocabulary)
-    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+    pub(super) fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         let xs = self.tokens.forward(tokens)?;
         let xs = (&xs + self.attend(&self.attention_norm.forward(&xs)?)?)?;
         let ys = self.norm.forward(&xs)?;

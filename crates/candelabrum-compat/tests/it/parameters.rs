@@ -40,5 +40,5 @@ macro_rules! constructors {
 fn have_the_names_and_shapes_of_candles() {
     let here = parameters(constructors!(ours));
     assert_eq!(here, parameters(constructors!(candle_nn)));
-    assert_eq!(here.len(), 23);
+    assert_eq!(here.len(), 21);
 }
