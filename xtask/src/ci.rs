@@ -11,7 +11,7 @@ use crate::shell::{cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
 use crate::test::{self, Part};
-use crate::{gpu_bundle, kernels, tidy};
+use crate::{gpu_bundle, kernels, portable, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let (mut steps, mut report) = (Steps::default(), Report::default());
@@ -32,6 +32,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         run_command(clippy.args(["--", "--deny", "warnings"]))
     })?;
     steps.run("defaults", defaults)?;
+    steps.run("portable", portable::run)?;
     steps.run("doc", || {
         let mut doc = build.cargo(&["doc", "--no-deps"]);
         run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))

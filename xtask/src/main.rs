@@ -21,6 +21,7 @@ mod gpu_bundle;
 mod interrupt;
 mod kernels;
 mod machine;
+mod portable;
 mod rebuild;
 mod setup;
 mod shell;
@@ -42,7 +43,7 @@ enum Command {
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
     Setup(setup::SetupArgs),
-    /// Run what continuous integration runs: fmt, tidy, clippy, doc, ptxas, test --all with gpu-test, gpu-check, deny
+    /// Run what continuous integration runs: fmt, tidy, clippy, defaults, portable, doc, ptxas, test --all with gpu-test, gpu-check, deny
     Ci,
     /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
     GpuCheck,
@@ -54,6 +55,8 @@ enum Command {
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
     Softgpu(softgpu::SoftgpuArgs),
+    /// Lint, test and run the build for systems other than Linux, on Linux
+    Portable,
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
@@ -98,6 +101,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
         }
         Command::Softgpu(args) => softgpu::run(&args),
+        Command::Portable => portable::run(),
         Command::Tidy => tidy::run(),
         Command::BenchStep(args) => step::run(&args),
         Command::Zoo(args) => zoo::run(&args),

@@ -12,8 +12,16 @@
 //! | collectives that can be differentiated | [`ops`] |
 //! | a check that all ranks train the same model | [`check_consistency`] |
 //!
-//! `unsafe` code is only in `comm::local::region`, `comm::local::exchange`, `launch::signals` and
+//! `unsafe` code is only in `comm::local::region`, `comm::local::exchange`, `launch::signals`, `launch::tie` and
 //! the raw calls of the MPI and NCCL backends.
+//!
+//! Ranks that need no MPI need Linux: the cfg `local_ranks`, which `build.rs` sets. On other systems, and with the
+//! variable `CANDELABRUM_PORTABLE` on Linux, a world has one rank or those of MPI.
+
+#![cfg_attr(
+    not(local_ranks),
+    expect(dead_code, reason = "what only the local backend, TCP and the launcher use")
+)]
 
 pub mod comm;
 pub mod launch;

@@ -59,6 +59,14 @@ pub enum Error {
         /// What to take instead.
         instead: String,
     },
+    /// A version of candle whose backward pass is not the one that gradients in buckets rely on.
+    #[error(
+        "this version of candle-core runs its backward pass in another way than this crate relies on ({what}): take candle-core 0.11.1"
+    )]
+    CandlePass {
+        /// What it did instead.
+        what: String,
+    },
     /// Gradients that are not the slope of the loss.
     #[error(
         "the gradient of {names} is not the slope of the loss: an operation above has no backward pass or a wrong one; in candle 0.11 these are max_pool2d, conv1d on the CPU, upsample_nearest of a tensor with other uses, and those that cut the gradient, such as softmax_last_dim and layer_norm (docs/porting.md)"

@@ -16,7 +16,7 @@
 //! | the trait of a blocking backend | `transport.rs` |
 //! | failures, and who is told | `failures.rs` |
 //! | messages between two ranks, deaths | `message.rs`, `messages.rs`, `network/`, `mailbox.rs` |
-//! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/` |
+//! | the backends | `single.rs`, `local/`, `mpi/`, `tcp/`, `nccl/`; `local/` and `tcp/` need Linux (the cfg `local_ranks`) |
 //!
 //! **Invariant** This module knows payloads and element types. It knows neither models nor
 //! parameters.
@@ -29,6 +29,7 @@ mod failures;
 mod group_info;
 mod groups;
 mod layers;
+#[cfg(local_ranks)]
 mod local;
 mod mailbox;
 mod message;
@@ -43,7 +44,10 @@ mod nccl;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_nccl.rs"]
 mod nccl;
+#[cfg(local_ranks)]
 mod network;
+#[cfg(not(local_ranks))]
+mod no_local;
 mod payload;
 mod pending;
 mod queue;
@@ -52,10 +56,12 @@ mod ready;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_ready.rs"]
 mod ready;
+#[cfg(local_ranks)]
 mod rendezvous;
 mod single;
 mod slice;
 mod stats;
+#[cfg(local_ranks)]
 mod tcp;
 mod threaded;
 mod transport;
@@ -73,11 +79,16 @@ pub use payload::{Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
 
+#[cfg(local_ranks)]
 pub(crate) use local::connect as connect_local;
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
+#[cfg(not(local_ranks))]
+pub(crate) use no_local::{JobMember, TcpConfig, connect_local, connect_tcp, no_ranks_here};
+#[cfg(local_ranks)]
 pub(crate) use rendezvous::JobMember;
 pub(crate) use single::Single;
+#[cfg(local_ranks)]
 pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
 #[cfg(test)]
 pub(crate) use work::Work;

@@ -5,9 +5,10 @@
 //! MXNet's tracker and any launcher that sets `RANK` and `WORLD_SIZE` (torchrun). A program that starts
 //! its ranks itself gives them their places by a [`WorldConfig`]. A [`Job`] starts processes of any
 //! program on this host and watches them until they have ended (`watch.rs`). [`spawn()`] does so with
-//! copies of the running program.
+//! copies of the running program. Both need Linux (the cfg `local_ranks`); elsewhere MPI starts the ranks.
 
 mod ancestors;
+#[cfg(local_ranks)]
 mod children;
 mod config;
 mod detect;
@@ -22,10 +23,22 @@ mod meeting;
 mod output;
 mod report;
 mod request;
+#[cfg(local_ranks)]
+mod run;
+#[cfg(not(local_ranks))]
+#[path = "no_run.rs"]
+mod run;
 mod scheduler;
+mod secret;
 mod signals;
 mod spawn;
+#[cfg(local_ranks)]
+mod tie;
+#[cfg(not(local_ranks))]
+#[path = "no_tie.rs"]
+mod tie;
 mod variables;
+#[cfg(local_ranks)]
 mod watch;
 mod workers_option;
 
@@ -34,12 +47,13 @@ pub use detect::{Launch, timeout};
 pub use ended::{Ended, Outcome};
 pub use environment::{RankEnvironment, limit_threads, prepare};
 pub use interface::interface_address;
-pub use job::{Job, MAX_WORKERS, unique_job};
+pub use job::{Job, MAX_WORKERS};
 pub use launchers::Launcher;
 pub use output::{Capture, Output, Prefix, Stream};
 pub use report::{News, report};
 pub use request::{AGAIN, EndRequest, Heard};
 pub use scheduler::Scheduler;
+pub use secret::unique_job;
 pub use signals::{ENDING, Signals, ending_signals, interrupted_by};
 pub use spawn::spawn;
 pub use variables::{restarts, threads_of_launcher};
@@ -48,8 +62,12 @@ pub use device::DeviceChoice;
 pub(crate) use environment::host;
 pub(crate) use meeting::{MeetingPoint, wants_tcp};
 pub(crate) use scheduler::keep_scheduler;
-pub(crate) use spawn::follow_parent;
+pub(crate) use tie::follow_parent;
 pub(crate) use workers_option::note_ignored;
+
+/// Whether this build has ranks that need no MPI: they communicate by shared memory or TCP, and [`spawn()`], `--workers`
+/// and `candelabrum run` start them. They need Linux.
+pub const LOCAL_RANKS: bool = cfg!(local_ranks);
 
 /// The environment variables of this project. The launcher sets some of them, users the others.
 pub mod vars {

@@ -9,14 +9,10 @@
 //! **Invariant (handler)** The handler only adds to an atomic.
 
 use std::ffi::c_int;
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use rustix::process::{Pid, getpid, getppid, set_parent_process_death_signal};
 
 use crate::{Error, Result};
 
@@ -141,24 +137,6 @@ fn set(signal: Signal, action: &SigAction) -> Result<SigAction> {
     let before = unsafe { sigaction(signal, action) };
     before.map_err(|error| Error::io(format!("set the action of {signal}"), error))
 }
-
-/// Makes the kernel send `signal` to the process of `command` when the thread that starts it ends.
-/// Whatever program the process becomes later, this stays.
-pub(super) fn end_with_launcher(command: &mut Command, signal: rustix::process::Signal) {
-    let launcher = getpid();
-    let follow = move || -> io::Result<()> {
-        set_parent_process_death_signal(Some(signal))?;
-        // The launcher may have died before the line above.
-        let lives = getppid().map(Pid::as_raw_nonzero) == Some(launcher.as_raw_nonzero());
-        if lives { Ok(()) } else { Err(io::Error::from_raw_os_error(ESRCH)) }
-    };
-    // SAFETY: between fork and exec the closure makes two calls of the system, which may be made
-    // there. It allocates nothing, takes no lock, and an error of the system's number needs no memory.
-    unsafe { command.pre_exec(follow) };
-}
-
-/// The system's number for "no such process".
-const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 /// The signals that ask this process to end. SIGHUP is not one of them where it is ignored, as under nohup.
 pub fn ending_signals() -> Vec<i32> {

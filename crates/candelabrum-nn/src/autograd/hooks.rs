@@ -20,8 +20,7 @@ use candle_core::{
     Var, bail,
 };
 
-use crate::autograd::pass;
-use crate::autograd::profile;
+use crate::autograd::{candle_pass, pass, profile};
 
 /// The state of a watched parameter.
 #[derive(Debug)]
@@ -63,6 +62,7 @@ impl Watch {
         if let Some(watched) = self.0.get() {
             return Ok(watched);
         }
+        candle_pass::check()?;
         let variable = var.as_tensor().id();
         let mut all = all_watched().write().unwrap_or_else(PoisonError::into_inner);
         // Two stores may contain one variable. They share its state.

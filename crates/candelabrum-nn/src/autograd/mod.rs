@@ -6,12 +6,14 @@
 //! | views of a result, whose gradients are written to their places | `view.rs` |
 //! | the pass of a thread, by which an operation finds the memory for gradients | `pass.rs` |
 //! | reports of complete gradients in the middle of a pass | `hooks.rs` |
+//! | what all of this relies on in candle's pass, tried in each process | `candle_pass.rs` |
 //! | gradients in buckets | `gradients.rs`, `bucket_plan.rs` |
 //! | how much of its batch a loss counts | `loss_weight.rs` |
 //! | what can be wrong with gradients | `missing.rs`, `wrong_gradients.rs`, `check_gradients.rs` |
 //! | the time of a step by operation | `profile.rs` |
 
 mod bucket_plan;
+mod candle_pass;
 mod check_gradients;
 pub(crate) mod fused;
 mod gradients;

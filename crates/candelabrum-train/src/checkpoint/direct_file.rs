@@ -15,6 +15,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sha2::{Digest as _, Sha256};
 
 use super::digest::FileDigest;
+use super::page_cache;
 
 /// The alignment that every device and file system accepts.
 const BLOCK: usize = 4096;
@@ -40,7 +41,7 @@ pub(super) struct DirectFile {
 
 impl DirectFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let (file, is_direct) = match create(path, OFlags::DIRECT) {
+        let (file, is_direct) = match create(path, page_cache::PAST) {
             // This file system writes only through the page cache.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 (create(path, OFlags::empty())?, false)
@@ -98,7 +99,7 @@ impl DirectFile {
 
     fn use_page_cache(&mut self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.file)?;
-        fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
+        fcntl_setfl(&self.file, flags - page_cache::PAST)?;
         self.is_direct = false;
         Ok(())
     }

@@ -30,6 +30,11 @@ mod manifest;
 mod model;
 mod newest;
 mod numbers;
+#[cfg(target_os = "linux")]
+mod page_cache;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_page_cache.rs"]
+mod page_cache;
 mod position;
 mod restored;
 mod saving;

@@ -5,7 +5,9 @@
 //! own `write`, as it would without a launcher. A file has exactly the bytes that the process wrote.
 
 mod lines;
+#[cfg(local_ranks)]
 mod pump;
+#[cfg(local_ranks)]
 mod source;
 
 use std::collections::BTreeSet;
@@ -13,7 +15,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+#[cfg(local_ranks)]
 pub(super) use pump::Pump;
+#[cfg(local_ranks)]
 pub(super) use source::{Source, destination};
 
 /// A stream of a process.

@@ -1,0 +1,42 @@
+//! `cargo xtask portable`: the build for systems other than Linux, made and tried on Linux.
+//!
+//! The variable CANDELABRUM_PORTABLE leaves out what needs Linux (`crates/candelabrum-dist/build.rs`).
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::checkout::target_folder;
+use crate::shell::{cargo, run as run_command};
+
+const PROFILE: &str = "unoptimized";
+
+/// What a program says that is asked for ranks.
+const NO_RANKS: &str = "several ranks without MPI need Linux, and this build is for another system: build with `--features mpi`";
+
+/// Lints everything that users build, trains in one process, and asks for ranks.
+pub(crate) fn run() -> Result<()> {
+    let ours = ["--exclude", "xtask", "--exclude", "candelabrum-softgpu"];
+    let mut clippy = portable(&["clippy", "--profile", PROFILE, "--workspace"]);
+    clippy.args(ours).args(["--lib", "--bins", "--examples", "--", "--deny", "warnings"]);
+    run_command(&mut clippy)?;
+
+    let mut test = portable(&["test", "--profile", PROFILE, "--package", "candelabrum"]);
+    run_command(test.args(["--test", "portable"]))?;
+
+    let mut build = portable(&["build", "--profile", PROFILE, "--package", "candelabrum"]);
+    run_command(build.args(["--example", "regression"]))?;
+    let program = target_folder().join(PROFILE).join("examples/regression");
+    run_command(Command::new(&program).args(["--epochs", "1"]))?;
+    let refused = Command::new(&program).args(["--epochs", "1", "--workers", "2"]).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure!(!refused.status.success() && said.contains(NO_RANKS), "--workers 2 says: {said}");
+    println!("--workers 2 says: {}", said.trim());
+    Ok(())
+}
+
+fn portable(arguments: &[&str]) -> Command {
+    let mut command = cargo(arguments);
+    command.env("CANDELABRUM_PORTABLE", "1");
+    command
+}
