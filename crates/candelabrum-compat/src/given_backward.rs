@@ -18,10 +18,12 @@ pub(crate) fn with_backward(
     xs.apply_op1(Given { ys: ys.contiguous()?, name, backward: Box::new(backward) })
 }
 
+type Backward = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
+
 struct Given {
     ys: Tensor,
     name: &'static str,
-    backward: Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>,
+    backward: Box<Backward>,
 }
 
 impl CustomOp1 for Given {

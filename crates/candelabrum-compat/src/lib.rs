@@ -21,6 +21,11 @@
 //! | [`loss`] | `cross_entropy`, `binary_cross_entropy_with_logit` |
 
 #![forbid(unsafe_code)]
+#![expect(clippy::needless_pass_by_value, reason = "the signatures are candle's")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "their results get the backward pass that they lack"
+)]
 
 pub mod conv;
 pub mod embedding;
