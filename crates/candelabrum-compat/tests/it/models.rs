@@ -8,13 +8,13 @@ use candle_nn::{AdamW, Optimizer, VarBuilder, VarMap, loss};
 /// The file with the layers of this package.
 mod ours {
     use candelabrum_compat as nn;
-    include!("decoder.rs");
+    include!("decoder.inc");
 }
 
 /// The same file with those of candle-nn.
 mod candles {
     use candle_nn as nn;
-    include!("decoder.rs");
+    include!("decoder.inc");
 }
 
 const VOCABULARY: usize = 11;
