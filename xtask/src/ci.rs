@@ -47,6 +47,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         report.verdict(true)
     })?;
     steps.run("gpu-check", || gpu_bundle::rehearse(&build))?;
+    steps.run("publish", publish)?;
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))
     } else {
@@ -70,6 +71,19 @@ fn defaults() -> Result<()> {
     let mut job = Command::new(mpiexec);
     job.envs(OPEN_MPI).args(["-n", "2"]).arg(&program).args(["--epochs", "1"]);
     run_command(&mut job)
+}
+
+/// Makes the packages as a release uploads them. Their builds are left out: `cargo publish --workspace --dry-run` adds
+/// them before a release.
+fn publish() -> Result<()> {
+    // Other changes than those of a commit are no reason to fail here.
+    run_command(&mut cargo(&[
+        "publish",
+        "--workspace",
+        "--dry-run",
+        "--no-verify",
+        "--allow-dirty",
+    ]))
 }
 
 /// The summary of the steps so far, a line for each.

@@ -43,7 +43,7 @@ enum Command {
     Test(test::Args),
     /// Install what `test --all` needs (Debian and its relatives)
     Setup(setup::SetupArgs),
-    /// Run what continuous integration runs: fmt, tidy, clippy, defaults, portable, doc, ptxas, test --all with gpu-test, gpu-check, deny
+    /// Run what continuous integration runs: fmt, tidy, clippy, defaults, portable, doc, ptxas, test --all with gpu-test, gpu-check, publish, deny
     Ci,
     /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
     GpuCheck,
