@@ -1,5 +1,6 @@
 //! Which matrix product: the crates `gemm` and `matrixmultiply` at the shapes of the MNIST CNN
-//! (batch 64) and of ResNet-18's blocks, in f32. docs/kernels.md has what was measured.
+//! (batch 64) and of ResNet-18's blocks, in f32. docs/log/2026-11-21-products-and-vectors.md has
+//! what was measured.
 //!
 //! ```text
 //! RAYON_NUM_THREADS=1 cargo bench -p candelabrum-nn --bench matmul

@@ -6,7 +6,7 @@
 //!
 //! glibc's allocator and mimalloc return the memory of large tensors to the system and ask for it again in
 //! the next step, so a program spends its time in page faults. Their variables make them keep this memory
-//! (docs/kernels.md has the figures).
+//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md).
 //!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it

@@ -50,7 +50,7 @@ static TF32: AtomicBool = AtomicBool::new(false);
 ///
 /// # Cost
 ///
-/// A product of few rows or columns is not worth the rounding and stays f32 (docs/kernels.md).
+/// A product of few rows or columns is not worth the rounding and stays f32 (docs/log/2026-11-23-bf16.md).
 pub fn set_product_precision(precision: ProductPrecision) {
     BF16.store(precision == ProductPrecision::Bf16, Ordering::Relaxed);
     let tf32 = precision == ProductPrecision::Tf32;

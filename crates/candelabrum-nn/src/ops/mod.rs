@@ -28,9 +28,10 @@
 //! | `Tensor::cat` | [`cat`] | 0.95 to 1.22 times as long |
 //!
 //! The figures are those of `benches/between.rs`, whose steps have a fused operation before and after the
-//! one that is replaced (docs/kernels.md). Two things cost nothing in the backward pass on the CPU:
-//! candle's views of a result (`narrow`, `chunk`, `transpose`, `permute`, `reshape`, `squeeze`) where
-//! the next operation is one of this module in f32 or f64, and `reshape` of a contiguous tensor there.
+//! one that is replaced (docs/log/2026-11-23-candle-operations.md). Two things cost nothing in the
+//! backward pass on the CPU: candle's views of a result (`narrow`, `chunk`, `transpose`, `permute`,
+//! `reshape`, `squeeze`) where the next operation is one of this module in f32 or f64, and `reshape`
+//! of a contiguous tensor there.
 //! Between one of ours and one of candle's, a view costs what candle spends on it. [`profile`] shows
 //! the time of candle's operations in the backward pass.
 //!

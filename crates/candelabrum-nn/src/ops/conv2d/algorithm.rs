@@ -1,4 +1,5 @@
-//! Which algorithm computes a convolution. docs/kernels.md has the measurements behind the choice.
+//! Which algorithm computes a convolution. docs/log/2026-11-21-im2col.md and
+//! docs/log/2026-11-23-convolution.md have the measurements behind the choice.
 
 use super::conv::{Conv, Gradients};
 use super::geometry::Geometry;

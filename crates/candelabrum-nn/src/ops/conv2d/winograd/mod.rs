@@ -21,7 +21,7 @@
 //! transforms the weights in the same way, and takes the points in another order (`tiles.rs`).
 //!
 //! Rounding: there are fewer and shorter sums than in the plain convolution, but the transforms add numbers
-//! of similar size. docs/kernels.md has the measured errors.
+//! of similar size. docs/log/2026-11-23-convolution.md has the measured errors.
 
 mod bf16;
 mod channels;
