@@ -64,7 +64,7 @@ pub mod prelude {
         AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,
         Sgd,
     };
-    pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume};
+    pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume, load_best};
     pub use candelabrum_train::hooks::{
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };

@@ -351,6 +351,18 @@ fn two_hooks_of_a_kind_keep_two_states_and_two_best_checkpoints() {
     assert_eq!(best("best.json")["step"], 48);
     assert_eq!(best("best-mse.json")["step"], 12);
     assert!(dir.path().join("step-00000012/checkpoint.json").exists());
+
+    // The weights of both, by one call.
+    for (measure, value) in [(None, later), (Some("mae"), later), (Some("mse"), mse)] {
+        let mut trainer = trainer(&World::single(), 0.001);
+        let best = load_best(dir.path(), measure, trainer.opt().params()).unwrap();
+        assert_eq!(best.value, value, "{measure:?}");
+        let metrics = trainer.evaluate(&data(), 32).unwrap();
+        assert_eq!(metrics.measure(measure.unwrap_or("mae")), Some(value));
+    }
+    let params = Params::new(0);
+    let error = load_best(dir.path(), Some("f1"), &params).unwrap_err().to_string();
+    assert!(error.contains("has no best checkpoint by `f1`"), "{error}");
 }
 
 /// Takes away the room for the checkpoints of some evaluations: there is a file where their folders would be made.

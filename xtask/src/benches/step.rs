@@ -174,8 +174,7 @@ impl Bench for Step {
     const LEGEND: &'static [&'static str] = &[
         "×: median of the ratios within a round. PyTorch: the fastest of its modes there.",
         "of strangers: the share of the speed of as many processes with one thread that share nothing.",
-        "of products: the share of the speed of a step that is nothing but large matrix products. \
-         × one: to ours on one thread.",
+        "of products: the speed divided by that of a step of large matrix products alone. × one: to ours on one thread.",
         "cores: processor time over time. loss N: of the Nth warm-up step, the same step for all.",
         "Memory: the most that the process held; of several numbers of threads, the highest.",
     ];

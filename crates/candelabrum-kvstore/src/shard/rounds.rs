@@ -4,9 +4,9 @@
 //! round with its second push, and does not replace another worker. (MXNet counts pushes, so there it
 //! does.) The sum is in the order of the workers, so it does not depend on the order of arrival.
 //!
-//! In dist_async, each push is an update. With a bound s (stale-synchronous parallel: Ho et al., NIPS
-//! 2013), a push waits while it would make its worker more than s rounds faster than the slowest worker
-//! that is still there.
+//! In dist_async, each push is an update. With a staleness bound s (stale-synchronous parallel: Ho et al., NIPS
+//! 2013), a push waits while it would put its worker more than s rounds ahead of the slowest worker that is
+//! still there.
 //!
 //! **Invariant** At most [`MOST_AHEAD`] pushes of a worker wait here. A worker asks before it sends more
 //! ([`crate::client`]), and the shard refuses what comes all the same.

@@ -137,7 +137,7 @@ fn planned(handle: &CublasLtHandle, shape: &MatmulShape) -> Option<MatmulPlan> {
     })
 }
 
-/// The largest power of 2, up to [`WIDEST`], of which the address is a multiple.
+/// The alignment of a region in bytes: the largest power of 2, up to [`WIDEST`], that divides the address.
 fn alignment(region: Region<'_>) -> u64 {
     1 << (region.at() | WIDEST).trailing_zeros()
 }

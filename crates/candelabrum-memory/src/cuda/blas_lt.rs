@@ -61,11 +61,11 @@ pub(super) struct MatmulShape {
     pub(super) a: ((usize, usize), bool),
     pub(super) b: ((usize, usize), bool),
     pub(super) out: (usize, usize),
-    /// The address of the bias is a multiple of this.
+    /// The alignment of the bias, in bytes.
     pub(super) bias: u64,
     /// Whether numbers may be rounded to TF32.
     pub(super) tf32: bool,
-    /// The addresses of a, b and the result are multiples of these.
+    /// The alignments of a, b and the result, in bytes.
     pub(super) alignment: [u64; 3],
 }
 

@@ -19,6 +19,7 @@
 
 mod agreement;
 mod all_reduce;
+mod best;
 mod candidates;
 mod checkpoints;
 mod checks;
@@ -43,6 +44,7 @@ mod snapshot;
 mod stateful;
 mod store;
 
+pub use best::load_best;
 pub use checkpoints::{Checkpoints, Outcome, Resumed, RunState, Saved};
 pub use config::{CheckpointConfig, Resume};
 pub use digest::FileDigest;

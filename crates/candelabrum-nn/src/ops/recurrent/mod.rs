@@ -12,8 +12,9 @@
 //!
 //! Inside, the layout is (T, N, ..), so a step is one piece of memory, and everything but `b_t` is
 //! one matrix product over all steps. The biases of `a` are added with those of `b`, so that `a` is written
-//! once. Of `db`, only the gate is stored in which it differs from `da`. Saved for the backward: the gates, and one more number per
-//! hidden unit, which the cell chooses.
+//! once. `db` differs from `da` in the last gate of a GRU alone, so only this gate of `db` is stored. The forward
+//! pass saves the gates (T, N, G H) for the backward pass. A GRU and an LSTM also save one more number per hidden
+//! unit (T, N, H), which the cell chooses.
 //!
 //! A step needs the step before it, but no sequence needs another one. So each thread takes some sequences
 //! through all steps (`sequences.rs`). `steps.rs` says which steps these are.

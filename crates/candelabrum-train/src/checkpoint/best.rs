@@ -1,0 +1,35 @@
+//! The weights of the best checkpoint.
+
+use std::path::Path;
+
+use candelabrum_nn::{NameMap, Params};
+
+use super::directory::Directory;
+use super::manifest::Best;
+use crate::{Error, Result};
+
+/// The file of a checkpoint with parameters and buffers.
+const WEIGHTS: &str = "parameters.safetensors";
+
+/// Loads parameters and buffers of the best checkpoint in the directory `dir`, and says which checkpoint it was. A run
+/// with a [`BestModel`](crate::BestModel) has made it. Where several of these hooks have their best checkpoints,
+/// `measure` names the value, `"mae"` for instance; `None` is the value of the first hook.
+///
+/// # Errors
+/// No best checkpoint by this value, and those of [`Params::load_weights`].
+pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) -> Result<Best> {
+    let dir = dir.as_ref();
+    let directory = Directory::new(dir, String::new());
+    let mut all = directory
+        .best()
+        .map_err(|error| Error::checkpoint(dir, format!("cannot be read: {error}")))?;
+    let best = match measure {
+        None => all.remove("best"),
+        Some(measure) => all.into_values().find(|best| best.measure == measure),
+    };
+    let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
+    let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
+    let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
+    params.load_weights(directory.of_step(best.step).join(WEIGHTS), &NameMap::new())?;
+    Ok(best)
+}
