@@ -12,7 +12,7 @@ use crate::{Error, Result};
 const WEIGHTS: &str = "parameters.safetensors";
 
 /// Loads parameters and buffers of the best checkpoint in the directory `dir`, and says which checkpoint it was. A run
-/// with a [`BestModel`](crate::BestModel) has made it. Where several of these hooks have their best checkpoints,
+/// with a [`BestModel`](crate::hooks::BestModel) has made it. Where several of these hooks have their best checkpoints,
 /// `measure` names the value, `"mae"` for instance; `None` is the value of the first hook.
 ///
 /// # Errors
