@@ -14,10 +14,10 @@
 //!
 //! | module | with other kernels |
 //! |---|---|
-//! | [`layer_norm`] | `LayerNorm`, `RmsNorm` |
+//! | [`layer_norm`](mod@layer_norm) | `LayerNorm`, `RmsNorm` |
 //! | [`ops`] | `layer_norm`, `rms_norm`, `softmax_last_dim`, `softmax`, `log_softmax`, `silu`, `sigmoid` |
 //! | [`rotary_emb`] | `rope`, `rope_i`, `rope_thd` |
-//! | [`linear`], [`embedding`], [`conv`], [`group_norm`] | `Linear`, `Embedding`, `Conv1d`, `Conv2d`, `GroupNorm` |
+//! | [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`group_norm`](mod@group_norm) | `Linear`, `Embedding`, `Conv1d`, `Conv2d`, `GroupNorm` |
 //! | [`loss`] | `cross_entropy`, `binary_cross_entropy_with_logit` |
 
 #![forbid(unsafe_code)]
