@@ -363,6 +363,8 @@ fn two_hooks_of_a_kind_keep_two_states_and_two_best_checkpoints() {
     let params = Params::new(0);
     let error = load_best(dir.path(), Some("f1"), &params).unwrap_err().to_string();
     assert!(error.contains("has no best checkpoint by `f1`"), "{error}");
+    let error = load_best(dir.path(), None, &params).unwrap_err().to_string();
+    assert!(error.contains("out.weight"), "a model without these parameters: {error}");
 }
 
 /// Takes away the room for the checkpoints of some evaluations: there is a file where their folders would be made.

@@ -1,7 +1,7 @@
 //! `candle_nn::embedding` with a backward pass on all threads.
 
 use candelabrum_nn::ops;
-use candle_core::{Module, Result, Tensor};
+use candle_core::{DType, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 
 /// The rows of a table.
@@ -31,7 +31,12 @@ impl Embedding {
 impl Module for Embedding {
     /// Indices (..) in u8, u32 or i64 -> (.., hidden size)
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
-        ops::embedding(&self.embeddings, indices, None)
+        let table = &self.embeddings;
+        // Our operation would make an f32 copy of the whole table.
+        if table.device().is_cpu() && matches!(table.dtype(), DType::F16 | DType::BF16) {
+            return candle_nn::Embedding::new(table.clone(), self.hidden_size).forward(indices);
+        }
+        ops::embedding(table, indices, None)
     }
 }
 

@@ -1,5 +1,7 @@
 //! An operation whose result exists already, and whose backward pass is given.
 
+use std::sync::{Mutex, PoisonError};
+
 use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, Layout, MetalStorage, Result, Shape, Storage, Tensor, bail,
@@ -15,15 +17,26 @@ pub(crate) fn with_backward(
     if !xs.track_op() {
         return Ok(ys);
     }
-    xs.apply_op1(Given { ys: ys.contiguous()?, name, backward: Box::new(backward) })
+    let ys = Mutex::new(Some(ys.contiguous()?));
+    xs.apply_op1(Given { ys, name, backward: Box::new(backward) })
 }
 
 type Backward = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 struct Given {
-    ys: Tensor,
+    /// `None` after the forward pass, whose result is a copy.
+    ys: Mutex<Option<Tensor>>,
     name: &'static str,
     backward: Box<Backward>,
+}
+
+impl Given {
+    fn take(&self) -> Result<Tensor> {
+        match self.ys.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(ys) => Ok(ys),
+            None => bail!("{}: the result has been given away", self.name),
+        }
+    }
 }
 
 impl CustomOp1 for Given {
@@ -32,7 +45,8 @@ impl CustomOp1 for Given {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (storage, layout) = self.ys.storage_and_layout();
+        let ys = self.take()?;
+        let (storage, layout) = ys.storage_and_layout();
         match &*storage {
             Storage::Cpu(ys) => Ok((ys.clone(), layout.shape().clone())),
             _ => bail!("{}: the result is not on the CPU", self.name),
@@ -40,7 +54,8 @@ impl CustomOp1 for Given {
     }
 
     fn cuda_fwd(&self, _: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
-        let (storage, layout) = self.ys.storage_and_layout();
+        let ys = self.take()?;
+        let (storage, layout) = ys.storage_and_layout();
         match &*storage {
             Storage::Cuda(ys) => Ok((ys.try_clone(layout)?, layout.shape().clone())),
             _ => bail!("{}: the result is not on a GPU", self.name),
@@ -48,7 +63,8 @@ impl CustomOp1 for Given {
     }
 
     fn metal_fwd(&self, _: &MetalStorage, _: &Layout) -> Result<(MetalStorage, Shape)> {
-        let (storage, layout) = self.ys.storage_and_layout();
+        let ys = self.take()?;
+        let (storage, layout) = ys.storage_and_layout();
         match &*storage {
             Storage::Metal(ys) => Ok((ys.try_clone(layout)?, layout.shape().clone())),
             _ => bail!("{}: the result is not on a Metal device", self.name),

@@ -55,12 +55,20 @@ impl LayerNorm {
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let row = [xs.dim(D::Minus1)?];
-        let (weight, bias) = (Some(&self.weight), self.bias.as_ref());
-        if self.remove_mean {
-            return ops::layer_norm(xs, &row, weight, bias, self.eps);
+        // candle's layer takes every weight and bias that can be broadcast.
+        let is_row = |tensor: &&Tensor| tensor.dims() == row;
+        let weight = Some(&self.weight).filter(is_row);
+        let bias =
+            self.bias.as_ref().filter(is_row).filter(|_| self.remove_mean && weight.is_some());
+        let ys = match self.remove_mean {
+            true => ops::layer_norm(xs, &row, weight, bias, self.eps)?,
+            false => ops::rms_norm(xs, &row, weight, self.eps)?,
+        };
+        let ys = if weight.is_none() { ys.broadcast_mul(&self.weight)? } else { ys };
+        match &self.bias {
+            Some(left) if bias.is_none() => ys.broadcast_add(left),
+            _ => Ok(ys),
         }
-        let ys = ops::rms_norm(xs, &row, weight, self.eps)?;
-        bias.map_or(Ok(ys.clone()), |bias| ys.broadcast_add(bias))
     }
 }
 

@@ -31,7 +31,13 @@ impl Linear {
 impl Module for Linear {
     /// (.., in) -> (.., out)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        ops::linear(xs, &self.weight, self.bias.as_ref(), None)
+        let bias = self.bias.as_ref();
+        // candle's layer takes every bias that can be broadcast.
+        if bias.is_some_and(|bias| bias.rank() != 1) {
+            let bias = bias.cloned();
+            return candle_nn::Linear::new(self.weight.clone(), bias).forward(xs);
+        }
+        ops::linear(xs, &self.weight, bias, None)
     }
 }
 

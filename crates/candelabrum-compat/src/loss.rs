@@ -17,10 +17,13 @@ pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 }
 
 /// The mean of the binary cross entropy between `sigmoid(inp)` and `target`. It is finite for all logits: candle's own
-/// function takes the logarithm of a sigmoid that has become 0.
+/// function takes the logarithm of a sigmoid that has become 0. Targets that need a gradient are left to it.
 ///
 /// # Errors
 /// Shapes or dtypes that differ.
 pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    ops::bce_with_logits_loss(inp, target, None, Reduction::Mean)
+    if target.track_op() {
+        return candle_nn::loss::binary_cross_entropy_with_logit(inp, target);
+    }
+    ops::bce_with_logits_loss(inp, target, None, Reduction::Mean)?.to_dtype(inp.dtype())
 }

@@ -2,7 +2,7 @@
 //!
 //! A rotation by an angle is computed by candle's kernel, and its backward pass is the rotation by the opposite angle.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use candle_nn::rotary_emb as candles;
 
 use crate::given_backward::with_backward;
@@ -41,6 +41,12 @@ type Rotation = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 fn rotated([xs, cos, sin]: [&Tensor; 3], rotate: Rotation, slow: Rotation) -> Result<Tensor> {
     // Angles that are trained need gradients of their own.
     if cos.track_op() || sin.track_op() {
+        if cos.rank() != 2 {
+            bail!(
+                "rope: angles that are trained are of shape (steps, width / 2), not {:?}",
+                cos.shape()
+            );
+        }
         return slow(xs, cos, sin);
     }
     let ys = rotate(&xs.detach(), cos, sin)?;

@@ -50,7 +50,7 @@ class Check:
         self.journal.variables = self.variables
         self.programs = args.programs or machine.unpack(machine.HERE / "programs", self.work)
         self.tests = Tests(self.programs, self.journal, self.clock, self.variables)
-        self.listed, self.tf32 = None, False
+        self.listed, self.tf32, self.ahead = None, False, None
 
     def facts(self):
         built = machine.HERE / "BUILT"
@@ -63,6 +63,8 @@ class Check:
         """Asks what the libraries promise nowhere: each contract in a process of its own."""
         program = self.programs / "gpu_probe"
         variables = dict(self.variables, CUDA_LAUNCH_BLOCKING="1")
+        # Part b asks the slow ones.
+        others = ["costs"] if contracts else ["costs", *SLOW_CONTRACTS]
         if contracts is None:
             listed = run([program], 10, self.clock, variables)
             if listed.status != "ok":
@@ -76,7 +78,7 @@ class Check:
             self.contract(contract, result, variables)
 
         with ThreadPoolExecutor(CONTRACTS_AT_A_TIME) as pool:
-            list(pool.map(ask, [name for name in contracts if name and name != "costs"]))
+            list(pool.map(ask, [name for name in contracts if name and name not in others]))
 
     def costs(self):
         """What the parts of a step cost, with nothing else on the GPU."""
@@ -173,7 +175,8 @@ class Check:
         except OSError as error:
             self.journal.write("what failed before", "failed", tail=str(error))
             return
-        self.probe([name.removeprefix("probe ") for name in names if name.startswith("probe ")])
+        failed = [name.removeprefix("probe ") for name in names if name.startswith("probe ")]
+        self.probe(sorted({*failed, *SLOW_CONTRACTS}))
         self.listed = self.tests.listed()
         failed = [test for test in self.listed if f"test {' '.join(test)}" in names]
         self.tests.singles(failed)
@@ -218,9 +221,15 @@ class Check:
                 result = run(command, limit, clock, self.variables)
                 self.journal.result(f"compile ahead {name}", result, self.variables)
 
-        threading.Thread(target=work, daemon=True).start()
+        self.ahead = clock, threading.Thread(target=work, daemon=True)
+        self.ahead[1].start()
 
     def speed_table(self):
+        if self.ahead:
+            clock, thread = self.ahead
+            clock.stop()
+            Child.kill_all()
+            thread.join(10)
         for group in speed_table(self.programs, self.tf32):
             self.measure(group, rounds=5)
 

@@ -127,3 +127,36 @@ fn a_linear_layer_of_a_transposed_input_is_that_of_its_copy() {
     let expected = layer.forward(&copy).unwrap().reshape((4, 6, 7));
     assert_same(layer.forward(&transposed), expected);
 }
+
+/// Shapes and types that candle's layers take beside the usual ones.
+#[test]
+fn layers_take_what_candles_take() {
+    let xs = noise(&[2, 3, 5], 1);
+    let (weight, bias) = (noise(&[4, 5], 2), Some(noise(&[1, 4], 3)));
+    assert_same(
+        ours::Linear::new(weight.clone(), bias.clone()).forward(&xs),
+        candle_nn::Linear::new(weight, bias).forward(&xs),
+    );
+    let (one, row) = (noise(&[1], 4), noise(&[1, 1, 5], 5));
+    for weight in [&one, &row] {
+        assert_same(
+            ours::LayerNorm::new_no_bias(weight.clone(), 1e-5).forward(&xs),
+            candle_nn::LayerNorm::new_no_bias(weight.clone(), 1e-5).forward(&xs),
+        );
+        assert_same(
+            ours::LayerNorm::rms_norm(weight.clone(), 1e-5).forward(&xs),
+            candle_nn::LayerNorm::rms_norm(weight.clone(), 1e-5).forward(&xs),
+        );
+    }
+    let half = |tensor: &Tensor| tensor.to_dtype(DType::BF16).unwrap();
+    let rows = Tensor::new(&[[1_u32, 0], [2, 2]], &Device::Cpu).unwrap();
+    let table = half(&noise(&[3, 5], 6));
+    let got = ours::Embedding::new(table.clone(), 5).forward(&rows).unwrap();
+    assert_eq!(got.dtype(), DType::BF16);
+    let wide = |tensor: Tensor| tensor.to_dtype(DType::F32);
+    let candles = candle_nn::Embedding::new(table, 5).forward(&rows).unwrap();
+    assert_same(wide(got), wide(candles));
+    let (logits, answers) = (half(&noise(&[4], 7)), half(&noise(&[4], 8).abs().unwrap()));
+    let loss = ours::loss::binary_cross_entropy_with_logit(&logits, &answers).unwrap();
+    assert_eq!(loss.dtype(), DType::BF16);
+}

@@ -16,7 +16,7 @@ const WEIGHTS: &str = "parameters.safetensors";
 /// `measure` names the value, `"mae"` for instance; `None` is the value of the first hook.
 ///
 /// # Errors
-/// No best checkpoint by this value, and those of [`Params::load_weights`].
+/// No best checkpoint by this value, a model with other parameters, and those of [`Params::load_weights`].
 pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) -> Result<Best> {
     let dir = dir.as_ref();
     let directory = Directory::new(dir, String::new());
@@ -30,6 +30,7 @@ pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) 
     let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
     let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
     let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
-    params.load_weights(directory.of_step(best.step).join(WEIGHTS), &NameMap::new())?;
+    let weights = directory.of_step(best.step).join(WEIGHTS);
+    params.load_weights(weights, &NameMap::new())?.complete()?;
     Ok(best)
 }

@@ -334,9 +334,7 @@ fn wait_for_signals(prints: bool) {
                 last_words();
             }
             say_interrupted(signal, prints, &lost);
-            let _ = io::stdout().flush();
-            // Without the exit handlers: those of CUDA's libraries would take down what other threads still use.
-            signal_hook::low_level::exit(128 + signal);
+            launch::exit_at_once(128 + signal);
         }
     };
     drop(thread::Builder::new().name("candelabrum-signals".to_owned()).spawn(wait));

@@ -87,6 +87,7 @@ use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::work::Work;
 use super::{Communicator, Group, Payload};
+use crate::launch::exit_at_once;
 use crate::{Error, Result};
 
 /// Whether this build has the NCCL backend.
@@ -266,8 +267,6 @@ impl Transport for Nccl {
         let line = format!("error of rank {} while leaving NCCL: {error}\n", self.rank);
         // Without standard error, the exit status alone reports the failure.
         let _ = std::io::stderr().write_all(line.as_bytes());
-        let _ = std::io::stdout().flush();
-        // Without the exit handlers: those of CUDA's libraries would take down what NCCL's threads still use.
-        signal_hook::low_level::exit(1);
+        exit_at_once(1);
     }
 }

@@ -13,6 +13,7 @@ use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
 use super::link::{self, Differentiable, GradientTarget, Link, Mark};
 use super::operation::{Backward, Grads, Kernels, Operation};
+use crate::autograd::candle_pass;
 use crate::autograd::hooks::{self, Watched};
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
@@ -47,6 +48,7 @@ pub(super) fn attach(
         let any = inputs.iter().flatten().next();
         return any.map_or_else(|| bail!("{name}: no input"), |any| result(any, ys, shape));
     }
+    candle_pass::check()?;
     // Detached: only the numbers are kept, not the graph below them.
     let kept = inputs
         .into_iter()
