@@ -8,78 +8,64 @@ pub use candle_nn::conv::*;
 
 /// A convolution over sequences.
 #[derive(Clone, Debug)]
-pub struct Conv1d {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    config: Conv1dConfig,
-}
+pub struct Conv1d(candle_nn::Conv1d);
 
 impl Conv1d {
     /// The layer of a `weight` (out, in / groups, width) and a `bias` (out). The algorithm for cuDNN that `config` may
     /// name is not used.
     pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv1dConfig) -> Self {
-        Self { weight, bias, config }
+        Self(candle_nn::Conv1d::new(weight, bias, config))
     }
 
     /// Stride, padding, dilation and groups.
     pub fn config(&self) -> &Conv1dConfig {
-        &self.config
+        self.0.config()
     }
 
     /// The weight, of shape (out, in / groups, width).
     pub fn weight(&self) -> &Tensor {
-        &self.weight
+        self.0.weight()
     }
 
     /// The bias, of shape (out).
     pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
-    }
-}
-
-impl From<candle_nn::Conv1d> for Conv1d {
-    fn from(candles: candle_nn::Conv1d) -> Self {
-        Self::new(candles.weight().clone(), candles.bias().cloned(), *candles.config())
+        self.0.bias()
     }
 }
 
 impl Module for Conv1d {
     /// (N, in, length) -> (N, out, length)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let Conv1dConfig { padding, stride, dilation, groups, .. } = self.config;
+        let &Conv1dConfig { padding, stride, dilation, groups, .. } = self.config();
         let config = ops::Conv1dConfig { padding, stride, dilation, groups };
-        ops::conv1d(xs, &self.weight, self.bias.as_ref(), config, None)
+        ops::conv1d(xs, self.weight(), self.bias(), config, None)
     }
 }
 
 /// A convolution over images.
 #[derive(Clone, Debug)]
-pub struct Conv2d {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    config: Conv2dConfig,
-}
+pub struct Conv2d(candle_nn::Conv2d);
 
 impl Conv2d {
     /// The layer of a `weight` (out, in / groups, height, width) and a `bias` (out). The algorithm for cuDNN that
     /// `config` may name is not used.
     pub fn new(weight: Tensor, bias: Option<Tensor>, config: Conv2dConfig) -> Self {
-        Self { weight, bias, config }
+        Self(candle_nn::Conv2d::new(weight, bias, config))
     }
 
     /// Stride, padding, dilation and groups.
     pub fn config(&self) -> &Conv2dConfig {
-        &self.config
+        self.0.config()
     }
 
     /// The weight, of shape (out, in / groups, height, width).
     pub fn weight(&self) -> &Tensor {
-        &self.weight
+        self.0.weight()
     }
 
     /// The bias, of shape (out).
     pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
+        self.0.bias()
     }
 
     /// This layer and the batch normalisation behind it as one layer, for inference.
@@ -87,28 +73,21 @@ impl Conv2d {
     /// # Errors
     /// A normalisation without a weight and a bias.
     pub fn absorb_bn(&self, bn: &BatchNorm) -> Result<Self> {
-        let candles = candle_nn::Conv2d::new(self.weight.clone(), self.bias.clone(), self.config);
-        Ok(candles.absorb_bn(bn)?.into())
-    }
-}
-
-impl From<candle_nn::Conv2d> for Conv2d {
-    fn from(candles: candle_nn::Conv2d) -> Self {
-        Self::new(candles.weight().clone(), candles.bias().cloned(), *candles.config())
+        self.0.absorb_bn(bn).map(Self)
     }
 }
 
 impl Module for Conv2d {
     /// (N, in, H, W) -> (N, out, H, W)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let Conv2dConfig { padding, stride, dilation, groups, .. } = self.config;
+        let &Conv2dConfig { padding, stride, dilation, groups, .. } = self.config();
         let config = ops::Conv2dConfig {
             padding: (padding, padding),
             stride: (stride, stride),
             dilation: (dilation, dilation),
             groups,
         };
-        ops::conv2d(xs, &self.weight, self.bias.as_ref(), config, None)
+        ops::conv2d(xs, self.weight(), self.bias(), config, None)
     }
 }
 
@@ -123,7 +102,7 @@ pub fn conv1d(
     config: Conv1dConfig,
     vb: VarBuilder<'_>,
 ) -> Result<Conv1d> {
-    Ok(candle_nn::conv1d(in_channels, out_channels, kernel_size, config, vb)?.into())
+    candle_nn::conv1d(in_channels, out_channels, kernel_size, config, vb).map(Conv1d)
 }
 
 /// A layer with the parameter `weight`.
@@ -137,7 +116,7 @@ pub fn conv1d_no_bias(
     config: Conv1dConfig,
     vb: VarBuilder<'_>,
 ) -> Result<Conv1d> {
-    Ok(candle_nn::conv1d_no_bias(in_channels, out_channels, kernel_size, config, vb)?.into())
+    candle_nn::conv1d_no_bias(in_channels, out_channels, kernel_size, config, vb).map(Conv1d)
 }
 
 /// A layer with the parameters `weight` and `bias`.
@@ -151,7 +130,7 @@ pub fn conv2d(
     config: Conv2dConfig,
     vb: VarBuilder<'_>,
 ) -> Result<Conv2d> {
-    Ok(candle_nn::conv2d(in_channels, out_channels, kernel_size, config, vb)?.into())
+    candle_nn::conv2d(in_channels, out_channels, kernel_size, config, vb).map(Conv2d)
 }
 
 /// A layer with the parameter `weight`.
@@ -165,5 +144,5 @@ pub fn conv2d_no_bias(
     config: Conv2dConfig,
     vb: VarBuilder<'_>,
 ) -> Result<Conv2d> {
-    Ok(candle_nn::conv2d_no_bias(in_channels, out_channels, kernel_size, config, vb)?.into())
+    candle_nn::conv2d_no_bias(in_channels, out_channels, kernel_size, config, vb).map(Conv2d)
 }

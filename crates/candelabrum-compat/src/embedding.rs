@@ -6,35 +6,32 @@ use candle_nn::VarBuilder;
 
 /// The rows of a table.
 #[derive(Clone, Debug)]
-pub struct Embedding {
-    embeddings: Tensor,
-    hidden_size: usize,
-}
+pub struct Embedding(candle_nn::Embedding);
 
 impl Embedding {
     /// The layer of a table of shape (rows, `hidden_size`).
     pub fn new(embeddings: Tensor, hidden_size: usize) -> Self {
-        Self { embeddings, hidden_size }
+        Self(candle_nn::Embedding::new(embeddings, hidden_size))
     }
 
     /// The table.
     pub fn embeddings(&self) -> &Tensor {
-        &self.embeddings
+        self.0.embeddings()
     }
 
     /// The length of a row.
     pub fn hidden_size(&self) -> usize {
-        self.hidden_size
+        self.0.hidden_size()
     }
 }
 
 impl Module for Embedding {
     /// Indices (..) in u8, u32 or i64 -> (.., hidden size)
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
-        let table = &self.embeddings;
+        let table = self.embeddings();
         // Our operation would make an f32 copy of the whole table.
         if table.device().is_cpu() && matches!(table.dtype(), DType::F16 | DType::BF16) {
-            return candle_nn::Embedding::new(table.clone(), self.hidden_size).forward(indices);
+            return self.0.forward(indices);
         }
         ops::embedding(table, indices, None)
     }
@@ -45,6 +42,5 @@ impl Module for Embedding {
 /// # Errors
 /// Those of the builder.
 pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> Result<Embedding> {
-    let candles = candle_nn::embedding(in_size, out_size, vb)?;
-    Ok(Embedding::new(candles.embeddings().clone(), candles.hidden_size()))
+    candle_nn::embedding(in_size, out_size, vb).map(Embedding)
 }

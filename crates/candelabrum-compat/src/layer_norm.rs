@@ -8,47 +8,42 @@ pub use candle_nn::layer_norm::*;
 
 /// Brings the rows of the last dimension to mean 0 and variance 1, or to a mean square of 1, and scales them.
 #[derive(Clone, Debug)]
-pub struct LayerNorm {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    remove_mean: bool,
-    eps: f64,
-}
+pub struct LayerNorm(candle_nn::LayerNorm);
 
 impl LayerNorm {
     /// The layer of a `weight` and a `bias`, each of the length of a row.
     pub fn new(weight: Tensor, bias: Tensor, eps: f64) -> Self {
-        Self { weight, bias: Some(bias), remove_mean: true, eps }
+        Self(candle_nn::LayerNorm::new(weight, bias, eps))
     }
 
     /// The layer without a bias.
     pub fn new_no_bias(weight: Tensor, eps: f64) -> Self {
-        Self { weight, bias: None, remove_mean: true, eps }
+        Self(candle_nn::LayerNorm::new_no_bias(weight, eps))
     }
 
     /// The layer that keeps the mean.
     pub fn rms_norm(weight: Tensor, eps: f64) -> Self {
-        Self { weight, bias: None, remove_mean: false, eps }
+        Self(candle_nn::LayerNorm::rms_norm(weight, eps))
     }
 
     /// The factors of a row's numbers.
     pub fn weight(&self) -> &Tensor {
-        &self.weight
+        self.0.weight()
     }
 
     /// What is added to a row's numbers.
     pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
+        self.0.bias()
     }
 
     /// What is added to the variance.
     pub fn eps(&self) -> f64 {
-        self.eps
+        self.0.eps()
     }
 
     /// Whether the mean is subtracted.
     pub fn remove_mean(&self) -> bool {
-        self.remove_mean
+        self.0.remove_mean()
     }
 }
 
@@ -57,15 +52,15 @@ impl Module for LayerNorm {
         let row = [xs.dim(D::Minus1)?];
         // candle's layer takes every weight and bias that can be broadcast.
         let is_row = |tensor: &&Tensor| tensor.dims() == row;
-        let weight = Some(&self.weight).filter(is_row);
-        let bias =
-            self.bias.as_ref().filter(is_row).filter(|_| self.remove_mean && weight.is_some());
-        let ys = match self.remove_mean {
-            true => ops::layer_norm(xs, &row, weight, bias, self.eps)?,
-            false => ops::rms_norm(xs, &row, weight, self.eps)?,
+        let weight = Some(self.weight()).filter(is_row);
+        let fuses_bias = self.remove_mean() && weight.is_some();
+        let bias = self.bias().filter(is_row).filter(|_| fuses_bias);
+        let ys = match self.remove_mean() {
+            true => ops::layer_norm(xs, &row, weight, bias, self.eps())?,
+            false => ops::rms_norm(xs, &row, weight, self.eps())?,
         };
-        let ys = if weight.is_none() { ys.broadcast_mul(&self.weight)? } else { ys };
-        match &self.bias {
+        let ys = if weight.is_none() { ys.broadcast_mul(self.weight())? } else { ys };
+        match self.bias() {
             Some(left) if bias.is_none() => ys.broadcast_add(left),
             _ => Ok(ys),
         }
@@ -82,13 +77,7 @@ pub fn layer_norm<C: Into<LayerNormConfig>>(
     config: C,
     vb: VarBuilder<'_>,
 ) -> Result<LayerNorm> {
-    let candles = candle_nn::layer_norm(size, config, vb)?;
-    Ok(LayerNorm {
-        weight: candles.weight().clone(),
-        bias: candles.bias().cloned(),
-        remove_mean: candles.remove_mean(),
-        eps: candles.eps(),
-    })
+    candle_nn::layer_norm(size, config, vb).map(LayerNorm)
 }
 
 /// A layer with the parameter `weight`.

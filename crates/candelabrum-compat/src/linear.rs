@@ -6,38 +6,33 @@ use candle_nn::VarBuilder;
 
 /// `xs weight^T + bias`.
 #[derive(Clone, Debug)]
-pub struct Linear {
-    weight: Tensor,
-    bias: Option<Tensor>,
-}
+pub struct Linear(candle_nn::Linear);
 
 impl Linear {
     /// The layer of a `weight` (out, in) and a `bias` (out).
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self { weight, bias }
+        Self(candle_nn::Linear::new(weight, bias))
     }
 
     /// The weight, of shape (out, in).
     pub fn weight(&self) -> &Tensor {
-        &self.weight
+        self.0.weight()
     }
 
     /// The bias, of shape (out).
     pub fn bias(&self) -> Option<&Tensor> {
-        self.bias.as_ref()
+        self.0.bias()
     }
 }
 
 impl Module for Linear {
     /// (.., in) -> (.., out)
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.as_ref();
         // candle's layer takes every bias that can be broadcast.
-        if bias.is_some_and(|bias| bias.rank() != 1) {
-            let bias = bias.cloned();
-            return candle_nn::Linear::new(self.weight.clone(), bias).forward(xs);
+        if self.bias().is_some_and(|bias| bias.rank() != 1) {
+            return self.0.forward(xs);
         }
-        ops::linear(xs, &self.weight, bias, None)
+        ops::linear(xs, self.weight(), self.bias(), None)
     }
 }
 
@@ -62,6 +57,5 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder<'_>) -> Resu
 /// # Errors
 /// Those of the builder.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder<'_>) -> Result<Linear> {
-    let candles = candle_nn::linear_b(in_dim, out_dim, bias, vb)?;
-    Ok(Linear::new(candles.weight().clone(), candles.bias().cloned()))
+    candle_nn::linear_b(in_dim, out_dim, bias, vb).map(Linear)
 }
