@@ -32,6 +32,7 @@ mod layers;
 #[cfg(local_ranks)]
 mod local;
 mod mailbox;
+mod member;
 mod message;
 mod messages;
 #[cfg(feature = "mpi")]
@@ -81,15 +82,14 @@ pub use stats::CommStats;
 
 #[cfg(local_ranks)]
 pub(crate) use local::connect as connect_local;
+pub(crate) use member::{JobMember, TcpConfig};
 pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
 #[cfg(not(local_ranks))]
-pub(crate) use no_local::{JobMember, TcpConfig, connect_local, connect_tcp, no_ranks_here};
-#[cfg(local_ranks)]
-pub(crate) use rendezvous::JobMember;
+pub(crate) use no_local::{connect_local, connect_tcp, no_ranks_here};
 pub(crate) use single::Single;
 #[cfg(local_ranks)]
-pub(crate) use tcp::{TcpConfig, connect as connect_tcp};
+pub(crate) use tcp::connect as connect_tcp;
 #[cfg(test)]
 pub(crate) use work::Work;
 

@@ -19,7 +19,8 @@ use rustix::net::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::comm::rendezvous::{Callers, JobMember, Rendezvous, retry};
+use crate::comm::member::JobMember;
+use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 
 /// The time for which a rank waits for its name. A rank of a job that has just ended may still hold

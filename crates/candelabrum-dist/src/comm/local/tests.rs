@@ -13,7 +13,8 @@ use rustix::thread::set_thread_res_uid;
 
 use super::connect;
 use super::rendezvous::{address, listen, meet, socket};
-use crate::comm::rendezvous::{Callers, JobMember, Rendezvous};
+use crate::comm::member::JobMember;
+use crate::comm::rendezvous::{Callers, Rendezvous};
 use crate::comm::{Collective, Communicator, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 

@@ -141,11 +141,6 @@ impl NcclComm {
         let code = self.with(|parent| unsafe {
             sys::ncclCommSplit(parent, colour, key, place, &raw mut config)
         })?;
-        // The call returns `ncclSuccess` while the split is still in progress (read in NCCL 2.28.9, seen on an H200).
-        let code = match code {
-            sys::ncclResult_t::ncclSuccess => sys::ncclResult_t::ncclInProgress,
-            other => other,
-        };
         // If the split fails, `place` is leaked: eight bytes, once, before the job ends.
         self.started("ncclCommSplit", code, guard)?;
         // SAFETY: `place` came out of `Box::into_raw`, and the state of the parent is no longer "in
@@ -342,8 +337,13 @@ impl NcclComm {
         }
     }
 
-    /// Waits until a call that makes a communicator is no longer in progress.
+    /// Waits until a call that makes a communicator is no longer in progress. `ncclCommSplit` returns `ncclSuccess`
+    /// while it still is (read in NCCL 2.28.9, seen on an H200), so only the state says that it is complete.
     fn started(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
+        let code = match code {
+            sys::ncclResult_t::ncclSuccess => sys::ncclResult_t::ncclInProgress,
+            other => other,
+        };
         self.settled_within(self.deadline.max(TO_START), call, code, guard)
     }
 

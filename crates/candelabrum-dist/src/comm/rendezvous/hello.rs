@@ -1,7 +1,6 @@
 //! The first bytes of a connection, by which a caller says which rank of which job it is.
 
-/// A number that every rank of a job knows, and no other process.
-pub(crate) type JobId = [u8; 32];
+use crate::comm::member::JobId;
 
 /// First bytes of every connection.
 const MAGIC: [u8; 8] = *b"candlbrn";

@@ -24,8 +24,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 pub(super) use self::callers::Callers;
 use self::callers::{RETRY, wait};
 pub(super) use self::hello::Hello;
-pub(crate) use self::hello::JobId;
 use self::hello::VERSION;
+use super::member::JobMember;
 use crate::{Error, Result};
 
 /// The time in which rank 0 still answers late callers after the meeting has failed.
@@ -49,15 +49,6 @@ enum Refusal {
     Stranger(String),
     /// The caller is a rank of this job, and the job cannot begin with it.
     Misfit(Error),
-}
-
-/// A rank's place in a job, and the deadline of every wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct JobMember {
-    pub(crate) job: JobId,
-    pub(crate) rank: usize,
-    pub(crate) world_size: usize,
-    pub(crate) deadline: Duration,
 }
 
 /// One rank's part in the meeting of its job.

@@ -8,7 +8,6 @@
 //! backend is meant for the few small messages by which the ranks of another backend meet and agree
 //! (NCCL's id and headers), not for gradients.
 
-mod config;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
@@ -20,13 +19,12 @@ use std::time::{Duration, Instant};
 use candelabrum_memory::reduce;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::config::TcpConfig;
 use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{Header, check_agreement};
 use super::failures::Failure;
+use super::member::{JobMember, TcpConfig};
 use super::messages::Messages;
 use super::network::{Body, FrameKind, Network, NetworkWork};
-use super::rendezvous::JobMember;
 use super::threaded::{Connected, Threaded};
 use super::transport::Transport;
 use super::work::Work;

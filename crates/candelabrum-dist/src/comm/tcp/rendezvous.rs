@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use super::config::TcpConfig;
-use crate::comm::rendezvous::{Callers, JobMember, Rendezvous, retry};
+use crate::comm::member::{JobMember, TcpConfig};
+use crate::comm::rendezvous::{Callers, Rendezvous, retry};
 use crate::{Error, Result};
 
 pub(super) use crate::comm::rendezvous::TO_HEAR_WHY;

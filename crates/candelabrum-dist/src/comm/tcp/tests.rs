@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::{TcpConfig, connect};
-use crate::comm::rendezvous::{Hello, JobMember, Rendezvous};
+use crate::comm::member::JobMember;
+use crate::comm::rendezvous::{Hello, Rendezvous};
 use crate::comm::{Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
