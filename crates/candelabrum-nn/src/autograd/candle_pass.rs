@@ -23,11 +23,20 @@ const EXPECTED: [&str; 4] = ["second use", "first use", "hook", "end"];
 /// # Errors
 /// [`Error::CandlePass`].
 pub(crate) fn check() -> Result<()> {
-    static CALLS: OnceLock<std::result::Result<Vec<&'static str>, String>> = OnceLock::new();
-    match CALLS.get_or_init(|| calls().map_err(|error| error.to_string())) {
-        Ok(calls) if calls == &EXPECTED => Ok(()),
-        Ok(calls) => Err(Error::CandlePass { what: format!("the order {calls:?}") }),
-        Err(error) => Err(Error::CandlePass { what: format!("the error `{error}`") }),
+    // Every operation of a graph asks, so only the answer is kept.
+    static FAULT: OnceLock<Option<String>> = OnceLock::new();
+    match FAULT.get_or_init(fault) {
+        None => Ok(()),
+        Some(what) => Err(Error::CandlePass { what: what.clone() }),
+    }
+}
+
+/// What is not as it must be.
+fn fault() -> Option<String> {
+    match calls() {
+        Ok(calls) if calls == EXPECTED => None,
+        Ok(calls) => Some(format!("the order {calls:?}")),
+        Err(error) => Some(format!("the error `{error}`")),
     }
 }
 
