@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::checkout::target_folder;
 use crate::machine::OPEN_MPI;
-use crate::shell::{cargo, find_program, run as run_command};
+use crate::shell::{UNOPTIMIZED, cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
 use crate::test::{self, Part};
@@ -59,13 +59,12 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
 /// Builds a program with the default features, as most users do, and trains on two ranks: by its own launcher, and by
 /// MPI's where there is one. All tests are built with more features.
 fn defaults() -> Result<()> {
-    const PROFILE: &str = "unoptimized";
     // Of this package alone, because the whole workspace has more features of other crates.
     let package = ["--package", "candelabrum", "--example", "regression"];
-    let mut build = cargo(&["build", "--profile", PROFILE]);
+    let mut build = cargo(&["build", "--profile", UNOPTIMIZED]);
     build.args(package);
     run_command(build.env("RUSTFLAGS", "-D warnings"))?;
-    let program = target_folder().join(PROFILE).join("examples/regression");
+    let program = target_folder().join(UNOPTIMIZED).join("examples/regression");
     run_command(Command::new(&program).args(["--epochs", "1", "--workers", "2"]))?;
     let Some(mpiexec) = find_program("mpiexec") else { return Ok(()) };
     let mut job = Command::new(mpiexec);

@@ -7,9 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::checkout::target_folder;
-use crate::shell::{cargo, run as run_command};
-
-const PROFILE: &str = "unoptimized";
+use crate::shell::{UNOPTIMIZED, cargo, run as run_command};
 
 /// What a program says that is asked for ranks.
 const NO_RANKS: &str = "several ranks without MPI need Linux, and this build is for another system: build with `--features mpi`";
@@ -17,16 +15,16 @@ const NO_RANKS: &str = "several ranks without MPI need Linux, and this build is 
 /// Lints everything that users build, trains in one process, and asks for ranks.
 pub(crate) fn run() -> Result<()> {
     let ours = ["--exclude", "xtask", "--exclude", "candelabrum-softgpu"];
-    let mut clippy = portable(&["clippy", "--profile", PROFILE, "--workspace"]);
+    let mut clippy = portable(&["clippy", "--profile", UNOPTIMIZED, "--workspace"]);
     clippy.args(ours).args(["--lib", "--bins", "--examples", "--", "--deny", "warnings"]);
     run_command(&mut clippy)?;
 
-    let mut test = portable(&["test", "--profile", PROFILE, "--package", "candelabrum"]);
+    let mut test = portable(&["test", "--profile", UNOPTIMIZED, "--package", "candelabrum"]);
     run_command(test.args(["--test", "portable"]))?;
 
-    let mut build = portable(&["build", "--profile", PROFILE, "--package", "candelabrum"]);
+    let mut build = portable(&["build", "--profile", UNOPTIMIZED, "--package", "candelabrum"]);
     run_command(build.args(["--example", "regression"]))?;
-    let program = target_folder().join(PROFILE).join("examples/regression");
+    let program = target_folder().join(UNOPTIMIZED).join("examples/regression");
     run_command(Command::new(&program).args(["--epochs", "1"]))?;
     let refused = Command::new(&program).args(["--epochs", "1", "--workers", "2"]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr);

@@ -10,6 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::checkout::repo_root;
 
+/// The profile of builds that only have to work.
+pub(crate) const UNOPTIMIZED: &str = "unoptimized";
+
 /// `cargo <args>` in the root of the repository, by the cargo that started this program.
 ///
 /// The variables in which `cargo run` describes a program's own package are removed. Build scripts

@@ -31,8 +31,6 @@ CONTRACT_SECONDS = 15
 # The driver compiles candle's kernels for minutes of a core.
 SLOW_CONTRACTS = {"candle's kernels": 100}
 CONTRACTS_AT_A_TIME = 6
-
-
 # When part b begins with its speeds.
 SPEED_FROM = 160
 

@@ -4,12 +4,10 @@ use std::path::Path;
 
 use candelabrum_nn::{NameMap, Params};
 
-use super::directory::Directory;
+use super::directory::{BEST, Directory};
 use super::manifest::Best;
+use super::model::PARAMETERS;
 use crate::{Error, Result};
-
-/// The file of a checkpoint with parameters and buffers.
-const WEIGHTS: &str = "parameters.safetensors";
 
 /// Loads parameters and buffers of the best checkpoint in the directory `dir`, and says which checkpoint it was. A run
 /// with a [`BestModel`](crate::hooks::BestModel) has made it. Where several of these hooks have their best checkpoints,
@@ -24,13 +22,13 @@ pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) 
         .best()
         .map_err(|error| Error::checkpoint(dir, format!("cannot be read: {error}")))?;
     let best = match measure {
-        None => all.remove("best"),
+        None => all.remove(BEST),
         Some(measure) => all.into_values().find(|best| best.measure == measure),
     };
     let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
     let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
     let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
-    let weights = directory.of_step(best.step).join(WEIGHTS);
+    let weights = directory.of_step(best.step).join(format!("{PARAMETERS}.safetensors"));
     params.load_weights(weights, &NameMap::new())?.complete()?;
     Ok(best)
 }

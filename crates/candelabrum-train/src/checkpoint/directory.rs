@@ -28,7 +28,7 @@ const STEP: &str = "step-";
 const PARTIAL: &str = ".partial-";
 const REMOVED: &str = ".removed-";
 const ABANDONED: &str = "abandoned-";
-const BEST: &str = "best";
+pub(super) const BEST: &str = "best";
 const JSON: &str = ".json";
 const LOCK: &str = "lock";
 
