@@ -132,6 +132,12 @@ pub enum Error {
         /// What was loaded, and what was not.
         report: String,
     },
+    /// Adapters that cannot be made or merged.
+    #[error("LoRA cannot have {what}")]
+    Lora {
+        /// The fault and, if there is a remedy, what to do.
+        what: String,
+    },
     /// candle refused an operation.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

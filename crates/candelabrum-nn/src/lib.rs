@@ -24,6 +24,7 @@ mod dist_option;
 mod error;
 mod kernels;
 mod layer_row;
+mod lora;
 mod model;
 mod noise;
 mod params;
@@ -43,9 +44,12 @@ pub use autograd::{
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
 pub use layer_row::LayerRow;
+pub use lora::{LoraConfig, LoraLayers};
 pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
 pub use noise::{Noise, NoiseRecorder};
-pub use params::{Buffer, Init, Param, Params, Scope, to_flat, with_span};
+pub use params::{
+    Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Scope, Weight, to_flat, with_span,
+};
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;
 pub use weights::{LoadReport, NameMap, Unfit};

@@ -1,6 +1,7 @@
 //! Matrix products through the `gemm` crate, or of our own where that is faster. The unsafe code here is the
 //! call of `gemm`.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use candelabrum_memory::thread_pool;
@@ -17,6 +18,27 @@ pub(crate) const FEWEST: usize = 8;
 
 /// From this number of multiplications on, some microseconds, the threads share a product.
 const WORTH_THREADS: usize = 1 << 18;
+
+thread_local! {
+    static INDEPENDENT_ROWS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, where every product of f32 or f64 numbers of a linear layer on the CPU that this thread calls gives each
+/// row of its result bits that depend on this row of the input alone, and not on the number of rows.
+///
+/// Products choose the order of their sums by the number of rows, because that is faster. Within `f` they do not, so a
+/// token that is computed alone has the bits that it has among others. Products of many rows take longer there.
+pub fn with_independent_rows<R>(f: impl FnOnce() -> R) -> R {
+    /// Restores the switch when it is dropped, also if `f` panics.
+    struct PreviousMode(bool);
+    impl Drop for PreviousMode {
+        fn drop(&mut self) {
+            INDEPENDENT_ROWS.set(self.0);
+        }
+    }
+    let _before = PreviousMode(INDEPENDENT_ROWS.replace(true));
+    f()
+}
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
@@ -41,6 +63,11 @@ impl<'a, T> Mat<'a, T> {
 
     pub(crate) fn cols(&self) -> usize {
         self.cols
+    }
+
+    /// The number of rows.
+    pub(crate) fn rows_len(&self) -> usize {
+        self.rows
     }
 
     /// Some rows of this matrix.
@@ -117,7 +144,7 @@ pub(crate) fn matmul_into<T: Float>(
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
-    if !multiply_in_bf16(&mut out, dst, scale, a, b) {
+    if INDEPENDENT_ROWS.get() || !multiply_in_bf16(&mut out, dst, scale, a, b) {
         matmul_unrounded(out, dst, scale, a, b);
     }
 }
@@ -135,7 +162,7 @@ pub(crate) fn matmul_unrounded<T: Float>(
     let size = Size { rows: m, depth: k, columns: n };
     if scale == T::one()
         && (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
-        && few_rows_apply::<T>(size, b.col_stride)
+        && (INDEPENDENT_ROWS.get() || few_rows_apply::<T>(size, b.col_stride))
     {
         let (left, right) = (&a.data[..m * k], (b.data, b.col_stride));
         return product_of_few_rows(out, dst == Dst::Add, left, right, threads > 1);

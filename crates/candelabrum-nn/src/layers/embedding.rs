@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use crate::{Init, Param, Scope, ops};
+use crate::{Init, Param, Scope, Weight};
 
 /// `(..) -> (.., dim)`: row `i` of the table for each index `i` of u8, u32 or i64.
 ///
@@ -19,7 +19,7 @@ pub struct Embedding {
     dim: usize,
     padding_index: Option<usize>,
     init: Init,
-    weight: OnceCell<Param>,
+    table: OnceCell<Weight>,
 }
 
 impl Embedding {
@@ -31,7 +31,7 @@ impl Embedding {
             dim,
             padding_index: None,
             init: Init::Normal { std: 1.0 },
-            weight: OnceCell::new(),
+            table: OnceCell::new(),
         }
     }
 
@@ -46,26 +46,40 @@ impl Embedding {
     /// can use the table as its weight: `ops::linear(&xs, table.tensor(), None, None)`.
     ///
     /// # Errors
-    /// A second layer of the same name.
+    /// A second layer of the same name, or a table that is [quantised](crate::QuantizedMatrix): take
+    /// [`table`](Self::table).
     pub fn weight(&self) -> Result<&Param> {
-        self.weight.get_or_try_init(|| self.create())
+        let Some(weight) = self.table()?.param() else {
+            candle_core::bail!("layer `{}` has a quantised table, no parameter", self.scope.path())
+        };
+        Ok(weight)
     }
 
-    fn create(&self) -> Result<Param> {
+    /// The table, which may be quantised. The first use of the layer creates it, and this call is a use. A last layer
+    /// that uses it as its weight calls [`Weight::linear`] or [`Weight::cross_entropy`].
+    ///
+    /// # Errors
+    /// A second layer of the same name.
+    pub fn table(&self) -> Result<&Weight> {
+        self.table.get_or_try_init(|| self.create())
+    }
+
+    fn create(&self) -> Result<Weight> {
         let shape = (self.vocabulary, self.dim);
-        let weight = self.scope.param("weight", shape, self.init)?;
-        if let Some(index) = self.padding_index.filter(|index| *index < self.vocabulary) {
+        let table = self.scope.table("weight", shape, self.init)?;
+        let padding = self.padding_index.filter(|index| *index < self.vocabulary);
+        if let (Some(index), Some(weight)) = (padding, table.param()) {
             let tensor = weight.var().as_detached_tensor();
             let row = tensor.narrow(0, index, 1)?.zeros_like()?;
             weight.set(&tensor.slice_scatter0(&row, index)?)?;
         }
-        Ok(weight)
+        Ok(table)
     }
 }
 
 impl Module for Embedding {
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
-        let ys = ops::embedding(self.weight()?.tensor(), indices, self.padding_index)?;
+        let ys = self.table()?.rows(indices, self.padding_index)?;
         self.scope.trace(&format!("Embedding {}", self.vocabulary), &ys);
         Ok(ys)
     }

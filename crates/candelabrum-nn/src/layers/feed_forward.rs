@@ -81,8 +81,17 @@ impl FeedForward {
     fn run(&self, xs: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let features = last(&self.scope, xs, "(.., C)")?;
         let Layers { hidden, up, down } = self.layers.get_or_init(|| self.create(features));
-        let (up, down) = (up.weights(xs)?.pair(), down.weights_for(*hidden)?.pair());
-        let ys = ops::feed_forward(xs, up, self.units, down, residual)?;
+        let (up, down) = (up.weights(xs)?, down.weights_for(*hidden)?);
+        let ys = match (up.plain(), down.plain()) {
+            (Some(up), Some(down)) => ops::feed_forward(xs, up, self.units, down, residual)?,
+            _ => {
+                let hidden = self.units.apply(up.weight.linear(xs, up.bias(), None)?)?;
+                match residual {
+                    Some(residual) => down.weight.linear_add(&hidden, down.bias(), residual)?,
+                    None => down.weight.linear(&hidden, down.bias(), None)?,
+                }
+            }
+        };
         self.trace(*hidden, &ys, residual.is_some());
         Ok(ys)
     }

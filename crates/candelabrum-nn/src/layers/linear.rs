@@ -3,9 +3,9 @@
 use candle_core::{Module, Result, Tensor};
 use once_cell::sync::OnceCell;
 
-use super::{LayerWeights, check_features, described, last};
+use super::{check_features, described, last};
 use crate::ops::{self, CrossEntropyConfig};
-use crate::{Activation, Init, Scope};
+use crate::{Activation, Init, Param, Scope, Weight};
 
 /// `(.., in) -> (.., outputs)`: `y = x · Wᵀ + b`, SINGA's `Linear`.
 ///
@@ -18,7 +18,25 @@ pub struct Linear {
     bias: bool,
     init: Option<Init>,
     activation: Option<Activation>,
-    weights: OnceCell<LayerWeights>,
+    weights: OnceCell<LinearWeights>,
+}
+
+/// Weight and bias.
+#[derive(Debug)]
+pub(super) struct LinearWeights {
+    pub(super) weight: Weight,
+    bias: Option<Param>,
+}
+
+impl LinearWeights {
+    pub(super) fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref().map(Param::tensor)
+    }
+
+    /// Weight and bias as they are in one operation, `None` if the weight is quantised or has an adapter.
+    pub(super) fn plain(&self) -> Option<(&Tensor, Option<&Tensor>)> {
+        Some((self.weight.plain()?, self.bias()))
+    }
 }
 
 impl Linear {
@@ -48,7 +66,16 @@ impl Linear {
         Self { bias, init, ..Self::new(scope, outputs) }
     }
 
-    weights! {}
+    /// The weight as a parameter. `None` before the first input, which creates the weight, and for a weight that is
+    /// [quantised](crate::QuantizedMatrix).
+    pub fn weight(&self) -> Option<&Param> {
+        self.weights.get().and_then(|weights| weights.weight.param())
+    }
+
+    /// The bias, `None` before the first input, which creates it, and for a layer without bias.
+    pub fn bias(&self) -> Option<&Param> {
+        self.weights.get().and_then(|weights| weights.bias.as_ref())
+    }
 
     /// The output plus `residual` (.., outputs), in one operation if the layer has no activation:
     /// [`ops::linear_add`].
@@ -60,7 +87,7 @@ impl Linear {
             return ops::add(&self.forward(xs)?, residual, None);
         }
         let weights = self.weights(xs)?;
-        let ys = ops::linear_add(xs, weights.weight.tensor(), weights.bias(), residual)?;
+        let ys = weights.weight.linear_add(xs, weights.bias(), residual)?;
         self.scope.trace("Linear, added", &ys);
         Ok(ys)
     }
@@ -86,37 +113,44 @@ impl Linear {
             )
         }
         let weights = self.weights(xs)?;
-        let (mut xs, mut weight) = (xs.clone(), weights.weight.tensor().clone());
-        let mut bias = weights.bias().cloned();
-        if !self.scope.is_training() {
-            (xs, weight) = (xs.detach(), weight.detach());
-            bias = bias.map(|bias| bias.detach());
-        }
-        let loss = ops::linear_cross_entropy(&xs, &weight, bias.as_ref(), labels, config)?;
+        let loss = if self.scope.is_training() {
+            weights.weight.cross_entropy(xs, weights.bias(), labels, config)?
+        } else {
+            let bias = weights.bias().map(Tensor::detach);
+            weights.weight.loss_alone(&xs.detach(), bias.as_ref(), labels, config)?
+        };
         self.scope.trace("Linear, cross entropy", &loss);
         Ok(loss)
     }
 
     /// The weights. The first call creates them for the input `xs`.
-    pub(super) fn weights(&self, xs: &Tensor) -> Result<&LayerWeights> {
+    pub(super) fn weights(&self, xs: &Tensor) -> Result<&LinearWeights> {
         self.weights_for(last(&self.scope, xs, "(.., in)")?)
     }
 
     /// The weights. The first call creates them for so many inputs.
-    pub(super) fn weights_for(&self, inputs: usize) -> Result<&LayerWeights> {
-        let weights = self.weights.get_or_try_init(|| {
-            let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, self.outputs));
-            LayerWeights::new(&self.scope, (&[self.outputs, inputs], self.outputs), init, self.bias)
-        })?;
-        check_features(&self.scope, "features", weights.weight.var().dim(1)?, inputs)?;
+    pub(super) fn weights_for(&self, inputs: usize) -> Result<&LinearWeights> {
+        let weights = self.weights.get_or_try_init(|| self.create(inputs))?;
+        check_features(&self.scope, "features", weights.weight.dims().1, inputs)?;
         Ok(weights)
+    }
+
+    fn create(&self, inputs: usize) -> Result<LinearWeights> {
+        let (scope, outputs) = (&self.scope, self.outputs);
+        if outputs == 0 {
+            candle_core::bail!("layer `{}` has no outputs", scope.path())
+        }
+        let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, outputs));
+        let weight = scope.weight("weight", (outputs, inputs), init)?;
+        let bias = self.bias.then(|| scope.param("bias", outputs, Init::ZEROS)).transpose()?;
+        Ok(LinearWeights { weight, bias })
     }
 }
 
 impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let weights = self.weights(xs)?;
-        let ys = ops::linear(xs, weights.weight.tensor(), weights.bias(), self.activation)?;
+        let ys = weights.weight.linear(xs, weights.bias(), self.activation)?;
         self.scope.trace(&described("Linear".to_owned(), self.activation), &ys);
         Ok(ys)
     }

@@ -21,6 +21,7 @@ mod layer_norm;
 mod linear;
 mod local_response_norm;
 mod pool2d;
+mod products;
 mod recurrent;
 mod relu;
 mod separable_conv2d;

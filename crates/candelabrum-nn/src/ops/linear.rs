@@ -41,13 +41,15 @@ pub fn linear(
     activation: Option<Activation>,
 ) -> Result<Tensor> {
     let (op, shape) = LinearOp::new(NAME, xs.dims(), weight, bias, activation)?;
-    fused::run(op, shape, &[Some(xs), Some(weight), bias])
+    fused::run(op.between(xs, weight), shape, &[Some(xs), Some(weight), bias])
 }
 
 pub(super) struct LinearOp {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     pub(super) activation: Option<Activation>,
+    /// What the backward reads of `xs` and `weight`.
+    factors: Reads,
 }
 
 impl LinearOp {
@@ -73,7 +75,19 @@ impl LinearOp {
         let mut shape = dims.to_vec();
         shape.pop();
         shape.push(outputs);
-        Ok((Self { inputs, outputs, activation }, shape))
+        let factors = Reads::inputs(&[0, 1]);
+        Ok((Self { inputs, outputs, activation, factors }, shape))
+    }
+
+    /// The operation of these factors. The gradient of one reads the other: where the weight is frozen, the input is
+    /// not kept for the backward.
+    pub(super) fn between(self, xs: &Tensor, weight: &Tensor) -> Self {
+        Self { factors: Reads::of_factors(xs, weight), ..self }
+    }
+
+    /// What the backward of the product reads.
+    pub(super) fn factors(&self) -> Reads {
+        self.factors
     }
 
     /// Writes `xs weight^T`, or adds it.
@@ -163,7 +177,7 @@ impl Fused for LinearOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
+        self.factors.and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

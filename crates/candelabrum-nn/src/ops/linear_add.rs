@@ -42,7 +42,11 @@ pub fn linear_add(
     if !xs.device().is_cpu() {
         return add(&linear(xs, weight, bias, None)?, residual, None);
     }
-    fused::run(LinearAdd(op), shape, &[Some(xs), Some(weight), bias, Some(residual)])
+    fused::run(
+        LinearAdd(op.between(xs, weight)),
+        shape,
+        &[Some(xs), Some(weight), bias, Some(residual)],
+    )
 }
 
 struct LinearAdd(LinearOp);
@@ -51,7 +55,7 @@ impl Fused for LinearAdd {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1])
+        self.0.factors()
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -27,9 +27,7 @@ const NAME: &str = "mul";
 pub fn mul(xs: &Tensor, ys: &Tensor) -> Result<Tensor> {
     let broadcast = Broadcast::new(xs.shape(), ys.shape(), NAME)?;
     let shape = broadcast.shape().clone();
-    // Each operand's gradient needs the other operand, which is kept in memory for it.
-    let inputs = u32::from(ys.track_op()) | u32::from(xs.track_op()) << 1;
-    let reads = Reads { inputs, output: false };
+    let reads = Reads::of_factors(xs, ys);
     fused::run(Mul { broadcast, reads }, shape, &[Some(xs), Some(ys)])
 }
 

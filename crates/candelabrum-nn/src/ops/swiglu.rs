@@ -72,7 +72,12 @@ impl Fused for SwiGlu {
 
 /// One row.
 pub(super) fn gate<T: Float>(x: &[T], y: &mut [T]) {
-    let (a, b) = x.split_at(y.len());
+    let halves = x.split_at(y.len());
+    gate_by(halves, y);
+}
+
+/// Some elements `b` gated by the elements `a`.
+pub(super) fn gate_by<T: Float>((a, b): (&[T], &[T]), y: &mut [T]) {
     simd(
         #[inline(always)]
         || {
@@ -85,7 +90,16 @@ pub(super) fn gate<T: Float>(x: &[T], y: &mut [T]) {
 
 /// The gradient of one row.
 pub(super) fn gate_backward<T: Float>(x: &[T], dy: &[T], dx: &mut [T]) {
-    let ((da, db), (a, b)) = (dx.split_at_mut(dy.len()), x.split_at(dy.len()));
+    let (gradients, halves) = (dx.split_at_mut(dy.len()), x.split_at(dy.len()));
+    gate_by_backward(halves, dy, gradients);
+}
+
+/// The gradients of the gates `a` and of the elements `b`.
+pub(super) fn gate_by_backward<T: Float>(
+    (a, b): (&[T], &[T]),
+    dy: &[T],
+    (da, db): (&mut [T], &mut [T]),
+) {
     simd(
         #[inline(always)]
         || {
@@ -108,5 +122,10 @@ pub(super) fn composite(xs: &Tensor, half: usize) -> Result<Tensor> {
     let x = fused::widen(xs)?;
     let a = x.narrow(D::Minus1, 0, half)?;
     let b = x.narrow(D::Minus1, half, half)?;
-    ((&a * candle_nn::ops::sigmoid(&a)?)? * b)?.to_dtype(xs.dtype())
+    composite_of(&a, &b)?.to_dtype(xs.dtype())
+}
+
+/// Elements `b` gated by the elements `a`, in candle's operations.
+pub(super) fn composite_of(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    (a * candle_nn::ops::sigmoid(a)?)? * b
 }

@@ -9,6 +9,7 @@ use super::init::Init;
 use super::master;
 use super::param::Param;
 use super::store::Params;
+use super::weight::{Matrix, Weight};
 use crate::layer_row::LayerRow;
 use crate::{Result, seed};
 
@@ -53,6 +54,37 @@ impl Scope {
         self.params.insert(name, var, false)
     }
 
+    /// Creates the matrix `name` of a linear layer: a parameter, unless the store's
+    /// [initial values](Params::set_initial_values) have it quantised.
+    ///
+    /// # Errors
+    /// Those of [`param`](Self::param).
+    pub fn weight(&self, name: &str, shape: (usize, usize), init: Init) -> Result<Weight> {
+        let weight = self.table(name, shape, init)?;
+        self.params.add_weight(weight.clone());
+        Ok(weight)
+    }
+
+    /// Creates the table `name` of an embedding, as [`weight`](Self::weight) does. LoRA leaves tables alone.
+    ///
+    /// # Errors
+    /// Those of [`param`](Self::param).
+    pub fn table(&self, name: &str, shape: (usize, usize), init: Init) -> Result<Weight> {
+        let path = self.join(name);
+        let quantized = match self.params.initial_values() {
+            Some(values) => values.quantized(&path, shape, self.params.device())?,
+            None => None,
+        };
+        let matrix = match quantized {
+            Some(matrix) => {
+                self.params.insert_constant(&path, &matrix)?;
+                Matrix::Quantized(matrix)
+            }
+            None => Matrix::Param(self.param(name, shape, init)?),
+        };
+        Ok(Weight::new(path, self.params.dtype(), matrix))
+    }
+
     /// Creates the buffer `name` of this scope: state that is not trained. Beside parameters in f16
     /// and bf16 it is in f32, because it has no master.
     ///
@@ -67,6 +99,11 @@ impl Scope {
     }
 
     fn initial(&self, name: &str, shape: &Shape, dtype: DType, init: Init) -> Result<Var> {
+        if let Some(values) = self.params.initial_values()
+            && let Some(variable) = values.variable(name, shape, dtype, self.params.device())?
+        {
+            return Ok(variable);
+        }
         let mut rng = seed::rng(seed::derive(self.params.seed(), name));
         Ok(Var::from_tensor(&init.tensor(shape, dtype, self.params.device(), &mut rng)?)?)
     }

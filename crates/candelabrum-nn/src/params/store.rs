@@ -8,7 +8,10 @@ use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
 
 use super::buffers::{self, Buffer};
+use super::initial_values::InitialValues;
 use super::param::Param;
+use super::quantized::QuantizedMatrix;
+use super::weight::Weight;
 use crate::kernels::product_precision::{ProductPrecision, set_product_precision};
 use crate::layer_row::LayerRow;
 use crate::statistics_exchange::StatisticsExchange;
@@ -27,6 +30,11 @@ struct ParamStore {
     dtype: DType,
     list: RwLock<Vec<Param>>,
     buffers: RwLock<Vec<Buffer>>,
+    /// The matrices of linear layers.
+    weights: RwLock<Vec<Weight>>,
+    /// Matrices that are no parameters, by their names.
+    constants: RwLock<Vec<(String, QuantizedMatrix)>>,
+    initial_values: RwLock<Option<Arc<dyn InitialValues>>>,
     training: AtomicBool,
     noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
@@ -66,6 +74,9 @@ impl Params {
             dtype,
             list: RwLock::default(),
             buffers: RwLock::default(),
+            weights: RwLock::default(),
+            constants: RwLock::default(),
+            initial_values: RwLock::default(),
             training: AtomicBool::new(true),
             noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
@@ -213,6 +224,42 @@ impl Params {
     /// Only candle's own.
     pub fn restore_buffers(&self) -> Result<()> {
         self.buffers().iter().try_for_each(Buffer::restore)
+    }
+
+    /// Takes the initial values of parameters that are created from now on from `values`. With `None`, they are drawn
+    /// again.
+    pub fn set_initial_values(&self, values: Option<Arc<dyn InitialValues>>) {
+        let place = &self.0.initial_values;
+        *place.write().unwrap_or_else(PoisonError::into_inner) = values;
+    }
+
+    pub(super) fn initial_values(&self) -> Option<Arc<dyn InitialValues>> {
+        self.0.initial_values.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The matrices of all linear layers, in order of creation. LoRA finds its layers among them.
+    pub fn weights(&self) -> Vec<Weight> {
+        self.0.weights.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn add_weight(&self, weight: Weight) {
+        self.0.weights.write().unwrap_or_else(PoisonError::into_inner).push(weight);
+    }
+
+    /// The quantised matrices and their names, in order of creation. They are no parameters: nothing trains them, ranks
+    /// do not exchange them, and checkpoints do not contain them.
+    pub fn constants(&self) -> Vec<(String, QuantizedMatrix)> {
+        self.0.constants.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn insert_constant(&self, name: &str, matrix: &QuantizedMatrix) -> Result<()> {
+        let mut constants = self.0.constants.write().unwrap_or_else(PoisonError::into_inner);
+        let taken = constants.iter().any(|(other, _)| other == name) || self.get(name).is_ok();
+        if taken {
+            return Err(Error::DuplicateName { name: name.to_owned() });
+        }
+        constants.push((name.to_owned(), matrix.clone()));
+        Ok(())
     }
 
     /// The parameter called `name`.

@@ -26,7 +26,7 @@ fn gradients_within_a_sequence() -> Result<()> {
 
 #[test]
 fn gradients_with_positions_and_a_mask() -> Result<()> {
-    let rotary = Some(Rotary { base: 30.0, offset: 2 });
+    let rotary = Some(Rotary { base: 30.0, offset: 2, ..Rotary::default() });
     let config = AttentionConfig { kv_heads: 1, rotary, ..AttentionConfig::new(3) };
     let qkv = [random((2, 5, 20), 1)?];
     let mask = random((2, 1, 5, 5), 2)?;
@@ -61,7 +61,7 @@ fn attention_is_pytorchs() -> Result<()> {
             let [base, offset] = rotary.to_vec1::<f64>().expect("f64")[..] else {
                 panic!("two numbers")
             };
-            Rotary { base, offset: offset as usize }
+            Rotary { base, offset: offset as usize, ..Rotary::default() }
         });
         let causal = causal == 1;
         let config = AttentionConfig { heads, kv_heads, causal, rotary, scale: None };
@@ -135,7 +135,7 @@ fn calls_that_do_not_fit_are_refused() -> Result<()> {
     let rotary = Some(Rotary::default());
     let odd = AttentionConfig { rotary, ..AttentionConfig::new(4) };
     assert_eq!(run(odd), "attention: heads of odd size 1 have no halves to rotate");
-    let rotary = Some(Rotary { base: -1.0, offset: 0 });
+    let rotary = Some(Rotary { base: -1.0, ..Rotary::default() });
     assert!(run(AttentionConfig { rotary, ..config }).contains("base -1 of the rotary"));
 
     let masked = |mask: &Tensor| message(attention(&qkv, Some(mask), config));
@@ -187,7 +187,7 @@ proptest! {
         seed in 0u64..1000,
     ) {
         let (heads, dim, keys) = (kv_heads * group, 2 * half, queries + more_keys);
-        let rotary = rotates.then_some(Rotary { base: 100.0, offset: seed as usize });
+        let rotary = rotates.then_some(Rotary { base: 100.0, offset: seed as usize, ..Rotary::default() });
         let config = AttentionConfig { heads, kv_heads, causal, rotary, scale: None };
         let input = |rows: usize, heads: usize, seed: u64| {
             random((batch, rows, heads * dim), seed).unwrap()

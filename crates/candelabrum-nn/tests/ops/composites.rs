@@ -370,7 +370,11 @@ fn of_attention_within_a_sequence() -> Result<()> {
     for (n, t, heads, kv_heads, dim) in sizes.into_iter().chain(large).chain(long) {
         let qkv = [random((n, t, (heads + 2 * kv_heads) * dim), 1)?.affine(2.0, 0.0)?];
         for causal in [false, true] {
-            for rotary in [None, Some(Rotary::default()), Some(Rotary { base: 50.0, offset: 3 })] {
+            for rotary in [
+                None,
+                Some(Rotary::default()),
+                Some(Rotary { base: 50.0, offset: 3, ..Rotary::default() }),
+            ] {
                 if rotary.is_some() && dim % 2 == 1 {
                     continue;
                 }
@@ -404,7 +408,7 @@ fn of_attention_with_heads_of_many_sizes() -> Result<()> {
         (33, 1, 1, 200),
     ] {
         let qkv = [random((2, t, (heads + 2 * kv_heads) * dim), 1)?];
-        for rotary in [None, Some(Rotary { base: 100.0, offset: 7 })] {
+        for rotary in [None, Some(Rotary { base: 100.0, offset: 7, ..Rotary::default() })] {
             if rotary.is_some() && dim % 2 == 1 {
                 continue;
             }

@@ -169,6 +169,13 @@ impl Reads {
         Self { inputs, output: false }
     }
 
+    /// Of inputs 0 and 1, the factors of a product: the gradient of one needs the other, which is kept in memory for
+    /// it.
+    pub(crate) fn of_factors(left: &Tensor, right: &Tensor) -> Self {
+        let inputs = u32::from(right.track_op()) | u32::from(left.track_op()) << 1;
+        Self { inputs, output: false }
+    }
+
     /// And the result, if `reads`.
     pub(crate) const fn and_output(self, reads: bool) -> Self {
         Self { output: reads, ..self }

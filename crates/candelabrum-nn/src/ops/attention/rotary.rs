@@ -2,6 +2,7 @@
 //! of the first half of a head and element `i` of the second half are the two coordinates that turn by
 //! `position * base^(-2i / D)`.
 
+use std::f64::consts::TAU;
 use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor, bail};
@@ -17,12 +18,127 @@ pub struct Rotary {
     pub base: f64,
     /// The position of the first key.
     pub offset: usize,
+    /// The change of the wavelengths for longer sequences than those of the first training.
+    pub scaling: RotaryScaling,
 }
 
 impl Default for Rotary {
     /// The paper's base, from position 0.
     fn default() -> Self {
-        Self { base: 10_000.0, offset: 0 }
+        Self { base: 10_000.0, offset: 0, scaling: RotaryScaling::None }
+    }
+}
+
+/// How a model was made fit for longer sequences: some elements of a head turn more slowly.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum RotaryScaling {
+    /// All elements turn as in the paper.
+    #[default]
+    None,
+    /// All elements turn `factor` times as slowly (Chen et al., arXiv:2306.15595).
+    Linear {
+        /// How many times as long the sequences may be.
+        factor: f64,
+    },
+    /// Llama 3's: elements whose wavelength is above `original / low` turn `factor` times as slowly, those below
+    /// `original / high` as before, and between both the change is gradual.
+    Llama3 {
+        /// How many times as slowly the slow elements turn.
+        factor: f64,
+        /// Hugging Face's `low_freq_factor`.
+        low: f64,
+        /// Hugging Face's `high_freq_factor`.
+        high: f64,
+        /// The length of the sequences, in tokens, of the first training.
+        original: f64,
+    },
+    /// YaRN (Peng et al., arXiv:2309.00071): elements that turn less than `slow` times in `original` tokens turn
+    /// `factor` times as slowly, those that turn more than `fast` times as before. YaRN also multiplies the scores:
+    /// see [`yarn_temperature`](Self::yarn_temperature).
+    Yarn {
+        /// How many times as slowly the slow elements turn.
+        factor: f64,
+        /// Hugging Face's `beta_fast`, 32 in the paper.
+        fast: f64,
+        /// Hugging Face's `beta_slow`, 1 in the paper.
+        slow: f64,
+        /// The length of the sequences, in tokens, of the first training.
+        original: f64,
+    },
+}
+
+impl RotaryScaling {
+    /// YaRN's factor of queries and of keys for sequences that are `factor` times as long: the scores are
+    /// multiplied by its square.
+    pub fn yarn_temperature(factor: f64) -> f64 {
+        if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
+    }
+
+    /// What makes the scaling meaningless.
+    fn fault(self) -> Option<String> {
+        let positive = |what: &str, number: f64| {
+            let is_one = number.is_finite() && number > 0.0;
+            (!is_one).then(|| format!("{what} {number}, which is not a positive number"))
+        };
+        match self {
+            Self::None => None,
+            Self::Linear { factor } => positive("the factor", factor),
+            Self::Llama3 { factor, low, high, original } => positive("the factor", factor)
+                .or_else(|| positive("the original length", original))
+                .or_else(|| positive("the low factor", low))
+                .or_else(|| {
+                    (high <= low).then(|| {
+                        format!(
+                            "factors {low} and {high}, the second of which is not above the first"
+                        )
+                    })
+                }),
+            Self::Yarn { factor, fast, slow, original } => positive("the factor", factor)
+                .or_else(|| positive("the original length", original))
+                .or_else(|| positive("the fast limit", fast))
+                .or_else(|| positive("the slow limit", slow)),
+        }
+    }
+
+    fn slowing(self, base: f64, dim: usize) -> Slowing {
+        match self {
+            Self::None => Slowing { factor: 1.0, constant: 1.0, by_speed: 0.0, by_pair: 0.0 },
+            Self::Linear { factor } => {
+                Slowing { factor, constant: 0.0, by_speed: 0.0, by_pair: 0.0 }
+            }
+            Self::Llama3 { factor, low, high, original } => {
+                let by_speed = original / (TAU * (high - low));
+                Slowing { factor, constant: -low / (high - low), by_speed, by_pair: 0.0 }
+            }
+            Self::Yarn { factor, fast, slow, original } => {
+                let pair =
+                    |turns: f64| dim as f64 * (original / (turns * TAU)).ln() / (2.0 * base.ln());
+                let first = pair(fast).floor().max(0.0);
+                let last = pair(slow).ceil().min(dim as f64 - 1.0);
+                let width = if first == last { 0.001 } else { last - first };
+                let (constant, by_pair) = (1.0 + first / width, -1.0 / width);
+                Slowing { factor, constant, by_speed: 0.0, by_pair }
+            }
+        }
+    }
+}
+
+/// A [`RotaryScaling`] as numbers: pair `i` of elements, of speed `v`, keeps the share
+/// `constant + by_speed v + by_pair i`, within 0 and 1, of its speed, and the rest is divided by the factor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slowing {
+    pub(crate) factor: f64,
+    pub(crate) constant: f64,
+    pub(crate) by_speed: f64,
+    pub(crate) by_pair: f64,
+}
+
+impl Slowing {
+    fn apply(self, pair: usize, speed: f64) -> f64 {
+        let kept = self.constant + self.by_speed * speed + self.by_pair * pair as f64;
+        let kept = kept.clamp(0.0, 1.0);
+        speed * (kept + (1.0 - kept) / self.factor)
     }
 }
 
@@ -48,15 +164,19 @@ impl Table {
             bail!("{name}: base {base} of the rotary embedding is not a positive number");
         }
         let shift = if geometry.causal { geometry.keys - geometry.queries } else { 0 };
+        if let Some(what) = rotary.scaling.fault() {
+            bail!("{name}: the scaling of the rotary embedding has {what}");
+        }
         let positions = geometry.keys.max(geometry.queries);
         Ok(Self { rotary, positions, half: dim / 2, shift, values: OnceLock::new() })
     }
 
     fn values(&self) -> &[f64] {
         self.values.get_or_init(|| {
-            let Rotary { base, offset } = self.rotary;
-            let dim = 2 * self.half;
-            let speeds = (0..self.half).map(|i| base.powf(-2.0 * i as f64 / dim as f64));
+            let Rotary { base, offset, .. } = self.rotary;
+            let (dim, slowing) = (2 * self.half, self.slowing());
+            let speeds =
+                (0..self.half).map(|i| slowing.apply(i, base.powf(-2.0 * i as f64 / dim as f64)));
             let speeds: Vec<f64> = speeds.collect();
             let mut values = Vec::with_capacity(dim * self.positions);
             for position in 0..self.positions {
@@ -70,6 +190,10 @@ impl Table {
 
     pub(crate) fn rotary(&self) -> Rotary {
         self.rotary
+    }
+
+    pub(crate) fn slowing(&self) -> Slowing {
+        self.rotary.scaling.slowing(self.rotary.base, 2 * self.half)
     }
 
     /// The number of positions.

@@ -29,7 +29,7 @@ impl HiddenUnits {
     }
 
     /// As an operation of its own.
-    pub(super) fn apply(self, zs: Tensor) -> Result<Tensor> {
+    pub(crate) fn apply(self, zs: Tensor) -> Result<Tensor> {
         match self {
             Self::Activation(activation) => activations::apply(zs, Some(activation)),
             Self::SwiGlu => swiglu(&zs),

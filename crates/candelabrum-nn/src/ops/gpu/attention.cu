@@ -569,15 +569,21 @@ extern "C" __global__ void attention_deltas(float *deltas, const number_t *ys, c
 }
 
 // The cosines of the angles by which elements 2 i and 2 i + 1 of the first half of a head turn, and then
-// their sines, for each position. In f64 as on the CPU. n is the number of such groups of four.
-extern "C" __global__ void attention_angles(float *angles, double base, count_t offset, count_t dim,
-                                            count_t n) {
+// their sines, for each position. In f64 as on the CPU. n is the number of such groups of four. A pair of elements
+// keeps a share of its speed, and the rest is divided by `factor` (`Slowing` in rotary.rs).
+extern "C" __global__ void attention_angles(float *angles, double base, double factor, double constant,
+                                            double by_speed, double by_pair, count_t offset,
+                                            count_t dim, count_t n) {
+  auto speed_of = [=](count_t pair) {
+    double speed = pow(base, -2.0 * pair / dim);
+    double kept = fmin(fmax(constant + by_speed * speed + by_pair * pair, 0.0), 1.0);
+    return speed * (kept + (1.0 - kept) / factor);
+  };
   count_t groups = columns_of(dim, true) / 4;
   for (count_t i = blockIdx.x * (count_t)BLOCK + threadIdx.x; i < n; i += (count_t)gridDim.x * BLOCK) {
     double position = offset + i / groups;
     count_t pair = i % groups * 2;
-    double first = position * pow(base, -2.0 * pair / dim);
-    double second = position * pow(base, -2.0 * (pair + 1) / dim);
+    double first = position * speed_of(pair), second = position * speed_of(pair + 1);
     four(angles + 4 * i) = {(float)cos(first), (float)cos(second), (float)sin(first),
                             (float)sin(second)};
   }

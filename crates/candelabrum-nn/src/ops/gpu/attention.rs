@@ -59,9 +59,12 @@ impl<const PACKED: bool> OnGpu for Attention<PACKED> {
         {
             let mut saved = saved.span_mut()?.cuda()?;
             let saved = Arg::from(&mut saved);
-            if let Some(rotary) = self.rotary.as_ref().map(|table| table.rotary()) {
+            if let Some(table) = &self.rotary {
+                let (rotary, slowing) = (table.rotary(), table.slowing());
+                let numbers = [rotary.base, slowing.factor, slowing.constant, slowing.by_speed];
+                let numbers = numbers.into_iter().chain([slowing.by_pair]).map(Arg::from);
                 let sizes = [rotary.offset, geometry.dim].map(Arg::from);
-                let args = [&[saved, rotary.base.into()], &sizes[..]].concat();
+                let args: Vec<_> = [saved].into_iter().chain(numbers).chain(sizes).collect();
                 let grid = Grid::for_each(self.angles() / 4);
                 gpu.launch(KERNELS, "attention_angles", grid, &args)?;
             }

@@ -38,7 +38,7 @@ impl OnGpu for LinearOp {
 
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
         let GpuBackward { gpu, inputs, ys, saved, mut dys, mut grads } = pass;
-        let &[Some(xs), Some(weight), _] = inputs else { bail!("linear: an input is missing") };
+        let missing = || candle_core::Error::msg("linear: an input is missing");
         if let Some(activation) = self.activation {
             let reference = if activation.needs_input() { saved } else { ys };
             differentiate(gpu, &mut dys, None, reference, activation)?;
@@ -46,11 +46,12 @@ impl OnGpu for LinearOp {
         let rows = dys.len() / self.outputs;
         let dz = Matrix { values: dys.as_numbers(), size: (rows, self.outputs), transposed: false };
         if let Some(dx) = grads[0].take() {
-            let size = (self.outputs, self.inputs);
-            gpu.matmul(dx, false, dz, Matrix { values: weight, size, transposed: false })?;
+            let (values, size) = (inputs[1].ok_or_else(missing)?, (self.outputs, self.inputs));
+            gpu.matmul(dx, false, dz, Matrix { values, size, transposed: false })?;
         }
         if let Some(dw) = grads[1].take() {
-            let xs = Matrix { values: xs, size: (rows, self.inputs), transposed: false };
+            let (values, size) = (inputs[0].ok_or_else(missing)?, (rows, self.inputs));
+            let xs = Matrix { values, size, transposed: false };
             gpu.matmul(dw, false, Matrix { transposed: true, ..dz }, xs)?;
         }
         if let Some(db) = grads[2].take() {

@@ -1,0 +1,115 @@
+//! The products of a layer with its weight: a parameter or a quantised matrix, with or without an adapter.
+
+use candle_core::{Result, Tensor};
+
+use crate::ops::{CrossEntropyConfig, HiddenUnits};
+use crate::params::Matrix;
+use crate::{Activation, Weight, ops};
+
+impl Weight {
+    /// `act(xs weight^T + bias)`, for `xs` (.., inputs) and `bias` (outputs): [`ops::linear`].
+    ///
+    /// # Errors
+    /// Shapes that do not fit together.
+    pub fn linear(
+        &self,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        activation: Option<Activation>,
+    ) -> Result<Tensor> {
+        if let Some(weight) = self.plain() {
+            return ops::linear(xs, weight, bias, activation);
+        }
+        let ys = self.adapted(xs, bias)?;
+        match activation {
+            Some(activation) => HiddenUnits::Activation(activation).apply(ys),
+            None => Ok(ys),
+        }
+    }
+
+    /// `residual + xs weight^T + bias`, for `residual` (.., outputs): [`ops::linear_add`].
+    ///
+    /// # Errors
+    /// Shapes that do not fit together.
+    pub fn linear_add(
+        &self,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        residual: &Tensor,
+    ) -> Result<Tensor> {
+        match self.plain() {
+            Some(weight) => ops::linear_add(xs, weight, bias, residual),
+            None => ops::add(&self.adapted(xs, bias)?, residual, None),
+        }
+    }
+
+    /// The mean cross entropy of `xs weight^T + bias`, taken as logits, against `labels` (..):
+    /// [`ops::linear_cross_entropy`], for which the tensor of all logits never exists. With a quantised weight or an
+    /// adapter the logits exist.
+    ///
+    /// # Errors
+    /// Shapes that do not fit together, or a label out of range.
+    pub fn cross_entropy(
+        &self,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        labels: &Tensor,
+        config: CrossEntropyConfig,
+    ) -> Result<Tensor> {
+        if let Some(weight) = self.plain() {
+            return ops::linear_cross_entropy(xs, weight, bias, labels, config);
+        }
+        let logits = crate::autograd::fused::widen(&self.adapted(xs, bias)?)?;
+        ops::softmax_cross_entropy_with(&logits, labels, config)
+    }
+
+    /// The [loss](Self::cross_entropy) without gradients, for an evaluation. Takes a third of the time.
+    ///
+    /// # Errors
+    /// Those of [`cross_entropy`](Self::cross_entropy).
+    pub fn loss_alone(
+        &self,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        labels: &Tensor,
+        config: CrossEntropyConfig,
+    ) -> Result<Tensor> {
+        match self.plain() {
+            Some(weight) => ops::linear_cross_entropy(xs, &weight.detach(), bias, labels, config),
+            None => self.cross_entropy(xs, bias, labels, config),
+        }
+    }
+
+    /// The rows at `indices` (..), as `(.., columns)`: [`ops::embedding`]. Those of a quantised table have no gradient.
+    ///
+    /// # Errors
+    /// An index that is not below the number of rows, on the CPU.
+    pub fn rows(&self, indices: &Tensor, padding_index: Option<usize>) -> Result<Tensor> {
+        match &self.matrix {
+            Matrix::Param(param) => ops::embedding(param.tensor(), indices, padding_index),
+            Matrix::Quantized(matrix) => matrix.rows_at(indices)?.to_dtype(self.dtype),
+        }
+    }
+
+    /// The tensor of a parameter without an adapter.
+    pub(super) fn plain(&self) -> Option<&Tensor> {
+        let is_adapted = self.adapter().is_some_and(|adapter| !adapter.is_merged());
+        if is_adapted { None } else { self.param().map(crate::Param::tensor) }
+    }
+
+    /// `xs weight^T + bias` with a quantised weight, an adapter, or both.
+    fn adapted(&self, xs: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let product = |bias| match &self.matrix {
+            Matrix::Param(param) => ops::linear(xs, param.tensor(), bias, None),
+            Matrix::Quantized(matrix) => ops::linear_quantized(xs, matrix, bias),
+        };
+        let Some(adapter) = self.adapter().filter(|adapter| !adapter.is_merged()) else {
+            return product(bias);
+        };
+        if !adapter.scales_rows() {
+            return adapter.add_to(self, xs, &product(bias)?);
+        }
+        let ys = adapter.add_to(self, xs, &product(None)?)?;
+        if let Some(bias) = bias { ops::add(&ys, bias, None) } else { Ok(ys) }
+    }
+}

@@ -1,0 +1,82 @@
+//! The matrix of a linear layer or of an embedding.
+
+use std::sync::{Arc, RwLock};
+
+use candle_core::DType;
+
+use super::param::Param;
+use super::quantized::QuantizedMatrix;
+use crate::lora::Adapter;
+
+/// The matrix `(outputs, inputs)` of a linear layer, or the table `(vocabulary, dim)` of an embedding: a parameter, or
+/// numbers in few bits that nothing trains. A LoRA adapter may add to it. A cheap handle: clones share all.
+///
+/// Its products are those of [`layers`](crate::layers): [`linear`](Self::linear),
+/// [`linear_add`](Self::linear_add), [`cross_entropy`](Self::cross_entropy) and [`rows`](Self::rows).
+#[derive(Clone, Debug)]
+pub struct Weight {
+    name: Arc<str>,
+    /// Of rows that are looked up.
+    pub(crate) dtype: DType,
+    pub(crate) matrix: Matrix,
+    adapter: Arc<RwLock<Option<Arc<Adapter>>>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Matrix {
+    Param(Param),
+    Quantized(QuantizedMatrix),
+}
+
+impl Weight {
+    pub(super) fn new(name: String, dtype: DType, matrix: Matrix) -> Self {
+        Self { name: name.into(), dtype, matrix, adapter: Arc::default() }
+    }
+
+    /// The full name, as in `blocks.0.up.weight`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name of the layer: the name without `.weight`.
+    pub fn layer(&self) -> &str {
+        self.name.rsplit_once('.').map_or("", |(layer, _)| layer)
+    }
+
+    /// The number of rows and of columns.
+    pub fn dims(&self) -> (usize, usize) {
+        match &self.matrix {
+            Matrix::Param(param) => {
+                let dims = param.var().dims();
+                (dims[0], dims[1])
+            }
+            Matrix::Quantized(matrix) => matrix.dims(),
+        }
+    }
+
+    /// The parameter, unless the matrix is quantised.
+    pub fn param(&self) -> Option<&Param> {
+        match &self.matrix {
+            Matrix::Param(param) => Some(param),
+            Matrix::Quantized(_) => None,
+        }
+    }
+
+    /// The numbers in few bits, if the matrix is quantised.
+    pub fn quantized(&self) -> Option<&QuantizedMatrix> {
+        match &self.matrix {
+            Matrix::Param(_) => None,
+            Matrix::Quantized(matrix) => Some(matrix),
+        }
+    }
+
+    /// The adapter, if one is attached.
+    pub(crate) fn adapter(&self) -> Option<Arc<Adapter>> {
+        self.adapter.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_adapter(&self, adapter: Adapter) {
+        *self.adapter.write().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some(Arc::new(adapter));
+    }
+}
