@@ -1,7 +1,8 @@
 //! Parameters that training leaves as they are.
 //!
 //! A layer takes a frozen parameter into the graph as a constant, so no gradient of it is computed. An
-//! optimizer gets the others only, so it is neither sent nor updated.
+//! optimizer gets the others only, so it is neither sent nor updated. If its values are still those of the files that
+//! the model was loaded from, nothing has to send or save them: whoever needs them reads the files again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,6 +16,8 @@ pub(crate) struct Freeze(Arc<FreezeState>);
 #[derive(Debug, Default)]
 struct FreezeState {
     frozen: AtomicBool,
+    /// Whether the values are those of the files that the model was loaded from.
+    pretrained: AtomicBool,
     /// The parameter outside of the graph. It shares the variable's memory, so it changes with the variable.
     constant: OnceLock<Tensor>,
 }
@@ -22,6 +25,14 @@ struct FreezeState {
 impl Freeze {
     pub(crate) fn set(&self, frozen: bool) {
         self.0.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_pretrained(&self, pretrained: bool) {
+        self.0.pretrained.store(pretrained, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_constant(&self) -> bool {
+        self.is_set() && self.0.pretrained.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_set(&self) -> bool {

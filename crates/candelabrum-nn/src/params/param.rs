@@ -76,6 +76,23 @@ impl Param {
         self.freeze.is_set()
     }
 
+    /// Whether the parameter is [frozen](Self::freeze) and has the values of the files that the model was loaded from
+    /// ([`Params::set_initial_values`](crate::Params::set_initial_values)). Such a parameter is not sent to other ranks
+    /// and not saved in checkpoints: every rank reads the files. A digest makes sure that they are equal.
+    pub fn is_constant(&self) -> bool {
+        self.freeze.is_constant()
+    }
+
+    pub(super) fn note_pretrained(&self) {
+        self.freeze.set_pretrained(true);
+    }
+
+    /// Says that the values are about to change.
+    fn note_change(&self) {
+        self.watch.changed(&self.var);
+        self.freeze.set_pretrained(false);
+    }
+
     /// candle's number of the variable.
     pub(crate) fn variable(&self) -> TensorId {
         self.var.as_tensor().id()
@@ -149,7 +166,7 @@ impl Param {
     }
 
     fn write<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
-        self.watch.changed(&self.var);
+        self.note_change();
         if master::is_half(self.var.dtype()) {
             return Ok(self.master.update(&self.var, update)?);
         }
@@ -170,7 +187,7 @@ impl Param {
     ) -> Result<R> {
         for param in params {
             param.arrive();
-            param.watch.changed(&param.var);
+            param.note_change();
         }
         let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
         Ok(update_together(&params, update)?)
@@ -209,7 +226,7 @@ impl Param {
             });
         }
         self.arrive();
-        self.watch.changed(&self.var);
+        self.note_change();
         self.master.forget();
         Ok(self.var.set(&value.detach())?)
     }

@@ -49,9 +49,20 @@ impl Scope {
     /// # Errors
     /// [`Error::DuplicateName`](crate::Error::DuplicateName) if this name exists already.
     pub fn param(&self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Param> {
-        let name = self.join(name);
-        let var = self.initial(&name, &shape.into(), self.params.dtype(), init)?;
+        let (name, shape) = (self.join(name), shape.into());
+        if let Some(variable) = self.pretrained(&name, &shape)? {
+            let param = self.params.insert(name, variable, false)?;
+            param.note_pretrained();
+            return Ok(param);
+        }
+        let var = self.initial(&name, &shape, self.params.dtype(), init)?;
         self.params.insert(name, var, false)
+    }
+
+    /// The variable `name` with the values of the files that the model is loaded from.
+    fn pretrained(&self, name: &str, shape: &Shape) -> Result<Option<Var>> {
+        let Some(values) = self.params.initial_values() else { return Ok(None) };
+        Ok(values.variable(name, shape, self.params.dtype(), self.params.device())?)
     }
 
     /// Creates the matrix `name` of a linear layer: a parameter, unless the store's
@@ -99,11 +110,6 @@ impl Scope {
     }
 
     fn initial(&self, name: &str, shape: &Shape, dtype: DType, init: Init) -> Result<Var> {
-        if let Some(values) = self.params.initial_values()
-            && let Some(variable) = values.variable(name, shape, dtype, self.params.device())?
-        {
-            return Ok(variable);
-        }
         let mut rng = seed::rng(seed::derive(self.params.seed(), name));
         Ok(Var::from_tensor(&init.tensor(shape, dtype, self.params.device(), &mut rng)?)?)
     }

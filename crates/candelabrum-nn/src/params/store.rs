@@ -226,7 +226,7 @@ impl Params {
         self.buffers().iter().try_for_each(Buffer::restore)
     }
 
-    /// Takes the initial values of parameters that are created from now on from `values`. With `None`, they are drawn
+    /// Takes the initial values of parameters (not of buffers) that are created from now on from `values`. With `None`, they are drawn
     /// again.
     pub fn set_initial_values(&self, values: Option<Arc<dyn InitialValues>>) {
         let place = &self.0.initial_values;
@@ -284,9 +284,14 @@ impl Params {
         self.len() == 0
     }
 
-    /// The number of elements in all parameters together.
+    /// The number of elements in all parameters together, without [constants](Self::constants).
     pub fn element_count(&self) -> usize {
         self.list().iter().map(|param| param.var().elem_count()).sum()
+    }
+
+    /// The number of elements in all [trainable](Self::trainable) parameters together.
+    pub fn trainable_count(&self) -> usize {
+        self.trainable().iter().map(|param| param.var().elem_count()).sum()
     }
 
     /// The device of the parameters.

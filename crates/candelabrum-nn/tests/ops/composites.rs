@@ -6,15 +6,15 @@ use candelabrum_memory::cuda;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig,
     CrossEntropyConfig, CtcConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig,
-    RecurrentWeights, Reduction, Rotary, Steps, adaptive_avg_pool2d, add, attention,
+    RecurrentWeights, Reduction, Rotary, RotaryScaling, Steps, adaptive_avg_pool2d, add, attention,
     attention_pool, avg_pool2d, batch_norm2d, batch_norm2d_add, batch_norm2d_conv2d,
     bce_with_logits_loss, cat, conv_transpose2d, conv1d, conv2d, cosine_embedding_loss,
     cosine_similarity, cross_attention, ctc_loss, dropout, embedding, embedding_with_positions,
     feed_forward, final_state, global_avg_pool2d, group_norm, gru, gru_with, huber_loss, l1_loss,
     last_step, layer_norm, linear, linear_add, linear_cross_entropy, local_response_norm,
     log_softmax, lstm, lstm_with, masked_fill, max_pool2d, mse_loss, mul, narrow, nll_loss,
-    permute, relu, rms_norm, rnn, scale, smooth_l1_loss, softmax, softmax_cross_entropy_with,
-    split, swiglu, sync_batch_norm2d, transpose, with_composites,
+    permute, relu, rms_norm, rnn, scale, silu_mul, smooth_l1_loss, softmax,
+    softmax_cross_entropy_with, split, swiglu, sync_batch_norm2d, transpose, with_composites,
 };
 use candelabrum_nn::{Activation, StatisticsExchange};
 use candelabrum_testkit::{assert_close, integers};
@@ -307,6 +307,8 @@ fn of_gated_units_and_of_the_last_layer_with_its_loss() -> Result<()> {
     let mut cases = Cases::default();
     for dims in [&[3, 10][..], &[2], &[2, 3, 4], &[0, 4], &[3, 0]] {
         cases.push(format!("swiglu {dims:?}"), &[random(dims, 1)?], |t| swiglu(&t[0]));
+        let inputs = [random(dims, 1)?, random(dims, 2)?];
+        cases.push(format!("silu_mul {dims:?}"), &inputs, |t| silu_mul(&t[0], &t[1]));
     }
     for dims in [&[3, 5][..], &[2, 3, 5], &[5], &[0, 5]] {
         let mut result = dims.to_vec();
@@ -389,6 +391,26 @@ fn of_attention_within_a_sequence() -> Result<()> {
     cases.push("attention of a view", &[random((2, 12, 9), 1)?], move |t| {
         attention(&t[0].t()?, None, config)?.t()
     });
+    check(&cases)
+}
+
+#[test]
+fn of_attention_with_scaled_positions() -> Result<()> {
+    let mut cases = Cases::default();
+    let scalings = [
+        RotaryScaling::Linear { factor: 3.0 },
+        RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 32.0 },
+        RotaryScaling::Yarn { factor: 4.0, fast: 32.0, slow: 1.0, original: 16.0 },
+    ];
+    for (dim, base) in [(2, 10.0), (8, 100.0), (12, 10_000.0)] {
+        let qkv = [random((2, 21, 4 * dim), 1)?];
+        for scaling in scalings {
+            let rotary = Some(Rotary { base, offset: 1, scaling });
+            let config = AttentionConfig { kv_heads: 1, rotary, ..AttentionConfig::new(2) };
+            let name = format!("attention, {config:?}");
+            cases.push(name, &qkv, move |t| attention(&t[0], None, config));
+        }
+    }
     check(&cases)
 }
 

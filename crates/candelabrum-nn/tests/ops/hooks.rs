@@ -319,10 +319,12 @@ fn a_backward_over_changed_weights_is_an_error_that_names_them() -> Result<()> {
 
 #[test]
 fn a_change_through_another_store_is_noticed_too() -> Result<()> {
-    let network = Network::new(1)?;
-    let loss = layer(&Network::input()?, &network.weights[0])?.sum_all()?;
-    let other = Params::from_vars([("w", network.weights[0].var().clone())])?;
+    let network = Network::new(2)?;
+    let [first, second] = &network.weights[..] else { unreachable!("two") };
+    // The gradient of the first layer's weight needs the second one's.
+    let loss = layer(&layer(&Network::input()?, first)?, second)?.sum_all()?;
+    let other = Params::from_vars([("w", second.var().clone())])?;
     other.get("w")?.update_in_place(|mut values| values.fill(0.0))??;
-    assert!(loss.backward().unwrap_err().to_string().contains("`0.weight` was changed"));
+    assert!(loss.backward().unwrap_err().to_string().contains("`1.weight` was changed"));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use candelabrum_nn::layers::Linear;
 use candelabrum_nn::ops::{
-    CrossEntropyConfig, linear, linear_cross_entropy, softmax_cross_entropy_with, swiglu,
+    CrossEntropyConfig, linear, linear_cross_entropy, silu_mul, softmax_cross_entropy_with, swiglu,
 };
 use candelabrum_nn::{Activation, Param, Params};
 use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
@@ -197,6 +197,14 @@ fn gradients_of_gated_units() -> Result<()> {
     for dims in [&[3, 10][..], &[2], &[2, 3, 6]] {
         gradcheck(|t| swiglu(&t[0]), &[random(dims, 1)?.affine(3.0, 0.0)?], EPS, TOL)?;
     }
+    for dims in [&[3, 5][..], &[2], &[2, 3, 4]] {
+        let inputs = [random(dims, 1)?.affine(3.0, 0.0)?, random(dims, 2)?];
+        gradcheck(|t| silu_mul(&t[0], &t[1]), &inputs, EPS, TOL)?;
+        // One of both alone.
+        let [gate, xs] = inputs;
+        gradcheck(|t| silu_mul(&t[0], &xs), &[gate.clone()], EPS, TOL)?;
+        gradcheck(|t| silu_mul(&gate, &t[0]), &[xs.clone()], EPS, TOL)?;
+    }
     gradcheck(|t| swiglu(&t[0].t()?), &[random((4, 3), 1)?], EPS, TOL)
 }
 
@@ -205,6 +213,8 @@ fn gated_units_are_pytorchs() -> Result<()> {
     for case in cases("swiglu.safetensors") {
         check(&case, &["xs"], |t| swiglu(&t["xs"]))?;
     }
+    let different = message(silu_mul(&random((2, 3), 1)?, &random((3, 2), 1)?));
+    assert_eq!(different, "silu_mul: gates of shape [2, 3] for [3, 2]");
     let odd = message(swiglu(&random((2, 3), 1)?));
     assert_eq!(odd, "swiglu: rows of 3 elements have no halves, input of shape [2, 3]");
     Ok(())

@@ -9,6 +9,7 @@ mod channel_norms;
 mod composites;
 mod convolutions;
 mod embedding;
+mod frozen_weights;
 mod fused_norms;
 mod golden;
 mod gradients;
