@@ -104,6 +104,10 @@ pub fn parameters_sha256(params: &Params) -> Result<String> {
     digest(&params.list())
 }
 
+pub(crate) fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// As [`parameters_sha256`], of some parameters.
 pub(crate) fn digest(params: &[Param]) -> Result<String> {
     let mut hasher = Sha256::new();
@@ -114,7 +118,7 @@ pub(crate) fn digest(params: &[Param]) -> Result<String> {
         hasher.update([0]);
         hasher.update(bytemuck::cast_slice::<f32, u8>(&values));
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&hasher.finalize()))
 }
 
 #[cfg(test)]

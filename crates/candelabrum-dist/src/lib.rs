@@ -31,6 +31,7 @@ pub mod strategy;
 mod bucketing;
 mod buffers;
 mod consistency;
+mod constants;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -49,6 +50,7 @@ pub use comm::{
     Payload, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
+pub use constants::Constants;
 #[doc(hidden)]
 pub use error::carried;
 pub use error::{Error, Result};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{
-    BufferSync, StepFigures, StepWeight, Trained, check_consistency, synchronize_buffers,
+    BufferSync, Constants, StepFigures, StepWeight, Trained, check_consistency, synchronize_buffers,
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
@@ -69,6 +69,7 @@ pub struct StoreOpt {
     weight: StepWeight,
     /// The parameters that were frozen at the last step.
     frozen: Vec<usize>,
+    constants: Constants,
     /// The first error of a step, or of values that were awaited in a forward pass.
     failure: Arc<Mutex<Option<Error>>>,
     figures: BTreeMap<String, StepFigures>,
@@ -119,6 +120,7 @@ impl StoreOpt {
             trained: None,
             weight: StepWeight::default(),
             frozen: Vec::new(),
+            constants: Constants::default(),
             failure: Arc::default(),
             figures: BTreeMap::new(),
             notes: Vec::new(),
@@ -331,6 +333,14 @@ impl StoreOpt {
         }
         let everyone = self.store.workers();
         Err(Error::Loss { rank: everyone.ranks()[everyone.rank()] })
+    }
+
+    /// The digest of what the model has from its files and nothing trains: [`Constants::sha256`].
+    ///
+    /// # Errors
+    /// Values that cannot be read.
+    pub fn constants_sha256(&mut self) -> Result<Option<String>> {
+        Ok(self.constants.sha256(&self.params)?)
     }
 
     /// Compares the parameters that have been frozen since the last step: a worker that pushes no gradient of one

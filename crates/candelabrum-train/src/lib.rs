@@ -55,7 +55,7 @@ pub use optimizer::{DistributedOptimizer, WholeStep};
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
 pub use sampling::Sampling;
-pub use score::{Accuracy, IgnoringAccuracy, LossOnly, RegressionErrors, Score};
+pub use score::{Accuracy, IgnoringAccuracy, LossOnly, Perplexity, RegressionErrors, Score};
 pub use task::{Supervised, Task};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;

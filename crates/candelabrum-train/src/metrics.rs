@@ -27,6 +27,9 @@ pub struct Metrics {
     measures: BTreeMap<String, Measure>,
     #[serde(skip_serializing_if = "Option::is_none")]
     confusion: Option<Confusion>,
+    /// Whether the perplexity is one of the measures.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    perplexity: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +45,9 @@ pub(crate) const ACCURACY: &str = "accuracy";
 
 /// The measure of [`Metrics::confusion`].
 const MACRO_F1: &str = "f1_macro";
+
+/// The exponential of the mean loss.
+const PERPLEXITY: &str = "perplexity";
 
 impl Metrics {
     /// Counts a batch of so many samples by its mean loss, for a loss that counts all samples.
@@ -71,6 +77,11 @@ impl Metrics {
         self.confusion.get_or_insert_default().add_all(confusion);
     }
 
+    /// Makes the exponential of [`mean_loss`](Self::mean_loss) one of the measures.
+    pub(crate) fn tell_perplexity(&mut self) {
+        self.perplexity = true;
+    }
+
     /// How often each class was taken for each other one, if a [`ConfusionMatrix`](crate::ConfusionMatrix) counts it.
     pub fn confusion(&self) -> Option<&Confusion> {
         self.confusion.as_ref()
@@ -93,21 +104,30 @@ impl Metrics {
     pub fn measure(&self, name: &str) -> Option<f64> {
         match (name, &self.confusion) {
             (MACRO_F1, Some(confusion)) => confusion.macro_f1(),
+            (PERPLEXITY, _) if self.perplexity => self.weighted_loss.value().map(f64::exp),
             _ => self.measures.get(name).and_then(Measure::value),
         }
     }
 
     /// Whether a score has added to this measure, if only with a weight of 0.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        self.measures.contains_key(name) || name == MACRO_F1 && self.confusion.is_some()
+        self.measures.contains_key(name)
+            || name == MACRO_F1 && self.confusion.is_some()
+            || name == PERPLEXITY && self.perplexity
     }
 
     /// All measures with their values, in the order of their names.
     pub fn measures(&self) -> impl Iterator<Item = (&str, f64)> {
         let names = self.measures.keys().map(String::as_str);
         let names: BTreeSet<&str> =
-            names.chain(self.confusion.as_ref().map(|_| MACRO_F1)).collect();
+            names.chain(self.computed()).collect();
         names.into_iter().filter_map(|name| Some((name, self.measure(name)?)))
+    }
+
+    /// The names of the measures that are computed from others.
+    fn computed(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let confusion = self.confusion.as_ref().map(|_| MACRO_F1);
+        confusion.into_iter().chain(self.perplexity.then_some(PERPLEXITY))
     }
 
     /// The share of samples, or of tokens, that were classified correctly. 0 if nothing was classified.
@@ -129,6 +149,7 @@ impl Metrics {
         if let Some(confusion) = &other.confusion {
             sum.add_confusion(confusion);
         }
+        sum.perplexity |= other.perplexity;
         sum
     }
 
@@ -175,6 +196,8 @@ enum SavedMetrics {
         measures: BTreeMap<String, Measure>,
         #[serde(default)]
         confusion: Option<Confusion>,
+        #[serde(default)]
+        perplexity: bool,
     },
     Bits {
         loss: u64,
@@ -201,9 +224,10 @@ impl From<SavedMetrics> for Metrics {
                 weighted_loss,
                 measures,
                 confusion,
+                perplexity,
             } => {
                 let [loss, samples, batches] = [loss, samples, batches].map(f64::from);
-                Self { loss, samples, batches, weighted_loss, measures, confusion }
+                Self { loss, samples, batches, weighted_loss, measures, confusion, perplexity }
             }
             SavedMetrics::Bits { loss, samples, batches, sample_loss, measures } => {
                 let [loss, samples, batches, sum] =
@@ -214,7 +238,7 @@ impl From<SavedMetrics> for Metrics {
                 });
                 let weighted_loss = Measure { sum, weight: samples };
                 let measures = measures.collect();
-                Self { loss, samples, batches, weighted_loss, measures, confusion: None }
+                Self { loss, samples, batches, weighted_loss, measures, ..Self::default() }
             }
         }
     }
@@ -225,6 +249,19 @@ mod tests {
     use candelabrum_dist::World;
 
     use super::*;
+
+    #[test]
+    fn the_perplexity_is_that_of_all_batches_together() {
+        let mut metrics = Metrics::default();
+        metrics.add_weighted_batch(1, 2.0, 10.0);
+        metrics.add_weighted_batch(1, 5.0, 20.0);
+        assert_eq!((metrics.measure(PERPLEXITY), metrics.knows(PERPLEXITY)), (None, false));
+        metrics.tell_perplexity();
+        let sum = Metrics::default().plus(&metrics);
+        assert_eq!(sum.measures().collect::<Vec<_>>(), [(PERPLEXITY, 4_f64.exp())]);
+        let text = serde_json::to_string(&sum).expect("metrics are JSON");
+        assert_eq!(serde_json::from_str::<Metrics>(&text).expect("metrics"), sum);
+    }
 
     #[test]
     fn measures_are_sums_that_add_up() {

@@ -48,6 +48,11 @@ pub struct IgnoringAccuracy {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LossOnly;
 
+/// The exponential of the mean loss of a token, for a language model whose loss is a mean cross entropy: the measure
+/// `perplexity`. Over several ranks it is that of all their tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Perplexity;
+
 /// The mean absolute and the mean squared difference of output and targets of the same shape: the
 /// measures `mae` and `mse`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +79,13 @@ impl<A: Score, B: Score> Score for (A, B) {
 
 impl Score for LossOnly {
     fn add(&self, _: &Tensor, _: &Tensor, _: &mut Metrics) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Score for Perplexity {
+    fn add(&self, _: &Tensor, _: &Tensor, metrics: &mut Metrics) -> Result<()> {
+        metrics.tell_perplexity();
         Ok(())
     }
 }

@@ -65,7 +65,7 @@ use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, Subject};
-use crate::{Error, Result, StepWeight, TotalWeight, Trained};
+use crate::{Constants, Error, Result, StepWeight, TotalWeight, Trained};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks make the same update. By default this
 /// is the update by the average of all ranks' gradients, and all models stay equal, bit for bit.
@@ -81,6 +81,7 @@ pub struct DistOpt {
     config: DistOptConfig,
     /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
+    constants: Constants,
     /// Created at the first step, when every parameter exists.
     layouts: Option<BucketSets>,
 
@@ -175,6 +176,7 @@ impl DistOpt {
             group,
             config,
             synchronized: 0,
+            constants: Constants::default(),
             layouts: None,
             used: UsedStrategies::default(),
             agreed: None,
@@ -375,6 +377,13 @@ impl DistOpt {
         });
         let group = &*self.group;
         if group.world_size() > 1 {
+            let (constants, params): (Vec<_>, Vec<_>) =
+                params.iter().cloned().partition(Param::is_constant);
+            if !constants.is_empty() || !self.params.constants().is_empty() {
+                let what = "what the model has from its files and nothing trains";
+                let digest = self.constants.sha256(&self.params)?.unwrap_or_default();
+                check_consistency(group, &[(what.to_owned(), digest)])?;
+            }
             replicas::broadcast_parameters(group, &params)?;
         }
         synchronize_buffers(&self.params, group, BufferSync::Broadcast)?;
@@ -383,6 +392,14 @@ impl DistOpt {
             self.drift = Drift::Momentum;
         }
         Ok(())
+    }
+
+    /// The digest of what the model has from its files and nothing trains: [`Constants::sha256`].
+    ///
+    /// # Errors
+    /// Values that cannot be read.
+    pub fn constants_sha256(&mut self) -> Result<Option<String>> {
+        self.constants.sha256(&self.params)
     }
 
     /// Returns an error if the ranks would not train the same model in the same way.
@@ -401,6 +418,9 @@ impl DistOpt {
         facts.extend(parameter_facts(params));
         let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
         facts.push(("the frozen parameters".to_owned(), frozen.collect::<Vec<_>>().join(", ")));
+        let constant = params.iter().filter(|param| param.is_constant()).map(Param::name);
+        let what = "the frozen parameters with the values of the model's files".to_owned();
+        facts.push((what, constant.collect::<Vec<_>>().join(", ")));
         check_consistency(&*self.group, &facts)
     }
 

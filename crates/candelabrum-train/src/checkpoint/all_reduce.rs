@@ -2,7 +2,7 @@
 //!
 //! | file | content | written by |
 //! |---|---|---|
-//! | `parameters` | parameters and buffers | rank 0 |
+//! | `parameters` | parameters and buffers, without what the model's own files have and nothing trains | rank 0 |
 //! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
 //! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
@@ -66,16 +66,18 @@ impl Stateful for DistOpt {
             }
             strategies.push(SavedStrategy { option: option.to_string(), config, steps });
         }
-        Ok(PartState::AllReduce { state: Box::new(state), strategies, own_buffers })
+        let constants = self.constants_sha256()?;
+        Ok(PartState::AllReduce { state: Box::new(state), strategies, own_buffers, constants })
     }
 
     fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
-        let PartState::AllReduce { state, .. } = restored.part(name)? else {
+        let PartState::AllReduce { state, constants, .. } = restored.part(name)? else {
             return Err(restored.refuse(
                 "is of a training with a key-value store, this one has none: use --kvstore"
                     .to_owned(),
             ));
         };
+        restored.check_constants(constants.as_deref(), self.constants_sha256()?.as_deref())?;
         check_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
         for file in restored.own(name, BUFFERS) {
             check_buffers(self.params(), file)?;

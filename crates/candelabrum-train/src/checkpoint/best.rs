@@ -29,6 +29,10 @@ pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) 
     let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
     let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
     let weights = directory.of_step(best.step).join(format!("{PARAMETERS}.safetensors"));
-    params.load_weights(weights, &NameMap::new())?.complete()?;
+    let mut report = params.load_weights(weights, &NameMap::new())?;
+    // What the model has from its own files and nothing trains is not in checkpoints.
+    let is_constant = |name: &String| params.get(name).is_ok_and(|param| param.is_constant());
+    report.missing.retain(|name| !is_constant(name));
+    report.complete()?;
     Ok(best)
 }

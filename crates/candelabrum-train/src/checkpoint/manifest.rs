@@ -109,6 +109,9 @@ pub enum PartState {
         strategies: Vec<SavedStrategy>,
         /// Whether each rank has buffers of its own.
         own_buffers: bool,
+        /// The digest of what the model has from its files and nothing trains: the checkpoint does not contain that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        constants: Option<String>,
     },
     /// A [`StoreOpt`](candelabrum_kvstore::StoreOpt). Its servers have files of their own.
     Store {
@@ -116,6 +119,9 @@ pub enum PartState {
         steps: u64,
         /// The directory of the servers' files.
         servers: String,
+        /// As of [`AllReduce`](Self::AllReduce).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        constants: Option<String>,
     },
 }
 

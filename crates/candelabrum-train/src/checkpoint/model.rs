@@ -1,6 +1,6 @@
 //! The parameters and buffers of a model in a checkpoint.
 
-use candelabrum_nn::{Params, with_span};
+use candelabrum_nn::{Param, Params, with_span};
 
 use super::numbers::Numbers;
 use super::restored::Loaded;
@@ -14,11 +14,16 @@ pub(super) const RESIDUALS: &str = "residuals";
 
 /// Copies all parameters, and all buffers.
 pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
-    for param in params.list() {
+    for param in saved(params) {
         let dims = param.var().dims().to_vec();
         param.with_values(|values| to.put(param.name(), &dims, values))?;
     }
     save_buffers(params, to)
+}
+
+/// The parameters that a checkpoint contains. The others have the values of the files that the model was loaded from.
+fn saved(params: &Params) -> impl Iterator<Item = Param> {
+    params.list().into_iter().filter(|param| !param.is_constant())
 }
 
 /// Copies all buffers.
@@ -34,7 +39,7 @@ pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
 
 /// Returns an error if the file is not of the parameters and buffers of this model.
 pub(super) fn check_parameters(params: &Params, from: &Loaded) -> Result<()> {
-    let list = params.list().into_iter().map(|p| (p.name().to_owned(), p.var().dims().to_vec()));
+    let list = saved(params).map(|p| (p.name().to_owned(), p.var().dims().to_vec()));
     from.check(&list.chain(buffers(params)).collect::<Vec<_>>())
 }
 
@@ -45,7 +50,7 @@ pub(super) fn check_buffers(params: &Params, from: &Loaded) -> Result<()> {
 
 /// Sets all parameters and buffers.
 pub(super) fn load_parameters(params: &Params, from: &Loaded) -> Result<()> {
-    for param in params.list() {
+    for param in saved(params) {
         param.update_in_place(|place| from.copy_to(param.name(), place))??;
     }
     load_buffers(params, from)

@@ -149,6 +149,21 @@ impl Restored {
     pub(super) fn refuse(&self, what: String) -> Error {
         Error::checkpoint(&self.path, what)
     }
+
+    /// Returns an error if what the model has from its files and nothing trains is not what it was.
+    pub(super) fn check_constants(&self, saved: Option<&str>, here: Option<&str>) -> Result<()> {
+        if saved == here {
+            return Ok(());
+        }
+        Err(self.refuse(match (saved, here) {
+            (Some(_), None) => {
+                "is of a pretrained model with frozen parameters, which this run does not have: load the same files, and freeze or adapt the same parameters".to_owned()
+            }
+            _ => {
+                "is of another pretrained model, or of one with other frozen parameters: continue with the files and adapters of the first run".to_owned()
+            }
+        }))
+    }
 }
 
 /// The bytes of a file, which must be those that were written.

@@ -39,21 +39,23 @@ impl Stateful for StoreOpt {
                 file.put(param.name(), &[residual.len()], Span::Host(&residual)).map_err(device)?;
             }
         }
-        Ok(PartState::Store { steps: self.steps(), servers })
+        let constants = self.constants_sha256()?;
+        Ok(PartState::Store { steps: self.steps(), servers, constants })
     }
 
     fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
-        let PartState::Store { .. } = restored.part(name)? else {
+        let PartState::Store { constants, .. } = restored.part(name)? else {
             return Err(restored.refuse(
                 "is of a training without a key-value store, this one has one: leave --kvstore out"
                     .to_owned(),
             ));
         };
+        restored.check_constants(constants.as_deref(), self.constants_sha256()?.as_deref())?;
         check_parameters(self.params(), restored.shared(name, PARAMETERS)?)
     }
 
     fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
-        let PartState::Store { steps, servers } = restored.part(name)? else {
+        let PartState::Store { steps, servers, .. } = restored.part(name)? else {
             return self.check(name, restored);
         };
         // For the buffers: the parameters come from the servers.
