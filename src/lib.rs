@@ -9,6 +9,8 @@ pub use candelabrum_models as models;
 pub use candelabrum_nn as nn;
 pub use candelabrum_optim as optim;
 pub use candelabrum_train as train;
+#[cfg(feature = "transformers")]
+pub use candelabrum_transformers as transformers;
 pub use candle_core as candle;
 
 #[doc = include_str!("../docs/first-steps.md")]
@@ -19,6 +21,10 @@ pub mod from_pytorch_guide {}
 
 #[doc = include_str!("../docs/models.md")]
 pub mod models_guide {}
+
+#[cfg(feature = "transformers")]
+#[doc = include_str!("../docs/pretrained.md")]
+pub mod pretrained_guide {}
 
 #[doc = include_str!("../docs/optimizers.md")]
 pub mod optimizers_guide {}
@@ -69,7 +75,7 @@ pub mod prelude {
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
     };
     pub use candelabrum_train::{
-        Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics,
+        Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics, Perplexity,
         RegressionErrors, Sampling, Score, Task, TopAccuracy, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};

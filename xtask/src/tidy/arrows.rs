@@ -12,11 +12,23 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "memory" | "datasets" | "testkit" | "softgpu" | "runlog" | "plot" => &[],
         "nn" | "optim" => &["memory"],
         "models" | "compat" => &["nn"],
+        "transformers" => &["datasets", "nn"],
         "dist" => &["memory", "nn", "optim"],
         "kvstore" => &["dist", "memory", "nn", "optim"],
         "train" => &["datasets", "dist", "kvstore", "memory", "nn", "optim", "runlog"],
         "candelabrum" => {
-            &["datasets", "dist", "kvstore", "memory", "models", "nn", "optim", "runlog", "train"]
+            &[
+                "datasets",
+                "dist",
+                "kvstore",
+                "memory",
+                "models",
+                "nn",
+                "optim",
+                "runlog",
+                "train",
+                "transformers",
+            ]
         }
         "cli" => &["dist", "plot", "runlog"],
         "bench-player" => &["candelabrum"],

@@ -1,0 +1,199 @@
+//! A pretrained encoder with a head that classifies texts or images.
+
+use std::path::Path;
+
+use candelabrum_nn::{LoadReport, Model, Params};
+use candle_core::{DType, Result as CandleResult, Tensor};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::models::{BertHead, DistilBertHead, VitHead, family};
+use crate::pretrained::{EncoderNet, Loaded, Pretrained};
+use crate::tokenizer::Tokenizer;
+
+/// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
+/// `(N, classes)`.
+///
+/// [`Pretrained::classifier`] makes one. Its loss is the mean cross entropy against labels (N,).
+#[derive(Debug)]
+pub struct Classifier {
+    params: Params,
+    encoder: EncoderNet,
+    head: Head,
+    classes: usize,
+    loaded: Loaded,
+}
+
+#[derive(Debug)]
+enum Head {
+    Bert(BertHead),
+    DistilBert(DistilBertHead),
+    Vit(VitHead),
+}
+
+impl Classifier {
+    pub(crate) fn load(
+        pretrained: Pretrained,
+        params: &Params,
+        classes: Option<usize>,
+    ) -> Result<Self> {
+        let naming = family::naming(pretrained.config())?;
+        let told = pretrained.config().classes()?;
+        let classes = classes.or(told).unwrap_or(2);
+        if classes == 0 {
+            return Err(Error::argument("a classifier of 0 classes"));
+        }
+        // Files with the head of another task: only the encoder is meant.
+        let naming = naming.without_heads(told.is_some_and(|told| told != classes));
+        let dtype = params.dtype();
+        let ((encoder, head), loaded) = pretrained.create(
+            params,
+            naming,
+            |scope, config| {
+                let encoder = EncoderNet::new(scope, config, false)?;
+                let head = match &encoder {
+                    EncoderNet::Bert(bert) => Head::Bert(bert.classifier(scope, config, classes)?),
+                    EncoderNet::DistilBert(bert) => {
+                        Head::DistilBert(bert.classifier(scope, config, classes)?)
+                    }
+                    EncoderNet::Vit(vit) => Head::Vit(vit.classifier(scope, classes)),
+                };
+                Ok((encoder, head))
+            },
+            |(encoder, head)| {
+                let xs = encoder.example(dtype, params.device())?;
+                head.forward(&encoder.states(&xs)?).map(drop)
+            },
+            is_of_head,
+        )?;
+        Ok(Self { params: params.clone(), encoder, head, classes, loaded })
+    }
+
+    /// The config from which the model was made.
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// What was loaded, what starts anew (`missing`), and what the files have besides.
+    pub fn report(&self) -> &LoadReport {
+        &self.loaded.report
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// The number of tokens that the model knows. `None` for a model of images.
+    pub fn vocabulary(&self) -> Option<usize> {
+        self.encoder.vocabulary()
+    }
+
+    /// Writes the model as a folder that Python's `transformers` opens: config with the names of the classes, weights, and
+    /// the tokenizer if there is one. One rank calls this function.
+    ///
+    /// # Errors
+    /// A folder or file that cannot be written.
+    pub fn save(
+        &self,
+        folder: impl AsRef<Path>,
+        classes: &[String],
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<()> {
+        let folder = folder.as_ref();
+        let class = match self.encoder {
+            EncoderNet::Bert(_) if self.config().model_type()? == "roberta" => {
+                "RobertaForSequenceClassification"
+            }
+            EncoderNet::Bert(_) => "BertForSequenceClassification",
+            EncoderNet::DistilBert(_) => "DistilBertForSequenceClassification",
+            EncoderNet::Vit(_) => "ViTForImageClassification",
+        };
+        let name = |number: usize| match classes.get(number) {
+            Some(name) => name.clone(),
+            None => format!("LABEL_{number}"),
+        };
+        let names: Vec<String> = (0..self.classes).map(name).collect();
+        let by_number = names.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name)));
+        let by_name = names.iter().enumerate().map(|(i, name)| (name.clone(), json!(i)));
+        let changes = [
+            ("architectures", json!([class])),
+            ("id2label", Value::Object(by_number.collect())),
+            ("label2id", Value::Object(by_name.collect())),
+        ];
+        self.loaded.save(&self.params, folder, changes)?;
+        tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
+    }
+}
+
+/// Whether this parameter is of a head, which may start anew.
+fn is_of_head(name: &str) -> bool {
+    name.starts_with("classifier.")
+        || name.starts_with("pre_classifier.")
+        || name.contains("pooler.")
+}
+
+impl Head {
+    fn forward(&self, states: &Tensor) -> CandleResult<Tensor> {
+        match self {
+            Self::Bert(head) => head.forward(states),
+            Self::DistilBert(head) => head.forward(states),
+            Self::Vit(head) => head.forward(states),
+        }
+    }
+}
+
+impl Model for Classifier {
+    fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        self.head.forward(&self.encoder.states(xs)?)
+    }
+}
+
+impl EncoderNet {
+    /// The features of every token or patch.
+    pub(crate) fn states(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        match self {
+            Self::Bert(bert) => bert.states(xs),
+            Self::DistilBert(bert) => bert.states(xs),
+            Self::Vit(vit) => vit.states(xs),
+        }
+    }
+
+    /// A smallest input.
+    pub(crate) fn example(
+        &self,
+        dtype: DType,
+        device: &candle_core::Device,
+    ) -> CandleResult<Tensor> {
+        match self {
+            Self::Vit(vit) => {
+                let [channels, height, width] = vit.image();
+                Tensor::zeros((1, channels, height, width), dtype, device)
+            }
+            _ => Tensor::zeros((1, 1), DType::U32, device),
+        }
+    }
+
+    /// The largest number of tokens of a text. `None` for a model of images.
+    pub(crate) fn positions(&self) -> Option<usize> {
+        match self {
+            Self::Bert(bert) => Some(bert.longest()),
+            Self::DistilBert(bert) => Some(bert.longest()),
+            Self::Vit(_) => None,
+        }
+    }
+
+    pub(crate) fn vocabulary(&self) -> Option<usize> {
+        match self {
+            Self::Bert(bert) => Some(bert.vocabulary()),
+            Self::DistilBert(bert) => Some(bert.vocabulary()),
+            Self::Vit(_) => None,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A conversation as tokens, of which those of the answers count.
+//!
+//! Where an answer stands in the text of a conversation is found by the chat template alone: the text of the messages
+//! before it, with the generation prompt, ends where the answer begins, and the text of the messages through it ends
+//! where the answer ends. Some templates write earlier messages differently once others follow (Qwen 3 leaves out the
+//! thoughts of earlier answers, Mistral moves the system message). There the contents are searched for in their order.
+
+use std::ops::Range;
+
+use crate::{
+    error::{Error, Result},
+    tokenizer::{Message, Tokenizer},
+};
+
+/// Tokens, and the places of those that a model is trained to write.
+pub(super) struct Counted {
+    pub(super) tokens: Vec<u32>,
+    pub(super) answers: Vec<Range<usize>>,
+}
+
+/// Where an answer stands in the text of a conversation.
+struct Answer {
+    bytes: Range<usize>,
+    /// Whether the bytes have all that the template writes for the answer. Otherwise they end with the content.
+    is_whole: bool,
+}
+
+/// A conversation by the tokenizer's chat template. Of each message of the role `assistant`, what a model writes counts:
+/// the text and the special token behind it that ends the turn, without the spaces behind that. Where a template ends a
+/// turn without a special token, all that the template writes for the message counts.
+///
+/// # Errors
+/// No template, or one that refuses the messages. An answer that cannot be found in the text.
+pub(super) fn conversation(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
+    let text = tokenizer.chat(messages, false)?;
+    let answers = answers(tokenizer, messages, &text)?;
+    let (tokens, offsets): (Vec<u32>, Vec<Range<usize>>) =
+        tokenizer.encode_with_offsets(&text)?.into_iter().unzip();
+    let answers = answers.into_iter().map(|Answer { bytes, is_whole }| {
+        let mut places = overlapping(&offsets, &bytes);
+        // The token of the last character, or of the first one behind the content.
+        let last = if is_whole {
+            let said = text[..bytes.end].trim_end().len();
+            offsets.iter().rposition(|token| token.start < said)
+        } else {
+            let behind = text[bytes.end..].trim_start();
+            offsets.iter().position(|token| token.end > text.len() - behind.len())
+        };
+        if let Some(last) = last.filter(|last| tokenizer.is_special(tokens[*last])) {
+            places.end = last + 1;
+        }
+        places
+    });
+    let answers = answers.collect();
+    Ok(Counted { tokens, answers })
+}
+
+/// A text and how it goes on. What counts is the completion and the tokenizer's end token behind it.
+///
+/// # Errors
+/// Those of [`Tokenizer::encode`].
+pub(super) fn completion(tokenizer: &Tokenizer, prompt: &str, completion: &str) -> Result<Counted> {
+    let text = [prompt, completion].concat();
+    let mut tokens = tokenizer.leading()?;
+    let leading = tokens.len();
+    let (own, offsets): (Vec<u32>, Vec<Range<usize>>) =
+        tokenizer.encode_with_offsets(&text)?.into_iter().unzip();
+    tokens.extend(own);
+    let mut places = overlapping(&offsets, &(prompt.len()..text.len()));
+    places = places.start + leading..places.end + leading;
+    if let Some(end) = tokenizer.end() {
+        tokens.push(end);
+        // Also where the completion is empty.
+        places = if places.is_empty() { tokens.len() - 1 } else { places.start }..tokens.len();
+    }
+    Ok(Counted { tokens, answers: vec![places] })
+}
+
+/// The places of the tokens that have bytes in a range. A token that the range begins within is one of them: it has the
+/// first characters of the answer.
+fn overlapping(offsets: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
+    let overlaps = |token: &Range<usize>| token.start < bytes.end && token.end > bytes.start;
+    let first = offsets.iter().position(overlaps);
+    let last = offsets.iter().rposition(overlaps);
+    first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+}
+
+/// Where the answers stand in the text of a conversation.
+fn answers(tokenizer: &Tokenizer, messages: &[Message], text: &str) -> Result<Vec<Answer>> {
+    let is_answer = |place: &usize| messages[*place].role == "assistant";
+    let mut starts = vec![None; messages.len()];
+    // Without messages before it an answer has no prompt.
+    for place in (1..messages.len()).filter(is_answer) {
+        let before = tokenizer.chat(&messages[..place], true)?;
+        starts[place] = text.starts_with(&before).then_some(before.len());
+    }
+    let mut found = None;
+    let mut answers = Vec::new();
+    for place in (0..messages.len()).filter(is_answer) {
+        let through = tokenizer.chat(&messages[..=place], false)?;
+        if let Some(start) = starts[place].filter(|start| *start <= through.len())
+            && text.starts_with(&through)
+        {
+            answers.push(Answer { bytes: start..through.len(), is_whole: true });
+            continue;
+        }
+        let contents: &Vec<Range<usize>> = match &mut found {
+            Some(contents) => contents,
+            empty => empty.insert(contents(messages, text, &starts)?),
+        };
+        let content = &contents[place];
+        let start = starts[place].unwrap_or(content.start);
+        answers.push(Answer { bytes: start..content.end, is_whole: false });
+    }
+    Ok(answers)
+}
+
+/// Where the contents of the messages stand in the text of a conversation, of those with a start not before it. A system
+/// message, which a template may put anywhere, has an empty range.
+fn contents(
+    messages: &[Message],
+    text: &str,
+    starts: &[Option<usize>],
+) -> Result<Vec<Range<usize>>> {
+    let mut from = 0;
+    let place = |(place, message): (usize, &Message)| {
+        if message.role == "system" {
+            return Ok(from..from);
+        }
+        from = from.max(starts[place].unwrap_or(0));
+        let content = message.content.trim();
+        // Of earlier answers, templates of models that think leave out the thoughts.
+        let said = content.rsplit("</think>").next().unwrap_or(content).trim();
+        let found = [content, said].into_iter().filter_map(|content| {
+            let start = from + text[from..].find(content)?;
+            Some(start..start + content.len())
+        });
+        let found = found.min_by_key(|found| found.start).ok_or_else(|| {
+            Error::argument(format!(
+                "the chat template writes message {} (`{}`) of {} in another way when others follow, and not word for \
+                 word: its tokens cannot be told apart",
+                place + 1,
+                message.role,
+                messages.len()
+            ))
+        })?;
+        from = found.end;
+        Ok(found)
+    };
+    messages.iter().enumerate().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::quantized::gguf_file::Value;
+
+    use super::*;
+    use crate::tokenizer::{
+        templates::{CHATML, LLAMA_3, MISTRAL, QWEN_3, SMOLLM_2},
+        tiny,
+    };
+
+    /// A tokenizer with a template, in which the names of special tokens are those of the tokenizer.
+    fn tokenizer(template: &str) -> Tokenizer {
+        let mut metadata = tiny::metadata("smollm");
+        let template =
+            template.replace("<|im_start|>", "<|start|>").replace("<|im_end|>", "<|stop|>");
+        let template = template.replace("<|eot_id|>", "<|stop|>");
+        metadata.insert("tokenizer.chat_template".into(), Value::String(template));
+        Tokenizer::from_gguf("model.gguf", &metadata).unwrap()
+    }
+
+    /// The texts of the tokens that count, with the special tokens.
+    fn counted(tokenizer: &Tokenizer, Counted { tokens, answers }: &Counted) -> Vec<String> {
+        let text = |answer: &Range<usize>| {
+            tokens[answer.clone()]
+                .iter()
+                .map(|&token| match tokenizer.is_special(token) {
+                    true => tokenizer.token(token).unwrap(),
+                    false => tokenizer.decode(&[token]).unwrap(),
+                })
+                .collect()
+        };
+        answers.iter().map(text).collect()
+    }
+
+    fn long() -> [Message; 6] {
+        [
+            Message::system("Yes."),
+            Message::user("Yes. or no?"),
+            Message::assistant("Yes."),
+            Message::user("Why?"),
+            Message::assistant("<think>\nhm\n</think>\n\nhello."),
+            Message::user("Bye."),
+        ]
+    }
+
+    #[test]
+    fn an_answer_counts_through_the_token_that_ends_its_turn() {
+        let plain = tokenizer(
+            "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}\
+             {% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
+        );
+        let thought = "<think>\nhm\n</think>\n\nhello.";
+        let all = |last: &str| ["Yes.<|stop|>".to_owned(), format!("{last}<|stop|>")];
+        for (tokenizer, messages, expected) in [
+            (tokenizer(CHATML), &long()[..], all(thought)),
+            (tokenizer(SMOLLM_2), &long()[1..], all(thought)),
+            (tokenizer(LLAMA_3), &long()[..], all(thought)),
+            (tokenizer(MISTRAL), &long()[1..5], all(thought)),
+            // Thoughts of earlier answers are left out.
+            (tokenizer(QWEN_3), &long()[..], all("hello.")),
+            (tokenizer(QWEN_3), &long()[..5], all(thought)),
+            // No special token ends the turn.
+            (plain, &long()[..], ["Yes.\n".to_owned(), format!("{thought}\n")]),
+        ] {
+            let counted = counted(&tokenizer, &conversation(&tokenizer, messages).unwrap());
+            assert_eq!(counted, expected);
+        }
+    }
+
+    #[test]
+    fn a_template_may_move_the_system_message() {
+        let moved = "{% for m in messages %}{% if m.role == 'user' %}{{ '[' }}{% if loop.last or messages[loop.index:]\
+            | selectattr('role', 'equalto', 'user') | list | length == 0 %}{{ messages[0].content + ' ' }}{% endif %}\
+            {{ m.content + ']' }}{% elif m.role == 'assistant' %}{{ m.content + eos_token }}{% endif %}{% endfor %}";
+        let tokenizer = tokenizer(moved);
+        let text = tokenizer.chat(&long()[..4], true).unwrap();
+        assert_eq!(text, "[Yes. or no?]Yes.<|stop|>[Yes. Why?]");
+        let found = conversation(&tokenizer, &long()[..4]).unwrap();
+        assert_eq!(counted(&tokenizer, &found), ["Yes.<|stop|>"]);
+        // The question has these words, too.
+        assert_eq!(found.answers[0].start, tokenizer.encode("[Yes. or no?]", false).unwrap().len());
+    }
+
+    #[test]
+    fn an_answer_that_is_written_otherwise_is_an_error() {
+        let other = "{% for m in messages %}{{ (m.content if loop.last else m.content | upper) + '|' }}{% endfor %}";
+        let message =
+            conversation(&tokenizer(other), &long()[..4]).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            message.starts_with("the chat template writes message 2 (`user`) of 4 in another way"),
+            "{message}"
+        );
+        // The first message is an answer: there is no prompt before it.
+        let tokenizer = tokenizer(LLAMA_3);
+        let found = conversation(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
+        assert_eq!(counted(&tokenizer, &found), ["hello<|stop|>"]);
+    }
+
+    #[test]
+    fn a_completion_counts_with_the_end_token() {
+        let of = |tokenizer: &Tokenizer, prompt, text| {
+            let Counted { tokens, answers } = completion(tokenizer, prompt, text).unwrap();
+            assert_eq!(answers.len(), 1);
+            (tokens, answers[0].clone())
+        };
+        let mut metadata = tiny::metadata("llama-bpe");
+        let tokenizer = Tokenizer::from_gguf("model.gguf", &metadata).unwrap();
+        assert_eq!(of(&tokenizer, "a ", "hello"), (vec![267, 64, 220, 259, 268], 3..5));
+        // The first word of the answer has the space of the prompt.
+        assert_eq!(of(&tokenizer, "a ", "wb"), (vec![267, 64, 264, 65, 268], 2..5));
+        assert_eq!(of(&tokenizer, "a", ""), (vec![267, 64, 268], 2..3));
+        metadata.remove("tokenizer.ggml.eos_token_id");
+        let tokenizer = Tokenizer::from_gguf("model.gguf", &metadata).unwrap();
+        assert_eq!(of(&tokenizer, "a", "b"), (vec![267, 64, 65], 2..3));
+    }
+}

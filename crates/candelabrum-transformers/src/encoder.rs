@@ -1,0 +1,118 @@
+//! A pretrained encoder of texts, whose embeddings can be compared.
+
+use std::path::Path;
+
+use candelabrum_nn::{LoadReport, Model, Params};
+use candle_core::{DType, Result as CandleResult, Tensor};
+use serde_json::json;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::models::family;
+use crate::pretrained::{EncoderNet, Loaded, Pretrained};
+use crate::tokenizer::Tokenizer;
+
+/// A pretrained encoder of texts: tokens `(N, T)`, padded at the end, to embeddings `(N, width)` of length 1.
+///
+/// [`Pretrained::encoder`] makes one. An embedding is the mean of the states of a text's tokens, as that of the models of
+/// sentence-transformers. The product of two embeddings is the cosine of their angle.
+#[derive(Debug)]
+pub struct Encoder {
+    params: Params,
+    encoder: EncoderNet,
+    padding: u32,
+    loaded: Loaded,
+}
+
+impl Encoder {
+    pub(crate) fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
+        let naming = family::naming(pretrained.config())?;
+        let (dtype, device) = (params.dtype(), params.device());
+        let (encoder, loaded) = pretrained.create(
+            params,
+            naming,
+            |scope, config| EncoderNet::new(scope, config, true),
+            |encoder| encoder.states(&encoder.example(dtype, device)?).map(drop),
+            |_| false,
+        )?;
+        let padding = match &encoder {
+            EncoderNet::Bert(bert) => bert.padding(),
+            EncoderNet::DistilBert(bert) => bert.padding(),
+            EncoderNet::Vit(_) => {
+                return Err(Error::argument(
+                    "a ViT as an encoder of texts: take it as a classifier",
+                ));
+            }
+        };
+        Ok(Self { params: params.clone(), encoder, padding, loaded })
+    }
+
+    /// The config from which the model was made.
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// What was loaded, and what the files have besides.
+    pub fn report(&self) -> &LoadReport {
+        &self.loaded.report
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The features of every token, `(N, T) -> (N, T, width)`.
+    ///
+    /// # Errors
+    /// A token that is not in the vocabulary, or a text that is longer than the positions.
+    pub fn states(&self, tokens: &Tensor) -> CandleResult<Tensor> {
+        self.encoder.states(tokens)
+    }
+
+    /// The number of tokens that the model knows.
+    pub fn vocabulary(&self) -> usize {
+        self.encoder.vocabulary().unwrap_or_default()
+    }
+
+    /// The embeddings of `texts`, \[texts, width\]. A text is cut at its first `longest` tokens, or at the number of the
+    /// model's positions.
+    ///
+    /// # Errors
+    /// A text that cannot be tokenised.
+    pub fn embed(&self, tokenizer: &Tokenizer, texts: &[&str], longest: usize) -> Result<Tensor> {
+        let longest = longest.min(self.encoder.positions().unwrap_or(longest));
+        let rows = texts.iter().map(|text| tokenizer.encode_first(text, longest));
+        let rows = rows.map(|row| row.map(|(tokens, _)| tokens)).collect::<Result<Vec<_>>>()?;
+        let tokens = crate::data::padded(&rows, self.padding)?.to_device(self.params.device())?;
+        Ok(self.params.in_mode(false, || self.forward(&tokens))?.detach())
+    }
+
+    /// Writes the model as a folder that Python's `transformers` opens. One rank calls this function.
+    ///
+    /// # Errors
+    /// A folder or file that cannot be written.
+    pub fn save(&self, folder: impl AsRef<Path>, tokenizer: Option<&Tokenizer>) -> Result<()> {
+        let class = match self.config().model_type()? {
+            "roberta" => "RobertaModel",
+            "distilbert" => "DistilBertModel",
+            _ => "BertModel",
+        };
+        let folder = folder.as_ref();
+        self.loaded.save(&self.params, folder, [("architectures", json!([class]))])?;
+        tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
+    }
+}
+
+impl Model for Encoder {
+    fn forward(&self, tokens: &Tensor) -> CandleResult<Tensor> {
+        let states = self.states(tokens)?;
+        let dtype = states.dtype();
+        let is_token = tokens.ne(self.padding)?.to_dtype(DType::F32)?;
+        let count = is_token.sum_keepdim(1)?.clamp(1.0, f64::MAX)?;
+        let shares = is_token.broadcast_div(&count)?.unsqueeze(1)?.to_dtype(dtype)?; // (N, 1, T)
+        let mean = shares.contiguous()?.matmul(&states)?.squeeze(1)?;
+        let length = mean.sqr()?.sum_keepdim(1)?.sqrt()?.clamp(1e-12, f64::MAX)?;
+        mean.broadcast_div(&length)
+    }
+}

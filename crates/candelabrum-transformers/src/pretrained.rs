@@ -1,0 +1,254 @@
+//! A pretrained model on disk: a folder as Hugging Face has them, or a GGUF file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candelabrum_nn::{LoadReport, Params, Scope};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::models::{Bert, DistilBert, Gpt2, Llama, Vit, family};
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Files, GgufFile, Naming, Quantization, SafetensorsFiles, Source};
+use crate::{CausalLm, Classifier, Encoder};
+
+/// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
+/// `model.safetensors` (one file, or several with an index), or a GGUF file.
+///
+/// Each of [`causal_lm`](Self::causal_lm), [`classifier`](Self::classifier) and [`encoder`](Self::encoder) creates a model
+/// whose parameters start with the numbers of the files. Every rank reads its files for itself, and `DistOpt` compares
+/// the results.
+///
+/// ```no_run
+/// use candelabrum_nn::Params;
+/// use candelabrum_transformers::Pretrained;
+///
+/// let folder = Pretrained::open("SmolLM2-135M")?;
+/// let tokenizer = folder.tokenizer()?;
+/// let params = Params::new(0);
+/// let model = folder.causal_lm(&params)?;
+/// println!("{} parameters of {}", params.element_count(), model.config().model_type()?);
+/// # Ok::<(), candelabrum_transformers::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pretrained {
+    path: PathBuf,
+    config: Config,
+    files: Files,
+    quantization: Quantization,
+}
+
+impl Pretrained {
+    /// Reads the headers of the folder, or of the GGUF file, at `path`.
+    ///
+    /// # Errors
+    /// A folder without a config or without weights, a file that is damaged, truncated or missing, an index that does
+    /// not agree with its files, an architecture of a GGUF file that is not supported. The error names the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        if path.is_file() {
+            let file = GgufFile::open(path)?;
+            let config = Config::new(path, file.config()?);
+            return Ok(Self {
+                path: path.to_owned(),
+                config,
+                files: Files::Gguf(Box::new(file)),
+                quantization: Quantization::default(),
+            });
+        }
+        if !path.is_dir() {
+            let what = "is neither a folder nor a file: name a folder with config.json and model.safetensors, or a GGUF file";
+            return Err(Error::file(path, what));
+        }
+        let config = Config::open(path)?;
+        let Some(files) = SafetensorsFiles::open(path)? else {
+            let what = "has no model.safetensors: convert the weights of another format with `save_pretrained` of transformers";
+            return Err(Error::file(path, what));
+        };
+        let (path, files) = (path.to_owned(), Files::Safetensors(files));
+        Ok(Self { path, config, files, quantization: Quantization::default() })
+    }
+
+    /// [`open`](Self::open), where a name of the form `owner/model` that is no folder stands for a model of Hugging
+    /// Face's hub, which is downloaded unless it is in the hub's cache.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and a download that failed.
+    pub fn find(name: impl AsRef<Path>) -> Result<Self> {
+        Self::open(crate::hub::folder(name.as_ref())?)
+    }
+
+    /// Chooses whether matrices that a GGUF file has in few bits stay so, frozen, as a LoRA training wants them.
+    /// Safetensors files are not affected.
+    #[must_use]
+    pub fn quantization(mut self, quantization: Quantization) -> Self {
+        self.quantization = quantization;
+        self
+    }
+
+    /// The folder or file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The config.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tokenizer: that of the folder, or the one in the metadata of the GGUF file, unless a `tokenizer.json` is beside
+    /// this file.
+    ///
+    /// # Errors
+    /// No tokenizer, or one that cannot be read.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match &self.files {
+            Files::Safetensors(_) => Tokenizer::open(&self.path),
+            Files::Gguf(file) => {
+                let folder = self.path.parent().unwrap_or(Path::new("."));
+                if folder.join("tokenizer.json").exists() {
+                    Tokenizer::open(folder)
+                } else {
+                    Tokenizer::from_gguf(&self.path, file.metadata())
+                }
+            }
+        }
+    }
+
+    /// A language model that predicts the next token.
+    ///
+    /// # Errors
+    /// A `model_type` that is no decoder, weights that are missing or have another shape (the error lists their names),
+    /// or files that cannot be read.
+    pub fn causal_lm(self, params: &Params) -> Result<CausalLm> {
+        CausalLm::load(self, params)
+    }
+
+    /// A classifier of texts or images. With `classes`, the head has so many outputs, and starts anew if the files have
+    /// another number. Otherwise the config says the number.
+    ///
+    /// # Errors
+    /// As for [`causal_lm`](Self::causal_lm).
+    pub fn classifier(self, params: &Params, classes: Option<usize>) -> Result<Classifier> {
+        Classifier::load(self, params, classes)
+    }
+
+    /// An encoder of texts, whose embeddings can be compared.
+    ///
+    /// # Errors
+    /// As for [`causal_lm`](Self::causal_lm).
+    pub fn encoder(self, params: &Params) -> Result<Encoder> {
+        Encoder::load(self, params)
+    }
+
+    /// Builds a model in `params` and calls it once with `run`, so that it creates its parameters, with the numbers of
+    /// the files. Those that `may_be_new` names may be missing there.
+    pub(crate) fn create<M>(
+        self,
+        params: &Params,
+        naming: Naming,
+        build: impl FnOnce(&Scope, &Config) -> Result<M>,
+        run: impl FnOnce(&M) -> candle_core::Result<()>,
+        may_be_new: impl Fn(&str) -> bool,
+    ) -> Result<(M, Loaded)> {
+        let Self { path, config, files, quantization } = self;
+        let model = build(&params.root(), &config)?;
+        let source = Arc::new(Source::new(files, naming, quantization));
+        params.set_initial_values(Some(source.clone()));
+        let created = params.in_mode(false, || run(&model));
+        params.set_initial_values(None);
+        created.map_err(|error| unwrapped(error, &path))?;
+        let report = source.report();
+        let is_lost = |name: &String| !may_be_new(name);
+        if !report.unfit.is_empty() || report.missing.iter().any(is_lost) {
+            let report = LoadReport {
+                missing: report.missing.into_iter().filter(is_lost).collect(),
+                ..report
+            };
+            return Err(Error::file(path, format!("does not fit the model: {report}")));
+        }
+        Ok((model, Loaded { config, naming, report }))
+    }
+}
+
+/// The error of a file that travelled as one of candle's, or candle's own with the model's path.
+fn unwrapped(error: candle_core::Error, path: &Path) -> Error {
+    match error {
+        candle_core::Error::Wrapped(inner) => Error::file(path, inner.to_string()),
+        other => Error::Candle(other),
+    }
+}
+
+/// What a model keeps of the files from which it was loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) naming: Naming,
+    pub(crate) report: LoadReport,
+}
+
+impl Loaded {
+    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`.
+    pub(crate) fn save(
+        &self,
+        params: &Params,
+        folder: &Path,
+        changes: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
+    ) -> Result<()> {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let mut config = self.config.json().clone();
+        if let Some(config) = config.as_object_mut() {
+            for old in ["torch_dtype", "quantization_config", "_name_or_path"] {
+                config.remove(old);
+            }
+            let dtype = match params.dtype() {
+                candle_core::DType::F16 => "float16",
+                candle_core::DType::BF16 => "bfloat16",
+                candle_core::DType::F64 => "float64",
+                _ => "float32",
+            };
+            config.insert("dtype".to_owned(), dtype.into());
+            config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        }
+        crate::weights::save(params, &self.naming, &crate::weights::weights_file(folder))?;
+        let path = folder.join("config.json");
+        let text = format!("{config:#}\n");
+        std::fs::write(&path, text).map_err(Error::io("write", &path))
+    }
+}
+
+/// The network of a decoder.
+#[derive(Debug)]
+pub(crate) enum Decoder {
+    Llama(Llama),
+    Gpt2(Gpt2),
+}
+
+/// The network of an encoder.
+#[derive(Debug)]
+pub(crate) enum EncoderNet {
+    Bert(Bert),
+    DistilBert(DistilBert),
+    Vit(Vit),
+}
+
+impl Decoder {
+    pub(crate) fn new(scope: &Scope, config: &Config) -> Result<Self> {
+        match config.model_type()? {
+            "llama" | "mistral" | "qwen2" | "qwen3" => Llama::new(scope, config).map(Self::Llama),
+            "gpt2" => Gpt2::new(scope, config).map(Self::Gpt2),
+            other => Err(family::unknown(config, other, family::DECODERS)),
+        }
+    }
+}
+
+impl EncoderNet {
+    pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
+        match config.model_type()? {
+            "bert" | "roberta" => Bert::new(scope, config, alone).map(Self::Bert),
+            "distilbert" => DistilBert::new(scope, config, alone).map(Self::DistilBert),
+            "vit" => Vit::new(scope, config, alone).map(Self::Vit),
+            other => Err(family::unknown(config, other, family::ENCODERS)),
+        }
+    }
+}

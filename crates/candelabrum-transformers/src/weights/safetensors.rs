@@ -1,0 +1,299 @@
+//! The safetensors files of a folder: one, or several with an index.
+//!
+//! Only the headers are read at first. The numbers of a tensor are read when a parameter asks for them, piece by piece
+//! and straight into the parameter's memory. So loading needs the memory of the parameters and of one piece, and ranks of
+//! one host share the system's cache of the file. A mapped file would need the same memory, but a file that another
+//! program shortens would end the process.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Var};
+use half::{bf16, f16};
+use parking_lot::Mutex;
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+use serde::Deserialize;
+
+use super::numbers::Numbers;
+use crate::error::{Error, Result};
+
+/// The bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A longer header is no header.
+const LONGEST_HEADER: u64 = 100 << 20;
+
+/// The name of the index of several files.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The files and where the tensors lie in them.
+#[derive(Debug)]
+pub(crate) struct SafetensorsFiles {
+    folder: PathBuf,
+    files: Vec<OpenFile>,
+    tensors: BTreeMap<String, Place>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+/// Where a tensor lies.
+#[derive(Debug)]
+struct Place {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    start: u64,
+    len: usize,
+}
+
+/// The part of an index that matters.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: UniqueNames,
+}
+
+/// The file of each tensor. JSON permits a name twice, and the index must not have one.
+struct UniqueNames(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for UniqueNames {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = UniqueNames;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the name of a file for each tensor")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<UniqueNames, A::Error> {
+                let mut names = BTreeMap::new();
+                while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+                    if let Some(other) = names.insert(tensor.clone(), file.clone()) {
+                        return Err(serde::de::Error::custom(format!(
+                            "it names `{tensor}` twice, in {other} and in {file}"
+                        )));
+                    }
+                }
+                Ok(UniqueNames(names))
+            }
+        }
+        from.deserialize_map(Visitor)
+    }
+}
+
+impl SafetensorsFiles {
+    /// The files of `folder`. `None` if there are none.
+    ///
+    /// # Errors
+    /// An index that is no index, names a file that is missing, or does not agree with the files. A file that is
+    /// damaged or shorter than its header says.
+    pub(crate) fn open(folder: &Path) -> Result<Option<Self>> {
+        let index = folder.join(INDEX);
+        let single = super::weights_file(folder);
+        if !index.exists() {
+            return if single.exists() {
+                Self::of_files(folder, &[single]).map(Some)
+            } else {
+                Ok(None)
+            };
+        }
+        let text = std::fs::read_to_string(&index).map_err(Error::io("read", &index))?;
+        let Index { weight_map: UniqueNames(map) } = serde_json::from_str(&text)
+            .map_err(|error| Error::file(&index, format!("is no index of weights: {error}")))?;
+        let mut names: Vec<&String> = map.values().collect();
+        names.sort();
+        names.dedup();
+        let mut paths = Vec::new();
+        for name in &names {
+            // A name with a separator could lie anywhere.
+            if Path::new(name.as_str()).file_name().is_none_or(|file| file != name.as_str()) {
+                let what = format!("names the file {name:?}, which is not in its folder");
+                return Err(Error::file(&index, what));
+            }
+            let path = folder.join(name);
+            if !path.exists() {
+                let count = map.values().filter(|file| file == name).count();
+                let what = format!(
+                    "is missing: {INDEX} says that {count} tensors are in it; download the folder again"
+                );
+                return Err(Error::file(&path, what));
+            }
+            paths.push(path);
+        }
+        let files = Self::of_files(folder, &paths)?;
+        for (tensor, file) in &map {
+            let there = files.tensors.get(tensor).map(|place| &files.files[place.file].path);
+            if there.is_none_or(|path| path.file_name() != Path::new(file).file_name()) {
+                let what = format!("says that `{tensor}` is in {file}, which does not have it");
+                return Err(Error::file(&index, what));
+            }
+        }
+        Ok(Some(files))
+    }
+
+    /// One file with any name.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub(crate) fn of_file(path: &Path) -> Result<Self> {
+        Self::of_files(path.parent().unwrap_or(path), &[path.to_owned()])
+    }
+
+    fn of_files(folder: &Path, paths: &[PathBuf]) -> Result<Self> {
+        let (mut files, mut tensors) = (Vec::new(), BTreeMap::<String, Place>::new());
+        for path in paths {
+            let mut file = File::open(path).map_err(Error::io("open", path))?;
+            for (name, place) in header(path, &mut file, files.len())? {
+                if let Some(other) = tensors.insert(name.clone(), place) {
+                    let other: &OpenFile = &files[other.file];
+                    let what = format!("has `{name}`, which {} has, too", other.path.display());
+                    return Err(Error::file(path, what));
+                }
+            }
+            files.push(OpenFile { path: path.clone(), file: Mutex::new(file) });
+        }
+        Ok(Self { folder: folder.to_owned(), files, tensors })
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    pub(crate) fn dims(&self, name: &str) -> &[usize] {
+        self.tensors.get(name).map_or(&[], |place| &place.shape)
+    }
+
+    /// The tensor `name` as a variable.
+    ///
+    /// # Errors
+    /// A file that cannot be read, whole numbers, or numbers that are too large for `dtype`.
+    pub(crate) fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Var> {
+        let Some(place) = self.tensors.get(name) else {
+            return Err(Error::file(&self.folder, format!("has no tensor `{name}`")));
+        };
+        let OpenFile { path, file } = &self.files[place.file];
+        let mut file = file.lock();
+        file.seek(SeekFrom::Start(place.start)).map_err(Error::io("read", path))?;
+        let count = place.shape.iter().product();
+        let Some(mut numbers) = Numbers::new(dtype, count) else {
+            return Err(Error::argument(format!(
+                "`{name}` as {dtype:?}: no parameter has this type"
+            )));
+        };
+        if let (Dtype::F32, Numbers::F32(all)) = (place.dtype, &mut numbers) {
+            // The usual case: straight into the parameter's memory.
+            all.resize(count, 0.0);
+            file.read_exact(bytemuck::cast_slice_mut(all)).map_err(Error::io("read", path))?;
+            if cfg!(target_endian = "big") {
+                all.iter_mut()
+                    .for_each(|number| *number = f32::from_bits(number.to_bits().swap_bytes()));
+            }
+        } else {
+            let mut piece = vec![0; PIECE.min(place.len)];
+            let mut left = place.len;
+            while left > 0 {
+                let piece = &mut piece[..PIECE.min(left)];
+                file.read_exact(piece).map_err(Error::io("read", path))?;
+                left -= piece.len();
+                if !extend(&mut numbers, place.dtype, piece, path, name)? {
+                    let what = format!("has numbers in `{name}` that are too large for {dtype:?}");
+                    return Err(Error::file(path, what));
+                }
+            }
+        }
+        Ok(numbers.into_variable(&place.shape, device)?)
+    }
+}
+
+/// Adds the numbers of a piece of a tensor.
+fn extend(
+    numbers: &mut Numbers,
+    dtype: Dtype,
+    piece: &[u8],
+    path: &Path,
+    name: &str,
+) -> Result<bool> {
+    Ok(match dtype {
+        Dtype::F16 => numbers
+            .extend(piece.as_chunks().0.iter().map(|&bytes| f64::from(f16::from_le_bytes(bytes)))),
+        Dtype::BF16 => numbers
+            .extend(piece.as_chunks().0.iter().map(|&bytes| f64::from(bf16::from_le_bytes(bytes)))),
+        Dtype::F32 => numbers
+            .extend(piece.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes)))),
+        Dtype::F64 => {
+            numbers.extend(piece.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes)))
+        }
+        other => {
+            let what = format!(
+                "has `{name}` as {other:?}, which are no weights: take a folder in f32, f16 or bf16, or a GGUF file"
+            );
+            return Err(Error::file(path, what));
+        }
+    })
+}
+
+/// Checks that the tensors lie one behind the other, each in as many bytes as its numbers need.
+fn check_places(metadata: &Metadata) -> Result<(), String> {
+    let mut end = 0;
+    for name in metadata.offset_keys() {
+        let Some(info) = metadata.info(&name) else { continue };
+        let numbers = info.shape.iter().try_fold(1, |all: usize, &size| all.checked_mul(size));
+        let bits = numbers.and_then(|numbers| numbers.checked_mul(info.dtype.bitsize()));
+        let len = info.data_offsets.1.checked_sub(info.data_offsets.0);
+        if info.data_offsets.0 != end || len.is_none() || len != bits.map(|bits| bits / 8) {
+            let (from, to) = info.data_offsets;
+            return Err(format!("`{name}` of {:?} lies in bytes {from} to {to}", info.shape));
+        }
+        end = info.data_offsets.1;
+    }
+    Ok(())
+}
+
+/// The places of the tensors of a file, which is the file number `number`.
+fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
+    let refuse = |what: String| Error::file(path, format!("is no safetensors file: {what}"));
+    let cannot = |error: std::io::Error| {
+        if error.kind() == ErrorKind::UnexpectedEof {
+            refuse("it ends within its header".to_owned())
+        } else {
+            Error::io("read", path)(error)
+        }
+    };
+    let mut len = [0; 8];
+    file.read_exact(&mut len).map_err(cannot)?;
+    let header = u64::from_le_bytes(len);
+    if header > LONGEST_HEADER {
+        return Err(refuse(format!("its header would have {header} bytes")));
+    }
+    let mut bytes = vec![0; header as usize];
+    file.read_exact(&mut bytes).map_err(cannot)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&bytes).map_err(|error| refuse(format!("its header: {error}")))?;
+    check_places(&metadata).map_err(refuse)?;
+    let (data, size) = (8 + header, file.metadata().map_err(Error::io("read", path))?.len());
+    let end = data + metadata.data_len() as u64;
+    if size < end {
+        let what = format!("has {size} bytes of {end}: it is truncated; download the file again");
+        return Err(Error::file(path, what));
+    }
+    let place = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
+        let (start, end) = info.data_offsets;
+        let (dtype, shape) = (info.dtype, info.shape.clone());
+        (name, Place { file: number, dtype, shape, start: data + start as u64, len: end - start })
+    };
+    Ok(metadata.tensors().into_iter().map(place).collect())
+}

@@ -1,0 +1,152 @@
+//! The parameters of a model as a safetensors file that Python's `transformers` opens.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use candelabrum_nn::{Params, QuantizedMatrix};
+use candle_core::{DType, Device, Tensor};
+use safetensors::{Dtype, View};
+
+use super::Naming;
+use crate::error::{Error, Result};
+
+/// A tensor that is converted when its turn in the file comes.
+enum Saved {
+    Tensor(Tensor),
+    /// As f32.
+    Quantized(QuantizedMatrix),
+}
+
+/// A [`Saved`] tensor with its shape.
+struct SavedView {
+    saved: Saved,
+    shape: Vec<usize>,
+    transposed: bool,
+}
+
+impl View for SavedView {
+    fn dtype(&self) -> Dtype {
+        match &self.saved {
+            Saved::Tensor(tensor) => match tensor.dtype() {
+                DType::F64 => Dtype::F64,
+                DType::F16 => Dtype::F16,
+                DType::BF16 => Dtype::BF16,
+                _ => Dtype::F32,
+            },
+            Saved::Quantized(_) => Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        // The type and the device were checked when the view was made. An error leaves the file short, which is found.
+        Cow::Owned(self.bytes().unwrap_or_default())
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype().bitsize() / 8
+    }
+}
+
+impl SavedView {
+    fn bytes(&self) -> candle_core::Result<Vec<u8>> {
+        let mut tensor = match &self.saved {
+            Saved::Tensor(tensor) => tensor.to_device(&Device::Cpu)?,
+            Saved::Quantized(matrix) => matrix.dequantize(DType::F32, &Device::Cpu)?,
+        };
+        if self.transposed {
+            tensor = tensor.t()?.contiguous()?;
+        }
+        let tensor = tensor.flatten_all()?;
+        fn all<const N: usize, T>(numbers: Vec<T>, bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+            numbers.into_iter().flat_map(bytes).collect()
+        }
+        Ok(match tensor.dtype() {
+            DType::F64 => all(tensor.to_vec1()?, f64::to_le_bytes),
+            DType::F16 => all(tensor.to_vec1()?, half::f16::to_le_bytes),
+            DType::BF16 => all(tensor.to_vec1()?, half::bf16::to_le_bytes),
+            _ => all(tensor.to_vec1()?, f32::to_le_bytes),
+        })
+    }
+}
+
+/// Writes the parameters and quantised matrices of a model but those of adapters to `path`.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn save(params: &Params, naming: &Naming, path: &Path) -> Result<()> {
+    let is_transposed =
+        |name: &str| naming.is_transposed.is_some_and(|is_transposed| is_transposed(name));
+    let mut named = BTreeMap::new();
+    for param in params.list() {
+        if is_of_adapter(param.name()) {
+            continue;
+        }
+        let tensor = param.var().as_detached_tensor();
+        named.insert(param.name().to_owned(), view(tensor, is_transposed(param.name())));
+    }
+    for (name, matrix) in params.constants() {
+        let ((rows, columns), transposed) = (matrix.dims(), is_transposed(&name));
+        let shape = if transposed { vec![columns, rows] } else { vec![rows, columns] };
+        named.insert(name, SavedView { saved: Saved::Quantized(matrix), shape, transposed });
+    }
+    write(named, path)
+}
+
+/// Writes tensors to `path`.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn save_named(named: super::Named, path: &Path) -> Result<()> {
+    write(named.into_iter().map(|(name, tensor)| (name, view(tensor, false))).collect(), path)
+}
+
+fn view(tensor: Tensor, transposed: bool) -> SavedView {
+    let mut shape = tensor.dims().to_vec();
+    let transposed = transposed && shape.len() == 2;
+    if transposed {
+        shape.reverse();
+    }
+    SavedView { saved: Saved::Tensor(tensor), shape, transposed }
+}
+
+/// Whether this is a parameter of an adapter, which has a folder of its own.
+pub(crate) fn is_of_adapter(name: &str) -> bool {
+    name.contains(".lora_")
+}
+
+/// An older file is replaced when the new one is whole.
+fn write(named: BTreeMap<String, SavedView>, path: &Path) -> Result<()> {
+    let mut partial = path.file_name().unwrap_or_default().to_owned();
+    partial.push(format!(".partial-{}", std::process::id()));
+    let partial = path.with_file_name(partial);
+    let size: usize = named.values().map(View::data_len).sum();
+    let metadata = [("format".to_owned(), "pt".to_owned())].into();
+    // The user's mask decides who may read a new file, and the library's own file only its user may read.
+    let created = fs::File::create(&partial).and_then(|file| Ok(file.metadata()?.permissions()));
+    let written = created
+        .map_err(Error::io("create", &partial))
+        .and_then(|permissions| {
+            safetensors::serialize_to_file(named, Some(metadata), &partial)
+                .map_err(|error| Error::file(path, format!("cannot be written: {error}")))?;
+            fs::set_permissions(&partial, permissions).map_err(Error::io("write", &partial))
+        })
+        .and_then(|()| {
+            let file = fs::File::open(&partial).map_err(Error::io("open", &partial))?;
+            let len = file.metadata().map_err(Error::io("read", &partial))?.len();
+            if len < size as u64 {
+                return Err(Error::file(path, format!("was written with {len} bytes of {size}")));
+            }
+            file.sync_all().map_err(Error::io("write", &partial))?;
+            fs::rename(&partial, path).map_err(Error::io("write", path))
+        });
+    if written.is_err() {
+        drop(fs::remove_file(&partial));
+    }
+    written
+}

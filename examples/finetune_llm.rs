@@ -1,0 +1,119 @@
+//! A pretrained language model learns from a text of yours, or from conversations.
+//!
+//! ```text
+//! cargo xtask setup --models
+//! cargo run --release --features transformers --example finetune_llm -- --model FOLDER --text book.txt --prompt "Once"
+//! cargo run --release --features transformers --example finetune_llm -- --model FOLDER --text talks.jsonl --chat \
+//!     --prompt "Who are you?" --save tuned --workers 2 --checkpoint-dir runs/talks
+//! ```
+//!
+//! The model is a folder of Hugging Face, a GGUF file, or a model of the hub. Adapters (LoRA) learn; `--rank 0` trains all
+//! parameters. With `--save`, adapters or model become a folder that Python's `peft` or `transformers` opens.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use candelabrum::nn::{LoraConfig, LoraLayers};
+use candelabrum::prelude::*;
+use candelabrum::train::cli::{TrainArgs, parse, run};
+use candelabrum::transformers::*;
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Fine-tune a pretrained language model
+#[derive(Parser)]
+#[command(mut_arg("optimizer", |name| name.default_value("adamw")))]
+#[command(mut_arg("lr", |lr| lr.default_value("0.0003")))]
+#[command(mut_arg("batch_size", |size| size.default_value("4")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("1")))]
+struct Args {
+    /// A folder with config.json and model.safetensors, a GGUF file, or a model of the hub as OWNER/NAME
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// A file of text in UTF-8, of which the last tenth is for the evaluation
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// The file has conversations, one a line: {"messages": [{"role": "user", "content": ".."}, ..]}
+    #[arg(long)]
+    chat: bool,
+    /// The tokens of a sample at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    length: usize,
+    /// The rank of the adapters, or 0 to train all parameters
+    #[arg(long, value_name = "R", default_value_t = 8)]
+    rank: usize,
+    /// Keeps the matrices of a GGUF file in few bits
+    #[arg(long)]
+    quantized: bool,
+    /// The folder for the adapters, or for the model with --rank 0
+    #[arg(long, value_name = "FOLDER")]
+    save: Option<PathBuf>,
+    /// The text to continue at the end, or with --chat the message to answer
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+fn main() -> ExitCode {
+    let args = parse::<Args>();
+    run(&args.train, |world| train(&args, world))
+}
+
+fn train(args: &Args, world: &World) -> Result<()> {
+    let kept = if args.quantized { Quantization::Keep } else { Quantization::Dequantize };
+    let pretrained = Pretrained::find(&args.model)?.quantization(kept);
+    let tokenizer = pretrained.tokenizer()?;
+    let params = args.train.precision.params(args.train.seed, world.device());
+    let model = pretrained.causal_lm(&params)?;
+    check_vocabulary(&tokenizer, model.vocabulary())?;
+    let (rank, alpha) = (args.rank, 2.0 * args.rank as f64);
+    let config = LoraConfig { rank, alpha, ..LoraConfig::default() };
+    let adapters = (rank > 0).then(|| LoraLayers::attach(&params, &config)).transpose()?;
+    let opt = args.train.make_optimizer(&params, world)?;
+    let mut trainer = Trainer::new(model, opt).with_score(Perplexity);
+    let (train, test) = samples(args, &tokenizer)?;
+
+    let mut out = io::stdout();
+    if world.is_root() {
+        let (trained, all) = (params.trainable_count(), params.element_count());
+        writeln!(out, "{} samples; {trained} of {all} parameters are trained\n", train.len())?;
+    }
+    let fit = args.train.fit_on(world, "texts", train.len())?.output(&mut out);
+    trainer.fit_with(fit, &train, Some(&test))?;
+    if let (Some(folder), true) = (&args.save, world.is_root()) {
+        match &adapters {
+            Some(adapters) => save_adapter(adapters, &params, &args.model, folder)?,
+            None => trainer.model().save(folder, Some(&tokenizer))?,
+        }
+        writeln!(out, "\nsaved in {}", folder.display())?;
+    }
+    if let (Some(prompt), true) = (&args.prompt, world.is_root()) {
+        let chat = || tokenizer.chat(&[Message::user(prompt)], true);
+        let asked = if args.chat { chat()? } else { prompt.clone() };
+        let (temperature, top_p, seed) = (0.7, Some(0.95), args.train.seed);
+        let stop = tokenizer.end().into_iter().collect();
+        let config = GenerationConfig { temperature, top_p, stop, seed, ..Default::default() };
+        let asked = tokenizer.encode(&asked, !args.chat)?;
+        let tokens = trainer.model().generate(&asked, &config, |_| {})?;
+        writeln!(out, "\n{}", tokenizer.decode(&tokens)?)?;
+    }
+    Ok(())
+}
+
+/// Blocks of a text, or conversations: those for training and those for the evaluation.
+type Samples = Arc<dyn Dataset<Batch = Batch>>;
+
+fn samples(args: &Args, tokenizer: &Tokenizer) -> Result<(Samples, Samples)> {
+    if args.chat {
+        let (train, test) = Chats::open(&args.text, tokenizer, args.length)?.split(0.1)?;
+        return Ok((Arc::new(train), Arc::new(test)));
+    }
+    let (train, test) = TokenBlocks::open([&args.text], tokenizer, args.length)?.split(0.1)?;
+    Ok((Arc::new(train), Arc::new(test)))
+}
