@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::autograd::fused::widen;
 use crate::layers::Dropout;
+use crate::ops::Base;
 use crate::params::Matrix;
 use crate::{Error, Init, Param, Params, Result, Weight, ops};
 
@@ -244,6 +245,23 @@ impl Adapter {
     /// Whether the adapter scales the rows of the weight, and not those of a bias: DoRA.
     pub(crate) fn scales_rows(&self) -> bool {
         self.magnitude.is_some()
+    }
+
+    /// `residual + xs base^T + bias` with the adapter's result in one operation. `None` where there is none: on a GPU,
+    /// with dropout and with DoRA.
+    pub(crate) fn fused(
+        &self,
+        xs: &Tensor,
+        base: Base<'_>,
+        bias: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> CandleResult<Option<Tensor>> {
+        let drops = self.dropout.as_ref().is_some_and(Dropout::is_active);
+        if drops || self.scales_rows() || !xs.device().is_cpu() {
+            return Ok(None);
+        }
+        let adapter = ([self.a.tensor(), self.b.tensor()], self.scale);
+        ops::linear_lora(xs, base, bias, adapter, residual).map(Some)
     }
 
     /// The result `ys` `(.., outputs)` of the frozen weight, with DoRA without a bias, for the input `xs` `(.., inputs)`, with

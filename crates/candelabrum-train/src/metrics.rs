@@ -125,7 +125,7 @@ impl Metrics {
     }
 
     /// The names of the measures that are computed from others.
-    fn computed(&self) -> impl Iterator<Item = &'static str> + use<> {
+    fn computed(&self) -> impl Iterator<Item = &str> {
         let confusion = self.confusion.as_ref().map(|_| MACRO_F1);
         confusion.into_iter().chain(self.perplexity.then_some(PERPLEXITY))
     }

@@ -20,6 +20,11 @@ impl Dropout {
     pub fn new(scope: &Scope, p: f32) -> Self {
         Self { scope: scope.clone(), p }
     }
+
+    /// Whether the layer drops anything now: in training.
+    pub(crate) fn is_active(&self) -> bool {
+        self.scope.is_training()
+    }
 }
 
 impl Module for Dropout {

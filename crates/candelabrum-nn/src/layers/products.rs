@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::{CrossEntropyConfig, HiddenUnits};
+use crate::ops::{Base, CrossEntropyConfig, HiddenUnits};
 use crate::params::Matrix;
 use crate::{Activation, Weight, ops};
 
@@ -20,7 +20,7 @@ impl Weight {
         if let Some(weight) = self.plain() {
             return ops::linear(xs, weight, bias, activation);
         }
-        let ys = self.adapted(xs, bias)?;
+        let ys = self.adapted(xs, bias, None)?;
         match activation {
             Some(activation) => HiddenUnits::Activation(activation).apply(ys),
             None => Ok(ys),
@@ -39,7 +39,7 @@ impl Weight {
     ) -> Result<Tensor> {
         match self.plain() {
             Some(weight) => ops::linear_add(xs, weight, bias, residual),
-            None => ops::add(&self.adapted(xs, bias)?, residual, None),
+            None => self.adapted(xs, bias, Some(residual)),
         }
     }
 
@@ -59,7 +59,7 @@ impl Weight {
         if let Some(weight) = self.plain() {
             return ops::linear_cross_entropy(xs, weight, bias, labels, config);
         }
-        let logits = crate::autograd::fused::widen(&self.adapted(xs, bias)?)?;
+        let logits = crate::autograd::fused::widen(&self.adapted(xs, bias, None)?)?;
         ops::softmax_cross_entropy_with(&logits, labels, config)
     }
 
@@ -97,19 +97,35 @@ impl Weight {
         if is_adapted { None } else { self.param().map(crate::Param::tensor) }
     }
 
-    /// `xs weight^T + bias` with a quantised weight, an adapter, or both.
-    fn adapted(&self, xs: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    /// `residual + xs weight^T + bias` with a quantised weight, an adapter, or both.
+    fn adapted(
+        &self,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let product = |bias| match &self.matrix {
             Matrix::Param(param) => ops::linear(xs, param.tensor(), bias, None),
             Matrix::Quantized(matrix) => ops::linear_quantized(xs, matrix, bias),
         };
-        let Some(adapter) = self.adapter().filter(|adapter| !adapter.is_merged()) else {
-            return product(bias);
+        let ys = match self.adapter().filter(|adapter| !adapter.is_merged()) {
+            None => product(bias)?,
+            Some(adapter) => {
+                let base = match &self.matrix {
+                    Matrix::Param(param) => Base::Dense(param.tensor()),
+                    Matrix::Quantized(matrix) => Base::Quantized(matrix),
+                };
+                if let Some(ys) = adapter.fused(xs, base, bias, residual)? {
+                    return Ok(ys);
+                }
+                if adapter.scales_rows() {
+                    let ys = adapter.add_to(self, xs, &product(None)?)?;
+                    if let Some(bias) = bias { ops::add(&ys, bias, None)? } else { ys }
+                } else {
+                    adapter.add_to(self, xs, &product(bias)?)?
+                }
+            }
         };
-        if !adapter.scales_rows() {
-            return adapter.add_to(self, xs, &product(bias)?);
-        }
-        let ys = adapter.add_to(self, xs, &product(None)?)?;
-        if let Some(bias) = bias { ops::add(&ys, bias, None) } else { Ok(ys) }
+        if let Some(residual) = residual { ops::add(&ys, residual, None) } else { Ok(ys) }
     }
 }

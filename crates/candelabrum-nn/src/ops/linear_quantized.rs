@@ -55,14 +55,49 @@ pub fn linear_quantized(
     }
     let mut shape = rows.to_vec();
     shape.push(outputs);
-    fused::run(LinearQuantized { weight: weight.clone() }, shape, &[Some(xs), bias])
+    fused::run(LinearQuantized::new(weight.clone()), shape, &[Some(xs), bias])
 }
 
-struct LinearQuantized {
+pub(super) struct LinearQuantized {
     weight: QuantizedMatrix,
 }
 
 impl LinearQuantized {
+    pub(super) fn new(weight: QuantizedMatrix) -> Self {
+        Self { weight }
+    }
+
+    pub(super) fn weight(&self) -> &QuantizedMatrix {
+        &self.weight
+    }
+
+    /// Writes `xs weight^T`.
+    pub(super) fn product<T: Float>(&self, xs: &[T], ys: &mut [T]) -> Result<()> {
+        let (outputs, inputs) = self.weight.dims();
+        let rows = ys.len() / outputs.max(1);
+        let xs = Mat::new(xs, rows, inputs);
+        self.for_rows(|first, weight| {
+            let columns = first..first + weight.rows_len();
+            let mut ys = MatMut::new(ys, rows, outputs);
+            matmul_into(ys.part(0..rows, columns), Dst::Overwrite, T::one(), xs, weight.t());
+        })
+    }
+
+    /// Writes the gradient of the input.
+    pub(super) fn input_gradient<T: Float>(&self, dys: &[T], dx: &mut [T]) -> Result<()> {
+        let (outputs, inputs) = self.weight.dims();
+        if outputs == 0 {
+            dx.fill(T::zero());
+        }
+        let rows = dys.len() / outputs.max(1);
+        let dys = Mat::new(dys, rows, outputs);
+        self.for_rows(|first, weight| {
+            let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+            let columns = dys.columns(first..first + weight.rows_len());
+            matmul_into(MatMut::new(dx, rows, inputs), dst, T::one(), columns, weight);
+        })
+    }
+
     /// Calls `f` with some rows of the weight at a time, and the number of the first one.
     fn for_rows<T: Float>(&self, mut f: impl FnMut(usize, Mat<'_, T>)) -> Result<()> {
         let (rows, columns) = self.weight.dims();
@@ -113,36 +148,18 @@ impl Fused for LinearQuantized {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, bias] = inputs else { unreachable!("two inputs") };
-        let (outputs, inputs) = self.weight.dims();
-        let rows = ys.len() / outputs.max(1);
-        let xs = Mat::new(xs, rows, inputs);
-        self.for_rows(|first, weight| {
-            let count = weight.rows_len();
-            let mut ys = MatMut::new(ys, rows, outputs);
-            let columns = ys.part(0..rows, first..first + count);
-            matmul_into(columns, Dst::Overwrite, T::one(), xs, weight.t());
-        })?;
+        self.product(xs, ys)?;
         if !bias.is_empty() {
             let threads = worth_threads(ys.len());
-            for_each(threads, ys.par_chunks_mut(outputs), |row| add_assign(row, bias));
+            for_each(threads, ys.par_chunks_mut(bias.len()), |row| add_assign(row, bias));
         }
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, pass: Backward<'_, T>) -> Result<()> {
         let Backward { dys, mut grads, .. } = pass;
-        let (outputs, inputs) = self.weight.dims();
-        let rows = dys.len() / outputs.max(1);
         if let Some(dx) = grads.take(0) {
-            if outputs == 0 {
-                dx.fill(T::zero());
-            }
-            let dys = Mat::new(dys, rows, outputs);
-            self.for_rows(|first, weight| {
-                let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
-                let columns = dys.columns(first..first + weight.rows_len());
-                matmul_into(MatMut::new(dx, rows, inputs), dst, T::one(), columns, weight);
-            })?;
+            self.input_gradient(dys, dx)?;
         }
         if let Some(db) = grads.take(1) {
             column_sums(dys, db);

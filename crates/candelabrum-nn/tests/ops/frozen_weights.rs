@@ -213,6 +213,35 @@ fn gradients_of_adapters_are_slopes() -> Result<()> {
 }
 
 #[test]
+fn an_adapter_in_one_operation_is_that_of_its_parts() -> Result<()> {
+    for quantizes in [false, true] {
+        let params = Params::on(1, DType::F64, &Device::Cpu);
+        if quantizes {
+            params.set_initial_values(Some(std::sync::Arc::new(InFewBits)));
+        }
+        let layer = Linear::new(&params.root().pp("layer"), 4);
+        let [xs, residual] = [random((2, 3, 32), 1)?, random((2, 3, 4), 2)?];
+        let [xs, residual] = [Var::from_tensor(&xs)?, Var::from_tensor(&residual)?];
+        layer.forward(&xs)?;
+        params.get("layer.bias")?.set(&random(4, 3)?)?;
+        LoraLayers::attach(&params, &LoraConfig { rank: 2, alpha: 3.0, ..Default::default() })?;
+        for (param, seed) in params.trainable().into_iter().zip(10..) {
+            param.set(&random(param.var().shape(), seed)?)?;
+        }
+        let run = || layer.forward_add(&xs, &residual)?.sqr()?.sum_all();
+        let (fused, parts) = (run()?, with_composites(run)?);
+        assert_close(&fused, &parts, 1e-12, 0.0);
+        let (fused, parts) = (fused.backward()?, parts.backward()?);
+        let adapter = params.trainable();
+        for var in adapter.iter().map(|param| param.var()).chain([&xs, &residual]) {
+            let [fused, parts] = [&fused, &parts].map(|grads| grads.get(var).expect("a gradient"));
+            assert_close(fused, parts, 1e-10, 1e-12);
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn adapters_that_cannot_be_are_refused() -> Result<()> {
     let params = Params::new(1);
     Linear::new(&params.root().pp("body.layer"), 4)
