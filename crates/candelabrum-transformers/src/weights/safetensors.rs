@@ -246,23 +246,6 @@ fn extend(
     })
 }
 
-/// Checks that the tensors lie one behind the other, each in as many bytes as its numbers need.
-fn check_places(metadata: &Metadata) -> Result<(), String> {
-    let mut end = 0;
-    for name in metadata.offset_keys() {
-        let Some(info) = metadata.info(&name) else { continue };
-        let numbers = info.shape.iter().try_fold(1, |all: usize, &size| all.checked_mul(size));
-        let bits = numbers.and_then(|numbers| numbers.checked_mul(info.dtype.bitsize()));
-        let len = info.data_offsets.1.checked_sub(info.data_offsets.0);
-        if info.data_offsets.0 != end || len.is_none() || len != bits.map(|bits| bits / 8) {
-            let (from, to) = info.data_offsets;
-            return Err(format!("`{name}` of {:?} lies in bytes {from} to {to}", info.shape));
-        }
-        end = info.data_offsets.1;
-    }
-    Ok(())
-}
-
 /// The places of the tensors of a file, which is the file number `number`.
 fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
     let refuse = |what: String| Error::file(path, format!("is no safetensors file: {what}"));
@@ -281,9 +264,9 @@ fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Pl
     }
     let mut bytes = vec![0; header as usize];
     file.read_exact(&mut bytes).map_err(cannot)?;
+    // Whether the tensors lie one behind the other, each in as many bytes as its numbers need, is checked there.
     let metadata: Metadata =
         serde_json::from_slice(&bytes).map_err(|error| refuse(format!("its header: {error}")))?;
-    check_places(&metadata).map_err(refuse)?;
     let (data, size) = (8 + header, file.metadata().map_err(Error::io("read", path))?.len());
     let end = data + metadata.data_len() as u64;
     if size < end {

@@ -1,0 +1,208 @@
+//! Folders and files that cannot be used: each error names the file and what is wrong with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use candelabrum_nn::Params;
+use candelabrum_transformers::{Pretrained, Tokenizer, check_vocabulary, load_adapter};
+use serde_json::{Value, json};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn tiny(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
+}
+
+/// A copy of a tiny folder that may be damaged.
+fn copy(name: &str) -> Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    for entry in fs::read_dir(tiny(name))? {
+        let entry = entry?;
+        fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
+    }
+    Ok(folder)
+}
+
+/// The error of a causal model in `path`.
+fn error_of(path: &Path) -> String {
+    let params = Params::new(0);
+    let loaded = Pretrained::open(path).and_then(|pretrained| pretrained.causal_lm(&params));
+    loaded.map(drop).unwrap_err().to_string()
+}
+
+#[track_caller]
+fn assert_names(error: &str, words: &[&str]) {
+    for word in words {
+        assert!(error.contains(word), "{word:?} is not in: {error}");
+    }
+}
+
+fn edit(path: &Path, change: impl FnOnce(&mut Value)) -> Result {
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    change(&mut json);
+    Ok(fs::write(path, json.to_string())?)
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+
+#[test]
+fn a_shard_that_is_missing_is_named() -> Result {
+    let folder = copy("llama-sharded")?;
+    let shard = "model-00002-of-00003.safetensors";
+    fs::remove_file(folder.path().join(shard))?;
+    assert_names(&error_of(folder.path()), &[shard, "is missing", "tensors are in it"]);
+    Ok(())
+}
+
+#[test]
+fn an_index_that_does_not_agree_with_its_files_is_refused() -> Result {
+    let folder = copy("llama-sharded")?;
+    let index = folder.path().join(INDEX);
+    let text = fs::read_to_string(&index)?;
+    let twice = text.replacen(
+        "\"lm_head.weight\":",
+        "\"lm_head.weight\": \"model-00003-of-00003.safetensors\", \"lm_head.weight\":",
+        1,
+    );
+    assert_ne!(twice, text);
+    fs::write(&index, twice)?;
+    assert_names(&error_of(folder.path()), &[INDEX, "`lm_head.weight` twice"]);
+
+    fs::write(&index, &text)?;
+    edit(&index, |json| {
+        json["weight_map"]["model.norm.weight"] = json!("model-00001-of-00003.safetensors")
+    })?;
+    let error = error_of(folder.path());
+    assert_names(&error, &[INDEX, "`model.norm.weight` is in model-00001", "does not have it"]);
+
+    fs::write(&index, &text)?;
+    edit(&index, |json| json["weight_map"]["model.norm.weight"] = json!("../other.safetensors"))?;
+    assert_names(&error_of(folder.path()), &[INDEX, "not in its folder"]);
+
+    fs::write(&index, "{")?;
+    assert_names(&error_of(folder.path()), &[INDEX, "is no index of weights"]);
+
+    // Two files have the same tensor.
+    fs::write(&index, &text)?;
+    let file = |number| folder.path().join(format!("model-0000{number}-of-00003.safetensors"));
+    fs::copy(file(1), file(2))?;
+    assert_names(&error_of(folder.path()), &["model-00002", "has `", "has, too"]);
+    Ok(())
+}
+
+#[test]
+fn files_that_are_cut_short_are_refused_wherever_the_cut_is() -> Result {
+    for (name, file) in [("llama", "model.safetensors"), ("llama-gguf", "model.gguf")] {
+        let folder = copy(name)?;
+        let path = folder.path().join(file);
+        let whole = fs::read(&path)?;
+        let model = if name == "llama" { folder.path() } else { &path };
+        for len in [0, 4, 8, 100, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..len])?;
+            let error = error_of(model);
+            assert_names(&error, &[file]);
+            let cut = ["truncated", "ends within its header", "its header"];
+            assert!(cut.iter().any(|word| error.contains(word)), "{len} bytes: {error}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bytes_that_are_no_header_are_refused() -> Result {
+    let folder = copy("llama")?;
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path)?;
+    let mut bytes = whole.clone();
+    bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    fs::write(&path, &bytes)?;
+    assert_names(&error_of(folder.path()), &["no safetensors file", "header would have"]);
+    // Another place of a tensor.
+    let text = String::from_utf8_lossy(&whole[8..]).into_owned();
+    let start = "\"data_offsets\":[0,";
+    let end = 8 + text.find(start).expect("a first tensor") + start.len();
+    let mut bytes = whole;
+    bytes[end] = if bytes[end] == b'1' { b'2' } else { b'1' };
+    fs::write(&path, &bytes)?;
+    assert_names(&error_of(folder.path()), &["no safetensors file", "its header: invalid"]);
+    Ok(())
+}
+
+#[test]
+fn a_config_that_cannot_be_used_is_named() -> Result {
+    let folder = copy("llama")?;
+    let path = folder.path().join("config.json");
+    let text = fs::read_to_string(&path)?;
+    let with = |key: &str, value: Value| -> Result<String> {
+        fs::write(&path, &text)?;
+        edit(&path, |json| json[key] = value)?;
+        Ok(error_of(folder.path()))
+    };
+    let error = with("model_type", json!("mamba"))?;
+    assert_names(&error, &["config.json", "unknown model_type \"mamba\"", "llama, mistral"]);
+    assert_names(&with("model_type", json!("bert"))?, &["config.json", "of another kind"]);
+    assert_names(&with("model_type", Value::Null)?, &["config.json", "has no model_type"]);
+    assert_names(&with("num_key_value_heads", json!(3))?, &["config.json", "3 heads of keys"]);
+    assert_names(&with("hidden_act", json!("relu"))?, &["config.json", "hidden_act"]);
+    // The weights are of another size.
+    let error = with("intermediate_size", json!(8))?;
+    assert_names(&error, &["does not fit the model", "of another shape", "gate_proj.weight"]);
+    let error = with("num_hidden_layers", json!(3))?;
+    assert_names(&error, &["does not fit the model", "not in the file", "model.layers.2."]);
+    fs::remove_file(&path)?;
+    assert_names(&error_of(folder.path()), &["config.json", "cannot read"]);
+    assert_names(&error_of(Path::new("no-such-folder")), &["neither a folder nor a file"]);
+    fs::write(&path, &text)?;
+    fs::remove_file(folder.path().join("model.safetensors"))?;
+    assert_names(&error_of(folder.path()), &["has no model.safetensors"]);
+    Ok(())
+}
+
+#[test]
+fn numbers_that_do_not_fit_the_type_are_refused() -> Result {
+    let params = Params::on(0, candle_core::DType::U32, &candle_core::Device::Cpu);
+    let error = Pretrained::open(tiny("llama"))?.causal_lm(&params).unwrap_err().to_string();
+    assert_names(&error, &["no parameter has this type"]);
+    Ok(())
+}
+
+#[test]
+fn a_tokenizer_that_is_larger_than_the_model_is_refused_with_both_numbers() -> Result {
+    let tokenizer = Tokenizer::open(tiny("llama-gguf").join("model.gguf"))?;
+    assert_eq!(tokenizer.len(), 64);
+    check_vocabulary(&tokenizer, 64)?;
+    let error = check_vocabulary(&tokenizer, 63).unwrap_err().to_string();
+    assert_names(&error, &["64", "63"]);
+    Ok(())
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_changes_nothing() -> Result {
+    let params = Params::new(0);
+    let model = Pretrained::open(tiny("llama"))?.causal_lm(&params)?;
+    let all = params.trainable_count();
+    let folder = copy("llama-lora")?;
+    let path = folder.path().join("adapter_config.json");
+    let text = fs::read_to_string(&path)?;
+    for (key, value, words) in [
+        ("peft_type", json!("IA3"), &["adapter_config.json", "IA3"][..]),
+        ("bias", json!("all"), &["adapter_config.json", "biases"]),
+        ("rank_pattern", json!({"q_proj": 2}), &["adapter_config.json", "rank_pattern"]),
+        (
+            "r",
+            json!(3),
+            &["adapter_model.safetensors", "lora_A.weight", "of [4, 32]", "takes [3, 32]"],
+        ),
+        ("use_dora", json!(true), &["adapter_model.safetensors", "lacks", "magnitude_vector"]),
+    ] {
+        fs::write(&path, &text)?;
+        edit(&path, |json| json[key] = value)?;
+        let error = load_adapter(&params, folder.path()).unwrap_err().to_string();
+        assert_names(&error, words);
+        assert_eq!((params.trainable_count(), params.element_count()), (all, all), "{error}");
+    }
+    let error = load_adapter(&params, tiny("llama")).unwrap_err().to_string();
+    assert_names(&error, &["adapter_config.json", "cannot read"]);
+    drop(model);
+    Ok(())
+}
