@@ -168,7 +168,7 @@ mod tests {
         let logits = [1.0, 3.0, 2.0, 3.0, -9.0];
         let draws = |config: GenerationConfig| {
             let mut rng = candelabrum_nn::seed::rng(1);
-            let mut counts = [0; 5];
+            let mut counts = [0_u32; 5];
             for _ in 0..2000 {
                 counts[config.choose(&logits, &mut rng) as usize] += 1;
             }

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 
 use candelabrum_nn::{LoraConfig, LoraLayers, Model, Param, Params};
 use candelabrum_testkit::Program;
-use candelabrum_transformers::{
-    CausalLm, Pretrained, Quantization, Tokenizer, load_adapter, save_adapter,
-};
+use candelabrum_transformers::{CausalLm, Pretrained, Quantization, load_adapter, save_adapter};
 use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -80,7 +78,8 @@ fn python() -> Option<PathBuf> {
 
 /// The tokens of the folder's `expected.json`, also as a request.
 fn tokens(name: &str) -> Result<(Tensor, Value)> {
-    let text = std::fs::read_to_string(tiny(name).join("expected.json"))?;
+    let folder = tiny(name.trim_end_matches("/model.gguf"));
+    let text = std::fs::read_to_string(folder.join("expected.json"))?;
     let expected: Value = serde_json::from_str(&text)?;
     let rows: Vec<Vec<u32>> = Vec::deserialize(&expected["tokens"])?;
     Ok((Tensor::new(rows, &Device::Cpu)?, json!({"tokens": expected["tokens"]})))
@@ -119,14 +118,13 @@ fn causal_lm(path: &Path, quantization: Quantization) -> Result<CausalLm> {
     Ok(model)
 }
 
-fn causal_case(name: &str, file: &str, quantization: Quantization, folder: &Path) -> Result<Case> {
-    let name =
-        format!("{name}{}", if quantization == Quantization::Keep { ", narrow" } else { "" });
-    let model = causal_lm(&tiny(file), quantization)?;
-    let (xs, request) = tokens(file.split('/').next().unwrap_or(file))?;
+/// A model of language in a file or folder `name`.
+fn causal_case(name: &str, quantization: Quantization, folder: &Path) -> Result<Case> {
+    let model = causal_lm(&tiny(name), quantization)?;
+    let (xs, request) = tokens(name)?;
+    let name = format!("{}, {quantization:?}", name.replace('/', ", "));
     let folder = folder.join(&name);
-    let tokenizer = file.ends_with("gguf").then(|| Tokenizer::open(tiny(file))).transpose()?;
-    model.save(&folder, tokenizer.as_ref())?;
+    model.save(&folder, None)?;
     Ok(Case { name, folder, adapter: None, request, logits: numbers(&model.forward(&xs)?)? })
 }
 
@@ -142,13 +140,15 @@ fn classifier_case(name: &str, folder: &Path) -> Result<Case> {
     Ok(Case { name, folder, adapter: None, request, logits })
 }
 
-fn encoder_case(folder: &Path) -> Result<Case> {
+/// An encoder, without the head that its folder may have.
+fn encoder_case(file: &str, folder: &Path) -> Result<Case> {
     let params = Params::new(0);
-    let model = Pretrained::open(tiny("bert-base"))?.encoder(&params)?;
+    let model = Pretrained::open(tiny(file))?.encoder(&params)?;
     change(&params.list())?;
     params.eval();
-    let (xs, request) = tokens("bert-base")?;
-    let (name, folder) = ("bert-base".to_owned(), folder.join("bert-base"));
+    let (xs, request) = tokens(file)?;
+    let name = format!("{file}, encoder");
+    let folder = folder.join(&name);
     model.save(&folder, None)?;
     Ok(Case { name, folder, adapter: None, request, logits: numbers(&model.states(&xs)?)? })
 }
@@ -156,7 +156,7 @@ fn encoder_case(folder: &Path) -> Result<Case> {
 /// Adapters that `peft` made, and new ones. A GPT-2 has transposed weights.
 fn adapter_case(name: &str, base: &str, folder: &Path) -> Result<Case> {
     let model = causal_lm(&tiny(base), Quantization::Keep)?;
-    let (xs, request) = tokens(base.split('/').next().unwrap_or(base))?;
+    let (xs, request) = tokens(base)?;
     let base = folder.join(format!("{name}, base"));
     model.save(&base, None)?;
     let params = model.params();
@@ -198,15 +198,16 @@ fn transformers_computes_the_same_of_what_is_saved() -> Result {
     let folder = place.path();
     let mut cases = Vec::new();
     for name in CAUSAL {
-        cases.push(causal_case(name, name, Quantization::Dequantize, folder)?);
+        cases.push(causal_case(name, Quantization::Dequantize, folder)?);
     }
     for quantization in [Quantization::Dequantize, Quantization::Keep] {
-        cases.push(causal_case("llama-gguf", "llama-gguf/model.gguf", quantization, folder)?);
+        cases.push(causal_case("llama-gguf/model.gguf", quantization, folder)?);
     }
     for name in CLASSIFIERS {
         cases.push(classifier_case(name, folder)?);
     }
-    if false { cases.push(encoder_case(folder)?); }
+    cases.push(encoder_case("distilbert", folder)?);
+    cases.push(encoder_case("bert-base", folder)?);
     for (name, base) in [
         ("llama-lora", "llama"),
         ("llama-dora", "llama"),
@@ -220,10 +221,14 @@ fn transformers_computes_the_same_of_what_is_saved() -> Result {
     cases.push(adapter_of_classifier(folder)?);
 
     let requests = folder.join("requests.json");
-    let request = |Case { folder, adapter, request, .. }: &Case| json!({"folder": folder, "adapter": adapter, "request": request});
+    let request = |case: &Case| {
+        let Case { folder, adapter, request, .. } = case;
+        json!({"folder": folder, "adapter": adapter, "request": request})
+    };
     std::fs::write(&requests, Value::from_iter(cases.iter().map(request)).to_string())?;
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
-    let ended = Program::new(python).args(["-c", DRIVER]).arg(scripts).arg(requests).run();
+    let program = Program::new(python).env("PYTHONDONTWRITEBYTECODE", "1");
+    let ended = program.args(["-c", DRIVER]).arg(scripts).arg(requests).run();
     for (Case { name, logits, .. }, line) in cases.iter().zip(ended.out.lines()) {
         let answer: Value = serde_json::from_str(line)?;
         let theirs: Vec<f32> = Vec::deserialize(&answer["logits"])?;

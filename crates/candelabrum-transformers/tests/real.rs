@@ -30,7 +30,7 @@ const CLOSE: f64 = 1e-4;
 const STEPS: usize = 20;
 
 /// The largest difference of a loss within them.
-const CLOSE_LOSS: f64 = 1e-3;
+const CLOSE_LOSS: f64 = 1e-4;
 
 /// A file or folder of `cargo xtask setup --models`. Prints a line and returns `None` if it is not there.
 fn real(name: &str) -> Option<PathBuf> {
@@ -347,43 +347,5 @@ fn a_saved_model_loads_with_the_same_bits() -> Result {
     for text in expected::<Vec<String>>("smollm2", "texts")? {
         assert_eq!(tokenizer.encode(&text, false)?, Tokenizer::open(&path)?.encode(&text, false)?);
     }
-    Ok(())
-}
-
-#[test]
-fn zz_save() -> Result {
-    let model = language_model().unwrap();
-    model.save("/tmp/saved", None)?;
-    Ok(())
-}
-#[test]
-fn zz_load() -> Result {
-    let status = || {
-        let text = std::fs::read_to_string("/proc/self/status").unwrap();
-        text.lines()
-            .filter(|l| {
-                ["VmHWM", "VmRSS", "RssAnon", "RssFile", "VmSize"].iter().any(|n| l.starts_with(n))
-            })
-            .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let path = env::var("MEM_PATH")?;
-    let keep = env::var("MEM_KEEP").is_ok();
-    eprintln!("before {}", status());
-    let start = std::time::Instant::now();
-    let pretrained = Pretrained::open(path)?.quantization(if keep {
-        Quantization::Keep
-    } else {
-        Quantization::Dequantize
-    });
-    eprintln!("opened {} {:?}", status(), start.elapsed());
-    let model = pretrained.causal_lm(&Params::new(0))?;
-    eprintln!(
-        "loaded {} {:?} {} numbers",
-        status(),
-        start.elapsed(),
-        model.params().element_count()
-    );
     Ok(())
 }

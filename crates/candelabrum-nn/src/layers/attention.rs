@@ -35,7 +35,7 @@ struct Projections {
 
 #[derive(Debug)]
 enum ProjectionInputs {
-    Packed(Linear),
+    Packed(Box<Linear>),
     Separate(Box<[Linear; 3]>),
 }
 
@@ -148,7 +148,7 @@ impl MultiHeadAttention {
                 |name, outputs, init| Linear::with(&self.scope.pp(name), outputs, self.bias, init);
             let input = |name, heads: usize| linear(name, heads * dim, self.init);
             let inputs = if packed {
-                ProjectionInputs::Packed(input("qkv", heads + 2 * kv_heads))
+                ProjectionInputs::Packed(Box::new(input("qkv", heads + 2 * kv_heads)))
             } else {
                 let layers = [input("q", heads), input("k", kv_heads), input("v", kv_heads)];
                 ProjectionInputs::Separate(Box::new(layers))

@@ -63,14 +63,15 @@ impl GgufFile {
             );
             return Err(Error::file(path, what));
         }
+        let mut theirs: Vec<&String> = content.tensor_infos.keys().collect();
+        theirs.sort();
         let (mut names, mut others) = (BTreeMap::new(), Vec::new());
-        for name in content.tensor_infos.keys() {
+        for name in theirs {
             match hugging_face_name(name) {
                 Some(ours) => drop(names.insert(ours, name.clone())),
                 None => others.push(name.clone()),
             }
         }
-        others.sort();
         Ok(Self { path: path.to_owned(), file: Mutex::new(file), content, names, others })
     }
 
@@ -104,7 +105,7 @@ impl GgufFile {
     /// A file that cannot be read.
     pub(crate) fn matrix(&self, name: &str, device: &Device) -> Result<QuantizedMatrix> {
         let tensor = self.tensor(name)?;
-        let tensor = self.rows_in_order(name, tensor, device)?;
+        let tensor = self.rows_in_order(name, &tensor, device)?;
         Ok(QuantizedMatrix::new(tensor)?)
     }
 
@@ -113,7 +114,7 @@ impl GgufFile {
     /// # Errors
     /// A file that cannot be read, or a type that no parameter has.
     pub(crate) fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Var> {
-        let tensor = self.rows_in_order(name, self.tensor(name)?, &Device::Cpu)?;
+        let tensor = self.rows_in_order(name, &self.tensor(name)?, &Device::Cpu)?;
         let dims = tensor.shape().dims().to_vec();
         let Some(mut numbers) = Numbers::new(dtype, tensor.shape().elem_count()) else {
             return Err(Error::argument(format!(
@@ -139,7 +140,7 @@ impl GgufFile {
     }
 
     /// The rows of a tensor on `device` in Hugging Face's order.
-    fn rows_in_order(&self, name: &str, tensor: QTensor, device: &Device) -> Result<QTensor> {
+    fn rows_in_order(&self, name: &str, tensor: &QTensor, device: &Device) -> Result<QTensor> {
         let heads = match name.rsplit_once(".self_attn.").map(|(_, part)| part) {
             Some("q_proj.weight" | "q_proj.bias") => self.number("attention.head_count")?,
             Some("k_proj.weight" | "k_proj.bias") => self.kv_heads()?,
