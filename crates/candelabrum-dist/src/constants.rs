@@ -58,4 +58,3 @@ fn sha256(params: &Params) -> Result<Option<String>> {
     }
     Ok(Some(hexadecimal(&hasher.finalize())))
 }
-

@@ -8,13 +8,15 @@
 //! `W` (outputs, inputs) is frozen, `A` (rank, inputs) and `B` (outputs, rank) are trained. `B` starts at zero, so a
 //! new adapter changes nothing. The names of the parameters are those of Python's `peft`.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Module, Result as CandleResult, Tensor};
 use parking_lot::Mutex;
 
 use crate::autograd::fused::widen;
 use crate::layers::Dropout;
 use crate::ops::Base;
-use crate::params::Matrix;
+use crate::params::{Adapter, Matrix};
 use crate::{Error, Init, Param, Params, Result, Weight, ops};
 
 /// Which layers get an adapter, and of which kind.
@@ -98,7 +100,7 @@ fn fits(name: &str, pattern: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct LoraLayers {
     config: LoraConfig,
-    weights: Vec<Weight>,
+    adapters: Vec<(Weight, Arc<LoraAdapter>)>,
     /// The parameters of all adapters, and those that are trained beside them.
     trained: Vec<Param>,
 }
@@ -141,20 +143,18 @@ impl LoraLayers {
             config.trained.iter().any(|pattern| is_layer(layer, pattern))
         };
         params.freeze(|name| !is_trained(name));
-        for weight in &weights {
-            weight.set_adapter(Adapter::new(params, weight, config)?);
+        let mut adapters = Vec::new();
+        for weight in weights {
+            let adapter = Arc::new(LoraAdapter::new(params, &weight, config)?);
+            weight.set_adapter(adapter.clone());
+            adapters.push((weight, adapter));
         }
-        Ok(Self { config: config.clone(), weights, trained: params.trainable() })
+        Ok(Self { config: config.clone(), adapters, trained: params.trainable() })
     }
 
     /// How the adapters were made.
     pub fn config(&self) -> &LoraConfig {
         &self.config
-    }
-
-    /// The layers' weights.
-    pub fn weights(&self) -> &[Weight] {
-        &self.weights
     }
 
     /// What is trained: the parameters of the adapters, and of the layers that are trained as a whole.
@@ -164,7 +164,7 @@ impl LoraLayers {
 
     /// The names of the layers with an adapter.
     pub fn names(&self) -> Vec<&str> {
-        self.weights.iter().map(Weight::layer).collect()
+        self.adapters.iter().map(|(weight, _)| weight.layer()).collect()
     }
 
     /// Adds the adapters to the weights, so that the layers compute as fast as without adapters. The model's results
@@ -173,17 +173,16 @@ impl LoraLayers {
     /// # Errors
     /// [`Error::Lora`] for a quantised weight, to which nothing can be added.
     pub fn merge(&self) -> Result<()> {
-        if let Some(weight) = self.weights.iter().find(|weight| weight.quantized().is_some()) {
+        let mut weights = self.adapters.iter().map(|(weight, _)| weight);
+        if let Some(weight) = weights.find(|weight| weight.quantized().is_some()) {
             let what = format!(
                 "a merge into `{}`, whose weight is quantised: load the model dequantised",
                 weight.layer()
             );
             return Err(Error::Lora { what });
         }
-        for weight in &self.weights {
-            if let Some(adapter) = weight.adapter() {
-                adapter.merge(weight)?;
-            }
+        for (weight, adapter) in &self.adapters {
+            adapter.merge(weight)?;
         }
         Ok(())
     }
@@ -193,10 +192,8 @@ impl LoraLayers {
     /// # Errors
     /// Only candle's own.
     pub fn unmerge(&self) -> Result<()> {
-        for weight in &self.weights {
-            if let Some(adapter) = weight.adapter() {
-                adapter.unmerge(weight)?;
-            }
+        for (weight, adapter) in &self.adapters {
+            adapter.unmerge(weight)?;
         }
         Ok(())
     }
@@ -204,7 +201,7 @@ impl LoraLayers {
 
 /// The adapter of a weight.
 #[derive(Debug)]
-pub(crate) struct Adapter {
+struct LoraAdapter {
     a: Param,
     b: Param,
     magnitude: Option<Param>,
@@ -214,7 +211,7 @@ pub(crate) struct Adapter {
     before_merge: Mutex<Option<Tensor>>,
 }
 
-impl Adapter {
+impl LoraAdapter {
     fn new(params: &Params, weight: &Weight, config: &LoraConfig) -> Result<Self> {
         let (outputs, inputs) = weight.dims();
         let scope = params.root().pp(weight.layer());
@@ -235,48 +232,6 @@ impl Adapter {
             magnitude.set(&norms)?;
         }
         Ok(adapter)
-    }
-
-    /// Whether the adapter is in the weight, so that it has nothing to add.
-    pub(crate) fn is_merged(&self) -> bool {
-        self.before_merge.lock().is_some()
-    }
-
-    /// Whether the adapter scales the rows of the weight, and not those of a bias: DoRA.
-    pub(crate) fn scales_rows(&self) -> bool {
-        self.magnitude.is_some()
-    }
-
-    /// `residual + xs base^T + bias` with the adapter's result in one operation. `None` where there is none: on a GPU,
-    /// with dropout and with DoRA.
-    pub(crate) fn fused(
-        &self,
-        xs: &Tensor,
-        base: Base<'_>,
-        bias: Option<&Tensor>,
-        residual: Option<&Tensor>,
-    ) -> CandleResult<Option<Tensor>> {
-        let drops = self.dropout.as_ref().is_some_and(Dropout::is_active);
-        if drops || self.scales_rows() || !xs.device().is_cpu() {
-            return Ok(None);
-        }
-        let adapter = ([self.a.tensor(), self.b.tensor()], self.scale);
-        ops::linear_lora(xs, base, bias, adapter, residual).map(Some)
-    }
-
-    /// The result `ys` `(.., outputs)` of the frozen weight, with DoRA without a bias, for the input `xs` `(.., inputs)`, with
-    /// that of the adapter.
-    pub(crate) fn add_to(&self, weight: &Weight, xs: &Tensor, ys: &Tensor) -> CandleResult<Tensor> {
-        let dropped = self.dropout.as_ref().map(|dropout| dropout.forward(xs)).transpose()?;
-        let inner = ops::linear(dropped.as_ref().unwrap_or(xs), self.a.tensor(), None, None)?;
-        let ys = ops::linear_add(&ops::scale(&inner, self.scale)?, self.b.tensor(), None, ys)?;
-        match &self.magnitude {
-            None => Ok(ys),
-            Some(magnitude) => {
-                let norms = self.norms(weight)?.to_dtype(ys.dtype())?;
-                ops::mul(&ys, &ops::mul(&norms.recip()?, magnitude.tensor())?)
-            }
-        }
     }
 
     /// The norm of each row of the weight with the adapter, `(outputs)`, without a gradient.
@@ -313,6 +268,45 @@ impl Adapter {
         let Some(before) = self.before_merge.lock().take() else { return Ok(()) };
         let Matrix::Param(param) = &weight.matrix else { return Ok(()) };
         Ok(param.set(&before)?)
+    }
+}
+
+impl Adapter for LoraAdapter {
+    fn is_merged(&self) -> bool {
+        self.before_merge.lock().is_some()
+    }
+
+    fn product(
+        &self,
+        weight: &Weight,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> CandleResult<Tensor> {
+        let drops = self.dropout.as_ref().is_some_and(Dropout::is_active);
+        if !drops && self.magnitude.is_none() && xs.device().is_cpu() {
+            let base = match &weight.matrix {
+                Matrix::Param(param) => Base::Dense(param.tensor()),
+                Matrix::Quantized(matrix) => Base::Quantized(matrix),
+            };
+            let adapter = ([self.a.tensor(), self.b.tensor()], self.scale);
+            return ops::linear_lora(xs, base, bias, adapter, residual);
+        }
+        let dropped = self.dropout.as_ref().map(|dropout| dropout.forward(xs)).transpose()?;
+        let inner = ops::linear(dropped.as_ref().unwrap_or(xs), self.a.tensor(), None, None)?;
+        let inner = ops::scale(&inner, self.scale)?;
+        // DoRA scales the rows of the weight, and not those of the bias.
+        let below = if self.magnitude.is_some() { None } else { bias };
+        let ys = weight.product_alone(xs, below)?;
+        let mut ys = ops::linear_add(&inner, self.b.tensor(), None, &ys)?;
+        if let Some(magnitude) = &self.magnitude {
+            let norms = self.norms(weight)?.to_dtype(ys.dtype())?;
+            ys = ops::mul(&ys, &ops::mul(&norms.recip()?, magnitude.tensor())?)?;
+            if let Some(bias) = bias {
+                ys = ops::add(&ys, bias, None)?;
+            }
+        }
+        if let Some(residual) = residual { ops::add(&ys, residual, None) } else { Ok(ys) }
     }
 }
 

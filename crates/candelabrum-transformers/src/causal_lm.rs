@@ -8,8 +8,10 @@ use candle_core::{Device, Result as CandleResult, Tensor};
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::error::Result;
+use crate::loaded::Loaded;
 use crate::models::{Head, family};
-use crate::pretrained::{Decoder, Loaded, Pretrained};
+use crate::networks::Decoder;
+use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained language model: tokens `(N, T) -> (N, T, vocabulary)`, the logits of the token that follows each token.
@@ -24,8 +26,19 @@ pub struct CausalLm {
     loaded: Loaded,
 }
 
+impl Pretrained {
+    /// A language model that predicts the next token.
+    ///
+    /// # Errors
+    /// A `model_type` that is no decoder, weights that are missing or have another shape (the error lists their names),
+    /// or files that cannot be read.
+    pub fn causal_lm(self, params: &Params) -> Result<CausalLm> {
+        CausalLm::load(self, params)
+    }
+}
+
 impl CausalLm {
-    pub(crate) fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
+    fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
         let naming = family::naming(pretrained.config())?;
         let token = Tensor::zeros((1, 1), candle_core::DType::U32, params.device())?;
         let (decoder, loaded) = pretrained.create(

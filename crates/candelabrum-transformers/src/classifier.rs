@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use candelabrum_nn::{LoadReport, Model, Params};
-use candle_core::{DType, Result as CandleResult, Tensor};
+use candle_core::{Result as CandleResult, Tensor};
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::loaded::Loaded;
 use crate::models::{BertHead, DistilBertHead, VitHead, family};
-use crate::pretrained::{EncoderNet, Loaded, Pretrained};
+use crate::networks::EncoderNet;
+use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
@@ -32,12 +34,19 @@ enum Head {
     Vit(VitHead),
 }
 
+impl Pretrained {
+    /// A classifier of texts or images. With `classes`, the head has so many outputs, and starts anew if the files have
+    /// another number. Otherwise the config says the number.
+    ///
+    /// # Errors
+    /// As for [`causal_lm`](Self::causal_lm).
+    pub fn classifier(self, params: &Params, classes: Option<usize>) -> Result<Classifier> {
+        Classifier::load(self, params, classes)
+    }
+}
+
 impl Classifier {
-    pub(crate) fn load(
-        pretrained: Pretrained,
-        params: &Params,
-        classes: Option<usize>,
-    ) -> Result<Self> {
+    fn load(pretrained: Pretrained, params: &Params, classes: Option<usize>) -> Result<Self> {
         let naming = family::naming(pretrained.config())?;
         let told = pretrained.config().classes()?;
         let classes = classes.or(told).unwrap_or(2);
@@ -152,48 +161,5 @@ impl Head {
 impl Model for Classifier {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         self.head.forward(&self.encoder.states(xs)?)
-    }
-}
-
-impl EncoderNet {
-    /// The features of every token or patch.
-    pub(crate) fn states(&self, xs: &Tensor) -> CandleResult<Tensor> {
-        match self {
-            Self::Bert(bert) => bert.states(xs),
-            Self::DistilBert(bert) => bert.states(xs),
-            Self::Vit(vit) => vit.states(xs),
-        }
-    }
-
-    /// A smallest input.
-    pub(crate) fn example(
-        &self,
-        dtype: DType,
-        device: &candle_core::Device,
-    ) -> CandleResult<Tensor> {
-        match self {
-            Self::Vit(vit) => {
-                let [channels, height, width] = vit.image();
-                Tensor::zeros((1, channels, height, width), dtype, device)
-            }
-            _ => Tensor::zeros((1, 1), DType::U32, device),
-        }
-    }
-
-    /// The largest number of tokens of a text. `None` for a model of images.
-    pub(crate) fn positions(&self) -> Option<usize> {
-        match self {
-            Self::Bert(bert) => Some(bert.longest()),
-            Self::DistilBert(bert) => Some(bert.longest()),
-            Self::Vit(_) => None,
-        }
-    }
-
-    pub(crate) fn vocabulary(&self) -> Option<usize> {
-        match self {
-            Self::Bert(bert) => Some(bert.vocabulary()),
-            Self::DistilBert(bert) => Some(bert.vocabulary()),
-            Self::Vit(_) => None,
-        }
     }
 }

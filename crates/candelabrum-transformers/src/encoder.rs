@@ -8,8 +8,10 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::loaded::Loaded;
 use crate::models::family;
-use crate::pretrained::{EncoderNet, Loaded, Pretrained};
+use crate::networks::EncoderNet;
+use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder of texts: tokens `(N, T)`, padded at the end, to embeddings `(N, width)` of length 1.
@@ -24,8 +26,18 @@ pub struct Encoder {
     loaded: Loaded,
 }
 
+impl Pretrained {
+    /// An encoder of texts, whose embeddings can be compared.
+    ///
+    /// # Errors
+    /// As for [`causal_lm`](Self::causal_lm).
+    pub fn encoder(self, params: &Params) -> Result<Encoder> {
+        Encoder::load(self, params)
+    }
+}
+
 impl Encoder {
-    pub(crate) fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
+    fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
         let naming = family::naming(pretrained.config())?;
         let (dtype, device) = (params.dtype(), params.device());
         let (encoder, loaded) = pretrained.create(

@@ -7,10 +7,9 @@ use candelabrum_nn::{LoadReport, Params, Scope};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::models::{Bert, DistilBert, Gpt2, Llama, Vit, family};
+use crate::loaded::Loaded;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Files, GgufFile, Naming, Quantization, SafetensorsFiles, Source};
-use crate::{CausalLm, Classifier, Encoder};
 
 /// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
 /// `model.safetensors` (one file, or several with an index), or a GGUF file.
@@ -115,32 +114,6 @@ impl Pretrained {
         }
     }
 
-    /// A language model that predicts the next token.
-    ///
-    /// # Errors
-    /// A `model_type` that is no decoder, weights that are missing or have another shape (the error lists their names),
-    /// or files that cannot be read.
-    pub fn causal_lm(self, params: &Params) -> Result<CausalLm> {
-        CausalLm::load(self, params)
-    }
-
-    /// A classifier of texts or images. With `classes`, the head has so many outputs, and starts anew if the files have
-    /// another number. Otherwise the config says the number.
-    ///
-    /// # Errors
-    /// As for [`causal_lm`](Self::causal_lm).
-    pub fn classifier(self, params: &Params, classes: Option<usize>) -> Result<Classifier> {
-        Classifier::load(self, params, classes)
-    }
-
-    /// An encoder of texts, whose embeddings can be compared.
-    ///
-    /// # Errors
-    /// As for [`causal_lm`](Self::causal_lm).
-    pub fn encoder(self, params: &Params) -> Result<Encoder> {
-        Encoder::load(self, params)
-    }
-
     /// Builds a model in `params` and calls it once with `run`, so that it creates its parameters, with the numbers of
     /// the files. Those that `may_be_new` names may be missing there.
     pub(crate) fn create<M>(
@@ -176,79 +149,5 @@ fn unwrapped(error: candle_core::Error, path: &Path) -> Error {
     match error {
         candle_core::Error::Wrapped(inner) => Error::file(path, inner.to_string()),
         other => Error::Candle(other),
-    }
-}
-
-/// What a model keeps of the files from which it was loaded.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) config: Config,
-    pub(crate) naming: Naming,
-    pub(crate) report: LoadReport,
-}
-
-impl Loaded {
-    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`.
-    pub(crate) fn save(
-        &self,
-        params: &Params,
-        folder: &Path,
-        changes: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
-    ) -> Result<()> {
-        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        let mut config = self.config.json().clone();
-        if let Some(config) = config.as_object_mut() {
-            for old in ["torch_dtype", "quantization_config", "_name_or_path"] {
-                config.remove(old);
-            }
-            let dtype = match params.dtype() {
-                candle_core::DType::F16 => "float16",
-                candle_core::DType::BF16 => "bfloat16",
-                candle_core::DType::F64 => "float64",
-                _ => "float32",
-            };
-            config.insert("dtype".to_owned(), dtype.into());
-            config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
-        }
-        crate::weights::save(params, &self.naming, &crate::weights::weights_file(folder))?;
-        let path = folder.join("config.json");
-        let text = format!("{config:#}\n");
-        std::fs::write(&path, text).map_err(Error::io("write", &path))
-    }
-}
-
-/// The network of a decoder.
-#[derive(Debug)]
-pub(crate) enum Decoder {
-    Llama(Llama),
-    Gpt2(Gpt2),
-}
-
-/// The network of an encoder.
-#[derive(Debug)]
-pub(crate) enum EncoderNet {
-    Bert(Bert),
-    DistilBert(DistilBert),
-    Vit(Vit),
-}
-
-impl Decoder {
-    pub(crate) fn new(scope: &Scope, config: &Config) -> Result<Self> {
-        match config.model_type()? {
-            "llama" | "mistral" | "qwen2" | "qwen3" => Llama::new(scope, config).map(Self::Llama),
-            "gpt2" => Gpt2::new(scope, config).map(Self::Gpt2),
-            other => Err(family::unknown(config, other, family::DECODERS)),
-        }
-    }
-}
-
-impl EncoderNet {
-    pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
-        match config.model_type()? {
-            "bert" | "roberta" => Bert::new(scope, config, alone).map(Self::Bert),
-            "distilbert" => DistilBert::new(scope, config, alone).map(Self::DistilBert),
-            "vit" => Vit::new(scope, config, alone).map(Self::Vit),
-            other => Err(family::unknown(config, other, family::ENCODERS)),
-        }
     }
 }

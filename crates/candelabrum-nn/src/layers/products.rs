@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::{Base, CrossEntropyConfig, HiddenUnits};
+use crate::ops::{CrossEntropyConfig, HiddenUnits};
 use crate::params::Matrix;
 use crate::{Activation, Weight, ops};
 
@@ -104,28 +104,18 @@ impl Weight {
         bias: Option<&Tensor>,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let product = |bias| match &self.matrix {
+        if let Some(adapter) = self.adapter().filter(|adapter| !adapter.is_merged()) {
+            return adapter.product(self, xs, bias, residual);
+        }
+        let ys = self.product_alone(xs, bias)?;
+        if let Some(residual) = residual { ops::add(&ys, residual, None) } else { Ok(ys) }
+    }
+
+    /// `xs weight^T + bias` without the adapter.
+    pub(crate) fn product_alone(&self, xs: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        match &self.matrix {
             Matrix::Param(param) => ops::linear(xs, param.tensor(), bias, None),
             Matrix::Quantized(matrix) => ops::linear_quantized(xs, matrix, bias),
-        };
-        let ys = match self.adapter().filter(|adapter| !adapter.is_merged()) {
-            None => product(bias)?,
-            Some(adapter) => {
-                let base = match &self.matrix {
-                    Matrix::Param(param) => Base::Dense(param.tensor()),
-                    Matrix::Quantized(matrix) => Base::Quantized(matrix),
-                };
-                if let Some(ys) = adapter.fused(xs, base, bias, residual)? {
-                    return Ok(ys);
-                }
-                if adapter.scales_rows() {
-                    let ys = adapter.add_to(self, xs, &product(None)?)?;
-                    if let Some(bias) = bias { ops::add(&ys, bias, None)? } else { ys }
-                } else {
-                    adapter.add_to(self, xs, &product(bias)?)?
-                }
-            }
-        };
-        if let Some(residual) = residual { ops::add(&ys, residual, None) } else { Ok(ys) }
+        }
     }
 }

@@ -30,5 +30,5 @@ pub use scope::Scope;
 pub use store::Params;
 pub(crate) use store::is_running_statistic;
 pub use tensors::{to_flat, with_span};
-pub(crate) use weight::Matrix;
 pub use weight::Weight;
+pub(crate) use weight::{Adapter, Matrix};

@@ -1,12 +1,12 @@
 //! The matrix of a linear layer or of an embedding.
 
-use std::sync::{Arc, RwLock};
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use candle_core::DType;
+use candle_core::{DType, Result, Tensor};
 
 use super::param::Param;
 use super::quantized::QuantizedMatrix;
-use crate::lora::Adapter;
 
 /// The matrix `(outputs, inputs)` of a linear layer, or the table `(vocabulary, dim)` of an embedding: a parameter, or
 /// numbers in few bits that nothing trains. A LoRA adapter may add to it. A cheap handle: clones share all.
@@ -19,7 +19,22 @@ pub struct Weight {
     /// Of rows that are looked up.
     pub(crate) dtype: DType,
     pub(crate) matrix: Matrix,
-    adapter: Arc<RwLock<Option<Arc<Adapter>>>>,
+    adapter: Arc<RwLock<Option<Arc<dyn Adapter>>>>,
+}
+
+/// What adds to the products of a weight.
+pub(crate) trait Adapter: fmt::Debug + Send + Sync {
+    /// Whether the weight already has what the adapter would add.
+    fn is_merged(&self) -> bool;
+
+    /// `residual + xs weight^T + bias`, and what the adapter adds.
+    fn product(
+        &self,
+        weight: &Weight,
+        xs: &Tensor,
+        bias: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> Result<Tensor>;
 }
 
 #[derive(Clone, Debug)]
@@ -71,12 +86,11 @@ impl Weight {
     }
 
     /// The adapter, if one is attached.
-    pub(crate) fn adapter(&self) -> Option<Arc<Adapter>> {
-        self.adapter.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    pub(crate) fn adapter(&self) -> Option<Arc<dyn Adapter>> {
+        self.adapter.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_adapter(&self, adapter: Adapter) {
-        *self.adapter.write().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some(Arc::new(adapter));
+    pub(crate) fn set_adapter(&self, adapter: Arc<dyn Adapter>) {
+        *self.adapter.write().unwrap_or_else(PoisonError::into_inner) = Some(adapter);
     }
 }

@@ -2,20 +2,21 @@
 
 mod gguf;
 mod gguf_names;
+mod naming;
 mod numbers;
 mod safetensors;
 mod saved;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
 
 use candelabrum_nn::{InitialValues, LoadReport, QuantizedMatrix, Unfit};
-use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor, Var};
+use candle_core::{DType, Device, Result as CandleResult, Shape, Var};
 use parking_lot::Mutex;
 
 pub(crate) use self::gguf::GgufFile;
-pub(crate) use self::safetensors::SafetensorsFiles;
-pub(crate) use self::saved::{save, save_named};
+pub(crate) use self::naming::Naming;
+pub(crate) use self::safetensors::{SafetensorsFiles, weights_file};
+pub(crate) use self::saved::{Named, save, save_named};
 use crate::error::Result;
 
 /// Whether the matrices of a GGUF file stay as they are stored.
@@ -62,25 +63,6 @@ impl Files {
             Self::Safetensors(files) => files.read(name, dtype, device),
             Self::Gguf(file) => file.read(name, dtype, device),
         }
-    }
-}
-
-/// How the names in files differ from a model's names.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Naming {
-    /// The part of a model that other models share, `bert` for instance: files of it alone have names without it.
-    pub(crate) base: &'static str,
-    /// Whether this parameter is stored transposed, `(inputs, outputs)`.
-    pub(crate) is_transposed: Option<fn(&str) -> bool>,
-    /// Whether files may have this tensor although no model of ours uses it.
-    pub(crate) is_known: Option<fn(&str) -> bool>,
-    /// Whether heads in the files are of another task, and left out.
-    pub(crate) skips_heads: bool,
-}
-
-impl Naming {
-    pub(crate) fn without_heads(self, skips_heads: bool) -> Self {
-        Self { skips_heads, ..self }
     }
 }
 
@@ -208,12 +190,4 @@ impl InitialValues for Source {
         };
         file.matrix(&theirs, device).map(Some).map_err(candle_core::Error::wrap)
     }
-}
-
-/// The named tensors of a model for a file, in the order of their names.
-pub(crate) type Named = BTreeMap<String, Tensor>;
-
-/// The file of one piece of a folder.
-pub(crate) fn weights_file(folder: &Path) -> PathBuf {
-    folder.join("model.safetensors")
 }

@@ -99,7 +99,7 @@ impl SafetensorsFiles {
     /// damaged or shorter than its header says.
     pub(crate) fn open(folder: &Path) -> Result<Option<Self>> {
         let index = folder.join(INDEX);
-        let single = super::weights_file(folder);
+        let single = weights_file(folder);
         if !index.exists() {
             return if single.exists() {
                 Self::of_files(folder, &[single]).map(Some)
@@ -244,6 +244,11 @@ fn extend(
             return Err(Error::file(path, what));
         }
     })
+}
+
+/// The file of a folder with one.
+pub(crate) fn weights_file(folder: &Path) -> PathBuf {
+    folder.join("model.safetensors")
 }
 
 /// The places of the tensors of a file, which is the file number `number`.

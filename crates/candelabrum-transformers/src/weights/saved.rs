@@ -9,8 +9,11 @@ use candelabrum_nn::{Params, QuantizedMatrix};
 use candle_core::{DType, Device, Tensor};
 use safetensors::{Dtype, View};
 
-use super::Naming;
+use super::naming::Naming;
 use crate::error::{Error, Result};
+
+/// The named tensors of a file, in the order of their names.
+pub(crate) type Named = BTreeMap<String, Tensor>;
 
 /// A tensor that is converted when its turn in the file comes.
 enum Saved {
@@ -102,7 +105,7 @@ pub(crate) fn save(params: &Params, naming: &Naming, path: &Path) -> Result<()> 
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(crate) fn save_named(named: super::Named, path: &Path) -> Result<()> {
+pub(crate) fn save_named(named: Named, path: &Path) -> Result<()> {
     write(named.into_iter().map(|(name, tensor)| (name, view(tensor, false))).collect(), path)
 }
 

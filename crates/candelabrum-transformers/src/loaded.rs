@@ -1,0 +1,47 @@
+//! What a model keeps of its files, and how it is written as a folder again.
+
+use std::path::Path;
+
+use candelabrum_nn::{LoadReport, Params};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::weights::Naming;
+
+/// What a model keeps of the files from which it was loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) naming: Naming,
+    pub(crate) report: LoadReport,
+}
+
+impl Loaded {
+    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`.
+    pub(crate) fn save(
+        &self,
+        params: &Params,
+        folder: &Path,
+        changes: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
+    ) -> Result<()> {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let mut config = self.config.json().clone();
+        if let Some(config) = config.as_object_mut() {
+            for old in ["torch_dtype", "quantization_config", "_name_or_path"] {
+                config.remove(old);
+            }
+            let dtype = match params.dtype() {
+                candle_core::DType::F16 => "float16",
+                candle_core::DType::BF16 => "bfloat16",
+                candle_core::DType::F64 => "float64",
+                _ => "float32",
+            };
+            config.insert("dtype".to_owned(), dtype.into());
+            config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        }
+        crate::weights::save(params, &self.naming, &crate::weights::weights_file(folder))?;
+        let path = folder.join("config.json");
+        let text = format!("{config:#}\n");
+        std::fs::write(&path, text).map_err(Error::io("write", &path))
+    }
+}

@@ -1,0 +1,20 @@
+//! How the names in files differ from a model's names.
+
+/// How the names in files differ from a model's names.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Naming {
+    /// The part of a model that other models share, `bert` for instance: files of it alone have names without it.
+    pub(crate) base: &'static str,
+    /// Whether this parameter is stored transposed, `(inputs, outputs)`.
+    pub(crate) is_transposed: Option<fn(&str) -> bool>,
+    /// Whether files may have this tensor although no model of ours uses it.
+    pub(crate) is_known: Option<fn(&str) -> bool>,
+    /// Whether heads in the files are of another task, and left out.
+    pub(crate) skips_heads: bool,
+}
+
+impl Naming {
+    pub(crate) fn without_heads(self, skips_heads: bool) -> Self {
+        Self { skips_heads, ..self }
+    }
+}
