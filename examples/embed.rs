@@ -49,8 +49,8 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let text = std::fs::read_to_string(&args.texts)
-        .with_context(|| args.texts.display().to_string())?;
+    let text =
+        std::fs::read_to_string(&args.texts).with_context(|| args.texts.display().to_string())?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     ensure!(!lines.is_empty(), "{}: no sentences", args.texts.display());
     ensure!(args.batch_size > 0, "--batch-size 0: it must be at least 1");
@@ -74,7 +74,8 @@ fn main() -> Result<()> {
     let queries: Vec<&str> = args.queries.iter().map(String::as_str).collect();
     for (query, own) in queries.iter().zip(embed(&queries)?) {
         let cosine = |row: &Vec<f32>| row.iter().zip(&own).map(|(a, b)| a * b).sum::<f32>();
-        let mut found: Vec<(f32, &str)> = all.iter().map(cosine).zip(lines.iter().copied()).collect();
+        let mut found: Vec<(f32, &str)> =
+            all.iter().map(cosine).zip(lines.iter().copied()).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0)); // stable: equal lines stay in their order
         writeln!(out, "{query}")?;
         for (cosine, line) in found.into_iter().take(args.top) {

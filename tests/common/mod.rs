@@ -40,6 +40,9 @@ fn build() {
             build.env_remove(&name);
         }
     }
+    if cfg!(feature = "transformers") {
+        build.args(["--features", "candelabrum/transformers"]);
+    }
     if cfg!(feature = "mpi") {
         build.args(["--features", "candelabrum/mpi"]);
     }

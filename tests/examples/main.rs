@@ -5,6 +5,7 @@
 //! | the examples that no other test runs | `learning.rs` |
 //! | whole runs: a table, a text, two models, a body from a file; they continue | `whole_runs.rs` |
 //! | half precision | `precision.rs` |
+//! | pretrained models | `pretrained.rs` |
 //! | large batches, and ResNet on folders of images | `large_scale.rs` |
 //! | pictures | `convolve.rs` |
 //! | under mpiexec | `mpiexec.rs` |
@@ -22,5 +23,7 @@ mod large_scale;
 mod learning;
 mod mpiexec;
 mod precision;
+#[cfg(feature = "transformers")]
+mod pretrained;
 mod run;
 mod whole_runs;

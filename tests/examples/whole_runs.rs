@@ -22,13 +22,13 @@ fn report_of(name: &str, options: &[&str]) -> Value {
 }
 
 /// A number of the last epoch.
-fn last(report: &Value, pointer: &str) -> f64 {
+pub(crate) fn last(report: &Value, pointer: &str) -> f64 {
     let epoch = report["epochs"].as_array().unwrap().last().unwrap();
     epoch.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}: {epoch}"))
 }
 
 /// Each run, on one rank and on two, and again with an end after the first epoch. Returns the reports.
-fn runs_and_continues(name: &str, options: &[&str], epochs: &str) -> [Value; 2] {
+pub(crate) fn runs_and_continues(name: &str, options: &[&str], epochs: &str) -> [Value; 2] {
     ["1", "2"].map(|ranks| {
         let options = [options, &["--workers", ranks, "--threads", "1"]].concat();
         let whole = report_of(name, &[&options[..], &["--epochs", epochs]].concat());

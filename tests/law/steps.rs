@@ -188,12 +188,7 @@ impl InitialValues for File {
         (name == "line.weight").then(|| Var::from_tensor(&Self::weight()?)).transpose()
     }
 
-    fn quantized(
-        &self,
-        _: &str,
-        _: (usize, usize),
-        _: &Device,
-    ) -> Result<Option<QuantizedMatrix>> {
+    fn quantized(&self, _: &str, _: (usize, usize), _: &Device) -> Result<Option<QuantizedMatrix>> {
         let matrix = || QuantizedMatrix::new(QTensor::quantize(&Self::weight()?, GgmlDType::F16)?);
         self.is_quantized.then(matrix).transpose()
     }

@@ -18,6 +18,7 @@ mod candle;
 mod contender;
 mod data;
 mod exchange;
+mod finetune;
 mod hash;
 mod network;
 mod ours;
@@ -33,6 +34,7 @@ mod training;
 mod transfer;
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use candelabrum::dist::{World, launch};
@@ -62,6 +64,10 @@ enum Command {
     Products(Settings),
     /// Write the batches of a network's own data to a file, for the option --problem of train
     Problem(data::DataArgs),
+    /// Train a pretrained language model, or adapters to it; a request is as for train, without an evaluation
+    Finetune(finetune::FinetuneArgs),
+    /// Write a pretrained language model as a folder of Hugging Face in f32
+    Widen { model: PathBuf, folder: PathBuf },
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
     Overlap(Settings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
@@ -94,10 +100,11 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Train { settings, .. }
         | Command::Products(settings)
         | Command::Overlap(settings) => settings.threads(),
+        Command::Finetune(args) => Some(args.threads),
         Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
             Some(NonZeroUsize::MIN)
         }
-        Command::Strategies | Command::Problem(_) => None,
+        Command::Strategies | Command::Problem(_) | Command::Widen { .. } => None,
     };
     let world = match threads {
         Some(threads) => {
@@ -111,6 +118,8 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Train { settings, profile } => train::run(settings, *profile, world),
         Command::Products(settings) => products::run(settings, world),
         Command::Problem(args) => data::run(args),
+        Command::Finetune(args) => finetune::run(args, world),
+        Command::Widen { model, folder } => finetune::widen(model, folder),
         Command::Overlap(settings) => overlap::run(settings, world),
         Command::Allreduce(args) => allreduce::run(args, world),
         Command::Transfer => transfer::run(world),

@@ -78,7 +78,7 @@ impl Problem {
 }
 
 /// The numbers of batches that a rank uses in turn, and of those for an evaluation.
-const BATCHES: usize = 8;
+pub(crate) const BATCHES: usize = 8;
 const TESTS: usize = 4;
 const MOST_RANKS: usize = 12;
 

@@ -25,7 +25,7 @@ pub(crate) fn run(
 }
 
 /// The seconds of one mean step, operation by operation, as the library measures them.
-fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
+pub(crate) fn profile(training: &mut Training, seconds: Seconds) -> anyhow::Result<Value> {
     profile::start();
     let sample = training.train(Repeat::Seconds(seconds));
     let profile = profile::stop();

@@ -24,7 +24,8 @@ pub(crate) struct Training {
     batches: Batches,
     /// None until they are drawn for the first evaluation.
     tests: Option<Batches>,
-    settings: Settings,
+    /// None for a contender that is not evaluated.
+    settings: Option<Settings>,
     taken: usize,
     pace: Pace,
     /// Every contender takes these steps on the same batches.
@@ -49,11 +50,22 @@ impl Training {
             Contender::Ours => Box::new(Ours::new(settings, sizes, &batches[0].0, world)?),
             Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
+        let training = Self::of(contender, batches, settings.warm_up, world)?;
+        Ok(Self { tests, settings: Some(settings.clone()), ..training })
+    }
+
+    /// A contender after so many steps, without an evaluation.
+    pub(crate) fn of(
+        contender: Box<dyn Train>,
+        batches: Batches,
+        warm_up: usize,
+        world: &World,
+    ) -> anyhow::Result<Self> {
         let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
-        let settings = settings.clone();
+        let (tests, settings) = (None, None);
         let mut training =
             Self { contender, batches, tests, settings, taken: 0, pace, warm_up_losses };
-        for _ in 0..training.settings.warm_up {
+        for _ in 0..warm_up {
             let loss = training.train(Repeat::Steps(NonZeroU32::MIN))?["loss"].take();
             training.warm_up_losses.push(loss);
         }
@@ -80,9 +92,8 @@ impl Training {
         let mut sample = timed.fields();
         sample["cpu_seconds"] = cpu.as_secs_f64().into(); // of all threads of this process
         sample["loss"] = loss.into(); // of the last step
-        let status = Process::myself().and_then(|process| process.status());
-        if let Some(kib) = status.ok().and_then(|status| status.vmhwm) {
-            sample["peak_rss_mb"] = (kib as f64 / 1024.0).into();
+        if let Some(peak) = peak_rss_mb() {
+            sample["peak_rss_mb"] = peak.into();
         }
         let examples = batches[0].0.dim(0)? * pace.world.world_size();
         sample["examples_per_second"] = (examples as f64 / timed.step_seconds()).into();
@@ -94,7 +105,9 @@ impl Training {
 
     /// Evaluates the contender, if it has an evaluation, and adds the figures to a sample.
     fn evaluate(&mut self, sample: &mut Value) -> anyhow::Result<()> {
-        let Self { contender, tests, settings, pace, .. } = self;
+        let Self { contender, tests, settings: Some(settings), pace, .. } = self else {
+            return Ok(());
+        };
         let tests = match tests {
             Some(tests) => tests,
             none => {
@@ -112,6 +125,12 @@ impl Training {
     pub(crate) fn gradient_bytes(&self) -> usize {
         self.contender.elements() * size_of::<f32>()
     }
+}
+
+/// The most memory that this process held, if the system tells.
+pub(crate) fn peak_rss_mb() -> Option<f64> {
+    let status = Process::myself().and_then(|process| process.status()).ok()?;
+    Some(status.vmhwm? as f64 / 1024.0)
 }
 
 /// The batches on the device of the rank, with inputs in the type of the settings.

@@ -119,8 +119,7 @@ impl Metrics {
     /// All measures with their values, in the order of their names.
     pub fn measures(&self) -> impl Iterator<Item = (&str, f64)> {
         let names = self.measures.keys().map(String::as_str);
-        let names: BTreeSet<&str> =
-            names.chain(self.computed()).collect();
+        let names: BTreeSet<&str> = names.chain(self.computed()).collect();
         names.into_iter().filter_map(|name| Some((name, self.measure(name)?)))
     }
 

@@ -38,7 +38,8 @@ impl Pretrained {
 
 impl Encoder {
     fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
-        let naming = family::naming(pretrained.config())?;
+        // No embedding needs the pooler, and a BertModel of transformers has one.
+        let naming = family::naming(pretrained.config())?.keeping(|name| name.contains("pooler."));
         let (dtype, device) = (params.dtype(), params.device());
         let (encoder, loaded) = pretrained.create(
             params,

@@ -6,7 +6,7 @@ use candelabrum_nn::{LoadReport, Params};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::weights::Naming;
+use crate::weights::{Named, Naming};
 
 /// What a model keeps of the files from which it was loaded.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     pub(crate) naming: Naming,
     pub(crate) report: LoadReport,
+    /// Tensors that no layer uses and that are written again.
+    pub(crate) kept: Named,
 }
 
 impl Loaded {
@@ -39,7 +41,8 @@ impl Loaded {
             config.insert("dtype".to_owned(), dtype.into());
             config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
         }
-        crate::weights::save(params, &self.naming, &crate::weights::weights_file(folder))?;
+        let path = crate::weights::weights_file(folder);
+        crate::weights::save(params, &self.kept, &self.naming, &path)?;
         let path = folder.join("config.json");
         let text = format!("{config:#}\n");
         std::fs::write(&path, text).map_err(Error::io("write", &path))

@@ -140,7 +140,8 @@ impl Pretrained {
             };
             return Err(Error::file(path, format!("does not fit the model: {report}")));
         }
-        Ok((model, Loaded { config, naming, report }))
+        let kept = source.kept(params.dtype())?;
+        Ok((model, Loaded { config, naming, report, kept }))
     }
 }
 

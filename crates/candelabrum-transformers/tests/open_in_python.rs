@@ -206,8 +206,9 @@ fn transformers_computes_the_same_of_what_is_saved() -> Result {
     for name in CLASSIFIERS {
         cases.push(classifier_case(name, folder)?);
     }
-    cases.push(encoder_case("distilbert", folder)?);
-    cases.push(encoder_case("bert-base", folder)?);
+    for name in ["distilbert", "bert", "bert-base"] {
+        cases.push(encoder_case(name, folder)?);
+    }
     for (name, base) in [
         ("llama-lora", "llama"),
         ("llama-dora", "llama"),

@@ -135,7 +135,7 @@ fn waves(dims: &[usize], scale: f64) -> Result<Tensor> {
     Ok(Tensor::from_iter((0..count).map(wave), &Device::Cpu)?.reshape(dims)?)
 }
 
-fn messages(json: Vec<Value>) -> Vec<Message> {
+fn messages(json: &[Value]) -> Vec<Message> {
     let text = |message: &Value, key: &str| message[key].as_str().expect("a text").to_owned();
     let message = |json| Message { role: text(json, "role"), content: text(json, "content") };
     json.iter().map(message).collect()
@@ -171,7 +171,7 @@ fn tokens_are_those_of_transformers() -> Result {
 #[test]
 fn a_conversation_is_written_as_by_transformers() -> Result {
     let Some(path) = smollm2() else { return Ok(()) };
-    let conversation = messages(expected("smollm2", "conversation")?);
+    let conversation = messages(&expected::<Vec<_>>("smollm2", "conversation")?);
     let texts: Vec<String> = expected("smollm2", "texts")?;
     let written = Tokenizer::open(path)?.chat(&conversation, true)?;
     assert_eq!(Some(&written), texts.last());
@@ -262,7 +262,7 @@ fn an_answer_is_that_of_transformers() -> Result {
     let Some(path) = smollm2() else { return Ok(()) };
     let tokenizer = Tokenizer::open(&path)?;
     let greedy: Value = expected("smollm2", "greedy")?;
-    let question = tokenizer.chat(&messages(Vec::deserialize(&greedy["conversation"])?), true)?;
+    let question = tokenizer.chat(&messages(&Vec::deserialize(&greedy["conversation"])?), true)?;
     let prompt = tokenizer.encode(&question, false)?;
     assert_eq!(prompt, Vec::<u32>::deserialize(&greedy["prompt"])?);
     let tokens: Vec<u32> = Vec::deserialize(&greedy["tokens"])?;

@@ -3,6 +3,7 @@
 pub(crate) mod allreduce;
 pub(crate) mod checkpoint;
 pub(crate) mod ddp;
+pub(crate) mod finetune;
 pub(crate) mod kvstore;
 pub(crate) mod overlap;
 pub(crate) mod scaling;
@@ -44,6 +45,7 @@ mod tests {
     fn impossible_options_are_refused_in_one_line() {
         refused::<ddp::Ddp>("--workers", "1");
         refused::<allreduce::AllReduce>("--ranks", "2,1");
+        refused::<finetune::Finetune>("--model", "no-such-model");
         refused::<overlap::Overlap>("--rate", "0");
         refused::<scaling::Scaling>("--workers", "1,0");
         refused::<scaling::Scaling>("--spars", "2");

@@ -38,7 +38,7 @@ pub(crate) struct Program {
 
 impl Build {
     pub(crate) fn of_this_machine() -> Result<Self> {
-        let mut build = Self { features: Vec::new(), kit: None };
+        let mut build = Self { features: vec!["candelabrum/transformers"], kit: None };
         if machine::lacks_for_mpi().is_empty() {
             build.features.push("candelabrum/mpi");
         }

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::jobs::Outcome;
 use crate::machine;
+use crate::setup::models;
 
 /// The results of all runs, and the parts that were not run, each with the reason.
 #[derive(Debug, Default)]
@@ -88,12 +89,16 @@ impl Report {
         let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
         let pytorch = "not installed: tests compare with the golden files it made";
         let tensorboard = "not installed: its own reader did not read our event files";
+        let transformers = "not installed: it did not open the folders that we save";
+        let pretrained = "not here: cargo xtask setup --models";
         let installable =
             [("MPI", machine::lacks_for_mpi()), ("gpu-test", machine::lacks_for_softgpu())];
         let others = [
             (machine::mnist().is_some(), ("MNIST", mnist)),
             (machine::python_with_torch().is_some(), ("PyTorch", pytorch)),
             (machine::python_with("tensorboard").is_some(), ("TensorBoard", tensorboard)),
+            (machine::python_with("peft").is_some(), ("transformers", transformers)),
+            (models::are_here(), ("real models", pretrained)),
             (machine::has_gpu(), ("GPU", "none on this machine")),
         ];
         let why = |lacks: &[&str]| format!("no {}: cargo xtask setup", lacks.join(", no "));

@@ -16,20 +16,18 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         "dist" => &["memory", "nn", "optim"],
         "kvstore" => &["dist", "memory", "nn", "optim"],
         "train" => &["datasets", "dist", "kvstore", "memory", "nn", "optim", "runlog"],
-        "candelabrum" => {
-            &[
-                "datasets",
-                "dist",
-                "kvstore",
-                "memory",
-                "models",
-                "nn",
-                "optim",
-                "runlog",
-                "train",
-                "transformers",
-            ]
-        }
+        "candelabrum" => &[
+            "datasets",
+            "dist",
+            "kvstore",
+            "memory",
+            "models",
+            "nn",
+            "optim",
+            "runlog",
+            "train",
+            "transformers",
+        ],
         "cli" => &["dist", "plot", "runlog"],
         "bench-player" => &["candelabrum"],
         "xtask" => &["plot", "softgpu"],

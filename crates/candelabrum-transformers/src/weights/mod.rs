@@ -139,6 +139,20 @@ impl Source {
         self.naming.is_transposed.is_some_and(|is_transposed| is_transposed(name))
     }
 
+    /// The tensors that no layer has taken and that are written again, by the names of files without a head.
+    pub(crate) fn kept(&self, dtype: DType) -> Result<Named> {
+        let Some(is_kept) = self.naming.is_kept else { return Ok(Named::new()) };
+        let taken = self.taken.lock();
+        let names = self.files.names().into_iter();
+        let kept = names.filter(|name| is_kept(name) && !taken.theirs.contains(name));
+        kept.map(|name| {
+            let own = name.strip_prefix(self.naming.base).and_then(|own| own.strip_prefix('.'));
+            let values = self.files.read(&name, dtype, &Device::Cpu)?.as_detached_tensor();
+            Ok((own.unwrap_or(&name).to_owned(), values))
+        })
+        .collect()
+    }
+
     /// What the model has taken, and what not.
     pub(crate) fn report(&self) -> LoadReport {
         let taken = self.taken.lock();

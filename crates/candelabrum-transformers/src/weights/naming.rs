@@ -9,6 +9,8 @@ pub(crate) struct Naming {
     pub(crate) is_transposed: Option<fn(&str) -> bool>,
     /// Whether files may have this tensor although no model of ours uses it.
     pub(crate) is_known: Option<fn(&str) -> bool>,
+    /// Whether this tensor is written again with the model although no layer of it uses it.
+    pub(crate) is_kept: Option<fn(&str) -> bool>,
     /// Whether heads in the files are of another task, and left out.
     pub(crate) skips_heads: bool,
 }
@@ -16,5 +18,9 @@ pub(crate) struct Naming {
 impl Naming {
     pub(crate) fn without_heads(self, skips_heads: bool) -> Self {
         Self { skips_heads, ..self }
+    }
+
+    pub(crate) fn keeping(self, is_kept: fn(&str) -> bool) -> Self {
+        Self { is_kept: Some(is_kept), ..self }
     }
 }

@@ -78,14 +78,16 @@ impl SavedView {
     }
 }
 
-/// Writes the parameters and quantised matrices of a model but those of adapters to `path`.
+/// Writes the parameters and quantised matrices of a model but those of adapters, and tensors that it has `kept`, to
+/// `path`.
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(crate) fn save(params: &Params, naming: &Naming, path: &Path) -> Result<()> {
+pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) -> Result<()> {
     let is_transposed =
         |name: &str| naming.is_transposed.is_some_and(|is_transposed| is_transposed(name));
-    let mut named = BTreeMap::new();
+    let kept = kept.iter().map(|(name, tensor)| (name.clone(), view(tensor.clone(), false)));
+    let mut named: BTreeMap<_, _> = kept.collect();
     for param in params.list() {
         if is_of_adapter(param.name()) {
             continue;

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs the missing parts that `cargo xtask test --all` needs.
+//! `cargo xtask setup`: installs the missing parts that `cargo xtask test --all` needs, or downloads pretrained models.
 //!
 //! It checks for the parts and not for package names. So it keeps an MPICH, or an Open MPI built
 //! from source.
@@ -13,15 +13,24 @@ use crate::checkout::repo_root;
 use crate::machine;
 use crate::shell::{find_program, run as run_command};
 
+pub(crate) mod models;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {
     /// Also make a virtual environment `.venv` with PyTorch and TensorBoard, for bench-step, golden files
     /// and the test of event files
     #[arg(long)]
     pytorch: bool,
+    /// Only download two small pretrained models, 190 MB in $CANDELABRUM_MODELS or else the user's cache, for the
+    /// examples and for tests on real weights
+    #[arg(long, conflicts_with = "pytorch")]
+    models: bool,
 }
 
 pub(crate) fn run(args: &SetupArgs) -> Result<()> {
+    if args.models {
+        return models::fetch();
+    }
     install_missing()?;
     if args.pytorch { install_pytorch() } else { Ok(()) }
 }

@@ -1,0 +1,97 @@
+//! The examples of pretrained models, on the tiny folders of the tests of `candelabrum-transformers`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::run::{output_of, refuse};
+use crate::whole_runs::{last, runs_and_continues};
+
+fn tiny(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("crates/candelabrum-transformers/tests/tiny").join(name)
+}
+
+#[test]
+fn a_pretrained_language_model_learns_a_text_and_is_saved_as_adapters() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (model, text, saved) = (tiny("llama-gguf/model.gguf"), path("text"), path("saved"));
+    fs::write(&text, "the rat ate the malt that lay in the house that a cat is in and ".repeat(30))
+        .unwrap();
+    let model = model.to_str().unwrap();
+    let options = ["--model", model, "--text", &text, "--length", "8", "--lr", "0.01"];
+    for report in runs_and_continues("finetune_llm", &options, "3") {
+        let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
+        assert!(last(&report, "/eval_loss") < first - 0.05, "{report}");
+        assert!(last(&report, "/measures/evaluation~1perplexity") > 1.0, "{report}");
+    }
+    let more = ["--quantized", "--save", &saved, "--prompt", "the cat", "--workers", "2"];
+    let output = output_of("finetune_llm", &[&options[..], &more].concat());
+    assert!(output.contains("saved in "), "{output}");
+    let config = fs::read_to_string(dir.path().join("saved/adapter_config.json")).unwrap();
+    assert!(config.contains("q_proj") && config.contains("\"r\": 8"), "{config}");
+    let whole = path("whole");
+    let all = ["--rank", "0", "--epochs", "1", "--save", &whole];
+    output_of("finetune_llm", &[&options[..], &all].concat());
+    let again = ["--model", &whole, "--text", &text, "--length", "8", "--epochs", "1"];
+    output_of("finetune_llm", &again);
+
+    refuse("finetune_llm", &["--model", "no-such-folder", "--text", &text], &["no-such-folder"]);
+    let missing = ["--model", model, "--text", "/no/such/text", "--workers", "2"];
+    refuse("finetune_llm", &missing, &["/no/such/text"]);
+    let chats = ["--model", model, "--text", &text, "--chat"];
+    refuse("finetune_llm", &chats, &[&text, "line 1"]);
+}
+
+/// A folder with a tiny BERT and a tokenizer of words.
+fn bert(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(tiny("bert").join(file), folder.join(file)).unwrap();
+    }
+    let words = "[PAD] [UNK] [CLS] [SEP] the film is fine dull moving flat a an end";
+    let vocabulary: serde_json::Map<_, _> =
+        words.split(' ').zip(0..).map(|(word, id)| (word.to_owned(), json!(id))).collect();
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false})
+    };
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]"), special(2, "[CLS]"), special(3, "[SEP]")],
+        "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+        "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    });
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let config = json!({"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"});
+    fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    bert(&dir.path().join("bert"));
+    fs::write(path("good"), "the film is fine\na moving film\nan end is fine\n".repeat(20))
+        .unwrap();
+    fs::write(path("bad"), "the film is dull\na flat film\nthe end is dull\n".repeat(20)).unwrap();
+    let (model, saved) = (path("bert"), path("saved"));
+    let [good, bad] = ["good", "bad"].map(|class| format!("{class}={}", path(class)));
+    let options = ["--model", &model, "--class", &good, "--class", &bad, "--lr", "0.01"];
+    for report in runs_and_continues("finetune_classifier", &options, "3") {
+        assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
+    }
+    let output = output_of("finetune_classifier", &[&options[..], &["--save", &saved]].concat());
+    assert!(output.contains("new: classifier.weight, classifier.bias"), "{output}");
+    let find =
+        ["--model", &saved, "--texts", &path("good"), "--query", "a moving film", "--top", "1"];
+    assert_eq!(output_of("embed", &find), "a moving film\n  1.000  a moving film\n");
+    let texts = path("good");
+    let rows = output_of("embed", &["--model", &saved, "--texts", &texts]);
+    assert_eq!(rows.lines().count(), 60);
+}
