@@ -269,7 +269,8 @@ mod tests {
             let error = written(change).unwrap_err().to_string();
             assert!(error.contains("which is not in it"), "{error}");
             let change = |manifest: &mut Manifest| {
-                let part = PartState::Store { steps: 0, servers: name.to_owned() };
+                let servers = name.to_owned();
+                let part = PartState::Store { steps: 0, servers, constants: None };
                 manifest.parts.insert(String::new(), part);
             };
             assert!(written(change).is_err(), "{name}");
