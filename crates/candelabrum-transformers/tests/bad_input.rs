@@ -1,5 +1,7 @@
 //! Folders and files that cannot be used: each error names the file and what is wrong with it.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +72,7 @@ fn an_index_that_does_not_agree_with_its_files_is_refused() -> Result {
 
     fs::write(&index, &text)?;
     edit(&index, |json| {
-        json["weight_map"]["model.norm.weight"] = json!("model-00001-of-00003.safetensors")
+        json["weight_map"]["model.norm.weight"] = json!("model-00001-of-00003.safetensors");
     })?;
     let error = error_of(folder.path());
     assert_names(&error, &[INDEX, "`model.norm.weight` is in model-00001", "does not have it"]);

@@ -202,8 +202,8 @@ fn gradients_of_gated_units() -> Result<()> {
         gradcheck(|t| silu_mul(&t[0], &t[1]), &inputs, EPS, TOL)?;
         // One of both alone.
         let [gate, xs] = inputs;
-        gradcheck(|t| silu_mul(&t[0], &xs), &[gate.clone()], EPS, TOL)?;
-        gradcheck(|t| silu_mul(&gate, &t[0]), &[xs.clone()], EPS, TOL)?;
+        gradcheck(|t| silu_mul(&t[0], &xs), std::slice::from_ref(&gate), EPS, TOL)?;
+        gradcheck(|t| silu_mul(&gate, &t[0]), std::slice::from_ref(&xs), EPS, TOL)?;
     }
     gradcheck(|t| swiglu(&t[0].t()?), &[random((4, 3), 1)?], EPS, TOL)
 }
