@@ -8,7 +8,7 @@ use crate::{Init, Param, Scope, Weight};
 /// `(..) -> (.., dim)`: row `i` of the table for each index `i` of u8, u32 or i64.
 ///
 /// An index on the CPU that is out of range is an error. On a GPU it gives a row of NaN, as
-/// [`ops::embedding`] explains.
+/// [`ops::embedding`](crate::ops::embedding) explains.
 ///
 /// The table `weight` `(vocabulary, dim)` starts normal with deviation 1, as in PyTorch.
 /// [`init`](Self::init) chooses another distribution.
