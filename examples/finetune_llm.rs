@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use candelabrum::nn::{LoraConfig, LoraLayers};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
@@ -72,13 +72,13 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let params = args.train.precision.params(args.train.seed, world.device());
     let model = pretrained.causal_lm(&params)?;
     check_vocabulary(&tokenizer, model.vocabulary())?;
-    let (rank, alpha) = (args.rank, 2.0 * args.rank as f64);
-    let config = LoraConfig { rank, alpha, ..LoraConfig::default() };
-    let adapters = (rank > 0).then(|| LoraLayers::attach(&params, &config)).transpose()?;
+    ensure!(!args.quantized || !params.constants().is_empty(), "--quantized needs a GGUF file");
+    let alpha = 2.0 * args.rank as f64;
+    let config = LoraConfig { rank: args.rank, alpha, ..LoraConfig::default() };
+    let adapters = (args.rank > 0).then(|| LoraLayers::attach(&params, &config)).transpose()?;
     let opt = args.train.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).with_score(Perplexity);
     let (train, test) = samples(args, &tokenizer)?;
-
     let mut out = io::stdout();
     if world.is_root() {
         let (trained, all) = (params.trainable_count(), params.element_count());

@@ -39,6 +39,8 @@ fn a_pretrained_language_model_learns_a_text_and_is_saved_as_adapters() {
     output_of("finetune_llm", &again);
 
     refuse("finetune_llm", &["--model", "no-such-folder", "--text", &text], &["no-such-folder"]);
+    let wide = ["--model", &whole, "--text", &text, "--quantized"];
+    refuse("finetune_llm", &wide, &["--quantized needs a GGUF file"]);
     let missing = ["--model", model, "--text", "/no/such/text", "--workers", "2"];
     refuse("finetune_llm", &missing, &["/no/such/text"]);
     let chats = ["--model", model, "--text", &text, "--chat"];

@@ -30,7 +30,8 @@ pub struct LoraConfig {
     pub dropout: f32,
     /// The layers: a pattern is the end of a layer's name from a dot on, as `q_proj` for
     /// `model.layers.0.self_attn.q_proj`, or the whole name. `*` stands for any characters. `all-linear` stands for all
-    /// linear layers but those that [`trained`](Self::trained) names.
+    /// linear layers but those that [`trained`](Self::trained) names. The [output layer](crate::layers::Linear::output)
+    /// of a model and embeddings get no adapters.
     pub targets: Vec<String>,
     /// The layers that are trained as a whole beside the adapters, by patterns: a new head of a classifier, for
     /// instance. Hugging Face's `modules_to_save`.

@@ -18,6 +18,7 @@ pub struct Linear {
     bias: bool,
     init: Option<Init>,
     activation: Option<Activation>,
+    is_output: bool,
     weights: OnceCell<LinearWeights>,
 }
 
@@ -48,6 +49,7 @@ impl Linear {
             bias: true,
             init: None,
             activation: None,
+            is_output: false,
             weights: OnceCell::new(),
         }
     }
@@ -59,6 +61,8 @@ impl Linear {
         init(init: Init) => layer.init = Some(init);
         /// Applies `activation` to the output, fused into the matrix product.
         activation(activation: Activation) => layer.activation = Some(activation);
+        /// Says that the layer makes the output of the model. LoRA leaves this layer out.
+        output() => layer.is_output = true;
     }
 
     /// A layer with or without bias, whose weight has the usual distribution unless `init` is given.
@@ -141,7 +145,12 @@ impl Linear {
             candle_core::bail!("layer `{}` has no outputs", scope.path())
         }
         let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, outputs));
-        let weight = scope.weight("weight", (outputs, inputs), init)?;
+        let shape = (outputs, inputs);
+        // A layer that is not among the store's weights gets no adapter.
+        let weight = match self.is_output {
+            true => scope.table("weight", shape, init)?,
+            false => scope.weight("weight", shape, init)?,
+        };
         let bias = self.bias.then(|| scope.param("bias", outputs, Init::ZEROS)).transpose()?;
         Ok(LinearWeights { weight, bias })
     }

@@ -76,7 +76,8 @@ impl Scope {
         Ok(weight)
     }
 
-    /// Creates the table `name` of an embedding, as [`weight`](Self::weight) does. LoRA leaves tables alone.
+    /// Creates the table `name` of an embedding, or the weight of a model's last layer, as [`weight`](Self::weight) does.
+    /// They get no adapters.
     ///
     /// # Errors
     /// Those of [`param`](Self::param).

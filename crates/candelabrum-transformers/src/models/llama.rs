@@ -69,7 +69,7 @@ impl Llama {
                 window: config.windows[number],
             }
         };
-        let head = || linear(scope, "lm_head", config.vocabulary, false);
+        let head = || linear(scope, "lm_head", config.vocabulary, false).output();
         Ok(Self {
             embed_tokens: Embedding::new(
                 &model.pp("embed_tokens"),
