@@ -85,6 +85,7 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     let (model, saved) = (path("bert"), path("saved"));
     let [good, bad] = ["good", "bad"].map(|class| format!("{class}={}", path(class)));
     let options = ["--model", &model, "--class", &good, "--class", &bad, "--lr", "0.01"];
+    let options = [&options[..], &["--batch-size", "4"]].concat();
     for report in runs_and_continues("finetune_classifier", &options, "3") {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }

@@ -96,7 +96,9 @@ impl Player for Finetune {
 
     fn ready(&self) -> Value {
         let mut ready = self.training.ready();
-        ready["loading_peak_rss_mb"] = self.loading_mb.into();
+        if let Some(peak) = self.loading_mb {
+            ready["loading_peak_rss_mb"] = peak.into();
+        }
         ready
     }
 
@@ -130,10 +132,8 @@ impl Tuned {
         let params = Params::new(0);
         let model = Pretrained::open(&args.model)?.quantization(kept).causal_lm(&params)?;
         if args.rank > 0 {
-            let layers = params.weights().into_iter().map(|weight| weight.layer().to_owned());
-            let targets = layers.filter(|layer| layer != "lm_head").collect();
             let (rank, alpha) = (args.rank, 2.0 * args.rank as f64);
-            let config = LoraConfig { rank, alpha, targets, ..LoraConfig::default() };
+            let config = LoraConfig { rank, alpha, ..LoraConfig::default() };
             let adapters = LoraLayers::attach(&params, &config)?;
             let trained = adapters.trained().iter();
             for a in trained.filter(|param| param.name().ends_with("lora_A.weight")) {

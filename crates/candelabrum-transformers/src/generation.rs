@@ -98,14 +98,14 @@ impl GenerationConfig {
 }
 
 impl CausalLm {
-    /// Continues `prompt` and returns the new tokens. `next` gets each of them as soon as it is known.
+    /// Continues `prompt` and returns the new tokens. `next` gets each of them as soon as it is known. The text ends at the
+    /// latest where the model has no more [positions](Self::context).
     ///
     /// The bits of a token's logits depend neither on the cache nor on how many tokens are computed together
     /// ([`ops::with_independent_rows`]).
     ///
     /// # Errors
-    /// A meaningless configuration, no prompt, a token that is not in the vocabulary, or more tokens than the model has
-    /// positions.
+    /// A meaningless configuration, no prompt, a token that is not in the vocabulary, or a prompt that takes all positions.
     pub fn generate(
         &self,
         prompt: &[u32],
@@ -116,21 +116,18 @@ impl CausalLm {
         if prompt.is_empty() {
             return Err(Error::argument("no tokens to continue: begin with one at least"));
         }
-        let most = prompt.len() + config.max_new_tokens;
-        if most > self.context() {
-            let what = format!(
-                "{} tokens and {} new ones, but the model has {} positions",
-                prompt.len(),
-                config.max_new_tokens,
-                self.context()
-            );
+        if prompt.len() >= self.context() {
+            let (count, positions) = (prompt.len(), self.context());
+            let what =
+                format!("{count} tokens to continue, but the model has {positions} positions");
             return Err(Error::argument(what));
         }
+        let most = prompt.len().saturating_add(config.max_new_tokens).min(self.context());
         let mut cache = config.use_cache.then(|| Cache::new(most));
         let mut rng = candelabrum_nn::seed::rng(config.seed);
         let mut tokens = prompt.to_vec();
         let mut seen = 0;
-        for _ in 0..config.max_new_tokens {
+        while tokens.len() < most {
             let logits = self.params().in_mode(false, || {
                 ops::with_independent_rows(|| self.last_logits(&tokens[seen..], cache.as_mut()))
             })?;
