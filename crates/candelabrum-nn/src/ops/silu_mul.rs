@@ -75,6 +75,9 @@ impl Fused for SiluMul {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(a), Some(b)] = inputs else { unreachable!("two inputs") };
+        if a.elem_count() == 0 {
+            return Ok(a.clone()); // candle's kernels on a GPU refuse to work on nothing.
+        }
         composite_of(&fused::widen(a)?, &fused::widen(b)?)?.to_dtype(a.dtype())
     }
 }
