@@ -84,9 +84,9 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     fs::write(path("bad"), "the film is dull\na flat film\nthe end is dull\n".repeat(20)).unwrap();
     let (model, saved) = (path("bert"), path("saved"));
     let [good, bad] = ["good", "bad"].map(|class| format!("{class}={}", path(class)));
-    let options = ["--model", &model, "--class", &good, "--class", &bad, "--lr", "0.01"];
+    let options = ["--model", &model, "--class", &good, "--class", &bad, "--lr", "0.003"];
     let options = [&options[..], &["--batch-size", "4"]].concat();
-    for report in runs_and_continues("finetune_classifier", &options, "3") {
+    for report in runs_and_continues("finetune_classifier", &options, "6") {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
     let output = output_of("finetune_classifier", &[&options[..], &["--save", &saved]].concat());
