@@ -1,8 +1,8 @@
 //! What the families have in common: masks and positions of their tokens, and new layers.
 
-use candelabrum_nn::layers::Linear;
-use candelabrum_nn::{Init, Scope};
-use candle_core::{DType, Result, Tensor};
+use candelabrum_nn::layers::{Dropout, Linear};
+use candelabrum_nn::{Init, Scope, ops};
+use candle_core::{DType, Module, Result, Tensor};
 
 /// The distribution of the weights that no file has: Hugging Face's `initializer_range`.
 pub(super) fn new_layer_init() -> Init {
@@ -13,6 +13,19 @@ pub(super) fn new_layer_init() -> Init {
 pub(super) fn linear(scope: &Scope, name: &str, outputs: usize, bias: bool) -> Linear {
     let layer = Linear::new(&scope.pp(name), outputs).init(new_layer_init());
     if bias { layer } else { layer.no_bias() }
+}
+
+/// The end of a residual branch: `residual + dropout(layer(xs))`, in one operation if nothing is dropped.
+pub(super) fn add_to_residual(
+    layer: &Linear,
+    dropout: Option<&Dropout>,
+    xs: &Tensor,
+    residual: &Tensor,
+) -> Result<Tensor> {
+    match dropout {
+        None => layer.forward_add(xs, residual),
+        Some(dropout) => ops::add(&dropout.forward(&layer.forward(xs)?)?, residual, None),
+    }
 }
 
 /// A mask `(Tq, Tk)` that hides the keys `window` and more positions before each query. `None` where no key is so far

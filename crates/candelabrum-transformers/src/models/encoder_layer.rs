@@ -5,7 +5,7 @@ use candelabrum_nn::ops::{self, AttentionConfig};
 use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result, Tensor};
 
-use super::common::linear;
+use super::common::{add_to_residual, linear};
 
 /// The names of a layer's parts, below the layer.
 #[derive(Clone, Copy, Debug)]
@@ -104,11 +104,7 @@ impl EncoderLayer {
     }
 
     fn add(&self, branch: usize, layer: &Linear, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        match &self.dropouts {
-            None => layer.forward_add(xs, residual),
-            Some(dropouts) => {
-                ops::add(&dropouts[branch].forward(&layer.forward(xs)?)?, residual, None)
-            }
-        }
+        let dropout = self.dropouts.as_ref().map(|dropouts| &dropouts[branch]);
+        add_to_residual(layer, dropout, xs, residual)
     }
 }

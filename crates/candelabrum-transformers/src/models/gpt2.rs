@@ -5,7 +5,7 @@ use candelabrum_nn::ops::{self, AttentionConfig};
 use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor, bail};
 
-use super::common::{linear, new_layer_init};
+use super::common::{add_to_residual, linear, new_layer_init};
 use super::head::Head;
 use crate::cache::{Cache, LayerCache};
 use crate::config::Config;
@@ -178,12 +178,8 @@ impl Block {
         xs: &Tensor,
         residual: &Tensor,
     ) -> CandleResult<Tensor> {
-        match &self.dropouts {
-            None => layer.forward_add(xs, residual),
-            Some(dropouts) => {
-                ops::add(&dropouts[branch].forward(&layer.forward(xs)?)?, residual, None)
-            }
-        }
+        let dropout = self.dropouts.as_ref().map(|dropouts| &dropouts[branch]);
+        add_to_residual(layer, dropout, xs, residual)
     }
 }
 
