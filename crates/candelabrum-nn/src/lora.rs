@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::autograd::fused::widen;
 use crate::layers::Dropout;
 use crate::ops::Base;
-use crate::params::{Adapter, Matrix};
+use crate::params::{Adapter, Matrix, layer_of};
 use crate::{Error, Init, Param, Params, Result, Weight, ops};
 
 /// Which layers get an adapter, and of which kind.
@@ -121,11 +121,10 @@ impl LoraLayers {
         let all = params.weights();
         let patterns = config.targets.iter().filter(|pattern| *pattern != ALL_LINEAR);
         for pattern in patterns.chain(&config.trained) {
-            let has = |layer: &str| is_layer(layer, pattern);
-            let of_param =
-                |param: &Param| param.name().rsplit_once('.').is_some_and(|(l, _)| has(l));
-            let trained = config.trained.contains(pattern) && params.list().iter().any(of_param);
-            if !trained && !all.iter().any(|weight| has(weight.layer())) {
+            let has = |name: &str| is_layer(layer_of(name), pattern);
+            let trains = config.trained.contains(pattern)
+                && params.list().iter().any(|param| has(param.name()));
+            if !trains && !all.iter().any(|weight| has(weight.name())) {
                 let names = all.iter().map(Weight::layer).take(8).collect::<Vec<_>>().join(", ");
                 let what = format!(
                     "the pattern {pattern:?}, which no linear layer has; there are {names}, .."
@@ -135,15 +134,13 @@ impl LoraLayers {
         }
         let weights: Vec<Weight> =
             all.into_iter().filter(|weight| config.is_target(weight.layer())).collect();
-        if let Some(weight) = weights.iter().find(|weight| weight.adapter().is_some()) {
+        if let Some(weight) = weights.iter().find(|weight| weight.has_adapter()) {
             let what = format!("a second adapter for `{}`, which has one", weight.layer());
             return Err(Error::Lora { what });
         }
-        let is_trained = |name: &str| {
-            let layer = name.rsplit_once('.').map_or("", |(layer, _)| layer);
-            config.trained.iter().any(|pattern| is_layer(layer, pattern))
-        };
-        params.freeze(|name| !is_trained(name));
+        let is_trained =
+            |layer: &str| config.trained.iter().any(|pattern| is_layer(layer, pattern));
+        params.freeze(|name| !is_trained(layer_of(name)));
         let mut adapters = Vec::new();
         for weight in weights {
             let adapter = Arc::new(LoraAdapter::new(params, &weight, config)?);
@@ -237,7 +234,7 @@ impl LoraAdapter {
 
     /// The norm of each row of the weight with the adapter, `(outputs)`, without a gradient.
     fn norms(&self, weight: &Weight) -> CandleResult<Tensor> {
-        self.sum(weight)?.sqr()?.sum(1)?.sqrt()
+        norms(&self.sum(weight)?)
     }
 
     /// `W + s B A` in f32 or f64, outside of the graph.
@@ -258,8 +255,8 @@ impl LoraAdapter {
         }
         let mut merged = self.sum(weight)?;
         if let Some(magnitude) = &self.magnitude {
-            let norms = merged.sqr()?.sum(1)?.sqrt()?;
-            merged = merged.broadcast_mul(&(wide(magnitude)? / norms)?.unsqueeze(1)?)?;
+            let factors = (wide(magnitude)? / norms(&merged)?)?.unsqueeze(1)?;
+            merged = merged.broadcast_mul(&factors)?;
         }
         *before = Some(param.var().as_detached_tensor().copy()?);
         Ok(param.set(&merged.to_dtype(param.var().dtype())?)?)
@@ -309,6 +306,11 @@ impl Adapter for LoraAdapter {
         }
         if let Some(residual) = residual { ops::add(&ys, residual, None) } else { Ok(ys) }
     }
+}
+
+/// The norm of each row.
+fn norms(matrix: &Tensor) -> CandleResult<Tensor> {
+    matrix.sqr()?.sum(1)?.sqrt()
 }
 
 /// The values of a parameter in f32 or f64, outside of the graph.

@@ -12,6 +12,7 @@ use super::gemm::bf16::{self, Finish, Instructions, LeftOperand, Lines, Operand,
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
+use super::thread_switch::with_switch;
 
 /// With fewer rows or columns, rounding the other factor to bf16 costs more than it saves.
 pub(crate) const FEWEST: usize = 8;
@@ -29,15 +30,7 @@ thread_local! {
 /// Products choose the order of their sums by the number of rows, because that is faster. Within `f` they do not, so a
 /// token that is computed alone has the bits that it has among others. Products of many rows take longer there.
 pub fn with_independent_rows<R>(f: impl FnOnce() -> R) -> R {
-    /// Restores the switch when it is dropped, also if `f` panics.
-    struct PreviousMode(bool);
-    impl Drop for PreviousMode {
-        fn drop(&mut self) {
-            INDEPENDENT_ROWS.set(self.0);
-        }
-    }
-    let _before = PreviousMode(INDEPENDENT_ROWS.replace(true));
-    f()
+    with_switch(&INDEPENDENT_ROWS, f)
 }
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.

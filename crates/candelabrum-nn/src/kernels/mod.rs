@@ -10,6 +10,7 @@
 //! | channels of a batch of images, shaped (N, C, H, W) | `channel_planes.rs`, `channel_line.rs` |
 //! | the normalisation of a row, or of a group of channels | `row_scale.rs` |
 //! | work for several threads | `parallel.rs` |
+//! | a switch of a thread | `thread_switch.rs` |
 //! | memory that is used again | `scratch.rs`, `zeros.rs` |
 //!
 //! # What every kernel promises
@@ -41,5 +42,6 @@ pub(crate) mod product_precision;
 pub(crate) mod row_scale;
 pub(crate) mod scratch;
 pub(crate) mod strided;
+pub(crate) mod thread_switch;
 pub(crate) mod transpose;
 pub(crate) mod zeros;

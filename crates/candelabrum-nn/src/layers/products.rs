@@ -2,9 +2,10 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::autograd::fused::widen;
 use crate::ops::{CrossEntropyConfig, HiddenUnits};
 use crate::params::Matrix;
-use crate::{Activation, Weight, ops};
+use crate::{Activation, Param, Weight, ops};
 
 impl Weight {
     /// `act(xs weight^T + bias)`, for `xs` (.., inputs) and `bias` (outputs): [`ops::linear`].
@@ -59,7 +60,7 @@ impl Weight {
         if let Some(weight) = self.plain() {
             return ops::linear_cross_entropy(xs, weight, bias, labels, config);
         }
-        let logits = crate::autograd::fused::widen(&self.adapted(xs, bias, None)?)?;
+        let logits = widen(&self.adapted(xs, bias, None)?)?;
         ops::softmax_cross_entropy_with(&logits, labels, config)
     }
 
@@ -93,8 +94,7 @@ impl Weight {
 
     /// The tensor of a parameter without an adapter.
     pub(super) fn plain(&self) -> Option<&Tensor> {
-        let is_adapted = self.adapter().is_some_and(|adapter| !adapter.is_merged());
-        if is_adapted { None } else { self.param().map(crate::Param::tensor) }
+        if self.active_adapter().is_some() { None } else { self.param().map(Param::tensor) }
     }
 
     /// `residual + xs weight^T + bias` with a quantised weight, an adapter, or both.
@@ -104,7 +104,7 @@ impl Weight {
         bias: Option<&Tensor>,
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
-        if let Some(adapter) = self.adapter().filter(|adapter| !adapter.is_merged()) {
+        if let Some(adapter) = self.active_adapter() {
             return adapter.product(self, xs, bias, residual);
         }
         let ys = self.product_alone(xs, bias)?;

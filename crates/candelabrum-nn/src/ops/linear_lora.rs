@@ -10,7 +10,6 @@
 //! added once more.
 
 use candle_core::{Result, Tensor, bail};
-use rayon::prelude::*;
 
 use super::linear::{LinearOp, affine};
 use super::linear_quantized::LinearQuantized;
@@ -21,7 +20,7 @@ use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
-use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "linear_lora";
@@ -110,12 +109,7 @@ impl Fused for LinearLora {
         match &self.base {
             LoraBase::Dense(linear) => linear.product_added([xs, weight], bias, residual, ys),
             LoraBase::Quantized(linear) => {
-                linear.product(xs, ys)?;
-                let threads = worth_threads(ys.len());
-                if !bias.is_empty() {
-                    let rows = ys.par_chunks_mut(self.outputs);
-                    for_each(threads, rows, |row| add_assign(row, bias));
-                }
+                linear.product(xs, bias, ys)?;
                 if !residual.is_empty() {
                     in_blocks(ys, |start, ys| add_assign(ys, &residual[start..][..ys.len()]));
                 }

@@ -71,8 +71,8 @@ impl LinearQuantized {
         &self.weight
     }
 
-    /// Writes `xs weight^T`.
-    pub(super) fn product<T: Float>(&self, xs: &[T], ys: &mut [T]) -> Result<()> {
+    /// Writes `xs weight^T + bias`. An omitted bias is empty.
+    pub(super) fn product<T: Float>(&self, xs: &[T], bias: &[T], ys: &mut [T]) -> Result<()> {
         let (outputs, inputs) = self.weight.dims();
         let rows = ys.len() / outputs.max(1);
         let xs = Mat::new(xs, rows, inputs);
@@ -80,7 +80,12 @@ impl LinearQuantized {
             let columns = first..first + weight.rows_len();
             let mut ys = MatMut::new(ys, rows, outputs);
             matmul_into(ys.part(0..rows, columns), Dst::Overwrite, T::one(), xs, weight.t());
-        })
+        })?;
+        if !bias.is_empty() {
+            let threads = worth_threads(ys.len());
+            for_each(threads, ys.par_chunks_mut(outputs), |row| add_assign(row, bias));
+        }
+        Ok(())
     }
 
     /// Writes the gradient of the input.
@@ -148,11 +153,7 @@ impl Fused for LinearQuantized {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, bias] = inputs else { unreachable!("two inputs") };
-        self.product(xs, ys)?;
-        if !bias.is_empty() {
-            let threads = worth_threads(ys.len());
-            for_each(threads, ys.par_chunks_mut(bias.len()), |row| add_assign(row, bias));
-        }
+        self.product(xs, bias, ys)?;
         Ok(Pooled::none())
     }
 

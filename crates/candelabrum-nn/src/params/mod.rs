@@ -31,4 +31,4 @@ pub use store::Params;
 pub(crate) use store::is_running_statistic;
 pub use tensors::{to_flat, with_span};
 pub use weight::Weight;
-pub(crate) use weight::{Adapter, Matrix};
+pub(crate) use weight::{Adapter, Matrix, layer_of};

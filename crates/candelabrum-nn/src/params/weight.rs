@@ -55,7 +55,7 @@ impl Weight {
 
     /// The name of the layer: the name without `.weight`.
     pub fn layer(&self) -> &str {
-        self.name.rsplit_once('.').map_or("", |(layer, _)| layer)
+        layer_of(&self.name)
     }
 
     /// The number of rows and of columns.
@@ -85,12 +85,23 @@ impl Weight {
         }
     }
 
-    /// The adapter, if one is attached.
-    pub(crate) fn adapter(&self) -> Option<Arc<dyn Adapter>> {
-        self.adapter.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The adapter, if one is attached that still adds something.
+    pub(crate) fn active_adapter(&self) -> Option<Arc<dyn Adapter>> {
+        let adapter = self.adapter.read().unwrap_or_else(PoisonError::into_inner);
+        adapter.as_ref().filter(|adapter| !adapter.is_merged()).cloned()
+    }
+
+    /// Whether an adapter is attached.
+    pub(crate) fn has_adapter(&self) -> bool {
+        self.adapter.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     pub(crate) fn set_adapter(&self, adapter: Arc<dyn Adapter>) {
         *self.adapter.write().unwrap_or_else(PoisonError::into_inner) = Some(adapter);
     }
+}
+
+/// The layer to which a parameter of this name belongs.
+pub(crate) fn layer_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(layer, _)| layer)
 }

@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 use super::operation::Operation;
 use crate::autograd::hooks;
 use crate::autograd::profile::{self, Phase};
+use crate::kernels::thread_switch::with_switch;
 use crate::params::is_half;
 
 thread_local! {
@@ -40,15 +41,7 @@ thread_local! {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
-    /// Restores the switch when it is dropped, also if `f` panics.
-    struct PreviousMode(bool);
-    impl Drop for PreviousMode {
-        fn drop(&mut self) {
-            COMPOSITES.set(self.0);
-        }
-    }
-    let _before = PreviousMode(COMPOSITES.replace(true));
-    f()
+    with_switch(&COMPOSITES, f)
 }
 
 /// Whether an operation on `device` uses its composite.
