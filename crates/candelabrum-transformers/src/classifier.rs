@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
-use crate::models::{BertHead, DistilBertHead, VitHead, family};
+use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
@@ -101,7 +101,7 @@ impl Classifier {
 
     /// The number of tokens that the model knows. `None` for a model of images.
     pub fn vocabulary(&self) -> Option<usize> {
-        self.encoder.vocabulary()
+        self.encoder.of_text().map(TextEncoder::vocabulary)
     }
 
     /// Writes the model as a folder that Python's `transformers` opens: config with the names of the classes, weights, and

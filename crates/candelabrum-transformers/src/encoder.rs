@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
-use crate::models::family;
+use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
 use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
@@ -21,8 +21,7 @@ use crate::tokenizer::Tokenizer;
 #[derive(Debug)]
 pub struct Encoder {
     params: Params,
-    encoder: EncoderNet,
-    padding: u32,
+    encoder: TextEncoder,
     loaded: Loaded,
 }
 
@@ -40,24 +39,16 @@ impl Encoder {
     fn load(pretrained: Pretrained, params: &Params) -> Result<Self> {
         // No embedding needs the pooler, and a BertModel of transformers has one.
         let naming = family::naming(pretrained.config())?.keeping(|name| name.contains("pooler."));
-        let (dtype, device) = (params.dtype(), params.device());
+        let token = Tensor::zeros((1, 1), DType::U32, params.device())?;
+        let no_text = || Error::argument("a ViT as an encoder of texts: take it as a classifier");
         let (encoder, loaded) = pretrained.create(
             params,
             naming,
-            |scope, config| EncoderNet::new(scope, config, true),
-            |encoder| encoder.states(&encoder.example(dtype, device)?).map(drop),
+            |scope, config| EncoderNet::new(scope, config, true)?.into_text().ok_or_else(no_text),
+            |encoder| encoder.states(&token).map(drop),
             |_| false,
         )?;
-        let padding = match &encoder {
-            EncoderNet::Bert(bert) => bert.padding(),
-            EncoderNet::DistilBert(bert) => bert.padding(),
-            EncoderNet::Vit(_) => {
-                return Err(Error::argument(
-                    "a ViT as an encoder of texts: take it as a classifier",
-                ));
-            }
-        };
-        Ok(Self { params: params.clone(), encoder, padding, loaded })
+        Ok(Self { params: params.clone(), encoder, loaded })
     }
 
     /// The config from which the model was made.
@@ -85,7 +76,7 @@ impl Encoder {
 
     /// The number of tokens that the model knows.
     pub fn vocabulary(&self) -> usize {
-        self.encoder.vocabulary().unwrap_or_default()
+        self.encoder.vocabulary()
     }
 
     /// The embeddings of `texts`, \[texts, width\]. A text is cut at its first `longest` tokens, or at the number of the
@@ -94,10 +85,11 @@ impl Encoder {
     /// # Errors
     /// A text that cannot be tokenised.
     pub fn embed(&self, tokenizer: &Tokenizer, texts: &[&str], longest: usize) -> Result<Tensor> {
-        let longest = longest.min(self.encoder.positions().unwrap_or(longest));
+        let longest = longest.min(self.encoder.longest());
         let rows = texts.iter().map(|text| tokenizer.encode_first(text, longest));
         let rows = rows.map(|row| row.map(|(tokens, _)| tokens)).collect::<Result<Vec<_>>>()?;
-        let tokens = crate::data::padded(&rows, self.padding)?.to_device(self.params.device())?;
+        let tokens =
+            crate::data::padded(&rows, self.encoder.padding())?.to_device(self.params.device())?;
         Ok(self.params.in_mode(false, || self.forward(&tokens))?.detach())
     }
 
@@ -121,7 +113,7 @@ impl Model for Encoder {
     fn forward(&self, tokens: &Tensor) -> CandleResult<Tensor> {
         let states = self.states(tokens)?;
         let dtype = states.dtype();
-        let is_token = tokens.ne(self.padding)?.to_dtype(DType::F32)?;
+        let is_token = tokens.ne(self.encoder.padding())?.to_dtype(DType::F32)?;
         let count = is_token.sum_keepdim(1)?.clamp(1.0, f64::MAX)?;
         let shares = is_token.broadcast_div(&count)?.unsqueeze(1)?.to_dtype(dtype)?; // (N, 1, T)
         let mean = shares.contiguous()?.matmul(&states)?.squeeze(1)?;

@@ -6,7 +6,7 @@ use candle_core::{DType, Result as CandleResult, Tensor};
 use crate::config::Config;
 use crate::error::Result;
 use crate::models::family::{DECODERS, ENCODERS, unknown};
-use crate::models::{Bert, DistilBert, Gpt2, Llama, Vit};
+use crate::models::{Bert, DistilBert, Gpt2, Llama, TextEncoder, Vit};
 
 /// The network of a decoder.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl EncoderNet {
     /// The features of every token or patch.
     pub(crate) fn states(&self, xs: &Tensor) -> CandleResult<Tensor> {
         match self {
-            Self::Bert(bert) => bert.states(xs),
-            Self::DistilBert(bert) => bert.states(xs),
+            Self::Bert(bert) => bert.encoder().states(xs),
+            Self::DistilBert(bert) => bert.encoder().states(xs),
             Self::Vit(vit) => vit.states(xs),
         }
     }
@@ -67,19 +67,20 @@ impl EncoderNet {
         }
     }
 
-    /// The largest number of tokens of a text. `None` for a model of images.
-    pub(crate) fn positions(&self) -> Option<usize> {
+    /// The encoder of a text alone. `None` for a model of images.
+    pub(crate) fn into_text(self) -> Option<TextEncoder> {
         match self {
-            Self::Bert(bert) => Some(bert.longest()),
-            Self::DistilBert(bert) => Some(bert.longest()),
+            Self::Bert(bert) => Some(bert.into_encoder()),
+            Self::DistilBert(bert) => Some(bert.into_encoder()),
             Self::Vit(_) => None,
         }
     }
 
-    pub(crate) fn vocabulary(&self) -> Option<usize> {
+    /// The encoder of a text. `None` for a model of images.
+    pub(crate) fn of_text(&self) -> Option<&TextEncoder> {
         match self {
-            Self::Bert(bert) => Some(bert.vocabulary()),
-            Self::DistilBert(bert) => Some(bert.vocabulary()),
+            Self::Bert(bert) => Some(bert.encoder()),
+            Self::DistilBert(bert) => Some(bert.encoder()),
             Self::Vit(_) => None,
         }
     }

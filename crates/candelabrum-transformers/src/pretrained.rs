@@ -103,14 +103,10 @@ impl Pretrained {
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         match &self.files {
             Files::Safetensors(_) => Tokenizer::open(&self.path),
-            Files::Gguf(file) => {
-                let folder = self.path.parent().unwrap_or(Path::new("."));
-                if folder.join("tokenizer.json").exists() {
-                    Tokenizer::open(folder)
-                } else {
-                    Tokenizer::from_gguf(&self.path, file.metadata())
-                }
-            }
+            Files::Gguf(file) => match Tokenizer::beside(&self.path)? {
+                Some(beside) => Ok(beside),
+                None => Tokenizer::from_gguf(&self.path, file.metadata()),
+            },
         }
     }
 

@@ -1,12 +1,13 @@
 //! DistilBERT (Sanh et al., arXiv:1910.01108): BERT with half of the layers, and without types of tokens.
 
-use candelabrum_nn::layers::{Dropout, Embedding, LayerNorm, Linear};
-use candelabrum_nn::{Activation, Scope, ops};
+use candelabrum_nn::layers::{Dropout, Linear};
+use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor};
 
-use super::common::{linear, new_layer_init, padding_mask};
-use super::encoder_layer::{EncoderLayer, Names, Order, Sizes};
+use super::common::{linear, new_layer_init};
+use super::encoder_layer::{Names, Sizes};
 use super::head::first_token;
+use super::text_encoder::{Family, TextEncoder};
 use crate::config::Config;
 use crate::error::Result;
 
@@ -24,20 +25,11 @@ const NAMES: Names = Names {
 /// The constant of all normalisations, which the config does not say.
 const EPS: f64 = 1e-12;
 
-/// An encoder: tokens `(N, T) -> (N, T, width)`. Tokens with the number of the padding are hidden from the others. The
-/// probabilities of an attention have no dropout.
+/// An encoder: tokens `(N, T) -> (N, T, width)`. The probabilities of an attention have no dropout.
 #[derive(Debug)]
 pub(crate) struct DistilBert {
-    vocabulary: usize,
-    /// The rows of the table of positions.
-    longest: usize,
-    padding: u32,
     width: usize,
-    words: Embedding,
-    positions: Embedding,
-    norm: LayerNorm,
-    dropout: Option<Dropout>,
-    layers: Vec<EncoderLayer>,
+    encoder: TextEncoder,
 }
 
 impl DistilBert {
@@ -57,63 +49,26 @@ impl DistilBert {
             dropout: config.dropout("dropout")?,
             qkv_bias: true,
         };
+        let family = Family {
+            names: NAMES,
+            layers: "transformer.layer",
+            layer_count: "n_layers",
+            has_types: false,
+            counts_behind_padding: false,
+            padding: 0,
+        };
         let scope = if alone { scope.clone() } else { scope.pp("distilbert") };
-        let (embeddings, transformer) = (scope.pp("embeddings"), scope.pp("transformer"));
-        let table = |name: &str, rows: usize| {
-            Embedding::new(&embeddings.pp(name), rows, width).init(new_layer_init())
-        };
-        let layer = |number: usize| {
-            EncoderLayer::new(&transformer.pp("layer").pp(number), NAMES, sizes, Order::Post)
-        };
-        let vocabulary = config.needed("vocab_size")?;
-        let longest = config.needed("max_position_embeddings")?;
-        let padding = config.size("pad_token_id")?.unwrap_or(0);
-        let too_large = |_| config.fault(format!("has pad_token_id = {padding}"));
-        Ok(Self {
-            vocabulary,
-            longest,
-            padding: u32::try_from(padding).map_err(too_large)?,
-            width,
-            words: table("word_embeddings", vocabulary),
-            positions: table("position_embeddings", longest),
-            norm: LayerNorm::new(&embeddings.pp("LayerNorm")).eps(EPS),
-            dropout: (sizes.dropout > 0.0)
-                .then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: (0..config.needed("n_layers")?).map(layer).collect(),
-        })
+        Ok(Self { width, encoder: TextEncoder::new(&scope, config, family, sizes)? })
     }
 
-    /// The features of every token behind the last layer, `(N, T) -> (N, T, width)`.
-    ///
-    /// # Errors
-    /// A token that is not in the vocabulary, or a text that is longer than the positions.
-    pub(crate) fn states(&self, tokens: &Tensor) -> CandleResult<Tensor> {
-        let (_, length) = tokens.dims2()?;
-        let places = self.positions.forward(&Tensor::arange(0, length as u32, tokens.device())?)?;
-        let mut xs = self.norm.forward(&ops::add(&self.words.forward(tokens)?, &places, None)?)?;
-        if let Some(dropout) = &self.dropout {
-            xs = dropout.forward(&xs)?;
-        }
-        let mask = padding_mask(tokens, self.padding, xs.dtype())?;
-        for layer in &self.layers {
-            xs = layer.forward(&xs, mask.as_ref())?;
-        }
-        Ok(xs)
+    /// The part below the head alone.
+    pub(crate) fn into_encoder(self) -> TextEncoder {
+        self.encoder
     }
 
-    /// The rows of the table of tokens.
-    pub(crate) fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
-    /// The largest number of tokens of a text.
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
-    }
-
-    /// The number of the padding token.
-    pub(crate) fn padding(&self) -> u32 {
-        self.padding
+    /// The part below the head.
+    pub(crate) fn encoder(&self) -> &TextEncoder {
+        &self.encoder
     }
 
     /// The head of a classifier.

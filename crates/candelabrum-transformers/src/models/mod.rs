@@ -9,6 +9,7 @@ mod gpt2;
 mod head;
 mod llama;
 mod llama_config;
+mod text_encoder;
 mod vit;
 
 pub(crate) use bert::Bert;
@@ -18,5 +19,6 @@ pub(crate) use distilbert::DistilBertHead;
 pub(crate) use gpt2::Gpt2;
 pub(crate) use head::Head;
 pub(crate) use llama::Llama;
+pub(crate) use text_encoder::TextEncoder;
 pub(crate) use vit::Vit;
 pub(crate) use vit::VitHead;

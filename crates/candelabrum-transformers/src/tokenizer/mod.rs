@@ -78,15 +78,19 @@ impl Tokenizer {
         if path.extension().is_none_or(|extension| extension != "gguf") {
             return Self::of(Files::read(path)?);
         }
-        match path.parent().filter(|folder| folder.join(TOKENIZER).is_file()) {
-            Some(folder) => Self::of(Files::read(folder)?),
-            None => {
-                let mut file = File::open(path).map_err(Error::io("open", path))?;
-                let content = Content::read(&mut file);
-                let content = content.map_err(|error| Error::file(path, error.to_string()))?;
-                Self::from_gguf(path, &content.metadata)
-            }
+        if let Some(beside) = Self::beside(path)? {
+            return Ok(beside);
         }
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let content = Content::read(&mut file);
+        let content = content.map_err(|error| Error::file(path, error.to_string()))?;
+        Self::from_gguf(path, &content.metadata)
+    }
+
+    /// The tokenizer of a `tokenizer.json` beside the GGUF file at `path`, if there is one.
+    pub(crate) fn beside(path: &Path) -> Result<Option<Self>> {
+        let folder = path.parent().filter(|folder| folder.join(TOKENIZER).is_file());
+        folder.map(|folder| Self::of(Files::read(folder)?)).transpose()
     }
 
     /// The tokenizer in the metadata of a GGUF file: byte-level BPE (`tokenizer.ggml.model` is `gpt2`) whose texts are

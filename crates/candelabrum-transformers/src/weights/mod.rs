@@ -91,10 +91,10 @@ impl Source {
     /// The name in the files of what a model calls `name`.
     fn theirs(&self, name: &str) -> Option<String> {
         let base = self.naming.base;
-        let mut names = vec![name.to_owned()];
         if self.naming.skips_heads && name.starts_with("classifier.") {
             return None;
         }
+        let mut names = vec![name.to_owned()];
         if !base.is_empty() {
             let below = name.strip_prefix(base).and_then(|rest| rest.strip_prefix('.'));
             names.extend(below.map(str::to_owned));
@@ -122,7 +122,7 @@ impl Source {
             return None;
         };
         let mut got = self.files.dims(&theirs);
-        if self.is_transposed(name) {
+        if self.naming.transposes(name) {
             got.reverse();
         }
         taken.theirs.insert(theirs.clone());
@@ -133,10 +133,6 @@ impl Source {
         let (name, expected) = (name.to_owned(), dims.to_vec());
         taken.unfit.push(Unfit { name, theirs, expected, got });
         None
-    }
-
-    fn is_transposed(&self, name: &str) -> bool {
-        self.naming.is_transposed.is_some_and(|is_transposed| is_transposed(name))
     }
 
     /// The tensors that no layer has taken and that are written again, by the names of files without a head.
@@ -179,7 +175,7 @@ impl InitialValues for Source {
         let read = |dtype, device: &Device| {
             self.files.read(&theirs, dtype, device).map_err(candle_core::Error::wrap)
         };
-        if !self.is_transposed(name) || shape.rank() != 2 {
+        if !self.naming.transposes(name) || shape.rank() != 2 {
             return read(dtype, device).map(Some);
         }
         let stored = read(dtype, &Device::Cpu)?.as_detached_tensor();

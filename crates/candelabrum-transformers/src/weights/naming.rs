@@ -16,6 +16,11 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
+    /// Whether this parameter is stored transposed.
+    pub(super) fn transposes(&self, name: &str) -> bool {
+        self.is_transposed.is_some_and(|is_transposed| is_transposed(name))
+    }
+
     pub(crate) fn without_heads(self, skips_heads: bool) -> Self {
         Self { skips_heads, ..self }
     }

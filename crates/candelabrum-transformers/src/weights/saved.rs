@@ -84,8 +84,6 @@ impl SavedView {
 /// # Errors
 /// A file that cannot be written.
 pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) -> Result<()> {
-    let is_transposed =
-        |name: &str| naming.is_transposed.is_some_and(|is_transposed| is_transposed(name));
     let kept = kept.iter().map(|(name, tensor)| (name.clone(), view(tensor.clone(), false)));
     let mut named: BTreeMap<_, _> = kept.collect();
     for param in params.list() {
@@ -93,10 +91,10 @@ pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) 
             continue;
         }
         let tensor = param.var().as_detached_tensor();
-        named.insert(param.name().to_owned(), view(tensor, is_transposed(param.name())));
+        named.insert(param.name().to_owned(), view(tensor, naming.transposes(param.name())));
     }
     for (name, matrix) in params.constants() {
-        let ((rows, columns), transposed) = (matrix.dims(), is_transposed(&name));
+        let ((rows, columns), transposed) = (matrix.dims(), naming.transposes(&name));
         let shape = if transposed { vec![columns, rows] } else { vec![rows, columns] };
         named.insert(name, SavedView { saved: Saved::Quantized(matrix), shape, transposed });
     }

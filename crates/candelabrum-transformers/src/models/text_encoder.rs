@@ -1,0 +1,121 @@
+//! The encoder of BERT and of the models of its structure: tables of words and positions, and layers of attention.
+
+use candelabrum_nn::layers::{Dropout, Embedding, LayerNorm};
+use candelabrum_nn::{Scope, ops};
+use candle_core::{DType, Module, Result as CandleResult, Tensor};
+
+use super::common::{new_layer_init, padding_mask, positions_behind_padding};
+use super::encoder_layer::{EncoderLayer, Names, Order, Sizes};
+use crate::config::Config;
+use crate::error::Result;
+
+/// What a family says of its encoder beside the sizes of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub(super) names: Names,
+    /// The path of the layers, below the encoder.
+    pub(super) layers: &'static str,
+    /// The key of the number of layers.
+    pub(super) layer_count: &'static str,
+    /// Whether a token has a type: whether it is of the first or of the second text of a pair.
+    pub(super) has_types: bool,
+    /// Whether positions count from behind the number of the padding, as RoBERTa's do.
+    pub(super) counts_behind_padding: bool,
+    /// The number of the padding token, if the config does not say another one.
+    pub(super) padding: usize,
+}
+
+/// Tokens `(N, T) -> (N, T, width)`. Tokens with the number of the padding are hidden from the others.
+#[derive(Debug)]
+pub(crate) struct TextEncoder {
+    counts_behind_padding: bool,
+    vocabulary: usize,
+    /// The rows of the table of positions.
+    positions_count: usize,
+    padding: u32,
+    words: Embedding,
+    positions: Embedding,
+    token_types: Option<Embedding>,
+    norm: LayerNorm,
+    dropout: Option<Dropout>,
+    layers: Vec<EncoderLayer>,
+}
+
+impl TextEncoder {
+    pub(super) fn new(
+        scope: &Scope,
+        config: &Config,
+        family: Family,
+        sizes: Sizes,
+    ) -> Result<Self> {
+        let embeddings = scope.pp("embeddings");
+        let table = |name: &str, rows: usize| {
+            Embedding::new(&embeddings.pp(name), rows, sizes.width).init(new_layer_init())
+        };
+        let layers = scope.pp(family.layers);
+        let layer =
+            |number: usize| EncoderLayer::new(&layers.pp(number), family.names, sizes, Order::Post);
+        let vocabulary = config.needed("vocab_size")?;
+        let positions_count = config.needed("max_position_embeddings")?;
+        let types = family.has_types.then(|| config.needed("type_vocab_size")).transpose()?;
+        let padding = config.size("pad_token_id")?.unwrap_or(family.padding);
+        let too_large = |_| config.fault(format!("has pad_token_id = {padding}"));
+        let drops = sizes.dropout > 0.0;
+        Ok(Self {
+            counts_behind_padding: family.counts_behind_padding,
+            vocabulary,
+            positions_count,
+            padding: u32::try_from(padding).map_err(too_large)?,
+            words: table("word_embeddings", vocabulary),
+            positions: table("position_embeddings", positions_count),
+            token_types: types.map(|types| table("token_type_embeddings", types)),
+            norm: LayerNorm::new(&embeddings.pp("LayerNorm")).eps(sizes.eps),
+            dropout: drops.then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
+            layers: (0..config.needed(family.layer_count)?).map(layer).collect(),
+        })
+    }
+
+    /// The features of every token behind the last layer, `(N, T) -> (N, T, width)`.
+    ///
+    /// # Errors
+    /// A token that is not in the vocabulary, or a text that is longer than the positions.
+    pub(crate) fn states(&self, tokens: &Tensor) -> CandleResult<Tensor> {
+        let (_, length) = tokens.dims2()?;
+        let rows = self.words.forward(tokens)?;
+        let positions = match self.counts_behind_padding {
+            true => positions_behind_padding(tokens, self.padding)?,
+            false => Tensor::arange(0, length as u32, tokens.device())?,
+        };
+        let mut places = self.positions.forward(&positions)?;
+        if let Some(token_types) = &self.token_types {
+            // All tokens are of the first text of a pair, which is type 0.
+            let types = Tensor::zeros(1, DType::U32, tokens.device())?;
+            places = ops::add(&places, &token_types.forward(&types)?, None)?;
+        }
+        let mut xs = self.norm.forward(&ops::add(&rows, &places, None)?)?;
+        if let Some(dropout) = &self.dropout {
+            xs = dropout.forward(&xs)?;
+        }
+        let mask = padding_mask(tokens, self.padding, xs.dtype())?;
+        for layer in &self.layers {
+            xs = layer.forward(&xs, mask.as_ref())?;
+        }
+        Ok(xs)
+    }
+
+    /// The rows of the table of tokens.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The largest number of tokens of a text.
+    pub(crate) fn longest(&self) -> usize {
+        let before = if self.counts_behind_padding { self.padding as usize + 1 } else { 0 };
+        self.positions_count.saturating_sub(before)
+    }
+
+    /// The number of the padding token.
+    pub(crate) fn padding(&self) -> u32 {
+        self.padding
+    }
+}
