@@ -4,7 +4,6 @@
 //! All contenders have the same weights, in f32 or, where ours keeps those of a GGUF file, in few bits. They train all
 //! parameters or adapters on the same tokens, and their losses are compared.
 
-use std::env;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +15,7 @@ use crate::bench::{
     Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Player, Row, Sample, Setup,
     Wanted, compare, counted, once, split_commit, values,
 };
+use crate::setup::models;
 use crate::shell::run;
 
 #[derive(Clone, Debug, Serialize, clap::Args)]
@@ -242,10 +242,5 @@ fn losses(row: &Row) -> impl Iterator<Item = f64> {
 
 /// The language model of `cargo xtask setup --models`.
 fn default_model() -> Option<PathBuf> {
-    let path = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let xdg = || path("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
-    let caches = || xdg().or_else(|| Some(path("HOME")?.join(".cache")));
-    let own = || path("CANDELABRUM_CACHE").or_else(|| Some(caches()?.join("candelabrum")));
-    let models = path("CANDELABRUM_MODELS").or_else(|| Some(own()?.join("models")))?;
-    Some(models.join("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    Some(models::folder()?.join("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }

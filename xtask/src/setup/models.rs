@@ -111,7 +111,7 @@ pub(crate) fn are_here() -> bool {
 
 /// The folder for models: `$CANDELABRUM_MODELS`, or else `models` beside the other downloads, in `$CANDELABRUM_CACHE`,
 /// `$XDG_CACHE_HOME/candelabrum` or `~/.cache/candelabrum`. `None` if none of the variables is set.
-fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     folder_by(|name| env::var_os(name))
 }
 
