@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adapters;
 mod draw;
 mod listing;
 mod ranks;

@@ -17,6 +17,7 @@ use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{DistributedOptimizer, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
+use crate::adapters::Trained;
 use crate::draw::{Draw, for_each_seed};
 use crate::listing::Listing;
 use crate::ranks::on_ranks;
@@ -48,6 +49,9 @@ struct Case {
     ignored: u64,
     evaluate_every: Option<u64>,
     option: DistOption,
+    trained: Trained,
+    /// The dropout of an adapter.
+    dropout: f32,
     optimizer: usize,
     schedule: usize,
     clip: bool,
@@ -166,6 +170,11 @@ impl Case {
             if same_world && servers == 0 { draw.one_of(&strategies) } else { DistOption::Fp32 };
         let shuffle =
             if draw.chance(25) { Shuffle::Window(draw.number(1, 9)) } else { Shuffle::Full };
+        // Drawn apart, so that the kept seeds are the cases that they were.
+        let draw_adapter = &mut Draw::new(seed ^ 0xADA);
+        let trained = Trained::drawn(draw_adapter);
+        // The noise depends on the number of ranks.
+        let dropout = if same_world { draw_adapter.one_of(&[0.0, 0.3]) } else { 0.0 };
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         Self {
             ranks,
@@ -179,6 +188,8 @@ impl Case {
             ignored: draw.one_of(&[0, 0, 30, 80]),
             evaluate_every: draw.chance(50).then(|| draw.number(1, 5) as u64),
             option,
+            trained,
+            dropout,
             optimizer: draw.number(0, 2),
             schedule: draw.number(0, 2),
             clip: draw.chance(25) && servers == 0,
@@ -390,7 +401,7 @@ impl Call<'_> {
         let params = Params::new(5);
         let own = Rc::new(RefCell::new(Vec::new()));
         let model = Net {
-            out: Linear::new(&params.root().pp("out"), CLASSES),
+            out: case.trained.layer(&params, "out", [CLASSES, FEATURES], case.dropout),
             params: params.clone(),
             seen: Rc::clone(&own),
         };

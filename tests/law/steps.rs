@@ -2,16 +2,13 @@
 //! the batch is divided into micro-batches and among ranks.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use candelabrum::candle::quantized::{GgmlDType, QTensor};
-use candelabrum::candle::{Result, Shape, Var};
-use candelabrum::nn::{
-    InitialValues, LoraConfig, LoraLayers, LossWeight, QuantizedMatrix, weighted,
-};
+use candelabrum::candle::{Result, Var};
+use candelabrum::nn::{LossWeight, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
+use crate::adapters::Trained;
 use crate::draw::{Draw, for_each_seed};
 use crate::ranks::on_ranks;
 
@@ -39,18 +36,6 @@ enum Counts {
 enum Through {
     AllReduce { uneven: bool },
     Store,
-}
-
-/// What is trained beside the bias.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Trained {
-    /// The weight.
-    Weight,
-    /// An adapter of the weight, which has the values of a file and is frozen.
-    Lora,
-    Dora,
-    /// An adapter of a quantised weight.
-    LoraOfQuantized,
 }
 
 #[derive(Clone, Debug)]
@@ -117,8 +102,7 @@ impl Case {
         // A server counts the steps of each parameter, on which AdamW depends.
         let counts_steps = through == Through::Store && optimizer == 2;
         let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
-        let adapters = [Trained::Lora, Trained::Dora, Trained::LoraOfQuantized];
-        let trained = if draw.chance(50) { Trained::Weight } else { draw.one_of(&adapters) };
+        let trained = Trained::drawn(draw);
         Self { ranks, trained, counts, through, optimizer, clip, begins, frozen, labels, parts }
     }
 
@@ -172,46 +156,6 @@ fn optimizer(number: usize) -> candelabrum::optim::Recipe {
     }
 }
 
-/// The values of a file that has the weight.
-struct File {
-    is_quantized: bool,
-}
-
-impl File {
-    fn weight() -> Result<Tensor> {
-        uniform((CLASSES, FEATURES), 77, -0.5, 0.5, DType::F32)
-    }
-}
-
-impl InitialValues for File {
-    fn variable(&self, name: &str, _: &Shape, _: DType, _: &Device) -> Result<Option<Var>> {
-        (name == "line.weight").then(|| Var::from_tensor(&Self::weight()?)).transpose()
-    }
-
-    fn quantized(&self, _: &str, _: (usize, usize), _: &Device) -> Result<Option<QuantizedMatrix>> {
-        let matrix = || QuantizedMatrix::new(QTensor::quantize(&Self::weight()?, GgmlDType::F16)?);
-        self.is_quantized.then(matrix).transpose()
-    }
-}
-
-/// A linear layer, with an adapter where one is trained.
-fn line(params: &Params, trained: Trained) -> Linear {
-    if trained != Trained::Weight {
-        let is_quantized = trained == Trained::LoraOfQuantized;
-        params.set_initial_values(Some(Arc::new(File { is_quantized })));
-    }
-    let line = Linear::new(&params.root().pp("line"), CLASSES);
-    line.forward(&Tensor::zeros((1, FEATURES), DType::F32, &Device::Cpu).unwrap()).unwrap();
-    if trained != Trained::Weight {
-        let dora = trained == Trained::Dora;
-        let config = LoraConfig { rank: 2, alpha: 3.0, dora, ..LoraConfig::default() };
-        LoraLayers::attach(params, &config).unwrap();
-        // The bias is trained beside the adapter.
-        params.get("line.bias").unwrap().unfreeze();
-    }
-    line
-}
-
 enum Opt {
     AllReduce(Box<DistOpt>),
     Store(Box<StoreOpt>),
@@ -222,7 +166,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
     let servers = usize::from(case.through == Through::Store);
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
-        let line = line(&params, case.trained);
+        let line = case.trained.layer(&params, "line", [CLASSES, FEATURES], 0.0);
         let recipe = optimizer(case.optimizer);
         let mut opt = match case.through {
             Through::AllReduce { uneven } => {
