@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The model is a folder of Hugging Face with a BERT, RoBERTa, DistilBERT or MiniLM, or the name of such a model of the
-//! hub. A tenth of the texts is for tests. With `--save`, the tuned model becomes a folder that Python's `transformers`
-//! opens, and `embed` reads its encoder.
+//! hub. Without `--test`, a tenth of the texts is for tests. With `--save`, the tuned model becomes a folder that
+//! Python's `transformers` opens, and `embed` reads its encoder. `scripts/finetune_classifier.py` is the same training
+//! in PyTorch.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -38,6 +39,10 @@ struct Args {
     #[arg(long = "class", value_name = "NAME=FILE", value_parser = parse_class, required = true)]
     classes: Vec<(String, PathBuf)>,
 
+    /// A class, and a file with its texts for tests; repeat the option for several [default: a tenth of the texts]
+    #[arg(long = "test", value_name = "NAME=FILE", value_parser = parse_class)]
+    tests: Vec<(String, PathBuf)>,
+
     /// The files are in Windows-1252 and not in UTF-8
     #[arg(long)]
     windows_1252: bool,
@@ -66,9 +71,15 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let encoding = if args.windows_1252 { TextEncoding::Windows1252 } else { TextEncoding::Utf8 };
-    let options = TextOptions { encoding, ..TextOptions::default() };
-    let (train, test) =
-        LabelledTexts::lines(args.classes.clone(), &options)?.split(0.1, args.train.seed)?;
+    let options = TextOptions { encoding, classes: None };
+    let texts = LabelledTexts::lines(args.classes.clone(), &options)?;
+    let (train, test) = if args.tests.is_empty() {
+        texts.split(0.1, args.train.seed)?
+    } else {
+        let options = TextOptions { classes: Some(texts.classes().to_vec()), ..options };
+        let test = LabelledTexts::lines(args.tests.clone(), &options)?;
+        (texts, test)
+    };
     let pretrained = Pretrained::find(&args.model)?;
     let tokenizer = pretrained.tokenizer()?;
     let part = |texts| ClassifiedTexts::new(texts, &tokenizer, args.length);

@@ -89,7 +89,11 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     for report in runs_and_continues("finetune_classifier", &options, "6") {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
-    let output = output_of("finetune_classifier", &[&options[..], &["--save", &saved]].concat());
+    let tests = ["--test", &good, "--test", &bad, "--save", &saved];
+    let output = output_of("finetune_classifier", &[&options[..], &tests].concat());
+    assert!(output.contains("120 training and 120 test texts"), "{output}");
+    let unknown = [&options[..], &["--test", &format!("fine={}", path("good"))]].concat();
+    refuse("finetune_classifier", &unknown, &["fine", "bad, good"]);
     assert!(output.contains("new: classifier.weight, classifier.bias"), "{output}");
     let find =
         ["--model", &saved, "--texts", &path("good"), "--query", "a moving film", "--top", "1"];
