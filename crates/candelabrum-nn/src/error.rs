@@ -37,6 +37,12 @@ pub enum Error {
         /// Its element type.
         dtype: DType,
     },
+    /// A block that cannot be computed again in the backward pass.
+    #[error("a block cannot be computed again in the backward pass: {what}")]
+    RecomputedBlock {
+        /// Why.
+        what: String,
+    },
     /// The gradient would go through an operation of candle that has no backward pass.
     #[error("{message}; {instead} (docs/porting.md)")]
     NoBackward {

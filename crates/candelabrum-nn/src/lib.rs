@@ -12,6 +12,7 @@
 //! | which operations of candle to replace in a training graph | [`ops`](ops#candles-operations-between-these) |
 //! | the time of a step by operation, candle's included | [`ops::profile`] |
 //! | how much of its batch a loss counts | [`LossWeight`], [`weighted`] |
+//! | blocks that are computed again instead of kept | [`recompute`] |
 //! | gradients in buckets, complete one by one | [`FlatGradients`], [`BucketPlan`] |
 //!
 //! The crate knows no ranks. A training step gives its loss to a [`BackwardAndUpdate`], and
@@ -39,7 +40,7 @@ pub mod seed;
 pub use activation::Activation;
 pub use autograd::{
     BucketPlan, BucketSlot, FlatGradients, LossWeight, MissingGradients, Observer, PassState,
-    check_gradients, trust_gradient, weighted,
+    check_gradients, recompute, trust_gradient, weighted,
 };
 pub use dist_option::DistOption;
 pub use error::{Error, Result};
@@ -48,7 +49,8 @@ pub use lora::{LoraConfig, LoraLayers};
 pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
 pub use noise::{Noise, NoiseRecorder};
 pub use params::{
-    Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Scope, Weight, to_flat, with_span,
+    Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Recompute, Scope, Weight, to_flat,
+    with_span,
 };
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;

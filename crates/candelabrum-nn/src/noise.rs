@@ -13,6 +13,7 @@ use candelabrum_memory::cuda::{Arg, CudaSpan, Gpu, Grid, Kernels};
 use candelabrum_memory::{ElementType, Flat, Location};
 use candle_core::{Result, bail};
 
+use crate::autograd::recomputing;
 use crate::seed::mix;
 use crate::{Params, Scope};
 
@@ -88,14 +89,16 @@ impl Scope {
     /// A new seed for noise in this scope. It differs from call to call and is the same in every
     /// run.
     pub fn noise_seed(&self) -> u64 {
-        let seed = self.next_noise_seed();
-        RECORDING.with_borrow_mut(|recording| {
-            if let Some(noise) = recording {
-                noise.scopes.push(self.clone());
-                noise.seeds.push(seed);
-            }
-        });
-        seed
+        recomputing::seed(|| {
+            let seed = self.next_noise_seed();
+            RECORDING.with_borrow_mut(|recording| {
+                if let Some(noise) = recording {
+                    noise.scopes.push(self.clone());
+                    noise.seeds.push(seed);
+                }
+            });
+            seed
+        })
     }
 }
 

@@ -95,6 +95,18 @@ impl Watch {
     }
 }
 
+/// Refuses a backward pass that needs parameters as they were at these versions, if one has changed since.
+pub(crate) fn refuse_changed(name: &str, versions: &[(Arc<Watched>, u64)]) -> Result<()> {
+    match versions.iter().find(|(watched, version)| watched.version() != *version) {
+        None => Ok(()),
+        Some((watched, _)) => bail!(
+            "{name}: `{}` was changed after the forward pass: run every backward pass that needs \
+             the old values before the parameter is updated, or run the forward pass again",
+            watched.name()
+        ),
+    }
+}
+
 /// The state of a variable, if it is watched.
 pub(crate) fn watched(variable: TensorId) -> Option<Arc<Watched>> {
     let all = all_watched().read().unwrap_or_else(PoisonError::into_inner);

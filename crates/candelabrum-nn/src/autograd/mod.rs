@@ -8,6 +8,7 @@
 //! | reports of complete gradients in the middle of a pass | `hooks.rs` |
 //! | what all of this relies on in candle's pass, tried in each process | `candle_pass.rs` |
 //! | gradients in buckets | `gradients.rs`, `bucket_plan.rs` |
+//! | blocks that are computed again in the pass | `fused/recompute.rs`, `recomputing.rs` |
 //! | how much of its batch a loss counts | `loss_weight.rs` |
 //! | what can be wrong with gradients | `missing.rs`, `wrong_gradients.rs`, `check_gradients.rs` |
 //! | the time of a step by operation | `profile.rs` |
@@ -22,11 +23,13 @@ pub(crate) mod loss_weight;
 mod missing;
 pub(crate) mod pass;
 pub mod profile;
+pub(crate) mod recomputing;
 pub(crate) mod view;
 mod wrong_gradients;
 
 pub use bucket_plan::{BucketPlan, BucketSlot};
 pub use check_gradients::check_gradients;
+pub use fused::recompute;
 pub use gradients::{FlatGradients, Observer, PassState};
 pub use loss_weight::{LossWeight, weighted};
 pub use missing::MissingGradients;

@@ -70,6 +70,8 @@ scoped_thread_local! {
 thread_local! {
     /// The number of the pass. 0 outside of a pass.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
+    /// Whether this is the pass through a block that was computed again, inside the pass of the whole graph.
+    static IN_BLOCK: Cell<bool> = const { Cell::new(false) };
     /// Whether the pass has met a loss whose weight varies.
     static VARYING_LOSS: Cell<bool> = const { Cell::new(false) };
 }
@@ -152,7 +154,23 @@ pub(crate) fn accept(variable: TensorId, gradient: &Tensor) -> Result<bool> {
     with_sink(|sink| sink.map_or(Ok(false), |sink| sink.accept(variable, gradient)))
 }
 
+/// Runs the pass through a block that was computed again, as a part of this thread's pass. A gradient is not complete
+/// at its end, because operations outside of the block may use the parameter: the outer pass reports it.
+pub(crate) fn in_block<R>(pass: impl FnOnce() -> R) -> R {
+    struct Outer(bool);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            IN_BLOCK.set(self.0);
+        }
+    }
+    let _outer = Outer(IN_BLOCK.replace(true));
+    pass()
+}
+
 /// See [`Sink::complete`].
 pub(crate) fn complete(variable: TensorId) -> Result<()> {
+    if IN_BLOCK.get() {
+        return Ok(());
+    }
     with_sink(|sink| sink.map_or(Ok(()), |sink| sink.complete(variable)))
 }

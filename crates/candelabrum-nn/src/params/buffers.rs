@@ -15,6 +15,7 @@ use candelabrum_memory::cuda::{self, CudaSpanMut};
 use candle_core::{DType, Layout, Storage, Tensor, Var, bail};
 
 use super::tensors::{VariableValues, with_variable};
+use crate::autograd::recomputing;
 use crate::{Error, Result};
 
 /// One tensor of state and its name. A cheap handle: clones share the value.
@@ -120,6 +121,9 @@ impl Buffer {
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
     pub fn update_in_place(&self, mut change: impl FnMut(usize, f64) -> f64) -> Result<()> {
+        if recomputing::is_active() {
+            return Ok(());
+        }
         self.remember()?;
         Ok(with_variable(&self.var, |values| {
             match values {
@@ -142,6 +146,9 @@ impl Buffer {
     /// Changes the value to `value`, of the same shape and type. [`Self::restore`] undoes this
     /// change like a change [in place](Self::update_in_place).
     pub(crate) fn replace(&self, value: &Tensor) -> Result<()> {
+        if recomputing::is_active() {
+            return Ok(());
+        }
         self.remember()?;
         Ok(self.var.set(value)?)
     }
@@ -169,6 +176,11 @@ impl Buffer {
         }
     }
 
+    /// A copy of the value, if other code writes the variable, too.
+    pub(crate) fn copy_of_shared(&self) -> candle_core::Result<Option<Tensor>> {
+        self.is_shared.then(|| self.value().copy()).transpose()
+    }
+
     /// Undoes the changes since the last [`Self::keep`].
     pub(crate) fn restore(&self) -> Result<()> {
         let mut before = self.before();
@@ -191,6 +203,9 @@ pub(crate) fn update_on_gpu(
     buffers: [&Buffer; 2],
     change: impl FnOnce([CudaSpanMut<'_>; 2], [Option<CudaSpanMut<'_>>; 2]) -> candle_core::Result<()>,
 ) -> candle_core::Result<()> {
+    if recomputing::is_active() {
+        return Ok(());
+    }
     if Arc::ptr_eq(&buffers[0].before, &buffers[1].before) {
         bail!("`{}` is used as two buffers", buffers[0].name)
     }

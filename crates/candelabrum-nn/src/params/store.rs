@@ -11,6 +11,7 @@ use super::buffers::{self, Buffer};
 use super::initial_values::InitialValues;
 use super::param::Param;
 use super::quantized::QuantizedMatrix;
+use super::recompute::{Choice, Recompute};
 use super::weight::Weight;
 use crate::kernels::product_precision::{ProductPrecision, set_product_precision};
 use crate::layer_row::LayerRow;
@@ -38,6 +39,7 @@ struct ParamStore {
     training: AtomicBool,
     noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
+    recompute: Choice,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
     /// Whether a layer has an exchange of its own.
@@ -80,6 +82,7 @@ impl Params {
             training: AtomicBool::new(true),
             noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
+            recompute: Choice::default(),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
             has_own_exchange: AtomicBool::new(false),
@@ -226,6 +229,22 @@ impl Params {
         self.buffers().iter().try_for_each(Buffer::restore)
     }
 
+    /// Runs `work`, and undoes what other code has written to shared buffers in this time.
+    pub(crate) fn keeping_shared_buffers<R>(
+        &self,
+        work: impl FnOnce() -> R,
+    ) -> candle_core::Result<R> {
+        let mut kept = Vec::new();
+        for buffer in self.buffers() {
+            if let Some(value) = buffer.copy_of_shared()? {
+                kept.push((buffer, value));
+            }
+        }
+        let result = work();
+        kept.iter().try_for_each(|(buffer, value)| buffer.var().set(value))?;
+        Ok(result)
+    }
+
     /// Takes the initial values of parameters (not of buffers) that are created from now on from `values`. With `None`, they are drawn
     /// again.
     pub fn set_initial_values(&self, values: Option<Arc<dyn InitialValues>>) {
@@ -331,6 +350,26 @@ impl Params {
         let result = work();
         self.0.training.store(before, Ordering::Relaxed);
         result
+    }
+
+    /// Chooses the [blocks](crate::layers::Blocks) that are computed again in the backward pass, from the next forward
+    /// pass on.
+    pub fn set_recompute(&self, blocks: Recompute) {
+        self.0.recompute.set(blocks);
+    }
+
+    /// The blocks that are computed again.
+    pub fn recompute(&self) -> Recompute {
+        self.0.recompute.get()
+    }
+
+    /// Whether a model of these parameters has [blocks](crate::layers::Blocks).
+    pub fn has_blocks(&self) -> bool {
+        self.0.recompute.has_blocks()
+    }
+
+    pub(crate) fn note_blocks(&self) {
+        self.0.recompute.note_blocks();
     }
 
     /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend

@@ -23,6 +23,7 @@ mod on_a_gpu;
 mod other_losses;
 mod profile;
 mod rearrange;
+mod recompute;
 mod recurrent;
 mod reproducibility;
 mod residual;

@@ -94,6 +94,11 @@ impl Inbox {
         Some(values)
     }
 
+    /// Whether no gradient of this pass has arrived.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().as_ref().is_none_or(|arrived| arrived.pass != pass::number())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Arrived>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

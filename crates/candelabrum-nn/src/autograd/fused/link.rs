@@ -11,6 +11,8 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 
 use candle_core::{Result, Storage, Tensor, TensorId};
@@ -19,7 +21,7 @@ use super::elements::with_inputs;
 use super::inbox::Inbox;
 use crate::autograd::view::View;
 use crate::kernels::float::Float;
-use crate::kernels::scratch::Pooled;
+use crate::kernels::scratch::{Pooled, Values};
 
 /// A result as an input of another operation: the token that replaces the tensor in candle's graph,
 /// and the inbox of the result's gradient.
@@ -48,13 +50,26 @@ impl Link {
             None => self.inbox.deliver(gradient),
         }
     }
+
+    /// As [`Self::deliver`], for numbers of any type and place.
+    pub(super) fn deliver_values(&self, gradient: Values) -> Result<()> {
+        match gradient {
+            Values::F32(gradient) => self.deliver(gradient),
+            Values::F64(gradient) => self.deliver(gradient),
+            Values::Gpu(gradient) => self.inbox.deliver_on_gpu(gradient)?,
+        }
+        Ok(())
+    }
 }
 
 /// A call of an operation, kept for the backward pass.
 pub(super) trait Differentiable: Send + Sync {
+    /// The operation's name in errors.
+    fn name(&self) -> &'static str;
+    /// The call's number: later calls have larger ones.
+    fn number(&self) -> u64;
     /// By input. `None` for an input that needs no gradient.
     fn targets(&self) -> &[Option<GradientTarget>];
-    fn keep_output(&self, output: Tensor);
     /// Runs the backward. Gradients are written to their places, and those for candle are stored.
     fn differentiate(&self) -> Result<()>;
     /// The gradient that candle receives for an input, which `argument` represents in the graph. A
@@ -89,6 +104,49 @@ impl GradientTarget {
             Self::Tensor(tensor) if tensor.is_variable() => Some(tensor.id()),
             _ => None,
         }
+    }
+}
+
+/// The inputs of an operation, by number. `None` for an input that needs no gradient.
+pub(super) struct Targets(pub(super) Vec<Option<GradientTarget>>);
+
+impl Deref for Targets {
+    type Target = [Option<GradientTarget>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+thread_local! {
+    /// The targets of dropped operations, while this thread is dropping one.
+    static ENDED: RefCell<Option<Vec<Option<GradientTarget>>>> = const { RefCell::new(None) };
+}
+
+/// Drops the operations of a chain one after the other. Recursion over a long chain of operations would
+/// need a deep stack.
+impl Drop for Targets {
+    fn drop(&mut self) {
+        let mut targets = mem::take(&mut self.0);
+        let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
+            Some(waiting) => {
+                waiting.append(&mut targets);
+                false
+            }
+            none => {
+                *none = Some(Vec::new());
+                true
+            }
+        });
+        if !outermost.unwrap_or(false) {
+            return;
+        }
+        while let Some(target) = targets.pop() {
+            drop(target);
+            let more = ENDED.with_borrow_mut(|ended| ended.as_mut().map(mem::take));
+            targets.extend(more.into_iter().flatten());
+        }
+        ENDED.set(None);
     }
 }
 

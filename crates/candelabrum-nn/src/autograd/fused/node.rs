@@ -1,7 +1,6 @@
 //! A fused operation in candle's graph: [`Join`] under a scalar token, [`Emit`] under the result.
 
-use std::cell::RefCell;
-use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{
@@ -11,7 +10,7 @@ use candle_core::{
 
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
-use super::link::{self, Differentiable, GradientTarget, Link, Mark};
+use super::link::{self, Differentiable, GradientTarget, Link, Mark, Targets};
 use super::operation::{Backward, Grads, Kernels, Operation};
 use crate::autograd::candle_pass;
 use crate::autograd::hooks::{self, Watched};
@@ -56,9 +55,10 @@ pub(super) fn attach(
         .map(|(number, input)| input.filter(|_| reads.input(number)).map(|input| input.detach()))
         .collect();
     let inbox = Arc::new(Inbox::default());
-    let node: Arc<dyn Differentiable> = Arc::new(Node {
+    let node = Arc::new(Node {
+        number: next_number(),
         op,
-        targets,
+        targets: Targets(targets),
         kept,
         versions,
         output: OnceLock::new(),
@@ -67,26 +67,38 @@ pub(super) fn attach(
         inbox: Arc::clone(&inbox),
         ready: Mutex::default(),
     });
-    let token = Join::all(&node, name, parents)?;
+    let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
+    let token = Join::all(&operation, name, parents)?;
+    let result = emit(name, &operation, token, inbox, shape, ys)?;
+    if reads.output {
+        drop(node.output.set(result.detach()));
+    }
+    Ok(result)
+}
+
+/// The result of an operation, under its token.
+pub(super) fn emit(
+    name: &'static str,
+    node: &Arc<dyn Differentiable>,
+    token: Tensor,
+    inbox: Arc<Inbox>,
+    shape: Shape,
+    ys: Storage,
+) -> Result<Tensor> {
     let elements = shape.elem_count();
-    let link = Link { token: token.clone(), node: Arc::clone(&node), inbox, elements, view: None };
+    let link = Link { token: token.clone(), node: Arc::clone(node), inbox, elements, view: None };
     let mark = Arc::new(Mark::new(link));
     let ys = Ys { name, shape, storage: Mutex::new(Some(ys)) };
-    let emit = Emit { ys, mark: Arc::clone(&mark) };
-    let result = token.apply_op1(emit)?;
-    let numbers = result.detach();
-    mark.register(numbers.clone());
-    if reads.output {
-        node.keep_output(numbers);
-    }
+    let result = token.apply_op1(Emit { ys, mark: Arc::clone(&mark) })?;
+    mark.register(result.detach());
     Ok(result)
 }
 
 /// One call of an operation, kept for the backward pass.
 pub(super) struct Node {
+    number: u64,
     pub(super) op: Box<dyn Operation>,
-    /// By input. `None` for an input that needs no gradient.
-    pub(super) targets: Vec<Option<GradientTarget>>,
+    pub(super) targets: Targets,
     /// By input. `None` for an input that the backward does not read.
     pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
@@ -99,57 +111,27 @@ pub(super) struct Node {
     ready: Mutex<Vec<Option<Tensor>>>,
 }
 
-thread_local! {
-    /// The targets of dropped nodes, while this thread is dropping a node.
-    static ENDED: RefCell<Option<Vec<Option<GradientTarget>>>> = const { RefCell::new(None) };
-}
-
-/// Drops the nodes of a chain one after the other. Recursion over a long chain of operations would
-/// need a deep stack.
-impl Drop for Node {
-    fn drop(&mut self) {
-        let mut targets = mem::take(&mut self.targets);
-        let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
-            Some(waiting) => {
-                waiting.append(&mut targets);
-                false
-            }
-            none => {
-                *none = Some(Vec::new());
-                true
-            }
-        });
-        if !outermost.unwrap_or(false) {
-            return;
-        }
-        while let Some(target) = targets.pop() {
-            drop(target);
-            let more = ENDED.with_borrow_mut(|ended| ended.as_mut().map(mem::take));
-            targets.extend(more.into_iter().flatten());
-        }
-        ENDED.set(None);
-    }
+/// The number of the next call of an operation.
+pub(super) fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Differentiable for Node {
+    fn name(&self) -> &'static str {
+        self.op.name()
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
     fn targets(&self) -> &[Option<GradientTarget>] {
         &self.targets
     }
 
-    fn keep_output(&self, output: Tensor) {
-        drop(self.output.set(output));
-    }
-
     fn differentiate(&self) -> Result<()> {
-        let changed = self.versions.iter().find(|(watched, version)| watched.version() != *version);
-        if let Some((watched, _)) = changed {
-            bail!(
-                "{}: `{}` was changed after the forward pass: run every backward pass that needs \
-                 the old values before the parameter is updated, or run the forward pass again",
-                self.op.name(),
-                watched.name()
-            )
-        }
+        hooks::refuse_changed(self.op.name(), &self.versions)?;
         let ready = match self.inbox.take() {
             Some(Values::F32(dys)) => self.backward(dys)?,
             Some(Values::F64(dys)) => self.backward(dys)?,
@@ -279,13 +261,10 @@ impl<'a, T: Float> Gradient<'a, T> {
     }
 }
 
-/// More inputs than a layer has parameters. Operations with more inputs, as `cat`, have tensors.
-const MOST_PARAMETERS: usize = 16;
-
 /// Joins the inputs of an operation into one scalar token, which represents the operation in
 /// candle's graph. candle's custom operations have at most three arguments, so more inputs are
 /// joined in a tree.
-struct Join {
+pub(super) struct Join {
     node: Arc<dyn Differentiable>,
     name: &'static str,
     /// By argument: the number of the input, or `None` for the token of an inner join or of a hook.
@@ -295,22 +274,19 @@ struct Join {
 }
 
 impl Join {
-    fn all(
+    pub(super) fn all(
         node: &Arc<dyn Differentiable>,
         name: &'static str,
         mut parts: Vec<(Option<usize>, Tensor)>,
     ) -> Result<Tensor> {
+        // candle reaches the inputs in their order. The depth of the tree is logarithmic, which the stack of the
+        // thread that walks the graph bounds.
         while parts.len() > 3 {
-            let inner = (None, Self::some(node, name, &parts[..3], false)?);
-            if parts.len() <= MOST_PARAMETERS {
-                // At the front, so that candle reaches the inputs in their order.
-                parts.splice(..3, [inner]);
-            } else {
-                // At the end: the depth of the tree is logarithmic, which the stack of the thread that
-                // walks the graph bounds.
-                parts.drain(..3);
-                parts.push(inner);
-            }
+            let join = |parts: &[(Option<usize>, Tensor)]| match parts {
+                [alone] => Ok(alone.clone()),
+                several => Ok((None, Self::some(node, name, several, false)?)),
+            };
+            parts = parts.chunks(3).map(join).collect::<Result<_>>()?;
         }
         Self::some(node, name, &parts, true)
     }
@@ -348,7 +324,7 @@ impl Join {
     }
 }
 
-fn token() -> (CpuStorage, Shape) {
+pub(super) fn token() -> (CpuStorage, Shape) {
     (CpuStorage::F32(vec![0.0]), Shape::from(()))
 }
 

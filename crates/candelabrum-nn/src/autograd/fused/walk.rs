@@ -26,29 +26,51 @@ enum Visit {
 /// Differentiates `loss`, as [`Tensor::backward`] does. `None`, and nothing is done, if an operation of candle or a
 /// variable that is not a watched parameter is between the loss and the parameters.
 pub(crate) fn backward(loss: &Tensor) -> Result<Option<GradStore>> {
-    let whole = |link: &Link| link.view.is_none() && link.elements == loss.elem_count();
-    let Some(link) = link::find(loss).filter(whole) else { return Ok(None) };
-    let Some(visits) = visits(&link) else { return Ok(None) };
-    begin(loss, &link)?;
-    let mut store = GradStore::default();
-    for token in loss.sorted_nodes() {
-        match visits.get(&token.id()) {
-            Some(Visit::Differentiate(node)) => {
-                node.differentiate()?;
-                for (number, target) in node.targets().iter().enumerate() {
-                    // A gradient without a place in memory, of a frozen parameter for instance.
-                    if let Some(GradientTarget::Tensor(tensor)) = target
-                        && let Some(gradient) = node.gradient(number, tensor)
-                    {
-                        add(&mut store, tensor, &gradient)?;
+    let whole =
+        |graph: &Graph| graph.link.view.is_none() && graph.link.elements == loss.elem_count();
+    let Some(graph) = Graph::below(loss).filter(whole) else { return Ok(None) };
+    begin(loss, &graph.link)?;
+    graph.differentiate(loss).map(Some)
+}
+
+/// The graph below a result that has fused operations and watched parameters only.
+pub(super) struct Graph {
+    pub(super) link: Link,
+    /// By token.
+    visits: HashMap<TensorId, Visit>,
+}
+
+impl Graph {
+    /// `None` if an operation of candle or a variable that is not a watched parameter is in the graph.
+    pub(super) fn below(ys: &Tensor) -> Option<Self> {
+        let link = link::find(ys)?;
+        let visits = visits(&link)?;
+        Some(Self { link, visits })
+    }
+
+    /// Visits the operations, in candle's order, when the gradient of `ys` has been delivered to its link. Returns the
+    /// gradients without a place in memory.
+    pub(super) fn differentiate(&self, ys: &Tensor) -> Result<GradStore> {
+        let mut store = GradStore::default();
+        for token in ys.sorted_nodes() {
+            match self.visits.get(&token.id()) {
+                Some(Visit::Differentiate(node)) => {
+                    node.differentiate()?;
+                    for (number, target) in node.targets().iter().enumerate() {
+                        // A gradient without a place in memory, of a frozen parameter for instance.
+                        if let Some(GradientTarget::Tensor(tensor)) = target
+                            && let Some(gradient) = node.gradient(number, tensor)
+                        {
+                            add(&mut store, tensor, &gradient)?;
+                        }
                     }
                 }
+                Some(Visit::Complete(variable)) => pass::complete(*variable)?,
+                None => {} // Joins of more than three inputs, and views.
             }
-            Some(Visit::Complete(variable)) => pass::complete(*variable)?,
-            None => {} // Joins of more than three inputs, and views.
         }
+        Ok(store)
     }
-    Ok(Some(store))
 }
 
 /// Delivers the gradient of the loss by itself, which is 1.

@@ -1,0 +1,299 @@
+//! Blocks whose results inside are not kept for the backward pass, but computed again there: activation
+//! checkpointing (Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*, arXiv:1604.06174).
+//!
+//! In the graph a block is one operation, which keeps its inputs. Its backward runs the block again, on *leaves* that
+//! have the inputs' numbers, and then a backward pass from the new result to the leaves. Gradients of parameters go
+//! where those of the outer pass go. A leaf takes the inbox of the input for which it stands, so the gradients of
+//! an input arrive in the order in which they would without recomputation, and their sum has the same bits.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Result, Shape, Tensor, TensorId, bail};
+
+use super::inbox::Inbox;
+use super::leaf::{Leaf, copy, to_tensor};
+use super::link::{self, Differentiable, GradientTarget, Link, Targets};
+use super::node::{self, Join};
+use super::walk::Graph;
+use crate::autograd::hooks::{self, Watched};
+use crate::autograd::{candle_pass, pass, recomputing};
+use crate::kernels::scratch::Values;
+use crate::params::is_half;
+use crate::{Error, Params};
+
+const NAME: &str = "recompute";
+
+/// Computes `block` of the inputs, and keeps nothing but the inputs for the backward pass, which computes the block
+/// again: less memory for more time. Outside of training the block is computed as always.
+///
+/// Result and gradients have the bits that they have without recomputation, also in a block with dropout. An exception
+/// is the gradient of an input that other operations use, too, if that input is a view or the result of one of candle's
+/// operations: its parts are added in another order. Running statistics change once. Blocks may be inside blocks.
+///
+/// The block must compute the same in both calls: its noise must come from
+/// [`Scope::noise_seed`](crate::Scope::noise_seed), as that of the layers does. Every tensor that the block reads and
+/// that needs a gradient must be a parameter or among the `inputs`. `params` are those of the block's layers.
+///
+/// ```
+/// use candelabrum_nn::layers::{Linear, Relu};
+/// use candelabrum_nn::{Params, recompute};
+/// use candle_core::{DType, Device, Module, Tensor};
+///
+/// let params = Params::new(0);
+/// let (wide, narrow) = (Linear::new(&params.root().pp("wide"), 64), Linear::new(&params.root().pp("narrow"), 8));
+/// let xs = Tensor::ones((2, 8), DType::F32, &Device::Cpu)?;
+/// // The 64 features of each row are not kept.
+/// let ys = recompute(&params, &[&xs], move |inputs| narrow.forward(&Relu.forward(&wide.forward(&inputs[0])?)?))?;
+/// let gradients = ys.sum_all()?.backward()?;
+/// assert!(gradients.get(params.get("wide.weight")?.var()).is_some());
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of the block. [`Error::RecomputedBlock`] if the block reads another tensor of the graph, and in the backward
+/// pass if the block draws other noise than before.
+pub fn recompute(
+    params: &Params,
+    inputs: &[&Tensor],
+    block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let owned: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
+    if !params.is_training() {
+        return block(&owned);
+    }
+    candle_pass::check()?;
+    let targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
+    let block = Block {
+        params: params.clone(),
+        inputs: inputs.iter().map(|input| input.detach()).collect(),
+        function: Box::new(block),
+    };
+    let first = node::next_number();
+    let (computed, seeds) = recomputing::record(|| block.compute(&targets));
+    let Computed { leaves, ys } = computed?;
+    if !ys.track_op() {
+        return Ok(ys);
+    }
+    refuse_others(&ys, first)?;
+    attach(block, targets, &leaves, &ys, seeds)
+}
+
+/// A block and its inputs, outside of the graph.
+struct Block {
+    params: Params,
+    inputs: Vec<Tensor>,
+    function: Box<dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync>,
+}
+
+/// A computed block.
+struct Computed {
+    /// By input. `None` for an input that needs no gradient.
+    leaves: Vec<Option<Leaf>>,
+    ys: Tensor,
+}
+
+impl Block {
+    fn compute(&self, targets: &[Option<GradientTarget>]) -> Result<Computed> {
+        let mut tensors = self.inputs.clone();
+        let mut leaves = Vec::with_capacity(tensors.len());
+        for (tensor, target) in tensors.iter_mut().zip(targets) {
+            let leaf = target.as_ref().map(|target| Leaf::new(tensor, target)).transpose()?;
+            if let Some(leaf) = &leaf {
+                *tensor = leaf.tensor().clone();
+            }
+            leaves.push(leaf);
+        }
+        let ys = (self.function)(&tensors)?;
+        Ok(Computed { leaves, ys })
+    }
+}
+
+/// Refuses a block with operations that were there before the block. A backward pass through the block would go on into
+/// them.
+fn refuse_others(ys: &Tensor, first: u64) -> Result<()> {
+    let mut open: Vec<Link> = ys.sorted_nodes().into_iter().filter_map(link::find).collect();
+    open.extend(link::find(ys));
+    let mut known = HashSet::new();
+    while let Some(link) = open.pop() {
+        let node = link.node;
+        if node.number() < first {
+            let what = format!(
+                "it reads the result of another operation ({}) that is not among its inputs: pass \
+                 this tensor as an input of the block",
+                node.name()
+            );
+            return Err(Error::RecomputedBlock { what }.into());
+        }
+        if known.insert(node.number()) {
+            open.extend(node.targets().iter().flatten().filter_map(|target| match target {
+                GradientTarget::Link(link) => Some(link.clone()),
+                GradientTarget::Tensor(tensor) => link::find(tensor),
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Puts a computed block into the graph, as one operation.
+fn attach(
+    block: Block,
+    mut targets: Vec<Option<GradientTarget>>,
+    leaves: &[Option<Leaf>],
+    ys: &Tensor,
+    seeds: Vec<u64>,
+) -> Result<Tensor> {
+    let inputs = targets.len();
+    targets.extend(variables(ys, leaves).into_iter().map(GradientTarget::Tensor).map(Some));
+    let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
+    let mut versions = Vec::new();
+    for (number, target) in targets.iter().enumerate() {
+        let Some(target) = target else { continue };
+        parents.push((Some(number), target.graph_tensor().clone()));
+        if let Some(watched) = target.variable().and_then(hooks::watched) {
+            parents.push((None, watched.token().clone()));
+            let version = watched.version();
+            versions.push((watched, version));
+        }
+    }
+    // Inboxes have no numbers of 16 bits on the CPU.
+    let dtype = ys.dtype();
+    let is_rounded = is_half(dtype) && ys.device().is_cpu();
+    let numbers = if is_rounded { ys.detach().to_dtype(DType::F32)? } else { ys.detach() };
+    let inbox = Arc::<Inbox>::default();
+    let node: Arc<dyn Differentiable> = Arc::new(Recomputed {
+        number: node::next_number(),
+        block,
+        seeds,
+        shape: ys.shape().clone(),
+        targets: Targets(targets),
+        inputs,
+        versions,
+        inbox: Arc::clone(&inbox),
+        ready: Mutex::default(),
+    });
+    let token = Join::all(&node, NAME, parents)?;
+    let result = node::emit(NAME, &node, token, inbox, ys.shape().clone(), copy(&numbers)?)?;
+    if is_rounded { result.to_dtype(dtype) } else { Ok(result) }
+}
+
+/// The variables of a computed block, but not its leaves. A backward pass reports their gradients from the last one to
+/// the first one: in the order in which a pass through the block would.
+fn variables(ys: &Tensor, leaves: &[Option<Leaf>]) -> Vec<Tensor> {
+    let nodes = ys.sorted_nodes();
+    let places: HashMap<TensorId, usize> =
+        nodes.iter().enumerate().map(|(place, node)| (node.id(), place)).collect();
+    let is_leaf =
+        |variable: &Tensor| leaves.iter().flatten().any(|leaf| leaf.tensor().id() == variable.id());
+    let mut variables: Vec<(usize, Tensor)> = Vec::new();
+    for (place, node) in nodes.iter().enumerate() {
+        if node.is_variable() && !is_leaf(node) {
+            // The hook of a watched parameter is elsewhere than the parameter.
+            let hook = hooks::watched(node.id());
+            let hook = hook.and_then(|watched| places.get(&watched.token().id()).copied());
+            variables.push((hook.unwrap_or(place), Tensor::clone(node)));
+        }
+    }
+    variables.sort_by_key(|(place, _)| Reverse(*place));
+    variables.into_iter().map(|(_, variable)| variable).collect()
+}
+
+/// A block in the graph.
+struct Recomputed {
+    number: u64,
+    block: Block,
+    /// The noise of the first pass.
+    seeds: Vec<u64>,
+    shape: Shape,
+    /// The inputs, and behind them the variables of the block.
+    targets: Targets,
+    /// The number of inputs.
+    inputs: usize,
+    /// The parameters and their versions in the first pass.
+    versions: Vec<(Arc<Watched>, u64)>,
+    inbox: Arc<Inbox>,
+    /// Gradients for candle, by target, until the operation's [`Join`] fetches them.
+    ready: Mutex<Vec<Option<Tensor>>>,
+}
+
+impl Differentiable for Recomputed {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn targets(&self) -> &[Option<GradientTarget>] {
+        &self.targets
+    }
+
+    fn differentiate(&self) -> Result<()> {
+        hooks::refuse_changed(NAME, &self.versions)?;
+        let Some(dys) = self.inbox.take() else {
+            bail!("{NAME}: the result has no gradient, this is a bug")
+        };
+        let Computed { leaves, ys } = self.compute_again()?;
+        let store = pass::in_block(|| differentiate(&ys, dys))?;
+        let mut ready = Vec::with_capacity(self.targets.len());
+        for (number, target) in self.targets.iter().enumerate() {
+            let Some(target) = target else {
+                ready.push(None);
+                continue;
+            };
+            ready.push(match leaves.get(number).and_then(Option::as_ref) {
+                Some(leaf) => leaf.pass_on(target, &store)?,
+                None => store.get(target.graph_tensor()).cloned(),
+            });
+        }
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+        Ok(())
+    }
+
+    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
+        if let Some(GradientTarget::Link(_)) = self.targets[number] {
+            return Some(argument.detach());
+        }
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.get_mut(number).and_then(Option::take)
+    }
+}
+
+impl Recomputed {
+    fn compute_again(&self) -> Result<Computed> {
+        let targets = &self.targets[..self.inputs];
+        let (computed, asked) = self.block.params.keeping_shared_buffers(|| {
+            recomputing::replay(self.seeds.clone(), || self.block.compute(targets))
+        })?;
+        let computed = computed?;
+        let (drawn, shape) = (self.seeds.len(), computed.ys.shape());
+        let what = if asked != drawn {
+            format!(
+                "it drew {drawn} seeds of noise in the forward pass, and {asked} when it was computed again"
+            )
+        } else if *shape != self.shape {
+            format!(
+                "its result had the shape {:?} in the forward pass, and {shape:?} when it was computed again",
+                self.shape
+            )
+        } else {
+            return Ok(computed);
+        };
+        Err(Error::RecomputedBlock { what }.into())
+    }
+}
+
+/// The backward pass of a computed block, whose result has the gradient `dys`. Returns the gradients without a place in
+/// memory.
+fn differentiate(ys: &Tensor, dys: Values) -> Result<GradStore> {
+    if let Some(graph) = Graph::below(ys) {
+        graph.link.deliver_values(dys)?;
+        return graph.differentiate(ys);
+    }
+    // The gradient of this sum is `dys`, times one.
+    let dys = to_tensor(dys, ys)?.to_dtype(ys.dtype())?;
+    (ys * dys)?.sum_all()?.backward()
+}

@@ -1,0 +1,76 @@
+//! The blocks of a network, one behind the other.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use candle_core::{Module, Result, Tensor};
+
+use crate::{Params, Scope, recompute};
+
+/// Blocks of which each takes the result of the one before. Those that [`Params::set_recompute`] chooses keep only their
+/// input for the backward pass, which computes them again ([`recompute`]).
+///
+/// ```
+/// use candelabrum_nn::layers::{Blocks, TransformerBlock};
+/// use candelabrum_nn::{Params, Recompute};
+/// use candle_core::{DType, Device, Module, Tensor};
+///
+/// let params = Params::new(0);
+/// let scope = params.root();
+/// let block = |number: usize| TransformerBlock::new(&scope.pp("blocks").pp(number), 2);
+/// let blocks = Blocks::new(&scope, (0..4).map(block));
+/// params.set_recompute(Recompute::All);
+/// let ys = blocks.forward(&Tensor::ones((1, 3, 8), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(ys.dims(), [1, 3, 8]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Blocks<B> {
+    params: Params,
+    blocks: Vec<Arc<B>>,
+}
+
+impl<B: Send + Sync + 'static> Blocks<B> {
+    /// These blocks, whose parameters are in the store of `scope`.
+    pub fn new(scope: &Scope, blocks: impl IntoIterator<Item = B>) -> Self {
+        let params = scope.params().clone();
+        params.note_blocks();
+        Self { params, blocks: blocks.into_iter().map(Arc::new).collect() }
+    }
+
+    /// The result of the last block, where `forward` computes a block.
+    ///
+    /// # Errors
+    /// Those of `forward`.
+    pub fn forward_by(
+        &self,
+        xs: &Tensor,
+        forward: impl Fn(&B, &Tensor) -> Result<Tensor> + Clone + Send + Sync + 'static,
+    ) -> Result<Tensor> {
+        let chosen = self.params.recompute();
+        let mut xs = xs.clone();
+        for (number, block) in self.blocks.iter().enumerate() {
+            xs = if chosen.has(number) {
+                let (block, forward) = (Arc::clone(block), forward.clone());
+                recompute(&self.params, &[&xs], move |inputs| forward(&block, &inputs[0]))?
+            } else {
+                forward(block, &xs)?
+            };
+        }
+        Ok(xs)
+    }
+}
+
+impl<B> Deref for Blocks<B> {
+    type Target = [Arc<B>];
+
+    fn deref(&self) -> &[Arc<B>] {
+        &self.blocks
+    }
+}
+
+impl<B: Module + Send + Sync + 'static> Module for Blocks<B> {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.forward_by(xs, B::forward)
+    }
+}
