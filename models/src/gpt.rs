@@ -2,7 +2,7 @@
 //! positions as an option. Two details differ: GELU is the exact function instead of its approximation by
 //! tanh, and the probabilities of an attention have no dropout.
 
-use candelabrum_nn::layers::{Dropout, LayerNorm, TransformerBlock};
+use candelabrum_nn::layers::{Blocks, Dropout, LayerNorm, TransformerBlock};
 use candelabrum_nn::ops::{self, CrossEntropyConfig, Rotary};
 use candelabrum_nn::{Init, Model, Param, Scope};
 use candle_core::{Module, Result, Tensor};
@@ -73,7 +73,7 @@ pub struct Gpt {
     config: GptConfig,
     tables: OnceCell<Tables>,
     dropout: Option<Dropout>,
-    blocks: Vec<TransformerBlock>,
+    blocks: Blocks<TransformerBlock>,
     norm: LayerNorm,
 }
 
@@ -102,7 +102,7 @@ impl Gpt {
             config,
             tables: OnceCell::new(),
             dropout: drops.then(|| Dropout::new(&scope.pp("dropout"), config.dropout)),
-            blocks: (0..config.layers).map(block).collect(),
+            blocks: Blocks::new(scope, (0..config.layers).map(block)),
             norm: LayerNorm::new(&scope.pp("norm")),
         }
     }
@@ -122,10 +122,7 @@ impl Gpt {
         if let Some(dropout) = &self.dropout {
             xs = dropout.forward(&xs)?;
         }
-        for block in &self.blocks {
-            xs = block.forward(&xs)?;
-        }
-        self.norm.forward(&xs)
+        self.norm.forward(&self.blocks.forward(&xs)?)
     }
 
     /// The logits of `states`, `(.., width) -> (.., vocabulary)`.

@@ -3,7 +3,7 @@
 //! torchvision's initial values, [`he_normal`](candelabrum_nn::Init::he_normal) over their outputs. The last layer starts
 //! Glorot-normal, as every [`Linear`] here.
 
-use candelabrum_nn::layers::{BatchNorm2d, Conv2d, Dropout, GlobalAvgPool, Linear};
+use candelabrum_nn::layers::{BatchNorm2d, Blocks, Conv2d, Dropout, GlobalAvgPool, Linear};
 use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
@@ -29,7 +29,7 @@ const LAST: usize = 1280;
 #[derive(Debug)]
 pub struct MobileNetV2 {
     first: ConvNorm,
-    blocks: Vec<InvertedResidual>,
+    blocks: Blocks<InvertedResidual>,
     last: ConvNorm,
     average: GlobalAvgPool,
     dropout: Dropout,
@@ -78,7 +78,7 @@ impl MobileNetV2 {
         let last = features.pp(blocks.len() + 1);
         Self {
             first: ConvNorm::rectified(&features.pp(0), FIRST, 3, |conv| conv.stride(2)),
-            blocks,
+            blocks: Blocks::new(scope, blocks),
             last: ConvNorm::rectified(&last, LAST, 1, |conv| conv),
             average: GlobalAvgPool,
             dropout: Dropout::new(&classifier.pp(0), probability),
@@ -89,10 +89,8 @@ impl MobileNetV2 {
 
 impl Model for MobileNetV2 {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let mut ys = self.first.forward(xs)?; // (N, 32, H/2, W/2)
-        for block in &self.blocks {
-            ys = block.forward(&ys)?;
-        }
+        let ys = self.first.forward(xs)?; // (N, 32, H/2, W/2)
+        let ys = self.blocks.forward(&ys)?;
         let ys = self.average.forward(&self.last.forward(&ys)?)?; // (N, 1280)
         self.linear.forward(&self.dropout.forward(&ys)?)
     }

@@ -5,7 +5,7 @@
 //! Convolutions have torchvision's initial values, [`he_normal`](candelabrum_nn::Init::he_normal) over their outputs. The last layer
 //! starts Glorot-normal, as every [`Linear`] here.
 
-use candelabrum_nn::layers::{BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
+use candelabrum_nn::layers::{BatchNorm2d, Blocks, Conv2d, GlobalAvgPool, Linear, MaxPool2d};
 use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
@@ -77,7 +77,7 @@ struct ResNet {
     conv1: Conv2d,
     bn1: BatchNorm2d,
     pool: Option<MaxPool2d>,
-    blocks: Vec<ResidualBlock>,
+    blocks: Blocks<ResidualBlock>,
     average: GlobalAvgPool,
     fc: Linear,
 }
@@ -127,7 +127,7 @@ impl ResNet {
             conv1,
             bn1: BatchNorm2d::new(&scope.pp("bn1")).activation(Activation::Relu),
             pool,
-            blocks,
+            blocks: Blocks::new(scope, blocks),
             average: GlobalAvgPool,
             fc: Linear::new(&scope.pp("fc"), classes),
         }
@@ -140,10 +140,7 @@ impl Module for ResNet {
         if let Some(pool) = &self.pool {
             ys = pool.forward(&ys)?;
         }
-        for block in &self.blocks {
-            ys = block.forward(&ys)?;
-        }
-        self.fc.forward(&self.average.forward(&ys)?)
+        self.fc.forward(&self.average.forward(&self.blocks.forward(&ys)?)?)
     }
 }
 

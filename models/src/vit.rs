@@ -2,7 +2,7 @@
 //! torchvision's structure and initial values. An image is a sequence of patches, with one more token whose state
 //! behind the last block is classified.
 
-use candelabrum_nn::layers::{Conv2d, Dropout, LayerNorm, Linear, TransformerBlock};
+use candelabrum_nn::layers::{Blocks, Conv2d, Dropout, LayerNorm, Linear, TransformerBlock};
 use candelabrum_nn::{Init, Model, NameMap, Param, Scope, ops};
 use candle_core::{Module, Result, Tensor, bail};
 use once_cell::sync::OnceCell;
@@ -53,7 +53,7 @@ pub struct Vit {
     conv_proj: Conv2d,
     tables: OnceCell<Tables>,
     dropout: Option<Dropout>,
-    blocks: Vec<TransformerBlock>,
+    blocks: Blocks<TransformerBlock>,
     norm: LayerNorm,
     head: Linear,
 }
@@ -84,7 +84,7 @@ impl Vit {
                 .stride(config.patch),
             tables: OnceCell::new(),
             dropout: drops.then(|| Dropout::new(&encoder.pp("dropout"), config.dropout)),
-            blocks: (0..config.layers).map(block).collect(),
+            blocks: Blocks::new(scope, (0..config.layers).map(block)),
             norm: LayerNorm::new(&encoder.pp("ln")).eps(EPS),
             head: Linear::new(&scope.pp("heads.head"), classes).init(Init::ZEROS),
         }
@@ -157,9 +157,7 @@ impl Model for Vit {
         if let Some(dropout) = &self.dropout {
             ys = dropout.forward(&ys)?;
         }
-        for block in &self.blocks {
-            ys = block.forward(&ys)?;
-        }
+        let ys = self.blocks.forward(&ys)?;
         // Only the class token goes on. The norm is that of each token alone.
         let states = ops::narrow(&ys, 1, 0, 1)?.squeeze(1)?; // (N, width)
         self.head.forward(&self.norm.forward(&states)?)

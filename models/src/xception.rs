@@ -8,7 +8,7 @@
 //! their channel.
 
 use candelabrum_nn::layers::{
-    BatchNorm2d, Conv2d, GlobalAvgPool, Linear, MaxPool2d, SeparableConv2d,
+    BatchNorm2d, Blocks, Conv2d, GlobalAvgPool, Linear, MaxPool2d, SeparableConv2d,
 };
 use candelabrum_nn::{Activation, Init, Model, Scope, ops};
 use candle_core::{Module, Result, Tensor};
@@ -23,7 +23,7 @@ pub struct Xception {
     bn1: BatchNorm2d,
     conv2: Conv2d,
     bn2: BatchNorm2d,
-    blocks: Vec<Block>,
+    blocks: Blocks<Block>,
     conv3: SeparableConv2d,
     bn3: BatchNorm2d,
     conv4: SeparableConv2d,
@@ -82,7 +82,7 @@ impl Xception {
             bn1: rectified(&scope.pp("bn1")),
             conv2: conv(&scope.pp("conv2"), 64, 3).padding(padding),
             bn2: rectified(&scope.pp("bn2")),
-            blocks: (1..).zip(plans).map(block).collect(),
+            blocks: Blocks::new(scope, (1..).zip(plans).map(block)),
             conv3: separable(&scope.pp("conv3"), 1536),
             bn3: rectified(&scope.pp("bn3")),
             conv4: separable(&scope.pp("conv4"), 2048),
@@ -107,7 +107,7 @@ impl Model for Xception {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = self.bn1.forward_conv(&self.conv1.forward(xs)?, &self.conv2)?;
         let ys = self.bn2.forward(&ys)?;
-        let ys = self.blocks.iter().try_fold(ys, |ys, block| block.forward(&ys))?;
+        let ys = self.blocks.forward(&ys)?;
         let ys = self.conv4.forward_normalised(&self.conv3.forward(&ys)?, &self.bn3)?;
         let ys = self.bn4.forward(&ys)?; // (N, 2048, 10, 10) of 299×299
         let ys = match &self.pool {

@@ -1,10 +1,11 @@
-//! A linear layer whose weight is trained, or has the values of a file and an adapter.
+//! A linear layer whose weight is trained, or has the values of a file and an adapter. The backward pass may compute the
+//! layer again.
 
 use std::sync::Arc;
 
 use candelabrum::candle::quantized::{GgmlDType, QTensor};
 use candelabrum::candle::{Result, Shape, Var};
-use candelabrum::nn::{InitialValues, LoraConfig, LoraLayers, QuantizedMatrix};
+use candelabrum::nn::{InitialValues, LoraConfig, LoraLayers, QuantizedMatrix, recompute};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
@@ -55,6 +56,20 @@ impl Trained {
         }
         layer
     }
+}
+
+/// The result of a layer, which the backward pass computes again if it `is_recomputed`.
+pub(crate) fn forward(
+    params: &Params,
+    layer: &Arc<Linear>,
+    xs: &Tensor,
+    is_recomputed: bool,
+) -> Result<Tensor> {
+    if !is_recomputed {
+        return layer.forward(xs);
+    }
+    let layer = Arc::clone(layer);
+    recompute(params, &[xs], move |inputs| layer.forward(&inputs[0]))
 }
 
 /// The values of a file that has the weight of a layer.

@@ -2,13 +2,14 @@
 //! the batch is divided into micro-batches and among ranks.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candelabrum::candle::{Result, Var};
 use candelabrum::nn::{LossWeight, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
-use crate::adapters::Trained;
+use crate::adapters::{Trained, forward};
 use crate::draw::{Draw, for_each_seed};
 use crate::ranks::on_ranks;
 
@@ -42,6 +43,8 @@ enum Through {
 struct Case {
     ranks: usize,
     trained: Trained,
+    /// Whether the layer is computed again in the backward pass.
+    is_recomputed: bool,
     counts: Counts,
     through: Through,
     optimizer: usize,
@@ -103,14 +106,27 @@ impl Case {
         let counts_steps = through == Through::Store && optimizer == 2;
         let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
         let trained = Trained::drawn(draw);
-        Self { ranks, trained, counts, through, optimizer, clip, begins, frozen, labels, parts }
+        let is_recomputed = draw.chance(30);
+        Self {
+            ranks,
+            trained,
+            is_recomputed,
+            counts,
+            through,
+            optimizer,
+            clip,
+            begins,
+            frozen,
+            labels,
+            parts,
+        }
     }
 
     /// The same global batches, as one micro-batch of one rank.
     fn whole(&self) -> Self {
         let parts = self.labels.iter().map(|labels| vec![vec![labels.len()]]).collect();
         let through = Through::AllReduce { uneven: false };
-        Self { ranks: 1, through, parts, begins: false, ..self.clone() }
+        Self { ranks: 1, through, parts, begins: false, is_recomputed: false, ..self.clone() }
     }
 }
 
@@ -166,7 +182,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
     let servers = usize::from(case.through == Through::Store);
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
-        let line = case.trained.layer(&params, "line", [CLASSES, FEATURES], 0.0);
+        let line = Arc::new(case.trained.layer(&params, "line", [CLASSES, FEATURES], 0.0));
         let recipe = optimizer(case.optimizer);
         let mut opt = match case.through {
             Through::AllReduce { uneven } => {
@@ -217,7 +233,8 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             }
             let mut start = before;
             for (number, rows) in own.iter().enumerate() {
-                let logits = line.forward(&xs.narrow(0, start, *rows).unwrap()).unwrap();
+                let xs = xs.narrow(0, start, *rows).unwrap();
+                let logits = forward(&params, &line, &xs, case.is_recomputed).unwrap();
                 let whole = loss(case.counts, &logits, &labels[start..start + rows]).unwrap();
                 let part = (&whole / own.len() as f64).unwrap();
                 LossWeight::of(&whole).unwrap().give_to(&part);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candelabrum_nn::Params;
 use candelabrum_nn::ops::product_precision;
+use candelabrum_nn::{Params, Recompute};
 use candle_core::DType;
 
 use crate::cli::Precision;
@@ -36,6 +36,7 @@ pub(crate) struct GivenOption {
 pub(crate) struct Given {
     pub(crate) options: Vec<GivenOption>,
     pub(crate) precision: Precision,
+    pub(crate) recompute: Recompute,
 }
 
 impl Given {
@@ -44,12 +45,27 @@ impl Given {
         self.options.iter().filter(|option| !option.read.0.load(Ordering::Relaxed))
     }
 
+    fn check_recompute(&self, params: &Params) -> Result<()> {
+        let range = if self.recompute == Recompute::None {
+            return Ok(());
+        } else if params.recompute() != self.recompute {
+            "left out, because this program does not read it: `args.make_optimizer(&params, world)` does"
+        } else if !params.has_blocks() {
+            "left out, because this program's model has no `candelabrum::nn::layers::Blocks`"
+        } else {
+            return Ok(());
+        };
+        let value = format!("{:?}", self.recompute).to_lowercase();
+        Err(Error::option("--recompute", &value, range))
+    }
+
     /// Refuses options that the program has not read before its training begins.
     pub(crate) fn check(&self, params: &Params) -> Result<()> {
         if let Some(GivenOption { name, value, how, .. }) = self.unread().next() {
             let range = format!("left out, because this program does not read it: {how}");
             return Err(Error::option(name, value, range));
         }
+        self.check_recompute(params)?;
         if self.precision == Precision::default() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use candelabrum_datasets::{
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{DistOpt, DistOptConfig, OnOverflow, StrategyConfig, World, strategy};
 use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
-use candelabrum_nn::{DistOption, Params};
+use candelabrum_nn::{DistOption, Params, Recompute};
 use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
@@ -81,6 +81,11 @@ pub struct TrainArgs {
     /// The micro-batches of a step: their gradients are added before the ranks exchange them
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = parse_positive)]
     pub accumulate: usize,
+
+    /// The blocks of the model that keep only their input for the backward pass, which computes them again: none, half
+    /// or all. Less memory for more time
+    #[arg(long, value_name = "BLOCKS", value_enum, default_value_t)]
+    pub recompute: RecomputedBlocks,
 
     /// Random changes of training images: none, crop, crop-flip or singa
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
@@ -212,6 +217,7 @@ impl TrainArgs {
         params: &Params,
         world: &World,
     ) -> Result<Box<dyn DistributedOptimizer>> {
+        params.set_recompute(self.recompute.into());
         let recipe = self.optimizer.recipe();
         let Some(kind) = self.kvstore else {
             let config = self.dist_opt_config()?;
@@ -491,7 +497,7 @@ impl TrainArgs {
         if self.dataset != DatasetKind::Auto {
             add("--dataset", self.dataset.to_string(), LOADED, data);
         }
-        Given { options, precision: self.precision }
+        Given { options, precision: self.precision, recompute: self.recompute.into() }
     }
 }
 
@@ -518,6 +524,28 @@ pub enum Augment {
     CropFlip,
     /// SINGA's: a random window of the image that continues as its mirror image, and half of the images mirrored
     Singa,
+}
+
+/// The blocks of a model that are computed again in the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RecomputedBlocks {
+    /// No block
+    #[default]
+    None,
+    /// Every second block
+    Half,
+    /// All blocks
+    All,
+}
+
+impl From<RecomputedBlocks> for Recompute {
+    fn from(blocks: RecomputedBlocks) -> Self {
+        match blocks {
+            RecomputedBlocks::None => Self::None,
+            RecomputedBlocks::Half => Self::Half,
+            RecomputedBlocks::All => Self::All,
+        }
+    }
 }
 
 fn parse_positive(text: &str) -> std::result::Result<usize, String> {

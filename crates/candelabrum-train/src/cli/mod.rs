@@ -10,7 +10,7 @@ mod parse;
 mod precision;
 mod run;
 
-pub use args::{Augment, TrainArgs};
+pub use args::{Augment, RecomputedBlocks, TrainArgs};
 pub use checkpoints::CheckpointArgs;
 pub use data::load_data;
 pub use interrupt::interrupted;

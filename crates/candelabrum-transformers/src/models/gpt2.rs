@@ -1,6 +1,6 @@
 //! GPT-2 (Radford et al., 2019).
 
-use candelabrum_nn::layers::{Dropout, Embedding, LayerNorm, Linear};
+use candelabrum_nn::layers::{Blocks, Dropout, Embedding, LayerNorm, Linear};
 use candelabrum_nn::ops::{self, AttentionConfig};
 use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor, bail};
@@ -20,7 +20,7 @@ pub(crate) struct Gpt2 {
     wte: Embedding,
     wpe: Embedding,
     dropout: Option<Dropout>,
-    blocks: Vec<Block>,
+    blocks: Blocks<Block>,
     ln_f: LayerNorm,
 }
 
@@ -70,7 +70,7 @@ impl Gpt2 {
             wte: table("wte", vocabulary),
             wpe: table("wpe", context),
             dropout: (p > 0.0).then(|| Dropout::new(&scope.pp("drop"), p)),
-            blocks: (0..config.needed("n_layer")?).map(block).collect(),
+            blocks: Blocks::new(&scope, (0..config.needed("n_layer")?).map(block)),
             ln_f: LayerNorm::new(&scope.pp("ln_f")).eps(eps),
         })
     }
@@ -108,8 +108,12 @@ impl Gpt2 {
         if let Some(dropout) = &self.dropout {
             xs = dropout.forward(&xs)?;
         }
+        let Some(caches) = &mut caches else {
+            let xs = self.blocks.forward_by(&xs, |block, xs| block.forward(xs, None))?;
+            return self.ln_f.forward(&xs);
+        };
         for (number, block) in self.blocks.iter().enumerate() {
-            xs = block.forward(&xs, caches.as_mut().map(|caches| &mut caches[number]))?;
+            xs = block.forward(&xs, Some(&mut caches[number]))?;
         }
         self.ln_f.forward(&xs)
     }

@@ -2,7 +2,7 @@
 //! SmolLM.
 
 use candelabrum_nn::Scope;
-use candelabrum_nn::layers::{Embedding, Linear, RmsNorm};
+use candelabrum_nn::layers::{Blocks, Embedding, Linear, RmsNorm};
 use candelabrum_nn::ops::{self, AttentionConfig};
 use candle_core::{Module, Result as CandleResult, Tensor};
 
@@ -18,7 +18,7 @@ use crate::error::Result;
 pub(crate) struct Llama {
     config: LlamaConfig,
     embed_tokens: Embedding,
-    layers: Vec<Layer>,
+    layers: Blocks<Layer>,
     norm: RmsNorm,
     lm_head: Option<Linear>,
 }
@@ -77,7 +77,7 @@ impl Llama {
                 config.width,
             )
             .init(new_layer_init()),
-            layers: (0..config.layers).map(layer).collect(),
+            layers: Blocks::new(scope, (0..config.layers).map(layer)),
             norm: norm(&model, "norm"),
             lm_head: (!config.tied).then(head),
             config,
@@ -101,9 +101,12 @@ impl Llama {
     ) -> CandleResult<Tensor> {
         let mut caches = cache.map(|cache| cache.layers(self.layers.len())).transpose()?;
         let mut xs = self.embed_tokens.forward(tokens)?;
+        let Some(caches) = &mut caches else {
+            let xs = self.layers.forward_by(&xs, |layer, xs| layer.forward(xs, None))?;
+            return self.norm.forward(&xs);
+        };
         for (number, layer) in self.layers.iter().enumerate() {
-            let cache = caches.as_mut().map(|caches| &mut caches[number]);
-            xs = layer.forward(&xs, cache)?;
+            xs = layer.forward(&xs, Some(&mut caches[number]))?;
         }
         self.norm.forward(&xs)
     }

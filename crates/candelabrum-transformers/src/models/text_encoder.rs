@@ -1,6 +1,6 @@
 //! The encoder of BERT and of the models of its structure: tables of words and positions, and layers of attention.
 
-use candelabrum_nn::layers::{Dropout, Embedding, LayerNorm};
+use candelabrum_nn::layers::{Blocks, Dropout, Embedding, LayerNorm};
 use candelabrum_nn::{Scope, ops};
 use candle_core::{DType, Module, Result as CandleResult, Tensor};
 
@@ -38,7 +38,7 @@ pub(crate) struct TextEncoder {
     token_types: Option<Embedding>,
     norm: LayerNorm,
     dropout: Option<Dropout>,
-    layers: Vec<EncoderLayer>,
+    layers: Blocks<EncoderLayer>,
 }
 
 impl TextEncoder {
@@ -71,7 +71,7 @@ impl TextEncoder {
             token_types: types.map(|types| table("token_type_embeddings", types)),
             norm: LayerNorm::new(&embeddings.pp("LayerNorm")).eps(sizes.eps),
             dropout: drops.then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: (0..config.needed(family.layer_count)?).map(layer).collect(),
+            layers: Blocks::new(scope, (0..config.needed(family.layer_count)?).map(layer)),
         })
     }
 
@@ -97,10 +97,7 @@ impl TextEncoder {
             xs = dropout.forward(&xs)?;
         }
         let mask = padding_mask(tokens, self.padding, xs.dtype())?;
-        for layer in &self.layers {
-            xs = layer.forward(&xs, mask.as_ref())?;
-        }
-        Ok(xs)
+        self.layers.forward_by(&xs, move |layer, xs| layer.forward(xs, mask.as_ref()))
     }
 
     /// The rows of the table of tokens.

@@ -1,6 +1,6 @@
 //! The vision transformer (Dosovitskiy et al., arXiv:2010.11929) as Hugging Face has it.
 
-use candelabrum_nn::layers::{Conv2d, Dropout, LayerNorm, Linear};
+use candelabrum_nn::layers::{Blocks, Conv2d, Dropout, LayerNorm, Linear};
 use candelabrum_nn::{Param, Scope, ops};
 use candle_core::{Module, Result as CandleResult, Tensor, bail};
 use once_cell::sync::OnceCell;
@@ -33,7 +33,7 @@ pub(crate) struct Vit {
     projection: Conv2d,
     tables: OnceCell<Tables>,
     dropout: Option<Dropout>,
-    layers: Vec<EncoderLayer>,
+    layers: Blocks<EncoderLayer>,
     layernorm: LayerNorm,
 }
 
@@ -83,7 +83,7 @@ impl Vit {
             tables: OnceCell::new(),
             dropout: (sizes.dropout > 0.0)
                 .then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: (0..config.needed("num_hidden_layers")?).map(layer).collect(),
+            layers: Blocks::new(&scope, (0..config.needed("num_hidden_layers")?).map(layer)),
             layernorm: LayerNorm::new(&scope.pp("layernorm")).eps(sizes.eps),
             embeddings,
         })
@@ -115,9 +115,7 @@ impl Vit {
         if let Some(dropout) = &self.dropout {
             xs = dropout.forward(&xs)?;
         }
-        for layer in &self.layers {
-            xs = layer.forward(&xs, None)?;
-        }
+        let xs = self.layers.forward_by(&xs, |layer, xs| layer.forward(xs, None))?;
         self.layernorm.forward(&xs)
     }
 
