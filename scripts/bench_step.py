@@ -131,7 +131,7 @@ NETWORKS = {
     "vit-b16-224": (lambda _: networks.Vit(224, 16, 768, 12, 12, 3072, 1000), images_of(3, 224)),
     "gru": (lambda _: networks.Gru(), sequences),
     "lstm": (lambda _: networks.Lstm(), texts_of(TEXT)),
-    "gpt": (lambda _: networks.Gpt(), texts_of(CONTEXT)),
+    "gpt": (lambda data: networks.Gpt(data.blocks, data.recompute), texts_of(CONTEXT)),
     "char-rnn": (lambda data: networks.CharRnn("LSTM", data.vocabulary, 128), texts_of(TEXT)),
     "text-gru": (lambda data: networks.TextGru(data.vocabulary, 64, 64, data.classes), padded_of(40)),
     "han": (lambda data: networks.Han(data.vocabulary, 64, 50, 100, data.classes), padded_of(8, 20)),
@@ -206,6 +206,7 @@ class Run:
 
     def __init__(self, args):
         data = Data(args)
+        data.blocks, data.recompute = args.blocks, args.recompute
         network = NETWORKS[args.network][0](data)
         initialise(network)
         network = network.to(args.device)
@@ -370,6 +371,8 @@ def main():
     parser.add_argument("--problem", help="a file of batches that bench-player problem wrote")
     parser.add_argument("--adamw", action="store_true", help="AdamW instead of SGD with momentum")
     parser.add_argument("--lr", type=float, help="0.001 with --adamw and 0.005 without, if not given")
+    parser.add_argument("--blocks", type=int, default=6, help="of the network gpt")
+    parser.add_argument("--recompute", action="store_true", help="computes the blocks of gpt again in the backward pass")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--tf32", action="store_true", help="round f32 to TF32 on a GPU")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 VOCABULARY = 64
 CHARACTERS = 96
@@ -228,16 +229,19 @@ class TransformerBlock(nn.Module):
 class Gpt(nn.Module):
     """GPT-2's structure. The last layer has the table of the tokens as its weight."""
 
-    def __init__(self):
+    def __init__(self, blocks=6, recompute=False):
         super().__init__()
         self.tokens = nn.Parameter(torch.empty(CHARACTERS, WIDTH))
         self.positions = nn.Parameter(torch.empty(CONTEXT, WIDTH))
-        self.blocks = nn.Sequential(*(TransformerBlock(WIDTH, HEADS, 4 * WIDTH, True) for _ in range(6)))
+        self.blocks = nn.ModuleList(TransformerBlock(WIDTH, HEADS, 4 * WIDTH, True) for _ in range(blocks))
         self.norm = nn.LayerNorm(WIDTH)
+        self.recompute = recompute
 
     def forward(self, xs):
         ys = F.embedding(xs, self.tokens) + self.positions
-        return F.linear(self.norm(self.blocks(ys)), self.tokens)
+        for block in self.blocks:
+            ys = checkpoint(block, ys, use_reentrant=False) if self.recompute else block(ys)
+        return F.linear(self.norm(ys), self.tokens)
 
 
 class LeNet(nn.Module):

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use self::bench::run::Cli;
-use self::benches::{allreduce, checkpoint, ddp, finetune, kvstore, overlap, scaling, step, zoo};
+use self::benches::{
+    allreduce, checkpoint, ddp, finetune, kvstore, memory, overlap, scaling, step, zoo,
+};
 use self::interrupt::Interrupted;
 use self::test::Part;
 use self::test::build::Build;
@@ -65,6 +67,8 @@ enum Command {
     Zoo(Cli<zoo::Zoo>),
     /// Measure training steps of a pretrained language model and its adapters against PyTorch with PEFT
     BenchFinetune(Cli<finetune::Finetune>),
+    /// Measure training steps of a deep model, and their memory, with and without recomputation
+    BenchMemory(Cli<memory::Memory>),
     /// Measure several workers against one, and against PyTorch's DDP
     BenchDdp(Cli<ddp::Ddp>),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
@@ -108,6 +112,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::BenchStep(args) => step::run(&args),
         Command::Zoo(args) => zoo::run(&args),
         Command::BenchFinetune(args) => bench::run::run(&args),
+        Command::BenchMemory(args) => bench::run::run(&args),
         Command::BenchDdp(args) => bench::run::run(&args),
         Command::BenchScaling(args) => bench::run::run(&args),
         Command::BenchAllreduce(args) => allreduce::run(args),

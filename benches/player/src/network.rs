@@ -93,6 +93,8 @@ pub(crate) const LSTM: CharLstmConfig =
 pub(crate) struct Sizes {
     pub(crate) vocabulary: usize,
     pub(crate) classes: usize,
+    /// The blocks of `gpt`.
+    pub(crate) blocks: usize,
 }
 
 impl Sizes {
@@ -104,7 +106,8 @@ impl Sizes {
             _ => 10,
         };
         let words = matches!(network, Network::TextGru | Network::Han);
-        Self { vocabulary: if words { 10_000 } else { LSTM.vocabulary }, classes }
+        let vocabulary = if words { 10_000 } else { LSTM.vocabulary };
+        Self { vocabulary, classes, blocks: GptConfig::default().layers }
     }
 }
 
@@ -142,7 +145,7 @@ pub(crate) fn build(
     xs: &Tensor,
 ) -> anyhow::Result<Built> {
     let root = &params.root();
-    let Sizes { vocabulary, classes } = sizes;
+    let Sizes { vocabulary, classes, blocks } = sizes;
     let model: Rc<dyn Model> = match network {
         Network::Cnn => Rc::new(models::Cnn::new(root, classes)),
         Network::Mlp => Rc::new(models::Mlp::new(root, classes)),
@@ -171,7 +174,7 @@ pub(crate) fn build(
         Network::VitB16 => Rc::new(models::Vit::new(root, classes, VitConfig::base_16())),
         Network::Gru => Rc::new(models::GruClassifier::new(root, GRU)),
         Network::Lstm => Rc::new(models::CharLstm::new(root, LSTM)),
-        Network::Gpt => return gpt(params, xs),
+        Network::Gpt => return gpt(blocks, params, xs),
         Network::CharRnn => {
             let config = CharRnnConfig { vocabulary, hidden: 128, layers: 1, cell: CharCell::Lstm };
             Rc::new(models::CharRnn::new(root, config))
@@ -196,8 +199,9 @@ fn vgg(depth: VggDepth, batch_norm: bool, params: &Params, classes: usize) -> Rc
 }
 
 /// The loss of its `train_one_batch`, which never has all logits at once.
-fn gpt(params: &Params, xs: &Tensor) -> anyhow::Result<Built> {
-    let model = Rc::new(models::Gpt::new(&params.root(), GptConfig::default()));
+fn gpt(layers: usize, params: &Params, xs: &Tensor) -> anyhow::Result<Built> {
+    let config = GptConfig { layers, ..GptConfig::default() };
+    let model = Rc::new(models::Gpt::new(&params.root(), config));
     let of = Rc::clone(&model);
     let loss = move |xs: &Tensor, ys: &Tensor| of.loss_of(&of.states(xs)?, ys);
     built(model, Box::new(loss), params, xs)

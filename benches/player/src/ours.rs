@@ -3,6 +3,7 @@
 //! A world of one rank also contains all parts of distributed training: buckets, the check of every
 //! gradient, the collective.
 
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
@@ -65,7 +66,9 @@ impl Ours {
     ) -> anyhow::Result<Self> {
         let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
         let params = settings.precision.params(0, world.device());
-        let network = build(network, sizes, &params, xs)?;
+        params.set_recompute(settings.recompute.into());
+        let blocks = settings.blocks.map_or(sizes.blocks, NonZeroUsize::get);
+        let network = build(network, Sizes { blocks, ..sizes }, &params, xs)?;
         let optimizer: Box<dyn Optimizer> = match settings.adamw {
             true => Box::new(AdamW::new(settings.lr.unwrap_or(1e-3))),
             false => {

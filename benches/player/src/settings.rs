@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use candelabrum::nn::DistOption;
-use candelabrum::train::cli::Precision;
+use candelabrum::train::cli::{Precision, RecomputedBlocks};
 use clap::{Parser, ValueEnum};
 
 use crate::network::Network;
@@ -46,6 +46,12 @@ pub(crate) struct Settings {
     /// Train with AdamW instead of SGD with momentum
     #[arg(long)]
     pub(crate) adamw: bool,
+    /// Blocks of the network `gpt` [default: 6]
+    #[arg(long, value_name = "N")]
+    pub(crate) blocks: Option<NonZeroUsize>,
+    /// The blocks that are computed again in the backward pass
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) recompute: RecomputedBlocks,
     /// The learning rate [default: 0.001 with --adamw, 0.005 without]
     #[arg(long)]
     pub(crate) lr: Option<f64>,

@@ -5,6 +5,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod ddp;
 pub(crate) mod finetune;
 pub(crate) mod kvstore;
+pub(crate) mod memory;
 pub(crate) mod overlap;
 pub(crate) mod scaling;
 pub(crate) mod step;
