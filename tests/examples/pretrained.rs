@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::run::{output_of, refuse};
-use crate::whole_runs::{last, runs_and_continues};
+use crate::whole_runs::{last, report_of, runs_and_continues};
 
 fn tiny(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -72,6 +72,34 @@ fn bert(folder: &Path) {
     fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     let config = json!({"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"});
     fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+}
+
+/// A training whose blocks are computed again, of one and two ranks, with dropout and with adapters, leaves the
+/// parameters of a training without that.
+#[test]
+fn blocks_that_are_computed_again_leave_the_same_parameters() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    bert(&dir.path().join("bert"));
+    let text = "the film is fine\na moving film\nan end is dull\n".repeat(10);
+    fs::write(path("text"), text).unwrap();
+    let (bert, class, text) = (path("bert"), format!("one={}", path("text")), path("text"));
+    let gguf = tiny("llama-gguf/model.gguf");
+    let classifier = ["--model", &bert, "--class", &class, "--batch-size", "4"];
+    let adapters = ["--model", gguf.to_str().unwrap(), "--text", &text, "--length", "8"];
+    for (name, options) in [("finetune_classifier", classifier), ("finetune_llm", adapters)] {
+        let parameters = |recompute: &str| {
+            let more = ["--recompute", recompute, "--workers", "2", "--epochs", "1"];
+            let options = [&options[..], &more, &["--threads", "1"]].concat();
+            report_of(name, &options)["parameters_sha256"].clone()
+        };
+        let expected = parameters("none");
+        assert_eq!(expected.as_array().map(Vec::len), Some(2));
+        assert_eq!(parameters("half"), expected, "{name}");
+        assert_eq!(parameters("all"), expected, "{name}");
+    }
+    let refused = ["--recompute is all", "this program's model has no"];
+    refuse("mnist_dist", &["--dataset", "synthetic", "--recompute", "all"], &refused);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::run::{example, output_of, refuse};
 
 /// The report of an example's run with these options.
-fn report_of(name: &str, options: &[&str]) -> Value {
+pub(crate) fn report_of(name: &str, options: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
     output_of(name, &[options, &["--report", path.to_str().unwrap()]].concat());
