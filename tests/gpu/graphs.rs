@@ -1,11 +1,14 @@
 //! Steps that are recorded as CUDA graphs: the same numbers, bit for bit, as without.
 
+use std::sync::Arc;
+
 use candelabrum::dist::{
     BufferSync, Collective, Group, LossScale, parameters_sha256, synchronize_batch_norm,
 };
 use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::models::{Gpt, GptConfig, GruClassifier, GruClassifierConfig};
 use candelabrum::nn::ops::Rotary;
+use candelabrum::nn::{Recompute, recompute};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{integers, uniform};
@@ -318,6 +321,50 @@ fn steps_of_a_transformer_are_recorded() {
             let result = compare((&World::single(), &gpu), new, tokens, setting);
             assert_eq!(result, (REPLAYED, None), "{dtype:?} {config:?}");
         }
+    }
+}
+
+/// A network as one block, which the backward pass computes again.
+struct Again(Params, Arc<Network>);
+
+impl Model for Again {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        let network = Arc::clone(&self.1);
+        recompute(&self.0, &[xs], move |inputs| network.forward(&inputs[0]))
+    }
+}
+
+#[test]
+fn steps_with_blocks_that_are_computed_again_are_recorded() {
+    let Some(gpu) = gpu() else { return };
+    let world = World::single();
+    let on = (&world, &gpu);
+    let again = |scope: &Scope| Again(scope.params().clone(), Arc::new(Network::new(scope)));
+    assert_eq!(compare(on, again, images, PLAIN), (REPLAYED, None));
+    // Masks, running statistics and parameters are those of a training that keeps everything.
+    let (recomputed, replayed, _) = train(on, again, images, PLAIN, true);
+    assert_eq!(replayed, REPLAYED);
+    assert_eq!(recomputed, train(on, Network::new, images, PLAIN, false).0);
+
+    let config = GptConfig {
+        context: 9,
+        layers: 3,
+        width: 24,
+        heads: 3,
+        dropout: 0.2,
+        ..GptConfig::default()
+    };
+    let of = |blocks: Recompute| {
+        move |scope: &Scope| {
+            scope.params().set_recompute(blocks);
+            Repeats(Gpt::new(scope, config))
+        }
+    };
+    let whole = train(on, of(Recompute::None), tokens, PLAIN, false).0;
+    for blocks in [Recompute::Half, Recompute::All] {
+        let (recomputed, replayed, _) = train(on, of(blocks), tokens, PLAIN, true);
+        assert_eq!((&recomputed, replayed), (&whole, REPLAYED), "{blocks:?}");
+        assert_eq!(train(on, of(blocks), tokens, PLAIN, false).0, whole, "{blocks:?}");
     }
 }
 
