@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use candelabrum::prelude::*;
-use candelabrum::train::cli::{TrainArgs, parse, run};
+use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::{ClassifiedTexts, Pretrained, check_vocabulary};
 use clap::Parser;
 
@@ -92,12 +92,16 @@ fn train(args: &Args, world: &World) -> Result<()> {
     }
     let mut out = io::stdout();
     if world.is_root() {
-        writeln!(out, "{} training and {} test texts", train.len(), test.len())?;
+        let (ranks, count) = (world.world_size(), train.len());
+        writeln!(out, "ranks {ranks}, {count} training and {} test texts", test.len())?;
         writeln!(out, "new: {}\n", model.report().missing.join(", "))?;
     }
     let mut trainer = Trainer::new(model, args.train.make_optimizer(&params, world)?);
     let fit = args.train.fit_on(world, "texts", train.len())?.output(&mut out);
     trainer.fit_with(fit, &train, Some(&test))?;
+    if interrupted().is_some() {
+        return Ok(()); // The same command goes on.
+    }
     if let (Some(folder), true) = (&args.save, world.is_root()) {
         trainer.model().save(folder, train.classes(), Some(&tokenizer))?;
         writeln!(out, "\nsaved in {}", folder.display())?;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! cargo xtask setup --models
-//! cargo run --release --features transformers --example finetune_llm -- --model FOLDER --text book.txt --prompt "Once"
+//! cargo run --release --features transformers --example finetune_llm -- --model FOLDER --text book.txt --save tuned
 //! cargo run --release --features transformers --example finetune_llm -- --model FOLDER --text talks.jsonl --chat \
-//!     --prompt "Who are you?" --save tuned --workers 2 --checkpoint-dir runs/talks
+//!     --save tuned --workers 2 --checkpoint-dir runs/talks
 //! ```
 //!
 //! The model is a folder of Hugging Face, a GGUF file, or a model of the hub. Adapters (LoRA) learn; `--rank 0` trains all
-//! parameters. With `--save`, adapters or model become a folder that Python's `peft` or `transformers` opens.
+//! parameters. With `--save`, adapters or model become a folder that `generate` and Python's `peft` or `transformers` open.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use candelabrum::nn::{LoraConfig, LoraLayers};
 use candelabrum::prelude::*;
-use candelabrum::train::cli::{TrainArgs, parse, run};
+use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::*;
 use clap::Parser;
 
@@ -53,9 +53,6 @@ struct Args {
     /// The folder for the adapters, or for the model with --rank 0
     #[arg(long, value_name = "FOLDER")]
     save: Option<PathBuf>,
-    /// The text to continue at the end, or with --chat the message to answer
-    #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
     #[command(flatten)]
     train: TrainArgs,
 }
@@ -82,26 +79,25 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let mut out = io::stdout();
     if world.is_root() {
         let (trained, all) = (params.trainable_count(), params.element_count());
-        writeln!(out, "{} samples; {trained} of {all} parameters are trained\n", train.len())?;
+        let (ranks, count, tests) = (world.world_size(), train.len(), test.len());
+        writeln!(
+            out,
+            "ranks {ranks}, {count} training and {tests} test samples of {} tokens",
+            args.length
+        )?;
+        writeln!(out, "{trained} of {all} parameters are trained\n")?;
     }
     let fit = args.train.fit_on(world, "texts", train.len())?.output(&mut out);
     trainer.fit_with(fit, &train, Some(&test))?;
+    if interrupted().is_some() {
+        return Ok(()); // The same command goes on.
+    }
     if let (Some(folder), true) = (&args.save, world.is_root()) {
         match &adapters {
             Some(adapters) => save_adapter(adapters, &params, &args.model, folder)?,
             None => trainer.model().save(folder, Some(&tokenizer))?,
         }
         writeln!(out, "\nsaved in {}", folder.display())?;
-    }
-    if let (Some(prompt), true) = (&args.prompt, world.is_root()) {
-        let chat = || tokenizer.chat(&[Message::user(prompt)], true);
-        let asked = if args.chat { chat()? } else { prompt.clone() };
-        let (temperature, top_p, seed) = (0.7, Some(0.95), args.train.seed);
-        let stop = tokenizer.end().into_iter().collect();
-        let config = GenerationConfig { temperature, top_p, stop, seed, ..Default::default() };
-        let asked = tokenizer.encode(&asked, !args.chat)?;
-        let tokens = trainer.model().generate(&asked, &config, |_| {})?;
-        writeln!(out, "\n{}", tokenizer.decode(&tokens)?)?;
     }
     Ok(())
 }

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use candelabrum_testkit::{kill, until};
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::run::{output_of, refuse};
+use crate::run::{example, output_of, refuse};
 use crate::whole_runs::{last, report_of, runs_and_continues};
 
 fn tiny(name: &str) -> PathBuf {
@@ -27,11 +29,19 @@ fn a_pretrained_language_model_learns_a_text_and_is_saved_as_adapters() {
         assert!(last(&report, "/eval_loss") < first - 0.05, "{report}");
         assert!(last(&report, "/measures/evaluation~1perplexity") > 1.0, "{report}");
     }
-    let more = ["--quantized", "--save", &saved, "--prompt", "the cat", "--workers", "2"];
+    let more = ["--quantized", "--save", &saved, "--workers", "2"];
     let output = output_of("finetune_llm", &[&options[..], &more].concat());
     assert!(output.contains("saved in "), "{output}");
     let config = fs::read_to_string(dir.path().join("saved/adapter_config.json")).unwrap();
     assert!(config.contains("q_proj") && config.contains("\"r\": 8"), "{config}");
+    let write = ["--model", model, "--prompt", "the cat", "--tokens", "5"];
+    let [plain, tuned] = [&[][..], &["--adapters", &saved]]
+        .map(|adapters| output_of("generate", &[&write[..], adapters].concat()));
+    assert!(plain.starts_with("the cat") && tuned.starts_with("the cat"), "{plain}, {tuned}");
+    assert_ne!(plain, tuned);
+    assert_eq!(output_of("generate", &write), plain);
+    let adapters_alone = example("generate").args(["--model", &saved, "--prompt", "a"]).run();
+    assert_ne!(adapters_alone.says(["has adapters and no model"]).code, Some(0));
     let whole = path("whole");
     let all = ["--rank", "0", "--epochs", "1", "--save", &whole];
     output_of("finetune_llm", &[&options[..], &all].concat());
@@ -45,6 +55,27 @@ fn a_pretrained_language_model_learns_a_text_and_is_saved_as_adapters() {
     refuse("finetune_llm", &missing, &["/no/such/text"]);
     let chats = ["--model", model, "--text", &text, "--chat"];
     refuse("finetune_llm", &chats, &[&text, "line 1"]);
+}
+
+/// A model that is half trained must not take the place of a trained one.
+#[test]
+fn a_run_that_a_signal_ends_saves_no_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (model, text, saved) = (tiny("llama-gguf/model.gguf"), path("text"), path("saved"));
+    fs::write(&text, "the cat is in the house ".repeat(30)).unwrap();
+    let model = model.to_str().unwrap();
+    let options = ["--model", model, "--text", &text, "--length", "8", "--save", &saved];
+    let (runs, workers) = (path("runs"), ["--workers", "2", "--threads", "1"]);
+    let more = ["--checkpoint-dir", &runs, "--checkpoint-every", "5", "--epochs", "100000"];
+    let running = example("finetune_llm").args(&[&options[..], &more, &workers].concat()).start();
+    until("a checkpoint", || {
+        let has_one = fs::read_dir(&runs).is_ok_and(|mut entries| entries.next().is_some());
+        has_one.then_some(())
+    });
+    kill(running.ranks(2)[0], Signal::INT);
+    running.finish().says(["interrupted by SIGINT"]);
+    assert!(!Path::new(&saved).exists());
 }
 
 /// A folder with a tiny BERT and a tokenizer of words.
@@ -120,8 +151,9 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     let tests = ["--test", &good, "--test", &bad, "--save", &saved];
     let output = output_of("finetune_classifier", &[&options[..], &tests].concat());
     assert!(output.contains("120 training and 120 test texts"), "{output}");
-    let unknown = [&options[..], &["--test", &format!("fine={}", path("good"))]].concat();
-    refuse("finetune_classifier", &unknown, &["fine", "bad, good"]);
+    let unknown = format!("fine={}", path("good"));
+    let unknown = [&options[..], &["--test", &unknown]].concat();
+    refuse("finetune_classifier", &unknown, &["fine", "not one of the 2 that are known"]);
     assert!(output.contains("new: classifier.weight, classifier.bias"), "{output}");
     let find =
         ["--model", &saved, "--texts", &path("good"), "--query", "a moving film", "--top", "1"];

@@ -22,6 +22,10 @@ impl Config {
 
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
+        if !path.exists() && folder.join("adapter_config.json").exists() {
+            let what = "has adapters and no model: open their model, and then `load_adapter` (the example `generate` has `--adapters`)";
+            return Err(Error::file(folder, what));
+        }
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let json = serde_json::from_str(&text)
             .map_err(|error| Error::file(&path, format!("is no JSON: {error}")))?;

@@ -116,7 +116,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Replaces every element by `change(index, old)`, in row-major order.
+    /// Replaces every element by `change(index, old)`, in row-major order. Does nothing in the second forward pass
+    /// through a block ([`recompute`](crate::recompute)): the first one has changed the buffer.
     ///
     /// # Errors
     /// A buffer that is neither f32 nor f64, or not on the CPU.
@@ -203,9 +204,6 @@ pub(crate) fn update_on_gpu(
     buffers: [&Buffer; 2],
     change: impl FnOnce([CudaSpanMut<'_>; 2], [Option<CudaSpanMut<'_>>; 2]) -> candle_core::Result<()>,
 ) -> candle_core::Result<()> {
-    if recomputing::is_active() {
-        return Ok(());
-    }
     if Arc::ptr_eq(&buffers[0].before, &buffers[1].before) {
         bail!("`{}` is used as two buffers", buffers[0].name)
     }

@@ -1,6 +1,6 @@
 //! Gradient-ready hooks: the buckets that are complete in mid-backward, and their order.
 
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, Flat, Location};
 use candelabrum_nn::layers::{
     BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
 };
@@ -17,7 +17,9 @@ pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
         plan
     };
     let plans: Vec<BucketPlan> = params.list().iter().enumerate().map(unit).collect();
-    let buckets = plans.iter().map(|plan| Flat::zeros(ElementType::F32, plan.len)).collect();
+    let location = Location::of(params.device());
+    let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+    let buckets = plans.iter().map(bucket).collect::<std::result::Result<_, _>>()?;
     FlatGradients::new(params.list(), plans, buckets)
 }
 

@@ -118,7 +118,7 @@ fn train(kind: Kind, chosen: Recompute, dtype: DType, device: &Device) -> Result
     gradients.zero_rest()?;
     let order = gradients.ready_order().to_vec();
     let numbers = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect();
-    let gradients = gradients.buckets().map(|(_, bucket)| Ok(numbers(bucket.to_vec()?)));
+    let gradients = gradients.buckets().map(|(_, bucket)| Ok(numbers(bucket.to_host()?.to_vec()?)));
     let gradients = gradients.collect::<Result<_>>()?;
     let buffers =
         params.buffers().iter().map(|buffer| bits(&buffer.value())).collect::<Result<_>>()?;

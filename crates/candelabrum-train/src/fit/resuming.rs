@@ -67,7 +67,7 @@ impl TrainerState<'_, '_> {
             note += &format!("; {world_size} rank(s) before, {ranks} now, with batches of {batch}");
         }
         if epoch >= self.config.epochs {
-            note += &format!("; its {} epochs are done, so nothing is trained", self.config.epochs);
+            note += &format!("; {epoch} epoch(s) are done, so nothing is trained");
         }
         self.note(&note);
         self.note_changes(task, &settings);

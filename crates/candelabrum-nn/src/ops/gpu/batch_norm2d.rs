@@ -12,6 +12,7 @@ use candle_core::{DType, Result, bail};
 use super::channels::Channels;
 use super::gradient::places;
 use crate::autograd::fused::{GpuBackward, OnGpu};
+use crate::autograd::recomputing;
 use crate::kernels::channel_line::Rectifier;
 use crate::ops::batch_norm2d::BatchNorm2dOp;
 use crate::params::update_on_gpu;
@@ -104,7 +105,8 @@ impl OnGpu for BatchNorm2dOp {
         let partials = self.statistics(gpu, xs)?;
         let sums = partials.span().into();
         let statistics = [sums, Arg::Nothing, Arg::Nothing, weight, bias];
-        match &self.running {
+        // The kernel that normalises also moves the running statistics, but not a second time in a step.
+        match self.running.as_ref().filter(|_| !recomputing::is_active()) {
             Some(running) => {
                 update_on_gpu([&running.mean, &running.variance], |mut values, mut before| {
                     let [mean, variance] = values.each_mut().map(Arg::from);
