@@ -1,31 +1,56 @@
 //! What a second forward pass of a block must repeat, and what it must leave out.
 //!
 //! The seeds of noise that the first pass has drawn are noted, and the second pass gets the same ones, so dropout
-//! drops the same elements. Running statistics change in the first pass alone ([`is_active`]).
+//! drops the same elements. Running statistics change in the first pass alone ([`is_active`]). The result of the block is
+//! known, so the last operation need not compute it again ([`begin_operation`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem;
 
 thread_local! {
     static TAPE: RefCell<Tape> = RefCell::default();
+    /// Whether nobody reads the result of the operation that is being computed.
+    static IS_UNREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The seeds of this thread's passes through blocks. One block may be inside another one.
+/// What this thread's passes through blocks draw and compute. One block may be inside another one.
 #[derive(Debug, Default)]
 struct Tape {
     /// The first passes under way.
     recordings: usize,
-    /// What they have drawn.
+    /// The seeds that they have drawn.
     drawn: Vec<u64>,
+    /// The operations that they have computed.
+    operations: usize,
     /// The second pass under way.
     replay: Option<Replay>,
 }
 
+/// What a first pass has drawn and computed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    seeds: Vec<u64>,
+    operations: usize,
+    /// What the last operation, counted from the first one, need not compute again.
+    pub(crate) unread: Option<Unread>,
+}
+
+/// What need not be computed of an operation whose result is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Unread {
+    /// The result. What the operation saves for its backward pass is needed.
+    Result,
+    /// Anything: it saves nothing.
+    All,
+}
+
 #[derive(Debug)]
 struct Replay {
-    seeds: Vec<u64>,
-    /// The number of seeds that were asked for.
-    asked: usize,
+    script: Script,
+    /// The seeds that were asked for.
+    seeds: usize,
+    /// The operations that were begun.
+    operations: usize,
 }
 
 /// Whether this thread computes a block for the second time.
@@ -37,8 +62,8 @@ pub(crate) fn is_active() -> bool {
 pub(crate) fn seed(draw: impl FnOnce() -> u64) -> u64 {
     let again = TAPE.with_borrow_mut(|tape| {
         let replay = tape.replay.as_mut()?;
-        replay.asked += 1;
-        replay.seeds.get(replay.asked - 1).copied()
+        replay.seeds += 1;
+        replay.script.seeds.get(replay.seeds - 1).copied()
     });
     let seed = again.unwrap_or_else(draw);
     TAPE.with_borrow_mut(|tape| {
@@ -49,12 +74,48 @@ pub(crate) fn seed(draw: impl FnOnce() -> u64) -> u64 {
     seed
 }
 
-/// Computes a block, and returns the seeds that it has drawn.
-pub(crate) fn record<R>(block: impl FnOnce() -> R) -> (R, Vec<u64>) {
-    struct Recording(usize);
+/// Counts an operation. Returns what it need not compute.
+pub(crate) fn begin_operation() -> Option<Unread> {
+    TAPE.with_borrow_mut(|tape| {
+        if tape.recordings > 0 {
+            tape.operations += 1;
+        }
+        let replay = tape.replay.as_mut()?;
+        replay.operations += 1;
+        replay.script.unread.filter(|_| replay.operations == replay.script.operations)
+    })
+}
+
+/// Runs the forward of an operation whose result nobody reads, if `is_unread`.
+pub(crate) fn with_result_unread<R>(is_unread: bool, forward: impl FnOnce() -> R) -> R {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            IS_UNREAD.set(self.0);
+        }
+    }
+    let _before = Before(IS_UNREAD.replace(is_unread));
+    forward()
+}
+
+/// Whether nobody reads the result of the operation that this thread computes.
+pub(crate) fn result_is_unread() -> bool {
+    IS_UNREAD.get()
+}
+
+/// Computes a block, and returns what it has drawn and computed.
+pub(crate) fn record<R>(block: impl FnOnce() -> R) -> (R, Script) {
+    struct Recording {
+        drawn: usize,
+        operations: usize,
+    }
     impl Recording {
-        fn seeds(&self) -> Vec<u64> {
-            TAPE.with_borrow(|tape| tape.drawn[self.0..].to_vec())
+        fn script(&self) -> Script {
+            TAPE.with_borrow(|tape| Script {
+                seeds: tape.drawn[self.drawn..].to_vec(),
+                operations: tape.operations - self.operations,
+                unread: None,
+            })
         }
     }
     impl Drop for Recording {
@@ -69,15 +130,15 @@ pub(crate) fn record<R>(block: impl FnOnce() -> R) -> (R, Vec<u64>) {
     }
     let recording = TAPE.with_borrow_mut(|tape| {
         tape.recordings += 1;
-        Recording(tape.drawn.len())
+        Recording { drawn: tape.drawn.len(), operations: tape.operations }
     });
     let result = block();
-    let seeds = recording.seeds();
-    (result, seeds)
+    let script = recording.script();
+    (result, script)
 }
 
-/// Computes a block again with these seeds. Returns also how many it has asked for.
-pub(crate) fn replay<R>(seeds: Vec<u64>, block: impl FnOnce() -> R) -> (R, usize) {
+/// Computes a block again. Returns also what was different from the first pass.
+pub(crate) fn replay<R>(script: &Script, block: impl FnOnce() -> R) -> (R, Option<String>) {
     /// The second pass of the block around this one, which goes on afterwards.
     struct Outer(Option<Replay>);
     impl Drop for Outer {
@@ -85,9 +146,27 @@ pub(crate) fn replay<R>(seeds: Vec<u64>, block: impl FnOnce() -> R) -> (R, usize
             TAPE.with_borrow_mut(|tape| tape.replay = self.0.take());
         }
     }
-    let replay = Some(Replay { seeds, asked: 0 });
+    let replay = Some(Replay { script: script.clone(), seeds: 0, operations: 0 });
     let _outer = Outer(TAPE.with_borrow_mut(|tape| mem::replace(&mut tape.replay, replay)));
     let result = block();
-    let asked = TAPE.with_borrow(|tape| tape.replay.as_ref().map_or(0, |replay| replay.asked));
-    (result, asked)
+    let found = TAPE.with_borrow(|tape| {
+        tape.replay.as_ref().map_or((0, 0), |replay| (replay.seeds, replay.operations))
+    });
+    let Script { seeds, operations, .. } = script;
+    let then = "in the forward pass, and";
+    let difference = if found.0 != seeds.len() {
+        Some(format!(
+            "it drew {} seeds of noise {then} {} when it was computed again",
+            seeds.len(),
+            found.0
+        ))
+    } else if found.1 != *operations {
+        Some(format!(
+            "it had {operations} operations {then} {} when it was computed again",
+            found.1
+        ))
+    } else {
+        None
+    };
+    (result, difference)
 }

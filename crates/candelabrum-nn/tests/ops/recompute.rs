@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candelabrum_nn::layers::{
     BatchNorm2d, Blocks, Conv2d, Dropout, Gru, LayerNorm, Linear, TransformerBlock,
 };
+use candelabrum_nn::ops::profile;
 use candelabrum_nn::{
     FlatGradients, LoraConfig, LoraLayers, Params, Recompute, Scope, ops, recompute,
 };
@@ -185,20 +186,30 @@ fn all_inputs_that_need_a_gradient_have_theirs() -> Result<()> {
 }
 
 #[test]
-fn what_is_inside_a_block_is_not_kept() -> Result<()> {
+fn a_block_is_computed_twice_but_for_its_last_result() -> Result<()> {
     let params = Params::new(0);
-    let calls = Arc::<AtomicUsize>::default();
-    let counted = Arc::clone(&calls);
-    let linear = Linear::new(&params.root().pp("linear"), 4);
+    let root = params.root();
+    let layers = Arc::new(["up", "down"].map(|name| Linear::new(&root.pp(name), 4)));
     let xs = uniform((3, 4), 1, -1.0, 1.0, DType::F32)?;
-    let ys = recompute(&params, &[&xs], move |inputs| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        linear.forward(&inputs[0])
-    })?;
-    assert_eq!(calls.load(Ordering::Relaxed), 1);
-    ys.sum_all()?.backward()?;
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
-    params.eval();
+    for is_training in [true, false] {
+        let (calls, layers) = (Arc::<AtomicUsize>::default(), Arc::clone(&layers));
+        let counted = Arc::clone(&calls);
+        let of_params = params.clone();
+        let block = move |inputs: &[Tensor]| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(of_params.is_training(), is_training);
+            layers[1].forward(&ops::relu(&layers[0].forward(&inputs[0])?)?)
+        };
+        profile::start();
+        let ys = params.in_mode(is_training, || recompute(&params, &[&xs], block))?;
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        ys.sum_all()?.backward()?;
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        let operations = profile::stop().operations;
+        let linear = operations.iter().find(|row| row.name == "linear").map(|row| row.calls);
+        // Both layers in the forward pass, and the first one again.
+        assert_eq!(linear, Some(3), "{operations:?}");
+    }
     Ok(())
 }
 

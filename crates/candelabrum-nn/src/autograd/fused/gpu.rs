@@ -14,6 +14,7 @@ use super::on_gpu::GpuBackward;
 use super::operation::Operation;
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
+use crate::autograd::recomputing::Unread;
 use crate::kernels::scratch::{Pooled, Values};
 
 /// The GPU, if kernels of the operation compute it there.
@@ -30,13 +31,17 @@ pub(super) fn run(
     dtype: DType,
     inputs: Vec<Option<Tensor>>,
     gpu: &Gpu,
+    unread: Option<Unread>,
 ) -> Result<Tensor> {
     let Some(kernels) = op.on_gpu() else { bail!("{}: no kernels, this is a bug", op.name()) };
     let mut ys = gpu.numbers_of(element_of(dtype), shape.elem_count())?;
-    let saved = profile::timed(Phase::Forward, op.name(), shape.dims(), || {
-        let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-        with_numbers(&tensors, |numbers| kernels.forward(gpu, numbers, ys.cuda_numbers_mut()?))
-    })?;
+    let saved = match unread {
+        Some(Unread::All) => None,
+        _ => profile::timed(Phase::Forward, op.name(), shape.dims(), || {
+            let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
+            with_numbers(&tensors, |numbers| kernels.forward(gpu, numbers, ys.cuda_numbers_mut()?))
+        })?,
+    };
     let ys = Storage::Cuda(gpu.storage(ys)?);
     let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
     let targets = inputs.iter().map(|input| GradientTarget::new(input.as_ref())).collect();

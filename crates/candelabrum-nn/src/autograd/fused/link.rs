@@ -19,6 +19,7 @@ use candle_core::{Result, Storage, Tensor, TensorId};
 
 use super::elements::with_inputs;
 use super::inbox::Inbox;
+use crate::autograd::recomputing::Unread;
 use crate::autograd::view::View;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::{Pooled, Values};
@@ -68,6 +69,11 @@ pub(super) trait Differentiable: Send + Sync {
     fn name(&self) -> &'static str;
     /// The call's number: later calls have larger ones.
     fn number(&self) -> u64;
+    /// What need not be computed of it where its result is known. `None` unless it is the last operation that this
+    /// thread has computed.
+    fn unread_as_last(&self) -> Option<Unread> {
+        None
+    }
     /// By input. `None` for an input that needs no gradient.
     fn targets(&self) -> &[Option<GradientTarget>];
     /// Runs the backward. Gradients are written to their places, and those for candle are stored.

@@ -51,8 +51,9 @@ use self::operation::{Kernels, Operation};
 pub use self::recompute::recompute;
 pub(crate) use self::walk::backward;
 use super::profile::{self, Phase};
+use super::recomputing::{self, Unread};
 use crate::kernels::float::for_float;
-use crate::kernels::scratch::Poolable;
+use crate::kernels::scratch::{Poolable, Pooled};
 use crate::kernels::zeros::zeros;
 use crate::params::is_half;
 
@@ -81,8 +82,9 @@ fn run_operation(
     let connected = || -> Result<Vec<Option<Tensor>>> {
         inputs.iter().map(|tensor| tensor.map(Tensor::contiguous).transpose()).collect()
     };
+    let unread = recomputing::begin_operation();
     if let Some(gpu) = gpu::wanted(&*op, dtype, device) {
-        return gpu::run(op, shape, dtype, connected()?, &gpu);
+        return gpu::run(op, shape, dtype, connected()?, &gpu, unread);
     }
     if composite::is_wanted(device) {
         return composite::run(&*op, &shape, dtype, connected()?);
@@ -95,10 +97,15 @@ fn run_operation(
         let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
         let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
         let mut ys = zeros(shape.elem_count());
-        let saved = profile::timed(Phase::Forward, name, shape.dims(), || {
-            let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-            with_inputs(&tensors, name, |slices: &[&[T]]| T::forward(&*op, slices, &mut ys))
-        })?;
+        let saved = match unread {
+            Some(Unread::All) => Pooled::none(),
+            _ => profile::timed(Phase::Forward, name, shape.dims(), || {
+                let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
+                recomputing::with_result_unread(unread.is_some(), || {
+                    with_inputs(&tensors, name, |slices: &[&[T]]| T::forward(&*op, slices, &mut ys))
+                })
+            })?,
+        };
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
         node::attach(op, targets, inputs, shape, ys, saved)
     })

@@ -1,5 +1,6 @@
 //! A fused operation in candle's graph: [`Join`] under a scalar token, [`Emit`] under the result.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,6 +17,7 @@ use crate::autograd::candle_pass;
 use crate::autograd::hooks::{self, Watched};
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
+use crate::autograd::recomputing::Unread;
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::{Float, for_float};
 use crate::kernels::scratch::{Pooled, Values};
@@ -68,6 +70,7 @@ pub(super) fn attach(
         ready: Mutex::default(),
     });
     let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
+    LAST.set(node.number);
     let token = Join::all(&operation, name, parents)?;
     let result = emit(name, &operation, token, inbox, shape, ys)?;
     if reads.output {
@@ -92,6 +95,11 @@ pub(super) fn emit(
     let result = token.apply_op1(Emit { ys, mark: Arc::clone(&mark) })?;
     mark.register(result.detach());
     Ok(result)
+}
+
+thread_local! {
+    /// The number of the last operation of this thread.
+    static LAST: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
 /// One call of an operation, kept for the backward pass.
@@ -124,6 +132,16 @@ impl Differentiable for Node {
 
     fn number(&self) -> u64 {
         self.number
+    }
+
+    fn unread_as_last(&self) -> Option<Unread> {
+        let is_read = self.op.reads().output || self.number != LAST.get();
+        let saves = match &self.saved {
+            Values::F32(values) => !values.is_empty(),
+            Values::F64(values) => !values.is_empty(),
+            Values::Gpu(_) => true,
+        };
+        (!is_read).then_some(if saves { Unread::Result } else { Unread::All })
     }
 
     fn targets(&self) -> &[Option<GradientTarget>] {

@@ -19,6 +19,7 @@ use super::link::{self, Differentiable, GradientTarget, Link, Targets};
 use super::node::{self, Join};
 use super::walk::Graph;
 use crate::autograd::hooks::{self, Watched};
+use crate::autograd::recomputing::Script;
 use crate::autograd::{candle_pass, pass, recomputing};
 use crate::kernels::scratch::Values;
 use crate::params::is_half;
@@ -27,7 +28,8 @@ use crate::{Error, Params};
 const NAME: &str = "recompute";
 
 /// Computes `block` of the inputs, and keeps nothing but the inputs for the backward pass, which computes the block
-/// again: less memory for more time. Outside of training the block is computed as always.
+/// again: less memory for more time. The last operation of the block is not computed again where its backward pass does
+/// not need it.
 ///
 /// Result and gradients have the bits that they have without recomputation, also in a block with dropout. An exception
 /// is the gradient of an input that other operations use, too, if that input is a view or the result of one of candle's
@@ -60,30 +62,30 @@ pub fn recompute(
     inputs: &[&Tensor],
     block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let owned: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
-    if !params.is_training() {
-        return block(&owned);
-    }
     candle_pass::check()?;
     let targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
     let block = Block {
         params: params.clone(),
+        is_training: params.is_training(),
         inputs: inputs.iter().map(|input| input.detach()).collect(),
         function: Box::new(block),
     };
     let first = node::next_number();
-    let (computed, seeds) = recomputing::record(|| block.compute(&targets));
+    let (computed, mut script) = recomputing::record(|| block.compute(&targets));
     let Computed { leaves, ys } = computed?;
     if !ys.track_op() {
         return Ok(ys);
     }
     refuse_others(&ys, first)?;
-    attach(block, targets, &leaves, &ys, seeds)
+    script.unread = link::find(&ys).and_then(|link| link.node.unread_as_last());
+    attach(block, targets, &leaves, &ys, script)
 }
 
 /// A block and its inputs, outside of the graph.
 struct Block {
     params: Params,
+    /// The mode of the first pass.
+    is_training: bool,
     inputs: Vec<Tensor>,
     function: Box<dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync>,
 }
@@ -143,7 +145,7 @@ fn attach(
     mut targets: Vec<Option<GradientTarget>>,
     leaves: &[Option<Leaf>],
     ys: &Tensor,
-    seeds: Vec<u64>,
+    script: Script,
 ) -> Result<Tensor> {
     let inputs = targets.len();
     targets.extend(variables(ys, leaves).into_iter().map(GradientTarget::Tensor).map(Some));
@@ -166,7 +168,7 @@ fn attach(
     let node: Arc<dyn Differentiable> = Arc::new(Recomputed {
         number: node::next_number(),
         block,
-        seeds,
+        script,
         shape: ys.shape().clone(),
         targets: Targets(targets),
         inputs,
@@ -204,8 +206,8 @@ fn variables(ys: &Tensor, leaves: &[Option<Leaf>]) -> Vec<Tensor> {
 struct Recomputed {
     number: u64,
     block: Block,
-    /// The noise of the first pass.
-    seeds: Vec<u64>,
+    /// What the first pass has drawn and computed.
+    script: Script,
     shape: Shape,
     /// The inputs, and behind them the variables of the block.
     targets: Targets,
@@ -264,23 +266,22 @@ impl Differentiable for Recomputed {
 
 impl Recomputed {
     fn compute_again(&self) -> Result<Computed> {
+        let Block { params, is_training, .. } = &self.block;
         let targets = &self.targets[..self.inputs];
-        let (computed, asked) = self.block.params.keeping_shared_buffers(|| {
-            recomputing::replay(self.seeds.clone(), || self.block.compute(targets))
+        let (computed, difference) = params.keeping_shared_buffers(|| {
+            recomputing::replay(&self.script, || {
+                params.in_mode(*is_training, || self.block.compute(targets))
+            })
         })?;
         let computed = computed?;
-        let (drawn, shape) = (self.seeds.len(), computed.ys.shape());
-        let what = if asked != drawn {
-            format!(
-                "it drew {drawn} seeds of noise in the forward pass, and {asked} when it was computed again"
-            )
-        } else if *shape != self.shape {
-            format!(
+        let shape = computed.ys.shape();
+        let what = match difference {
+            Some(difference) => difference,
+            None if *shape == self.shape => return Ok(computed),
+            None => format!(
                 "its result had the shape {:?} in the forward pass, and {shape:?} when it was computed again",
                 self.shape
-            )
-        } else {
-            return Ok(computed);
+            ),
         };
         Err(Error::RecomputedBlock { what }.into())
     }

@@ -18,6 +18,7 @@ use candle_core::{Result, Tensor, bail};
 use super::linear::{LinearOp, affine, linear};
 use super::linear_add::linear_add;
 use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::recomputing;
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
@@ -107,6 +108,9 @@ impl Fused for FeedForwardOp {
             let xs = &xs[first * features..][..rows * features];
             self.up.product([xs, up], zs, Dst::Overwrite);
             self.up.finish(zs, up_bias);
+            if recomputing::result_is_unread() {
+                continue; // Only `zs` is needed.
+            }
             self.units.forward(zs, hidden, hs);
             let residual = residual.get(first * outputs..).unwrap_or_default();
             self.down.product_added([hs, down], down_bias, residual, ys);
