@@ -46,7 +46,7 @@ impl Leaf {
         let numbers: Arc<dyn Differentiable> = Arc::new(Numbers { number: node::next_number() });
         let token = Var::zeros(1, DType::F32, input.device())?.apply_op1(LeafToken)?;
         let (shape, storage) = (input.shape().clone(), copy(input)?);
-        let tensor = node::emit(NAME, &numbers, token, Arc::clone(&inbox), shape, storage)?;
+        let tensor = node::emit(NAME, &numbers, &token, Arc::clone(&inbox), shape, storage)?;
         Ok(Self::Linked { tensor, inbox, is_inputs_own })
     }
 

@@ -72,7 +72,7 @@ pub(super) fn attach(
     let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
     LAST.set(node.number);
     let token = Join::all(&operation, name, parents)?;
-    let result = emit(name, &operation, token, inbox, shape, ys)?;
+    let result = emit(name, &operation, &token, inbox, shape, ys)?;
     if reads.output {
         drop(node.output.set(result.detach()));
     }
@@ -83,7 +83,7 @@ pub(super) fn attach(
 pub(super) fn emit(
     name: &'static str,
     node: &Arc<dyn Differentiable>,
-    token: Tensor,
+    token: &Tensor,
     inbox: Arc<Inbox>,
     shape: Shape,
     ys: Storage,

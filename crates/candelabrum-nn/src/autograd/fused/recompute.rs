@@ -87,8 +87,10 @@ struct Block {
     /// The mode of the first pass.
     is_training: bool,
     inputs: Vec<Tensor>,
-    function: Box<dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync>,
+    function: Box<Function>,
 }
+
+type Function = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
 
 /// A computed block.
 struct Computed {
@@ -177,7 +179,7 @@ fn attach(
         ready: Mutex::default(),
     });
     let token = Join::all(&node, NAME, parents)?;
-    let result = node::emit(NAME, &node, token, inbox, ys.shape().clone(), copy(&numbers)?)?;
+    let result = node::emit(NAME, &node, &token, inbox, ys.shape().clone(), copy(&numbers)?)?;
     if is_rounded { result.to_dtype(dtype) } else { Ok(result) }
 }
 
