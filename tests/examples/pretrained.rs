@@ -68,7 +68,7 @@ fn a_run_that_a_signal_ends_saves_no_model() {
     let options = ["--model", model, "--text", &text, "--length", "8", "--save", &saved];
     let (runs, workers) = (path("runs"), ["--workers", "2", "--threads", "1"]);
     let more = ["--checkpoint-dir", &runs, "--checkpoint-every", "5", "--epochs", "100000"];
-    let running = example("finetune_llm").args(&[&options[..], &more, &workers].concat()).start();
+    let running = example("finetune_llm").args([&options[..], &more, &workers].concat()).start();
     until("a checkpoint", || {
         let has_one = fs::read_dir(&runs).is_ok_and(|mut entries| entries.next().is_some());
         has_one.then_some(())
