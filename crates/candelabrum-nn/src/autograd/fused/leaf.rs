@@ -22,7 +22,7 @@ const NAME: &str = "input of a block";
 /// What stands for an input inside the block: a tensor with its numbers, at which the block's graph ends.
 pub(super) enum Leaf {
     /// A result of which fused operations know where its gradient goes.
-    Linked { tensor: Tensor, inbox: Arc<Inbox>, is_inputs_own: bool },
+    Linked { tensor: Tensor, variable: Var, inbox: Arc<Inbox>, is_inputs_own: bool },
     /// A variable of candle, for numbers of which inboxes have none: 16 bits on the CPU.
     Variable(Var),
 }
@@ -44,16 +44,24 @@ impl Leaf {
             _ => (Arc::default(), false),
         };
         let numbers: Arc<dyn Differentiable> = Arc::new(Numbers { number: node::next_number() });
-        let token = Var::zeros(1, DType::F32, input.device())?.apply_op1(LeafToken)?;
+        let variable = Var::zeros(1, DType::F32, input.device())?;
+        let token = variable.apply_op1(LeafToken)?;
         let (shape, storage) = (input.shape().clone(), copy(input)?);
         let tensor = node::emit(NAME, &numbers, &token, Arc::clone(&inbox), shape, storage)?;
-        Ok(Self::Linked { tensor, inbox, is_inputs_own })
+        Ok(Self::Linked { tensor, variable, inbox, is_inputs_own })
     }
 
     pub(super) fn tensor(&self) -> &Tensor {
         match self {
             Self::Linked { tensor, .. } => tensor,
             Self::Variable(variable) => variable,
+        }
+    }
+
+    /// The variable of candle at the end of the graph.
+    pub(super) fn variable(&self) -> &Var {
+        match self {
+            Self::Linked { variable, .. } | Self::Variable(variable) => variable,
         }
     }
 
@@ -64,7 +72,7 @@ impl Leaf {
         store: &GradStore,
     ) -> Result<Option<Tensor>> {
         match (self, target) {
-            (Self::Linked { tensor, inbox, is_inputs_own }, GradientTarget::Link(link)) => {
+            (Self::Linked { tensor, inbox, is_inputs_own, .. }, GradientTarget::Link(link)) => {
                 if *is_inputs_own && !inbox.is_empty() {
                     return Ok(None);
                 }

@@ -40,7 +40,7 @@ const NAME: &str = "recompute";
 /// that needs a gradient must be a parameter or among the `inputs`. `params` are those of the block's layers.
 ///
 /// ```
-/// use candelabrum_nn::layers::{Linear, Relu};
+/// use candelabrum_nn::layers::{Linear, ReLU};
 /// use candelabrum_nn::{Params, recompute};
 /// use candle_core::{DType, Device, Module, Tensor};
 ///
@@ -48,7 +48,7 @@ const NAME: &str = "recompute";
 /// let (wide, narrow) = (Linear::new(&params.root().pp("wide"), 64), Linear::new(&params.root().pp("narrow"), 8));
 /// let xs = Tensor::ones((2, 8), DType::F32, &Device::Cpu)?;
 /// // The 64 features of each row are not kept.
-/// let ys = recompute(&params, &[&xs], move |inputs| narrow.forward(&Relu.forward(&wide.forward(&inputs[0])?)?))?;
+/// let ys = recompute(&params, &[&xs], move |inputs| narrow.forward(&ReLU.forward(&wide.forward(&inputs[0])?)?))?;
 /// let gradients = ys.sum_all()?.backward()?;
 /// assert!(gradients.get(params.get("wide.weight")?.var()).is_some());
 /// # Ok::<(), candle_core::Error>(())
@@ -189,8 +189,9 @@ fn variables(ys: &Tensor, leaves: &[Option<Leaf>]) -> Vec<Tensor> {
     let nodes = ys.sorted_nodes();
     let places: HashMap<TensorId, usize> =
         nodes.iter().enumerate().map(|(place, node)| (node.id(), place)).collect();
-    let is_leaf =
-        |variable: &Tensor| leaves.iter().flatten().any(|leaf| leaf.tensor().id() == variable.id());
+    let is_leaf = |variable: &Tensor| {
+        leaves.iter().flatten().any(|leaf| leaf.variable().id() == variable.id())
+    };
     let mut variables: Vec<(usize, Tensor)> = Vec::new();
     for (place, node) in nodes.iter().enumerate() {
         if node.is_variable() && !is_leaf(node) {
@@ -299,4 +300,38 @@ fn differentiate(ys: &Tensor, dys: Values) -> Result<GradStore> {
     // The gradient of this sum is `dys`, times one.
     let dys = to_tensor(dys, ys)?.to_dtype(ys.dtype())?;
     (ys * dys)?.sum_all()?.backward()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Module};
+
+    use super::*;
+    use crate::Param;
+    use crate::layers::{Linear, ReLU};
+
+    /// A pass that visits all of candle's graph makes zeros for the gradient of every token.
+    #[test]
+    fn blocks_of_fused_operations_do_without_candles_pass() -> Result<()> {
+        let params = Params::new(0);
+        let layers = Arc::new(["a", "b", "c"].map(|name| Linear::new(&params.root().pp(name), 4)));
+        let xs = Tensor::ones((2, 4), DType::F32, &Device::Cpu)?;
+        let forward = || -> Result<Tensor> {
+            let [b, c] = [1, 2].map(|number| {
+                let layers = Arc::clone(&layers);
+                move |inputs: &[Tensor]| ReLU.forward(&layers[number].forward(&inputs[0])?)
+            });
+            let ys = recompute(&params, &[&layers[0].forward(&xs)?], b)?;
+            recompute(&params, &[&ys], c)
+        };
+        forward()?;
+        params.list().iter().try_for_each(Param::watch)?;
+        let ys = forward()?;
+        let Some(graph) = Graph::below(&ys) else {
+            bail!("an operation of candle is in the graph")
+        };
+        // Two blocks and a layer, and three times a weight and a bias.
+        assert_eq!(graph.len(), 3 + 6);
+        Ok(())
+    }
 }

@@ -48,6 +48,12 @@ impl Graph {
         Some(Self { link, visits })
     }
 
+    /// The number of operations and parameters.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.visits.len()
+    }
+
     /// Visits the operations, in candle's order, when the gradient of `ys` has been delivered to its link. Returns the
     /// gradients without a place in memory.
     pub(super) fn differentiate(&self, ys: &Tensor) -> Result<GradStore> {
