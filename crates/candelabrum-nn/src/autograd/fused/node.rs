@@ -297,14 +297,14 @@ impl Join {
         name: &'static str,
         mut parts: Vec<(Option<usize>, Tensor)>,
     ) -> Result<Tensor> {
-        // candle reaches the inputs in their order. The depth of the tree is logarithmic, which the stack of the
-        // thread that walks the graph bounds.
+        // candle reaches the inputs in their order. Each join of three parts leaves two parts less. The depth of the
+        // tree is logarithmic, which the stack of the thread that walks the graph bounds.
         while parts.len() > 3 {
-            let join = |parts: &[(Option<usize>, Tensor)]| match parts {
-                [alone] => Ok(alone.clone()),
-                several => Ok((None, Self::some(node, name, several, false)?)),
-            };
+            let joins = ((parts.len() - 2) / 2).min(parts.len() / 3);
+            let rest = parts.split_off(3 * joins);
+            let join = |three: &[_]| Ok((None, Self::some(node, name, three, false)?));
             parts = parts.chunks(3).map(join).collect::<Result<_>>()?;
+            parts.extend(rest);
         }
         Self::some(node, name, &parts, true)
     }
