@@ -118,9 +118,14 @@ fn blocks_that_are_computed_again_leave_the_same_parameters() {
     let gguf = tiny("llama-gguf/model.gguf");
     let classifier = ["--model", &bert, "--class", &class, "--batch-size", "4"];
     let adapters = ["--model", gguf.to_str().unwrap(), "--text", &text, "--length", "8"];
-    for (name, options) in [("finetune_classifier", classifier), ("finetune_llm", adapters)] {
+    for (name, options, precision) in [
+        ("finetune_classifier", classifier, "f32"),
+        ("finetune_llm", adapters, "f32"),
+        ("finetune_llm", adapters, "bf16"),
+    ] {
         let parameters = |recompute: &str| {
             let more = ["--recompute", recompute, "--workers", "2", "--epochs", "1"];
+            let more = [&more[..], &["--precision", precision]].concat();
             let options = [&options[..], &more, &["--threads", "1"]].concat();
             report_of(name, &options)["parameters_sha256"].clone()
         };
