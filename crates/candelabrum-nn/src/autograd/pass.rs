@@ -13,6 +13,7 @@ use candle_core::{DType, Result, Tensor, TensorId};
 use scoped_tls_hkt::scoped_thread_local;
 
 use crate::kernels::float::Float;
+use crate::kernels::thread_switch::with_switch;
 
 /// Memory for the gradients of variables.
 pub(crate) trait Sink {
@@ -157,14 +158,7 @@ pub(crate) fn accept(variable: TensorId, gradient: &Tensor) -> Result<bool> {
 /// Runs the pass through a block that was computed again, as a part of this thread's pass. A gradient is not complete
 /// at its end, because operations outside of the block may use the parameter: the outer pass reports it.
 pub(crate) fn in_block<R>(pass: impl FnOnce() -> R) -> R {
-    struct Outer(bool);
-    impl Drop for Outer {
-        fn drop(&mut self) {
-            IN_BLOCK.set(self.0);
-        }
-    }
-    let _outer = Outer(IN_BLOCK.replace(true));
-    pass()
+    with_switch(&IN_BLOCK, pass)
 }
 
 /// See [`Sink::complete`].

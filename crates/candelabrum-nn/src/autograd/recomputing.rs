@@ -7,6 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::mem;
 
+use crate::kernels::thread_switch::with_switch;
+
 thread_local! {
     static TAPE: RefCell<Tape> = RefCell::default();
     /// Whether nobody reads the result of the operation that is being computed.
@@ -86,16 +88,9 @@ pub(crate) fn begin_operation() -> Option<Unread> {
     })
 }
 
-/// Runs the forward of an operation whose result nobody reads, if `is_unread`.
-pub(crate) fn with_result_unread<R>(is_unread: bool, forward: impl FnOnce() -> R) -> R {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            IS_UNREAD.set(self.0);
-        }
-    }
-    let _before = Before(IS_UNREAD.replace(is_unread));
-    forward()
+/// Runs the forward of an operation whose result nobody reads.
+pub(crate) fn with_result_unread<R>(forward: impl FnOnce() -> R) -> R {
+    with_switch(&IS_UNREAD, forward)
 }
 
 /// Whether nobody reads the result of the operation that this thread computes.

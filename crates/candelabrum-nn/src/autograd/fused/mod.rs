@@ -101,9 +101,13 @@ fn run_operation(
             Some(Unread::All) => Pooled::none(),
             _ => profile::timed(Phase::Forward, name, shape.dims(), || {
                 let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-                recomputing::with_result_unread(unread.is_some(), || {
+                let mut forward = || {
                     with_inputs(&tensors, name, |slices: &[&[T]]| T::forward(&*op, slices, &mut ys))
-                })
+                };
+                match unread {
+                    Some(_) => recomputing::with_result_unread(forward),
+                    None => forward(),
+                }
             })?,
         };
         let (ys, saved) = (Storage::Cpu(T::to_cpu_storage_owned(ys)), T::into_values(saved));
