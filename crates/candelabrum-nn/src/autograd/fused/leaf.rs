@@ -11,7 +11,7 @@ use candle_core::{
 
 use super::elements::{contiguous, to_flat, with_inputs};
 use super::inbox::Inbox;
-use super::link::{Differentiable, GradientTarget};
+use super::link::{Differentiable, GradientTarget, Targets};
 use super::node;
 use crate::autograd::hooks;
 use crate::kernels::float::for_float;
@@ -43,7 +43,8 @@ impl Leaf {
             GradientTarget::Link(link) if link.view.is_none() => (Arc::clone(&link.inbox), true),
             _ => (Arc::default(), false),
         };
-        let numbers: Arc<dyn Differentiable> = Arc::new(Numbers { number: node::next_number() });
+        let numbers: Arc<dyn Differentiable> =
+            Arc::new(Numbers { number: node::next_number(), targets: Targets::default() });
         let variable = Var::zeros(1, DType::F32, input.device())?;
         let token = variable.apply_op1(LeafToken)?;
         let (shape, storage) = (input.shape().clone(), copy(input)?);
@@ -130,27 +131,24 @@ fn zeros(tensor: &Tensor) -> Result<Values> {
 /// The operation of a leaf's numbers. Nothing is below them.
 struct Numbers {
     number: u64,
+    targets: Targets,
 }
 
 impl Differentiable for Numbers {
     fn name(&self) -> &'static str {
-        "an input"
+        NAME
     }
 
     fn number(&self) -> u64 {
         self.number
     }
 
-    fn targets(&self) -> &[Option<GradientTarget>] {
-        &[]
+    fn targets(&self) -> &Targets {
+        &self.targets
     }
 
     fn differentiate(&self) -> Result<()> {
         Ok(())
-    }
-
-    fn gradient(&self, _: usize, _: &Tensor) -> Option<Tensor> {
-        None
     }
 }
 

@@ -13,12 +13,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use candle_core::{Result, Storage, Tensor, TensorId};
 
 use super::elements::with_inputs;
 use super::inbox::Inbox;
+use crate::autograd::hooks::{self, Watched};
 use crate::autograd::recomputing::Unread;
 use crate::autograd::view::View;
 use crate::kernels::float::Float;
@@ -74,13 +75,10 @@ pub(super) trait Differentiable: Send + Sync {
     fn unread_as_last(&self) -> Option<Unread> {
         None
     }
-    /// By input. `None` for an input that needs no gradient.
-    fn targets(&self) -> &[Option<GradientTarget>];
-    /// Runs the backward. Gradients are written to their places, and those for candle are stored.
+    fn targets(&self) -> &Targets;
+    /// Runs the backward. Gradients are written to their places, and those for candle are [put](Targets::put) to their
+    /// targets.
     fn differentiate(&self) -> Result<()>;
-    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
-    /// token is its own gradient.
-    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor>;
 }
 
 /// An input that needs a gradient.
@@ -114,13 +112,62 @@ impl GradientTarget {
 }
 
 /// The inputs of an operation, by number. `None` for an input that needs no gradient.
-pub(super) struct Targets(pub(super) Vec<Option<GradientTarget>>);
+#[derive(Default)]
+pub(super) struct Targets {
+    by_input: Vec<Option<GradientTarget>>,
+    /// Gradients for candle, by input, until candle fetches them.
+    ready: Mutex<Vec<Option<Tensor>>>,
+}
+
+/// A parameter, and its version in the forward pass.
+pub(super) type Versioned = (Arc<Watched>, u64);
+
+impl Targets {
+    pub(super) fn new(by_input: Vec<Option<GradientTarget>>) -> Self {
+        Self { by_input, ready: Mutex::default() }
+    }
+
+    /// What represents the inputs in candle's graph: each with its number, and the hook of each watched parameter. Then
+    /// the parameters whose values the backward reads, as `is_read` says by number.
+    pub(super) fn parents(
+        &self,
+        is_read: impl Fn(usize) -> bool,
+    ) -> (Vec<(Option<usize>, Tensor)>, Vec<Versioned>) {
+        let (mut parents, mut versions) = (Vec::new(), Vec::new());
+        for (number, target) in self.by_input.iter().enumerate() {
+            let Some(target) = target else { continue };
+            parents.push((Some(number), target.graph_tensor().clone()));
+            let Some(watched) = target.variable().and_then(hooks::watched) else { continue };
+            parents.push((None, watched.token().clone()));
+            if is_read(number) {
+                let version = watched.version();
+                versions.push((watched, version));
+            }
+        }
+        (parents, versions)
+    }
+
+    /// Keeps the gradients that candle adds.
+    pub(super) fn put(&self, gradients: Vec<Option<Tensor>>) {
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = gradients;
+    }
+
+    /// The gradient that candle receives for an input, which `argument` represents in the graph. A
+    /// token is its own gradient.
+    pub(super) fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
+        if let Some(GradientTarget::Link(_)) = self.by_input[number] {
+            return Some(argument.detach());
+        }
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.get_mut(number).and_then(Option::take)
+    }
+}
 
 impl Deref for Targets {
     type Target = [Option<GradientTarget>];
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.by_input
     }
 }
 
@@ -133,7 +180,7 @@ thread_local! {
 /// need a deep stack.
 impl Drop for Targets {
     fn drop(&mut self) {
-        let mut targets = mem::take(&mut self.0);
+        let mut targets = mem::take(&mut self.by_input);
         let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
             Some(waiting) => {
                 waiting.append(&mut targets);

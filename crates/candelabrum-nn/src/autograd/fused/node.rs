@@ -11,10 +11,10 @@ use candle_core::{
 
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
-use super::link::{self, Differentiable, GradientTarget, Link, Mark, Targets};
+use super::link::{self, Differentiable, GradientTarget, Link, Mark, Targets, Versioned};
 use super::operation::{Backward, Grads, Kernels, Operation};
 use crate::autograd::candle_pass;
-use crate::autograd::hooks::{self, Watched};
+use crate::autograd::hooks;
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
 use crate::autograd::recomputing::Unread;
@@ -33,18 +33,8 @@ pub(super) fn attach(
     saved: Values,
 ) -> Result<Tensor> {
     let (name, reads) = (op.name(), op.reads());
-    let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
-    let mut versions = Vec::new();
-    for (number, target) in targets.iter().enumerate() {
-        let Some(target) = target else { continue };
-        parents.push((Some(number), target.graph_tensor().clone()));
-        let Some(watched) = target.variable().and_then(hooks::watched) else { continue };
-        parents.push((None, watched.token().clone()));
-        if reads.input(number) {
-            let version = watched.version();
-            versions.push((watched, version));
-        }
-    }
+    let targets = Targets::new(targets);
+    let (parents, versions) = targets.parents(|number| reads.input(number));
     if parents.is_empty() {
         let any = inputs.iter().flatten().next();
         return any.map_or_else(|| bail!("{name}: no input"), |any| result(any, ys, shape));
@@ -60,14 +50,13 @@ pub(super) fn attach(
     let node = Arc::new(Node {
         number: next_number(),
         op,
-        targets: Targets(targets),
+        targets,
         kept,
         versions,
         output: OnceLock::new(),
         output_dims: shape.dims().to_vec(),
         saved,
         inbox: Arc::clone(&inbox),
-        ready: Mutex::default(),
     });
     let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
     LAST.set(node.number);
@@ -110,13 +99,11 @@ pub(super) struct Node {
     /// By input. `None` for an input that the backward does not read.
     pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
-    versions: Vec<(Arc<Watched>, u64)>,
+    versions: Vec<Versioned>,
     pub(super) output: OnceLock<Tensor>,
     pub(super) output_dims: Vec<usize>,
     pub(super) saved: Values,
     inbox: Arc<Inbox>,
-    /// Gradients for candle, by input, until the operation's [`Join`] fetches them.
-    ready: Mutex<Vec<Option<Tensor>>>,
 }
 
 /// The number of the next call of an operation.
@@ -144,7 +131,7 @@ impl Differentiable for Node {
         (!is_read).then_some(if saves { Unread::Result } else { Unread::All })
     }
 
-    fn targets(&self) -> &[Option<GradientTarget>] {
+    fn targets(&self) -> &Targets {
         &self.targets
     }
 
@@ -156,16 +143,8 @@ impl Differentiable for Node {
             Some(Values::Gpu(dys)) => self.backward_on_gpu(dys)?,
             None => bail!("{}: the result has no gradient, this is a bug", self.op.name()),
         };
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+        self.targets.put(ready);
         Ok(())
-    }
-
-    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
-        if let Some(GradientTarget::Link(_)) = self.targets[number] {
-            return Some(argument.detach());
-        }
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        ready.get_mut(number).and_then(Option::take)
     }
 }
 
@@ -334,7 +313,7 @@ impl Join {
         let inputs = self.inputs.iter().zip(arguments);
         for (gradient, (input, argument)) in gradients.iter_mut().zip(inputs) {
             *gradient = match input {
-                Some(number) => self.node.gradient(*number, argument),
+                Some(number) => self.node.targets().gradient(*number, argument),
                 None => Some(argument.detach()),
             };
         }

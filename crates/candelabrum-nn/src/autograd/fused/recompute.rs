@@ -8,17 +8,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Shape, Tensor, TensorId, bail};
 
 use super::inbox::Inbox;
 use super::leaf::{Leaf, copy, to_tensor};
-use super::link::{self, Differentiable, GradientTarget, Link, Targets};
+use super::link::{self, Differentiable, GradientTarget, Link, Targets, Versioned};
 use super::node::{self, Join};
 use super::walk::Graph;
-use crate::autograd::hooks::{self, Watched};
+use crate::autograd::hooks;
 use crate::autograd::recomputing::Script;
 use crate::autograd::{candle_pass, pass, recomputing};
 use crate::kernels::scratch::Values;
@@ -63,7 +63,7 @@ pub fn recompute(
     block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     candle_pass::check()?;
-    let targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
+    let mut targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
     let block = Block {
         params: params.clone(),
         is_training: params.is_training(),
@@ -76,9 +76,11 @@ pub fn recompute(
     if !ys.track_op() {
         return Ok(ys);
     }
-    refuse_others(&ys, first)?;
+    let nodes = ys.sorted_nodes();
+    refuse_others(&ys, &nodes, first)?;
     script.unread = link::find(&ys).and_then(|link| link.node.unread_as_last());
-    attach(block, targets, &leaves, &ys, script)
+    targets.extend(variables(&nodes, &leaves).map(GradientTarget::Tensor).map(Some));
+    attach(block, targets, &ys, script)
 }
 
 /// A block and its inputs, outside of the graph.
@@ -117,8 +119,8 @@ impl Block {
 
 /// Refuses a block with operations that were there before the block. A backward pass through the block would go on into
 /// them.
-fn refuse_others(ys: &Tensor, first: u64) -> Result<()> {
-    let mut open: Vec<Link> = ys.sorted_nodes().into_iter().filter_map(link::find).collect();
+fn refuse_others(ys: &Tensor, nodes: &[&Tensor], first: u64) -> Result<()> {
+    let mut open: Vec<Link> = nodes.iter().filter_map(|node| link::find(node)).collect();
     open.extend(link::find(ys));
     let mut known = HashSet::new();
     while let Some(link) = open.pop() {
@@ -144,24 +146,12 @@ fn refuse_others(ys: &Tensor, first: u64) -> Result<()> {
 /// Puts a computed block into the graph, as one operation.
 fn attach(
     block: Block,
-    mut targets: Vec<Option<GradientTarget>>,
-    leaves: &[Option<Leaf>],
+    targets: Vec<Option<GradientTarget>>,
     ys: &Tensor,
     script: Script,
 ) -> Result<Tensor> {
-    let inputs = targets.len();
-    targets.extend(variables(ys, leaves).into_iter().map(GradientTarget::Tensor).map(Some));
-    let mut parents: Vec<(Option<usize>, Tensor)> = Vec::new();
-    let mut versions = Vec::new();
-    for (number, target) in targets.iter().enumerate() {
-        let Some(target) = target else { continue };
-        parents.push((Some(number), target.graph_tensor().clone()));
-        if let Some(watched) = target.variable().and_then(hooks::watched) {
-            parents.push((None, watched.token().clone()));
-            let version = watched.version();
-            versions.push((watched, version));
-        }
-    }
+    let targets = Targets::new(targets);
+    let (parents, versions) = targets.parents(|_| true);
     // Inboxes have no numbers of 16 bits on the CPU.
     let dtype = ys.dtype();
     let is_rounded = is_half(dtype) && ys.device().is_cpu();
@@ -172,11 +162,9 @@ fn attach(
         block,
         script,
         shape: ys.shape().clone(),
-        targets: Targets(targets),
-        inputs,
+        targets,
         versions,
         inbox: Arc::clone(&inbox),
-        ready: Mutex::default(),
     });
     let token = Join::all(&node, NAME, parents)?;
     let result = node::emit(NAME, &node, &token, inbox, ys.shape().clone(), copy(&numbers)?)?;
@@ -185,8 +173,7 @@ fn attach(
 
 /// The variables of a computed block, but not its leaves. A backward pass reports their gradients from the last one to
 /// the first one: in the order in which a pass through the block would.
-fn variables(ys: &Tensor, leaves: &[Option<Leaf>]) -> Vec<Tensor> {
-    let nodes = ys.sorted_nodes();
+fn variables(nodes: &[&Tensor], leaves: &[Option<Leaf>]) -> impl Iterator<Item = Tensor> {
     let places: HashMap<TensorId, usize> =
         nodes.iter().enumerate().map(|(place, node)| (node.id(), place)).collect();
     let is_leaf = |variable: &Tensor| {
@@ -202,7 +189,7 @@ fn variables(ys: &Tensor, leaves: &[Option<Leaf>]) -> Vec<Tensor> {
         }
     }
     variables.sort_by_key(|(place, _)| Reverse(*place));
-    variables.into_iter().map(|(_, variable)| variable).collect()
+    variables.into_iter().map(|(_, variable)| variable)
 }
 
 /// A block in the graph.
@@ -214,13 +201,9 @@ struct Recomputed {
     shape: Shape,
     /// The inputs, and behind them the variables of the block.
     targets: Targets,
-    /// The number of inputs.
-    inputs: usize,
     /// The parameters and their versions in the first pass.
-    versions: Vec<(Arc<Watched>, u64)>,
+    versions: Vec<Versioned>,
     inbox: Arc<Inbox>,
-    /// Gradients for candle, by target, until the operation's [`Join`] fetches them.
-    ready: Mutex<Vec<Option<Tensor>>>,
 }
 
 impl Differentiable for Recomputed {
@@ -232,7 +215,7 @@ impl Differentiable for Recomputed {
         self.number
     }
 
-    fn targets(&self) -> &[Option<GradientTarget>] {
+    fn targets(&self) -> &Targets {
         &self.targets
     }
 
@@ -243,34 +226,22 @@ impl Differentiable for Recomputed {
         };
         let Computed { leaves, ys } = self.compute_again()?;
         let store = pass::in_block(|| differentiate(&ys, dys))?;
-        let mut ready = Vec::with_capacity(self.targets.len());
-        for (number, target) in self.targets.iter().enumerate() {
-            let Some(target) = target else {
-                ready.push(None);
-                continue;
-            };
-            ready.push(match leaves.get(number).and_then(Option::as_ref) {
-                Some(leaf) => leaf.pass_on(target, &store)?,
-                None => store.get(target.graph_tensor()).cloned(),
-            });
-        }
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
+        let gradient = |(number, target): (usize, &Option<GradientTarget>)| {
+            let Some(target) = target else { return Ok(None) };
+            match leaves.get(number).and_then(Option::as_ref) {
+                Some(leaf) => leaf.pass_on(target, &store),
+                None => Ok(store.get(target.graph_tensor()).cloned()),
+            }
+        };
+        self.targets.put(self.targets.iter().enumerate().map(gradient).collect::<Result<_>>()?);
         Ok(())
-    }
-
-    fn gradient(&self, number: usize, argument: &Tensor) -> Option<Tensor> {
-        if let Some(GradientTarget::Link(_)) = self.targets[number] {
-            return Some(argument.detach());
-        }
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        ready.get_mut(number).and_then(Option::take)
     }
 }
 
 impl Recomputed {
     fn compute_again(&self) -> Result<Computed> {
         let Block { params, is_training, .. } = &self.block;
-        let targets = &self.targets[..self.inputs];
+        let targets = &self.targets[..self.block.inputs.len()];
         let (computed, difference) = params.keeping_shared_buffers(|| {
             recomputing::replay(&self.script, || {
                 params.in_mode(*is_training, || self.block.compute(targets))

@@ -65,7 +65,7 @@ impl Graph {
                     for (number, target) in node.targets().iter().enumerate() {
                         // A gradient without a place in memory, of a frozen parameter for instance.
                         if let Some(GradientTarget::Tensor(tensor)) = target
-                            && let Some(gradient) = node.gradient(number, tensor)
+                            && let Some(gradient) = node.targets().gradient(number, tensor)
                         {
                             add(&mut store, tensor, &gradient)?;
                         }
