@@ -11,7 +11,7 @@ use super::buffers::{self, Buffer};
 use super::initial_values::InitialValues;
 use super::param::Param;
 use super::quantized::QuantizedMatrix;
-use super::recompute::{Choice, Recompute};
+use super::recompute::Recompute;
 use super::weight::Weight;
 use crate::kernels::product_precision::{ProductPrecision, set_product_precision};
 use crate::layer_row::LayerRow;
@@ -39,7 +39,9 @@ struct ParamStore {
     training: AtomicBool,
     noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
-    recompute: Choice,
+    recompute: RwLock<Recompute>,
+    /// Whether a model has blocks for it.
+    has_blocks: AtomicBool,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
     /// Whether a layer has an exchange of its own.
@@ -82,7 +84,8 @@ impl Params {
             training: AtomicBool::new(true),
             noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
-            recompute: Choice::default(),
+            recompute: RwLock::default(),
+            has_blocks: AtomicBool::new(false),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
             has_own_exchange: AtomicBool::new(false),
@@ -355,21 +358,21 @@ impl Params {
     /// Chooses the [blocks](crate::layers::Blocks) that are computed again in the backward pass, from the next forward
     /// pass on.
     pub fn set_recompute(&self, blocks: Recompute) {
-        self.0.recompute.set(blocks);
+        *self.0.recompute.write().unwrap_or_else(PoisonError::into_inner) = blocks;
     }
 
     /// The blocks that are computed again.
     pub fn recompute(&self) -> Recompute {
-        self.0.recompute.get()
+        *self.0.recompute.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a model of these parameters has [blocks](crate::layers::Blocks).
     pub fn has_blocks(&self) -> bool {
-        self.0.recompute.has_blocks()
+        self.0.has_blocks.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_blocks(&self) {
-        self.0.recompute.note_blocks();
+        self.0.has_blocks.store(true, Ordering::Relaxed);
     }
 
     /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend
