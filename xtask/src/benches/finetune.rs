@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::training::MEMORY;
 use crate::bench::{
     Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Player, Row, Sample, Setup,
     Wanted, compare, counted, once, split_commit, values,
@@ -51,9 +52,6 @@ const CONTENDERS: [(&str, &str, usize); 5] = [
 ];
 
 const SPEED: Metric = Metric { figure: "tokens_per_second", more_is_better: true };
-
-/// Its ratio is the share of another contender's memory.
-const MEMORY: Metric = Metric { figure: "peak_rss_mb", more_is_better: true };
 
 /// The steps before the first sample, whose losses are compared.
 const WARM_UP: usize = 5;

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::network::{About, Network};
-use super::training::{SPEED, Training, columns, loss_notes, place};
+use super::training::{MEMORY, SPEED, Training, columns, loss_notes, place};
 use crate::bench::{
     Band, Bench, BenchReport, Block, Column, Defaults, Grouped, Metric, Row, Setup, Wanted,
     compare, counted,
@@ -56,9 +56,6 @@ const CONTENDERS: [Contender; 5] = [
         recompute: "all",
     },
 ];
-
-/// Its ratio is the share of another contender's memory.
-const MEMORY: Metric = Metric { figure: "peak_rss_mb", more_is_better: true };
 
 /// How far the losses of deep models may differ.
 const LOSS_TOLERANCE: f64 = 1e-3;

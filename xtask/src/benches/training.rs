@@ -8,6 +8,9 @@ use crate::bench::{BenchReport, Column, Metric, Player, Row, Values, compare, on
 /// Images or sequences of all ranks.
 pub(super) const SPEED: Metric = Metric { figure: "examples_per_second", more_is_better: true };
 
+/// Its ratio is the share of another contender's memory.
+pub(super) const MEMORY: Metric = Metric { figure: "peak_rss_mb", more_is_better: true };
+
 /// Processes of ours that share nothing: what as many ranks or threads can reach here.
 pub(super) const STRANGERS: &str = "strangers";
 
