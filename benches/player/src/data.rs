@@ -86,8 +86,7 @@ impl DataArgs {
     fn classified(&self) -> anyhow::Result<Problem> {
         let (train, test) = polarity(self.data_dir.as_deref())?.split(0.1, self.seed)?;
         let vocabulary = Vocabulary::words(train.texts(), LEAST, usize::MAX);
-        let sizes =
-            Sizes { vocabulary: vocabulary.len(), classes: train.classes().len(), blocks: 0 };
+        let sizes = Sizes { vocabulary: vocabulary.len(), classes: train.classes().len() };
         let (train, test) = match self.network {
             Network::Han => {
                 let lengths = train.sentences_at(WHOLE)?;
@@ -109,7 +108,7 @@ impl DataArgs {
         let vocabulary = Vocabulary::characters(&text);
         let tokens = vocabulary.encode(&text)?;
         let (train, test) = tokens.split_at(tokens.len() * 9 / 10);
-        let sizes = Sizes { vocabulary: vocabulary.len(), classes: LSTM.vocabulary, blocks: 0 };
+        let sizes = Sizes { vocabulary: vocabulary.len(), classes: LSTM.vocabulary };
         let train = TextDataset::new(train, TEXT, TEXT)?;
         let test = TextDataset::new(test, TEXT, TEXT)?;
         self.collect(&train, &test, usize::MAX, sizes, |batch| batch)

@@ -1,5 +1,6 @@
 //! The networks: their sizes, their models and their initial values.
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 
 use candelabrum::models::{
@@ -93,8 +94,6 @@ pub(crate) const LSTM: CharLstmConfig =
 pub(crate) struct Sizes {
     pub(crate) vocabulary: usize,
     pub(crate) classes: usize,
-    /// The blocks of `gpt`.
-    pub(crate) blocks: usize,
 }
 
 impl Sizes {
@@ -107,7 +106,7 @@ impl Sizes {
         };
         let words = matches!(network, Network::TextGru | Network::Han);
         let vocabulary = if words { 10_000 } else { LSTM.vocabulary };
-        Self { vocabulary, classes, blocks: GptConfig::default().layers }
+        Self { vocabulary, classes }
     }
 }
 
@@ -137,15 +136,16 @@ pub(crate) struct Built {
 }
 
 /// The network, which infers the sizes of its layers from a batch of inputs. Dropout is 0, because the masks of other
-/// libraries are others.
+/// libraries are others. `gpt` has so many `blocks`.
 pub(crate) fn build(
     network: Network,
+    blocks: NonZeroUsize,
     sizes: Sizes,
     params: &Params,
     xs: &Tensor,
 ) -> anyhow::Result<Built> {
     let root = &params.root();
-    let Sizes { vocabulary, classes, blocks } = sizes;
+    let Sizes { vocabulary, classes } = sizes;
     let model: Rc<dyn Model> = match network {
         Network::Cnn => Rc::new(models::Cnn::new(root, classes)),
         Network::Mlp => Rc::new(models::Mlp::new(root, classes)),
@@ -174,7 +174,7 @@ pub(crate) fn build(
         Network::VitB16 => Rc::new(models::Vit::new(root, classes, VitConfig::base_16())),
         Network::Gru => Rc::new(models::GruClassifier::new(root, GRU)),
         Network::Lstm => Rc::new(models::CharLstm::new(root, LSTM)),
-        Network::Gpt => return gpt(blocks, params, xs),
+        Network::Gpt => return gpt(blocks.get(), params, xs),
         Network::CharRnn => {
             let config = CharRnnConfig { vocabulary, hidden: 128, layers: 1, cell: CharCell::Lstm };
             Rc::new(models::CharRnn::new(root, config))

@@ -3,7 +3,6 @@
 //! A world of one rank also contains all parts of distributed training: buckets, the check of every
 //! gradient, the collective.
 
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use candelabrum::dist::{DistOptConfig, Error, StepGraph};
@@ -64,11 +63,10 @@ impl Ours {
         xs: &Tensor,
         world: &World,
     ) -> anyhow::Result<Self> {
-        let &Settings { network, strategy, spars, overlap, strangers, .. } = settings;
+        let &Settings { network, blocks, strategy, spars, overlap, strangers, .. } = settings;
         let params = settings.precision.params(0, world.device());
         params.set_recompute(settings.recompute.into());
-        let blocks = settings.blocks.map_or(sizes.blocks, NonZeroUsize::get);
-        let network = build(network, Sizes { blocks, ..sizes }, &params, xs)?;
+        let network = build(network, blocks, sizes, &params, xs)?;
         let optimizer: Box<dyn Optimizer> = match settings.adamw {
             true => Box::new(AdamW::new(settings.lr.unwrap_or(1e-3))),
             false => {

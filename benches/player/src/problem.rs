@@ -57,8 +57,7 @@ impl Problem {
             };
             (0..count).step_by(size).map(batch).collect()
         };
-        let sizes =
-            Sizes { vocabulary: number("vocabulary")?, classes: number("classes")?, blocks: 0 };
+        let sizes = Sizes { vocabulary: number("vocabulary")?, classes: number("classes")? };
         Ok(Self { train: batches("train")?, test: batches("test")?, sizes })
     }
 
@@ -70,7 +69,7 @@ impl Problem {
             file.insert(format!("{part}.xs"), Tensor::cat(&xs, 0)?);
             file.insert(format!("{part}.ys"), Tensor::cat(&ys, 0)?);
         }
-        let Sizes { vocabulary, classes, .. } = self.sizes;
+        let Sizes { vocabulary, classes } = self.sizes;
         for (name, number) in [("vocabulary", vocabulary), ("classes", classes)] {
             file.insert(name.to_owned(), Tensor::new(number as u32, &Device::Cpu)?);
         }

@@ -40,11 +40,12 @@ struct Products {
 
 impl Products {
     fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
+        let &Settings { network, blocks, .. } = settings;
         let batch_size = settings.batch_size.get();
         let params = Params::new(0);
         // The network with one example, because a large batch would only take time.
-        let (xs, _) = problem::batch(settings.network, 0, 1)?;
-        let built = build(settings.network, Sizes::of_drawn(settings.network), &params, &xs)?;
+        let (xs, _) = problem::batch(network, 0, 1)?;
+        let built = build(network, blocks, Sizes::of_drawn(network), &params, &xs)?;
         let one = Multiplications::of(&built.summary, &params);
         let count = batch_size as u64;
         let multiplications =

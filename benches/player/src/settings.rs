@@ -46,9 +46,9 @@ pub(crate) struct Settings {
     /// Train with AdamW instead of SGD with momentum
     #[arg(long)]
     pub(crate) adamw: bool,
-    /// Blocks of the network `gpt` [default: 6]
-    #[arg(long, value_name = "N")]
-    pub(crate) blocks: Option<NonZeroUsize>,
+    /// Blocks of the network `gpt`
+    #[arg(long, value_name = "N", default_value = "6")]
+    pub(crate) blocks: NonZeroUsize,
     /// The blocks that are computed again in the backward pass
     #[arg(long, value_enum, default_value_t)]
     pub(crate) recompute: RecomputedBlocks,

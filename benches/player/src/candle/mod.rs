@@ -35,7 +35,7 @@ impl Candle {
         ensure!(settings.precision == Precision::F32, "candle's networks are in f32");
         let params = Params::new(0);
         let sizes = Sizes::of_drawn(settings.network);
-        drop(build(settings.network, sizes, &params, xs)?);
+        drop(build(settings.network, settings.blocks, sizes, &params, xs)?);
         let varmap = VarMap::new();
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
         let module = match settings.network {
