@@ -12,13 +12,18 @@ const TOLERANCE: f64 = 1e-8;
 type Operation = fn(&Tensor, &Group) -> Result<Tensor>;
 
 /// The operations by name. Their input is (6, 2, 6), which 2 and 3 ranks can divide.
-const OPERATIONS: [(&str, Operation); 14] = [
+const OPERATIONS: [(&str, Operation); 17] = [
     ("all_reduce by sum", |xs, group| ops::all_reduce(xs, ReduceOp::Sum, group)),
     ("all_reduce by mean", |xs, group| ops::all_reduce(xs, ReduceOp::Mean, group)),
     ("all_gather", |xs, group| ops::all_gather(xs, 0, group)),
     ("all_gather along 1", |xs, group| ops::all_gather(xs, 1, group)),
     ("reduce_scatter", |xs, group| ops::reduce_scatter(xs, 0, group)),
     ("reduce_scatter along 2", |xs, group| ops::reduce_scatter(xs, 2, group)),
+    ("all_gather_v along 1", |xs, group| {
+        ops::all_gather_v(&xs.narrow(1, 0, rows(group))?, 1, group)
+    }),
+    ("reduce_scatter_v", |xs, group| ops::reduce_scatter_v(xs, 0, &lens(group), group)),
+    ("reduce_scatter_v along 2", |xs, group| ops::reduce_scatter_v(xs, 2, &lens(group), group)),
     ("broadcast", |xs, group| ops::broadcast(xs, 1, group)),
     ("reduce", |xs, group| ops::reduce(xs, 1, group)),
     ("scatter", |xs, group| ops::scatter(xs, 0, 1, group)),
@@ -28,6 +33,16 @@ const OPERATIONS: [(&str, Operation); 14] = [
     ("all_to_all", |xs, group| ops::all_to_all(xs, 0, group)),
     ("all_to_all along 2", |xs, group| ops::all_to_all(&xs.transpose(0, 1)?, 2, group)),
 ];
+
+/// This rank's share of the two rows. Rank 1 has none.
+fn rows(group: &Group) -> usize {
+    [2, 0, 1][group.rank()]
+}
+
+/// Different lengths of six entries, one of them empty among three ranks.
+fn lens(group: &Group) -> Vec<usize> {
+    if group.world_size() == 2 { vec![1, 5] } else { vec![2, 0, 4] }
+}
 
 fn input(group: &Group) -> Tensor {
     uniform((6, 2, 6), 10 + group.rank() as u64, -1.0, 1.0, DType::F64).unwrap()
@@ -177,6 +192,9 @@ fn rank_checks_values() {
         let part = ops::reduce_scatter(&xs, 0, &group);
         let expected = if rank == 0.0 { [1.0, 3.0] } else { [5.0, 7.0] };
         check("reduce_scatter", part, &expected, &[1.0; 4]);
+        let part = ops::reduce_scatter_v(&xs, 0, &[0, 2], &group);
+        let expected: &[f64] = if rank == 0.0 { &[] } else { &[1.0, 3.0, 5.0, 7.0] };
+        check("reduce_scatter_v", part, expected, &[1.0; 4]);
         let first = ops::broadcast(&xs, 0, &group);
         let gradient = if rank == 0.0 { two } else { [0.0; 4] };
         check("broadcast", first, &[0.0, 1.0, 2.0, 3.0], &gradient);
@@ -201,6 +219,13 @@ fn rank_checks_values() {
     assert!(matches!(error, Error::NotDivisible { len: 3, .. }), "{error}");
     let error = Error::from(ops::scatter(&odd, 0, 0, &group).unwrap_err());
     assert!(matches!(error, Error::NotDivisible { op: "scatter", len: 3, .. }), "{error}");
+    let error = Error::from(ops::reduce_scatter_v(&odd, 0, &[1, 1], &group).unwrap_err());
+    assert!(matches!(error, Error::Length { expected: 3, got: 2, .. }), "{error}");
+    let error = Error::from(ops::reduce_scatter_v(&odd, 0, &[3], &group).unwrap_err());
+    assert!(matches!(error, Error::Parts { parts: 1, world_size: 2, .. }), "{error}");
+    let wider = Tensor::zeros((3, 2 + rank as usize), DType::F32, &Device::Cpu).unwrap();
+    let error = ops::all_gather_v(&wider, 0, &group).unwrap_err().to_string();
+    assert!(error.contains("dimensions must be equal"), "{error}");
     for result in [ops::gather(&odd, 0, 2, &group), ops::reduce(&odd, 2, &group)] {
         let error = Error::from(result.unwrap_err());
         assert!(matches!(error, Error::RankOutOfRange { rank: 2, .. }), "{error}");
@@ -229,6 +254,8 @@ fn a_group_of_one_changes_nothing() {
         ops::all_reduce(&xs, ReduceOp::Mean, &group),
         ops::all_gather(&xs, 1, &group),
         ops::reduce_scatter(&xs, 1, &group),
+        ops::all_gather_v(&xs, 1, &group),
+        ops::reduce_scatter_v(&xs, 1, &[3], &group),
         ops::broadcast(&xs, 0, &group),
         ops::reduce(&xs, 0, &group),
         ops::scatter(&xs, 1, 0, &group),

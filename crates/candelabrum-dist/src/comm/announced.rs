@@ -1,24 +1,39 @@
 //! An operation that a rank announces before it starts it.
 
+use std::sync::Arc;
+
 use super::collective::Header;
 use super::payload::tag;
 use super::{Collective, ElementType, Label, ReduceOp};
 
-/// An all-reduce of numbers in a GPU's memory that a rank will start, see
+/// An operation on numbers in a GPU's memory that a rank will start, see
 /// [`Communicator::announce`](super::Communicator::announce).
 #[derive(Clone, Debug)]
 pub struct Announced {
-    op: ReduceOp,
+    op: Collective,
     element: ElementType,
     len: usize,
     label: Option<Label>,
+    parts: Option<Arc<[usize]>>,
     step: u32,
 }
 
 impl Announced {
     /// An all-reduce of `len` elements.
     pub fn all_reduce(op: ReduceOp, element: ElementType, len: usize) -> Self {
-        Self { op, element, len, label: None, step: 0 }
+        Self { op: Collective::AllReduce(op), element, len, label: None, parts: None, step: 0 }
+    }
+
+    /// A reduce-scatter into parts of these lengths ([`Collective::ReduceScatterV`]).
+    pub fn reduce_scatter_v(
+        op: ReduceOp,
+        element: ElementType,
+        parts: impl Into<Arc<[usize]>>,
+    ) -> Self {
+        let parts = parts.into();
+        let len = parts.iter().sum();
+        let op = Collective::ReduceScatterV(op);
+        Self { op, element, len, label: None, parts: Some(parts), step: 0 }
     }
 
     /// Sets the label that the payload will have.
@@ -37,8 +52,8 @@ impl Announced {
 
     /// Its header as the collective number `sequence` of its group.
     pub(super) fn header(&self, sequence: u64) -> Header {
-        let &Self { op, element, len, ref label, step } = self;
-        let (op, tag) = (Collective::AllReduce(op), tag(label.as_ref(), step));
+        let &Self { op, element, len, ref label, ref parts, step } = self;
+        let tag = tag(label.as_ref(), parts.as_deref(), step);
         Header { sequence, op, element, len, tag, refused: None }
     }
 }
@@ -59,5 +74,10 @@ mod tests {
         for other in [payload().of_step(8), payload().labelled("bucket 3")] {
             assert_ne!(announced.header(3), Header::of(3, mean, &other));
         }
+        let announced = Announced::reduce_scatter_v(ReduceOp::Mean, element, [2, 3]);
+        let scatter = Collective::ReduceScatterV(ReduceOp::Mean);
+        let parts = |parts: [usize; 2]| Payload::zeros(element, 5).with_parts(parts).expect("5");
+        assert_eq!(announced.header(3), Header::of(3, scatter, &parts([2, 3])));
+        assert_ne!(announced.header(3), Header::of(3, scatter, &parts([3, 2])));
     }
 }

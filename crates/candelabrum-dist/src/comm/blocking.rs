@@ -43,6 +43,35 @@ impl dyn Communicator + '_ {
         self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
     }
 
+    /// As [`Self::reduce_scatter`], with parts of any lengths: part `r` has `parts[r]` values.
+    ///
+    /// # Errors
+    /// Lengths that do not add up to that of `values`, or that differ between the ranks, or a failure (see
+    /// [`Error`]).
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        values: &[T],
+        parts: &[usize],
+        op: ReduceOp,
+    ) -> Result<Vec<T>> {
+        let payload = Payload::from_slice(values).with_parts(parts)?;
+        let result = self.run(Collective::ReduceScatterV(op), payload)?;
+        let start = parts[..self.rank()].iter().sum::<usize>();
+        Ok(result.as_slice()?[start..start + parts[self.rank()]].to_vec())
+    }
+
+    /// Sends this rank's part of `values` to the same place in all ranks' `values`. Part `r` has `parts[r]` values.
+    ///
+    /// # Errors
+    /// Lengths that do not add up to that of `values`, or that differ between the ranks, or a failure (see
+    /// [`Error`]).
+    pub fn all_gather_in_place<T: Element>(&self, values: &mut [T], parts: &[usize]) -> Result<()> {
+        let payload = Payload::from_slice(values).with_parts(parts)?;
+        let result = self.run(Collective::AllGatherInPlace, payload)?;
+        values.copy_from_slice(result.as_slice()?);
+        Ok(())
+    }
+
     /// Returns all ranks' `values` in rank order on `root`, nothing elsewhere. All ranks must pass
     /// equally many.
     ///

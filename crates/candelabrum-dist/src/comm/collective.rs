@@ -21,6 +21,14 @@ pub enum Collective {
     AllGather,
     /// The reduction is cut into one equal part for each rank. Rank `r` gets part `r`.
     ReduceScatter(ReduceOp),
+    /// As [`Collective::ReduceScatter`], with parts of any lengths, the same on all ranks: see
+    /// [`with_parts`](super::Payload::with_parts). The payload keeps its length. Part `r` of rank `r` becomes part
+    /// `r` of the reduction, and what is in the other parts is arbitrary afterwards.
+    ReduceScatterV(ReduceOp),
+    /// Part `r` of rank `r`'s payload goes to the same place in all ranks' payloads. The parts have any lengths, the
+    /// same on all ranks: see [`with_parts`](super::Payload::with_parts). What a rank has in the parts of other ranks
+    /// is ignored.
+    AllGatherInPlace,
     /// `root` gets all ranks' payloads, in rank order. The other ranks get nothing.
     Gather {
         /// The rank that receives.
@@ -80,7 +88,7 @@ const fn kind(name: &'static str, reduces: bool, named: &'static str) -> OpKind 
 }
 
 /// All kinds. The index is the code in headers.
-const KINDS: [OpKind; 14] = [
+const KINDS: [OpKind; 16] = [
     kind("all_reduce", true, ""),
     kind("broadcast", false, "root"),
     kind("all_gather", false, ""),
@@ -95,6 +103,8 @@ const KINDS: [OpKind; 14] = [
     kind("all_to_all", false, ""),
     kind("all_to_all_v", false, ""),
     kind("recv_any", false, ""),
+    kind("reduce_scatter_v", true, ""),
+    kind("all_gather_in_place", false, ""),
 ];
 
 impl Collective {
@@ -117,6 +127,8 @@ impl Collective {
             Self::AllToAll => (11, none, 0),
             Self::AllToAllV => (12, none, 0),
             Self::RecvAny => (13, none, 0),
+            Self::ReduceScatterV(op) => (14, op, 0),
+            Self::AllGatherInPlace => (15, none, 0),
         }
     }
 
@@ -137,6 +149,8 @@ impl Collective {
             11 => Self::AllToAll,
             12 => Self::AllToAllV,
             13 => Self::RecvAny,
+            14 => Self::ReduceScatterV(op),
+            15 => Self::AllGatherInPlace,
             _ => return None,
         })
     }
@@ -152,6 +166,11 @@ impl Collective {
     /// Whether every rank takes part.
     pub(crate) fn is_collective(self) -> bool {
         !matches!(self, Self::Send { .. } | Self::Recv { .. } | Self::RecvAny)
+    }
+
+    /// Whether all ranks cut their payloads into the same parts.
+    pub(crate) fn has_common_parts(self) -> bool {
+        matches!(self, Self::ReduceScatterV(_) | Self::AllGatherInPlace)
     }
 
     /// The other rank that the operation names, if it names one.
@@ -177,7 +196,8 @@ impl Collective {
         if divides && !len.is_multiple_of(world_size) {
             return Err(Error::NotDivisible { op: self.name(), len, world_size });
         }
-        if self == Self::AllToAllV && payload.parts().is_none_or(|p| p.len() != world_size) {
+        let needs_parts = self == Self::AllToAllV || self.has_common_parts();
+        if needs_parts && payload.parts().is_none_or(|p| p.len() != world_size) {
             let parts = payload.parts().map_or(0, <[usize]>::len);
             return Err(Error::Parts { op: self.name(), parts, world_size });
         }
@@ -219,7 +239,7 @@ pub(crate) struct Header {
     pub(crate) op: Collective,
     pub(crate) element: ElementType,
     pub(crate) len: usize,
-    /// The label and the step of the payload, see [`Payload::tag`].
+    /// The label, the step and the common parts of the payload, see [`Payload::tag`].
     pub(crate) tag: u64,
     /// The code of the kind of operation that this rank refuses. The rank then takes part in the
     /// exchange of headers only, and `op` is a barrier.
@@ -232,7 +252,7 @@ impl Header {
 
     /// The header of the operation number `sequence` on `payload`.
     pub(crate) fn of(sequence: u64, op: Collective, payload: &Payload) -> Self {
-        let (element, len, tag) = (payload.element_type(), payload.len(), payload.tag());
+        let (element, len, tag) = (payload.element_type(), payload.len(), payload.tag(op));
         Self { sequence, op, element, len, tag, refused: None }
     }
 
@@ -322,9 +342,11 @@ pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize])
     {
         return Err(Error::PeerFailed { peer: *peer, message: format!("was asked for {header}") });
     }
+    let first_op = expected.op;
     let (mut what, expected) = (other.to_string(), expected.to_string());
     if what == expected {
-        what.push_str(" with another label");
+        let parts = if first_op.has_common_parts() { " or other parts" } else { "" };
+        what.push_str(&format!(" with another label{parts}"));
     }
     Err(Error::Disagreement { rank, what, first, expected })
 }

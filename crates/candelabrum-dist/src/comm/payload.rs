@@ -4,11 +4,12 @@
 //! no caller can access numbers that are in flight.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 use candelabrum_memory::{BadNumber, Element, ElementType, Flat};
 
+use super::Collective;
 use super::ready::{self, Ready};
 use crate::{Error, Result};
 
@@ -129,12 +130,11 @@ impl Payload {
         Ok(self.flat.to_vec()?)
     }
 
-    /// Cuts the payload into parts of these lengths, one per rank, for [`Collective::AllToAllV`].
+    /// Cuts the payload into parts of these lengths, one per rank, for [`Collective::AllToAllV`],
+    /// [`Collective::ReduceScatterV`] and [`Collective::AllGatherInPlace`].
     ///
     /// # Errors
     /// [`Error::Length`] if the lengths do not add up to the payload's length.
-    ///
-    /// [`Collective::AllToAllV`]: super::Collective::AllToAllV
     pub fn with_parts(mut self, parts: impl Into<Box<[usize]>>) -> Result<Self> {
         let parts = parts.into();
         let sum = parts.iter().try_fold(0_usize, |sum, &part| sum.checked_add(part));
@@ -225,16 +225,31 @@ impl Payload {
         if self.is_on_device() { ready::check_not_recorded(&self.flat) } else { Ok(()) }
     }
 
-    /// Label and step in one number, which the ranks compare.
-    pub(crate) fn tag(&self) -> u64 {
-        tag(self.label.as_ref(), self.step)
+    /// Label, step and the parts that all ranks must have, in one number, which the ranks compare.
+    pub(crate) fn tag(&self, op: Collective) -> u64 {
+        let parts = self.parts().filter(|_| op.has_common_parts());
+        tag(self.label.as_ref(), parts, self.step)
+    }
+
+    /// The range of bytes of each part.
+    pub(super) fn part_ranges(&self) -> Vec<Range<usize>> {
+        let size = self.element_type().size();
+        let mut end = 0;
+        let range = |&len: &usize| {
+            let start = end;
+            end += len * size;
+            start..end
+        };
+        self.parts().unwrap_or_default().iter().map(range).collect()
     }
 }
 
-/// The number by which ranks compare a label and a step.
-pub(super) fn tag(label: Option<&Label>, step: u32) -> u64 {
+/// The number by which ranks compare a label, the common lengths of parts and a step.
+pub(super) fn tag(label: Option<&Label>, parts: Option<&[usize]>, step: u32) -> u64 {
     let label = label.map_or(0, |label| label.digest);
-    u64::from(label) << 32 | u64::from(step)
+    let lens = parts.unwrap_or_default().iter().flat_map(|&len| (len as u64).to_le_bytes());
+    let parts = parts.map_or(0, |_| digest(lens));
+    u64::from(label ^ parts) << 32 | u64::from(step)
 }
 
 impl Deref for Payload {

@@ -11,8 +11,8 @@ use super::{Collective, Payload};
 ///
 /// Bytes are payload bytes that this rank gave to the transport or received from it. For `n` bytes
 /// in this rank's payload and `N` ranks, an all-reduce sends and receives `n`; an all-gather sends
-/// `n` and receives `(N-1)·n`; a reduce-scatter sends `n` and receives `n/N`; an all-to-all counts
-/// all parts except the rank's own; a reduce sends `n`, and the root receives `n`; broadcast,
+/// `n` and receives `(N-1)·n`; a reduce-scatter sends `n` and receives the rank's part; an all-gather in
+/// place sends the rank's part and receives the others; an all-to-all counts all parts except the rank's own; a reduce sends `n`, and the root receives `n`; broadcast,
 /// gather and scatter count on each rank the bytes that the rank sends or receives. A world of one
 /// sends nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +123,8 @@ fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, 
         Collective::Reduce { .. } => (input, output),
         Collective::AllToAll => (input - input / world_size, output - output / world_size),
         Collective::AllToAllV => (input - own, output - own),
+        Collective::ReduceScatterV(_) => (input, own),
+        Collective::AllGatherInPlace => (own, input - own),
         Collective::Barrier => (0, 0),
     }
 }
@@ -147,6 +149,8 @@ mod tests {
         assert_eq!(payload(Collective::AllToAll, 100, 100, 0, 4), (75, 75));
         assert_eq!(payload(Collective::AllToAllV, 100, 50, 0, 4), (93, 43));
         assert_eq!(payload(Collective::AllGatherV, 100, 150, 0, 4), (100, 50));
+        assert_eq!(payload(Collective::ReduceScatterV(ReduceOp::Sum), 100, 100, 2, 4), (100, 7));
+        assert_eq!(payload(Collective::AllGatherInPlace, 100, 100, 2, 4), (7, 93));
         let reduce = Collective::Reduce { op: ReduceOp::Sum, root: 1 };
         assert_eq!(payload(reduce, 100, 0, 0, 4), (100, 0));
         assert_eq!(payload(Collective::Broadcast { root: 0 }, 100, 100, 0, 4), (100, 0));

@@ -8,15 +8,19 @@ use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::Error;
-use crate::comm::{Collective, Element, Group, Payload};
+use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
 
 /// The communication in one direction, forward or backward.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Direction {
     /// The tensor stays as it is, and no message is sent.
     Identity,
     /// A rank that gets nothing, because it is not the root of a gather or reduce, gets zeros.
     Collective(Collective),
+    /// The concatenation of all ranks' tensors, whose first dimensions have these lengths by rank.
+    GatherRows(Arc<[usize]>),
+    /// This rank's rows of the sum of all ranks' tensors, which have these numbers of rows for each rank.
+    ReduceRows(Arc<[usize]>),
 }
 
 /// One operation. Collectives that change the length work on the first dimension.
@@ -75,11 +79,22 @@ pub(super) fn check_divides(
 
 impl TensorExchange {
     fn run<T: Element>(&self, xs: &[T]) -> Result<Vec<T>> {
-        let op = match self.forward {
+        let payload = || Payload::from_slice(xs).labelled(self.name);
+        let op = match &self.forward {
             Direction::Identity => return Ok(xs.to_vec()),
-            Direction::Collective(op) => op,
+            Direction::Collective(op) => *op,
+            Direction::GatherRows(_) => Collective::AllGatherV,
+            Direction::ReduceRows(rows) => {
+                let row = xs.len() / rows.iter().sum::<usize>().max(1);
+                let parts: Box<[usize]> = rows.iter().map(|rows| rows * row).collect();
+                let own = payload().with_parts(parts)?;
+                let sum = self.group.run(Collective::ReduceScatterV(ReduceOp::Sum), own)?;
+                let before: usize = rows[..self.group.rank()].iter().sum();
+                let (start, end) = (before * row, (before + rows[self.group.rank()]) * row);
+                return Ok(sum.as_slice()?[start..end].to_vec());
+            }
         };
-        let result = self.group.run(op, Payload::from_slice(xs).labelled(self.name))?;
+        let result = self.group.run(op, payload())?;
         match op {
             Collective::Gather { root } | Collective::Reduce { root, .. }
                 if root != self.group.rank() =>
@@ -90,9 +105,15 @@ impl TensorExchange {
         }
     }
 
-    /// What becomes of `len` elements, or of a first dimension of `len`.
+    /// What becomes of `len` elements, or of a first dimension of `len`. For parts of different lengths, of a first
+    /// dimension alone.
     fn result_len(&self, len: usize) -> usize {
-        let Direction::Collective(op) = self.forward else { return len };
+        let op = match &self.forward {
+            Direction::Identity => return len,
+            Direction::Collective(op) => *op,
+            Direction::GatherRows(rows) => return rows.iter().sum(),
+            Direction::ReduceRows(rows) => return rows[self.group.rank()],
+        };
         match op {
             Collective::AllGather | Collective::Gather { .. } => len * self.group.world_size(),
             Collective::ReduceScatter(_) | Collective::Scatter { .. } => {
@@ -142,6 +163,6 @@ impl CustomOp1 for TensorExchange {
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let Self { name, group, forward, backward } = self;
-        exchange(name, gradient, group, *backward, *forward).map(Some)
+        exchange(name, gradient, group, backward.clone(), forward.clone()).map(Some)
     }
 }

@@ -6,6 +6,7 @@
 //! | [`all_reduce`] | sum (or mean) | sum (or mean) of the gradients |
 //! | [`all_gather`] | concatenation | [`reduce_scatter`] |
 //! | [`reduce_scatter`] | a part of the sum | [`all_gather`] |
+//! | [`all_gather_v`], [`reduce_scatter_v`] | the same, with parts of any lengths | each other |
 //! | [`broadcast`] | the root's tensor | [`reduce`] |
 //! | [`reduce`] | sum on the root, zeros on the other ranks | [`broadcast`] |
 //! | [`scatter`] | part `r` of the root's tensor on rank `r` | [`gather`] |
@@ -36,6 +37,8 @@
 //! collective, and `Error::from` converts it back to this crate's [`Error`].
 
 mod exchange;
+
+use std::sync::Arc;
 
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
@@ -68,7 +71,7 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
         return Err(Error::Unsupported { what }.into());
     }
     let way = Direction::Collective(Collective::AllReduce(op));
-    exchange("all_reduce", xs, group, way, way)
+    exchange("all_reduce", xs, group, way.clone(), way)
 }
 
 /// All ranks' `xs`, concatenated along `dim` in rank order, on every rank. All ranks pass the same
@@ -98,6 +101,68 @@ pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Resul
     let forward = Direction::Collective(Collective::ReduceScatter(ReduceOp::Sum));
     let backward = Direction::Collective(Collective::AllGather);
     exchange_along("reduce_scatter", xs, dim, group, forward, backward)
+}
+
+/// [`all_gather`] of tensors whose lengths along `dim` may differ between the ranks. The ranks tell each other
+/// their lengths first.
+///
+/// Backward: this rank's part of the sum of all ranks' gradients.
+///
+/// # Errors
+/// A dimension that `xs` does not have. Ranks whose tensors differ in another dimension, a failure of another rank, a
+/// passed deadline or a disagreement between ranks.
+pub fn all_gather_v(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
+    let index = dim.to_index(xs.shape(), "all_gather_v")?;
+    let mut own: Vec<i64> = xs.dims().iter().map(|&len| len as i64).collect();
+    own.swap(0, index);
+    let all = group.all_gather(&own)?;
+    let mut shapes = all.chunks(own.len()).enumerate();
+    if let Some((rank, shape)) = shapes.find(|(_, shape)| shape[1..] != own[1..]) {
+        let what = format!(
+            "all_gather_v along dimension {index} of {:?} here and {:?} on rank {}: the other dimensions must be equal",
+            restored(&own, index),
+            restored(shape, index),
+            group.ranks()[rank]
+        );
+        return Err(Error::Unsupported { what }.into());
+    }
+    let lens: Arc<[usize]> = all.chunks(own.len()).map(|shape| shape[0] as usize).collect();
+    let (forward, backward) = (Direction::GatherRows(lens.clone()), Direction::ReduceRows(lens));
+    exchange_along("all_gather_v", xs, dim, group, forward, backward)
+}
+
+/// The dimensions of a tensor whose dimension `index` has been exchanged with the first one.
+fn restored(dims: &[i64], index: usize) -> Vec<i64> {
+    let mut dims = dims.to_vec();
+    dims.swap(0, index);
+    dims
+}
+
+/// [`reduce_scatter`] into parts of any lengths: rank `r` gets `lens[r]` entries along `dim`. All ranks pass the same
+/// `lens`.
+///
+/// Backward: all ranks' gradients, concatenated.
+///
+/// # Errors
+/// A dimension that `xs` does not have, or `lens` that are not one length for each rank or do not add up to the length
+/// of that dimension. A failure of another rank, a passed deadline or a disagreement between ranks.
+pub fn reduce_scatter_v(
+    xs: &Tensor,
+    dim: impl Dim + Copy,
+    lens: &[usize],
+    group: &Group,
+) -> Result<Tensor> {
+    let (op, world_size) = ("reduce_scatter_v", group.world_size());
+    if lens.len() != world_size {
+        return Err(Error::Parts { op, parts: lens.len(), world_size }.into());
+    }
+    let (expected, got) = (xs.dim(dim)?, lens.iter().sum());
+    if expected != got {
+        return Err(Error::Length { op, expected, got }.into());
+    }
+    let lens: Arc<[usize]> = lens.into();
+    let (forward, backward) = (Direction::ReduceRows(lens.clone()), Direction::GatherRows(lens));
+    exchange_along(op, xs, dim, group, forward, backward)
 }
 
 /// The `xs` of rank `root`, on every rank. Every other rank passes a tensor of the same shape,
@@ -167,7 +232,7 @@ pub fn gather(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> 
 pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("all_to_all", xs, dim, group)?;
     let way = Direction::Collective(Collective::AllToAll);
-    exchange_along("all_to_all", xs, dim, group, way, way)
+    exchange_along("all_to_all", xs, dim, group, way.clone(), way)
 }
 
 /// *f*: passes `xs`, which is the same on every rank, to layers that are split over the ranks.

@@ -65,6 +65,26 @@ fn both<T: Element>(
     Ok(())
 }
 
+/// A reduce-scatter and an all-gather by parts of different lengths, which leave the numbers where they are.
+fn in_parts(world: &World, op: ReduceOp, values: &[f32]) -> Result<()> {
+    let (rank, n, len) = (world.rank(), world.world_size(), values.len());
+    let mut parts = vec![0; n];
+    parts[0] = len / 3;
+    parts[n - 1] += len - len / 3;
+    let start = parts[..rank].iter().sum::<usize>();
+    let own = start..start + parts[rank];
+    let run = |op, payload: Payload| world.comm().start(op, payload.with_parts(&*parts)?).wait();
+    let host = run(Collective::ReduceScatterV(op), Payload::from_slice(values))?;
+    let device = run(Collective::ReduceScatterV(op), on_device(world, values)?)?;
+    let reduced = device.to_host()?.to_vec::<f32>()?;
+    assert_eq!(reduced[own.clone()], host.to_vec::<f32>()?[own], "{op:?} of {len} in {parts:?}");
+    let mut expected = values.to_vec();
+    world.comm().all_reduce(&mut expected, op)?;
+    let all = run(Collective::AllGatherInPlace, device)?.to_host()?;
+    assert_eq!(all.to_vec::<f32>()?, expected, "{op:?} of {len} in {parts:?}");
+    Ok(())
+}
+
 fn every_operation(world: &World) -> Result<()> {
     let (rank, n) = (world.rank(), world.world_size());
     for len in [6 * n, 0, n, 50_000 * n] {
@@ -75,6 +95,7 @@ fn every_operation(world: &World) -> Result<()> {
             both(world, Collective::AllReduce(op), &values, None)?;
             both(world, Collective::ReduceScatter(op), &values, None)?;
             both(world, Collective::Reduce { op, root: n - 1 }, &values, None)?;
+            in_parts(world, op, &values)?;
         }
         both(world, Collective::Broadcast { root: n - 1 }, &values, None)?;
         both(world, Collective::AllGather, &values, None)?;

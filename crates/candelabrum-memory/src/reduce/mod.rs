@@ -87,6 +87,36 @@ pub fn search_and_reduce_into_all(
     found
 }
 
+/// [`reduce_onto`], which also searches all parts as [`search_and_reduce_into_all`] does.
+pub fn search_and_reduce_onto(
+    element: ElementType,
+    op: ReduceOp,
+    rank: usize,
+    own: &mut [u8],
+    others: &[&[u8]],
+) -> Option<BadNumber> {
+    if element != ElementType::F32 {
+        reduce_onto(element, op, rank, own, others);
+        return None;
+    }
+    let mut found: Option<BadNumber> = None;
+    for start in (0..own.len()).step_by(SEARCHED) {
+        let block = start..own.len().min(start + SEARCHED);
+        let own = &mut own[block.clone()];
+        let others: Vec<&[u8]> = others.iter().map(|other| &other[block.clone()]).collect();
+        let (before, after) = others.split_at(rank);
+        let all = before.iter().copied().chain([&*own]).chain(after.iter().copied());
+        for (part, values) in all.enumerate() {
+            if let Some(position) = first_bad(bytemuck::cast_slice(values)) {
+                let bad = BadNumber { part, position: start / size_of::<f32>() + position };
+                found = Some(found.map_or(bad, |found| found.min(bad)));
+            }
+        }
+        reduce_onto(element, op, rank, own, &others);
+    }
+    found
+}
+
 /// Writes the reduction of all `parts` into `out`, which is as long as each part.
 pub fn reduce_into(element: ElementType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
     with_type!(element, T => {
@@ -162,6 +192,16 @@ mod tests {
             let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             let expected = bits(&reduced(ReduceOp::Mean, parts));
             assert!(copies.iter().all(|copy| bits(copy) == expected));
+            for rank in 0..parts.len() {
+                let mut own = parts[rank].clone();
+                let others = parts.iter().enumerate().filter(|(i, _)| *i != rank);
+                let others: Vec<&[u8]> =
+                    others.map(|(_, part)| bytemuck::cast_slice(&part[..])).collect();
+                let bytes = bytemuck::cast_slice_mut(&mut own);
+                let (f32, mean) = (ElementType::F32, ReduceOp::Mean);
+                assert_eq!(search_and_reduce_onto(f32, mean, rank, bytes, &others), found);
+                assert_eq!(bits(&own), expected);
+            }
             found
         };
         for count in [1, 2, 3] {

@@ -29,6 +29,8 @@ impl Local {
                 Ok(if rank == root { buffer } else { Payload::zeros(header.element, 0) })
             }
             Collective::ReduceScatter(op) => self.reduce_scatter(header, op, buffer, at),
+            Collective::ReduceScatterV(op) => self.reduce_scatter_v(header, op, buffer, at),
+            Collective::AllGatherInPlace => self.all_gather_in_place(buffer, at),
             Collective::Broadcast { root } => self.broadcast(root, buffer, at),
             Collective::AllGather | Collective::AllGatherV => self.gather(header, true, buffer, at),
             Collective::Gather { root } => self.gather(header, rank == root, buffer, at),
@@ -124,6 +126,51 @@ impl Local {
             reduce_into(header.element, op, parts, &mut reduced[offset..offset + count]);
         })?;
         Ok(out)
+    }
+
+    fn reduce_scatter_v(
+        &mut self,
+        header: Header,
+        op: ReduceOp,
+        mut buffer: Payload,
+        at: At,
+    ) -> Result<Payload> {
+        let (ranges, search) = (buffer.part_ranges(), buffer.is_searched());
+        let own = ranges[self.member.rank].clone();
+        if let Some(region) = at.region(&mut buffer, self.member.group) {
+            let found = self.exchange.reduce_range(region, own, header.element, op, search)?;
+            return Ok(buffer.with_bad_number(found));
+        }
+        let bad = buffer.as_slice().ok().filter(|_| search).and_then(first_bad);
+        let mut out = Payload::zeros(header.element, own.len() / header.element.size());
+        let reduced = out.bytes_mut();
+        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
+        self.deal(Some(buffer.bytes()), &ranges, longest, |offset, parts| {
+            let end = reduced.len().min(offset + parts.first().map_or(0, |part| part.len()));
+            let start = offset.min(end);
+            let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..end - start]).collect();
+            reduce_into(header.element, op, &parts, &mut reduced[start..end]);
+        })?;
+        buffer.bytes_mut()[own].copy_from_slice(out.bytes());
+        Ok(buffer
+            .with_bad_number(bad.map(|position| BadNumber { part: self.member.rank, position })))
+    }
+
+    fn all_gather_in_place(&mut self, mut buffer: Payload, at: At) -> Result<Payload> {
+        let ranges = buffer.part_ranges();
+        if let Some(region) = at.region(&mut buffer, self.member.group) {
+            self.exchange.gather_ranges(region, &ranges)?;
+            return Ok(buffer);
+        }
+        let own = buffer.bytes()[ranges[self.member.rank].clone()].to_vec();
+        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
+        let gathered = buffer.bytes_mut();
+        self.show(Some(&own), longest, false, |offset, parts| {
+            for (range, part) in ranges.iter().zip(parts) {
+                copy_piece(part, offset, &mut gathered[range.clone()]);
+            }
+        })?;
+        Ok(buffer)
     }
 
     fn broadcast(&mut self, root: usize, mut buffer: Payload, at: At) -> Result<Payload> {

@@ -1,6 +1,7 @@
 //! Barriers with a deadline, and the operations on all ranks' parts of a region between two
 //! barriers. Operations on slots are in [`super::slots`].
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,9 @@ use crate::comm::network::Network;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::BadNumber;
-use candelabrum_memory::reduce::{reduce_into_all, search_and_reduce_into_all};
+use candelabrum_memory::reduce::{
+    reduce_into_all, reduce_onto, search_and_reduce_into_all, search_and_reduce_onto,
+};
 
 /// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +175,56 @@ impl CellExchange {
         self.meet()?;
         let start = slice.start / element.size();
         Ok(found.map(|bad| BadNumber { position: start + bad.position, ..bad }))
+    }
+
+    /// Reduces the bytes `range` of all ranks' parts of `region` into this rank's part. The ranges of the ranks do
+    /// not overlap. Every rank must have passed a barrier since it wrote its part. `search` is that of
+    /// [`Self::reduce`].
+    pub(super) fn reduce_range(
+        &mut self,
+        region: &mut Region,
+        range: Range<usize>,
+        element: ElementType,
+        op: ReduceOp,
+        search: bool,
+    ) -> Result<Option<BadNumber>> {
+        let member = region.member();
+        let other = |rank: usize| {
+            // SAFETY: until the barrier below, no rank writes this range of a part but its own: the ranks' ranges
+            // do not overlap.
+            unsafe { region.part(rank, range.start, range.len()) }
+        };
+        let others: Vec<&[u8]> = member.others().map(other).collect();
+        // SAFETY: until the barrier below, only this rank accesses this range of its own part.
+        let own = unsafe { region.part_mut(member.rank, range.start, range.len()) };
+        let found = if search {
+            search_and_reduce_onto(element, op, member.rank, own, &others)
+        } else {
+            reduce_onto(element, op, member.rank, own, &others);
+            None
+        };
+        self.meet()?;
+        let start = range.start / element.size();
+        Ok(found.map(|bad| BadNumber { position: start + bad.position, ..bad }))
+    }
+
+    /// Copies the bytes `ranges[r]` of each other rank `r`'s part of `region` into the same place of this rank's
+    /// part. The ranges do not overlap. Every rank must have passed a barrier since it wrote its part.
+    pub(super) fn gather_ranges(
+        &mut self,
+        region: &mut Region,
+        ranges: &[Range<usize>],
+    ) -> Result<()> {
+        let member = region.member();
+        for rank in member.others() {
+            let Range { start, end } = ranges[rank];
+            // SAFETY: between these two barriers no rank writes its own range of its own part.
+            let from = unsafe { region.part(rank, start, end - start) };
+            // SAFETY: no other rank accesses the range of `rank` in this rank's part.
+            let to = unsafe { region.part_mut(member.rank, start, end - start) };
+            to.copy_from_slice(from);
+        }
+        self.meet()
     }
 
     /// Gives `look` the `count` bytes from byte `start` on of all parts of `region`, then waits

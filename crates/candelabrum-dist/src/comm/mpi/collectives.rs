@@ -31,6 +31,8 @@ impl Mpi {
             Collective::AllReduce(op) => self.all_reduce(header, op, buffer),
             Collective::Reduce { op, root } => self.reduce(header, op, root, buffer),
             Collective::ReduceScatter(op) => self.reduce_scatter(header, op, buffer),
+            Collective::ReduceScatterV(op) => self.reduce_scatter_v(header, op, buffer),
+            Collective::AllGatherInPlace => self.all_gather_in_place(header, buffer),
             Collective::Broadcast { root } => self.broadcast(header, root, buffer),
             Collective::AllGather => {
                 self.gather(header, buffer, |_| 0..bytes, |rank| rank * bytes..(rank + 1) * bytes)
@@ -98,15 +100,45 @@ impl Mpi {
     fn reduce_scatter(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
         let part = buffer.bytes().len() / self.world_size();
         let parts = |rank: usize| rank * part..(rank + 1) * part;
-        let buffer = if part * (self.world_size() - 1) <= ONE_ROUND {
-            self.reduce_at_once(header, op, buffer, parts)?
-        } else {
-            let route = Route { op: Some(op), root: None, to_all: false };
-            self.pipeline(header, buffer, route, parts)?
-        };
+        let buffer = self.reduce_parts(header, op, buffer, part, parts)?;
         let mut own = Payload::zeros(header.element, header.len / self.world_size());
         own.bytes_mut().copy_from_slice(&buffer.bytes()[parts(self.rank)]);
         Ok(own)
+    }
+
+    fn reduce_scatter_v(
+        &mut self,
+        header: Header,
+        op: ReduceOp,
+        buffer: Payload,
+    ) -> Result<Payload> {
+        let ranges = buffer.part_ranges();
+        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
+        self.reduce_parts(header, op, buffer, longest, |rank| ranges[rank].clone())
+    }
+
+    /// Reduces the numbers of which each rank owns a part (bytes, at most `longest`), into the owner's buffer.
+    fn reduce_parts(
+        &mut self,
+        header: Header,
+        op: ReduceOp,
+        buffer: Payload,
+        longest: usize,
+        parts: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Payload> {
+        if longest * (self.world_size() - 1) <= ONE_ROUND {
+            return self.reduce_at_once(header, op, buffer, parts);
+        }
+        let route = Route { op: Some(op), root: None, to_all: false };
+        self.pipeline(header, buffer, route, parts)
+    }
+
+    fn all_gather_in_place(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+        let ranges = buffer.part_ranges();
+        let own = &buffer.bytes()[ranges[self.rank].clone()];
+        let (own, len) = (Payload::from_slice(own), own.len());
+        let [_, all] = self.round(header, own, buffer, |_| 0..len, |from| ranges[from].clone())?;
+        Ok(all)
     }
 
     /// The slice (bytes) of an operation's numbers that each rank owns.

@@ -52,7 +52,9 @@ impl Nccl {
             }
             _ => {}
         }
-        let plan = Participant { rank: self.rank, headers: &headers, table: &table }.plan()?;
+        let ranges = if header.op.has_common_parts() { payload.part_ranges() } else { Vec::new() };
+        let (rank, headers) = (self.rank, &headers[..]);
+        let plan = Participant { rank, headers, table: &table, parts: &ranges }.plan()?;
         if payload.is_on_device() {
             self.on_device(header, &plan, payload, parts, context)
         } else {

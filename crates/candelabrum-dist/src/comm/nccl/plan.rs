@@ -44,6 +44,8 @@ pub(super) struct Participant<'a> {
     pub(super) headers: &'a [Header],
     /// All ranks' parts in bytes, by sender and receiver, if the lengths differ.
     pub(super) table: &'a [Vec<usize>],
+    /// The bytes of the parts into which all ranks cut their payloads.
+    pub(super) parts: &'a [Range<usize>],
 }
 
 impl Participant<'_> {
@@ -84,6 +86,17 @@ impl Participant<'_> {
                 let to = output(0..share.len());
                 let call = Call::ReduceScatter { from: input(0..whole), to, op };
                 Ok(moved(vec![call], share.len(), PlanResult::Output))
+            }
+            Collective::ReduceScatterV(op) if loses_nan(op, header) => {
+                Ok(gathered(whole, n, op, 0..whole))
+            }
+            Collective::ReduceScatterV(op) => {
+                let call = |(root, values)| Call::Reduce { values, op, root };
+                Ok(by_parts(self.parts, call))
+            }
+            Collective::AllGatherInPlace => {
+                let call = |(root, values)| Call::Broadcast { values, root };
+                Ok(by_parts(self.parts, call))
             }
             Collective::Gather { root } => {
                 let incoming = if rank == root { vec![whole; n] } else { vec![0; n] };
@@ -166,6 +179,13 @@ fn in_place(call: Call, result: PlanResult) -> Plan {
     Plan { calls: vec![call], uploads: true, output: 0, result }
 }
 
+/// A call for each part that is not empty, in the input memory. NCCL has no operation with parts of different lengths.
+fn by_parts(parts: &[Range<usize>], call: impl Fn((usize, Operand)) -> Call) -> Plan {
+    let operands = parts.iter().cloned().map(input).enumerate();
+    let calls = operands.filter(|(_, part)| !part.bytes.is_empty()).map(call).collect();
+    Plan { calls, uploads: true, output: 0, result: PlanResult::Input }
+}
+
 fn moved(calls: Vec<Call>, output: usize, result: PlanResult) -> Plan {
     Plan { calls, uploads: true, output, result }
 }
@@ -186,7 +206,7 @@ mod tests {
     }
 
     fn plans(headers: &[Header], table: &[Vec<usize>]) -> Vec<Plan> {
-        let plan = |rank| Participant { rank, headers, table }.plan().expect("a plan");
+        let plan = |rank| Participant { rank, headers, table, parts: &[] }.plan().expect("a plan");
         (0..headers.len()).map(plan).collect()
     }
 
@@ -230,6 +250,25 @@ mod tests {
         is_matched(&v);
         let outputs: Vec<usize> = v.iter().map(|plan| plan.output).collect();
         assert_eq!(outputs, [16, 4, 12]);
+    }
+
+    #[test]
+    fn a_part_has_a_call_of_its_own_unless_it_is_empty() {
+        let parts = [0..8, 8..8, 8..24];
+        for op in [Collective::ReduceScatterV(ReduceOp::Mean), Collective::AllGatherInPlace] {
+            let headers = headers(op, ElementType::F32, &[6, 6, 6]);
+            let of = |rank| Participant { rank, headers: &headers, table: &[], parts: &parts };
+            let plans: Vec<Plan> = (0..3).map(|rank| of(rank).plan().expect("a plan")).collect();
+            // All ranks make the same calls.
+            assert!(plans.iter().all(|plan| *plan == plans[0] && plan.result == PlanResult::Input));
+            let roots = plans[0].calls.iter().map(|call| match call {
+                Call::Reduce { values, root, .. } | Call::Broadcast { values, root } => {
+                    (*root, values.bytes.clone())
+                }
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(roots.collect::<Vec<_>>(), [(0, 0..8), (2, 8..24)]);
+        }
     }
 
     #[test]

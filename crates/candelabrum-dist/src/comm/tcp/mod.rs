@@ -74,7 +74,9 @@ impl Tcp {
         if header.op == Collective::AllToAllV {
             own.extend(bytemuck::cast_slice::<u64, u8>(&parts));
         }
-        if contributes(header.op, self.rank) {
+        if header.op == Collective::AllGatherInPlace {
+            own.extend(&payload.bytes()[payload.part_ranges()[self.rank].clone()]);
+        } else if contributes(header.op, self.rank) {
             own.extend(payload.bytes());
         }
         let all = self.gather(header, own)?;
@@ -157,6 +159,19 @@ impl Tcp {
                 };
                 let parts = self.cut(bodies, &|_| range.clone())?;
                 Ok(replace(payload, reduced(element, how, &parts)))
+            }
+            Collective::ReduceScatterV(how) => {
+                let own = payload.part_ranges()[rank].clone();
+                let parts = self.cut(bodies, &|_| own.clone())?;
+                Ok(overwritten(payload, &own, reduced(element, how, &parts).bytes()))
+            }
+            Collective::AllGatherInPlace => {
+                let mut all = payload;
+                for (rank, range) in all.part_ranges().into_iter().enumerate() {
+                    let part = self.part(bodies, rank, 0..range.len())?;
+                    all = overwritten(all, &range, part);
+                }
+                Ok(all)
             }
             Collective::Reduce { op: how, root } if root == rank => {
                 let parts = self.cut(bodies, &|_| 0..whole)?;
@@ -338,6 +353,12 @@ fn filled(element: ElementType, parts: &[&[u8]]) -> Payload {
 fn with_parts(element: ElementType, parts: &[&[u8]]) -> Result<Payload> {
     let lens: Vec<usize> = parts.iter().map(|part| part.len() / element.size()).collect();
     filled(element, parts).with_parts(lens)
+}
+
+/// The payload with other bytes in `range`.
+fn overwritten(mut payload: Payload, range: &std::ops::Range<usize>, bytes: &[u8]) -> Payload {
+    payload.bytes_mut()[range.clone()].copy_from_slice(bytes);
+    payload
 }
 
 /// The result, in the memory of the caller's payload if type and length are the same.

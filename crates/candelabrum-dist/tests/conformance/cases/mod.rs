@@ -129,6 +129,8 @@ fn every_collective<T: Value>(comm: Comm<'_>, digest: &mut DefaultHasher) -> Res
             let part = comm.reduce_scatter(&values::<T>(rank, salt, len * n), op)?;
             is_bits(&part, &whole[rank * len..(rank + 1) * len], ("reduce_scatter", what));
 
+            in_parts::<T>(comm, op, salt, len, Memory::Heap)?;
+
             let root = salt as usize % n;
             let total = comm.reduce(&values::<T>(rank, salt, len), op, root)?;
             is_bits(&total, if rank == root { &expected } else { &[] }, ("reduce", what));
@@ -141,6 +143,7 @@ fn every_collective<T: Value>(comm: Comm<'_>, digest: &mut DefaultHasher) -> Res
             allocated = comm.start(Collective::AllReduce(op), allocated).wait()?;
             let expected = reduced::<T>(op, n, salt, len);
             is_bits(allocated.as_slice()?, &expected, ("all_reduce in place", T::TYPE, op, len));
+            in_parts::<T>(comm, op, salt, len, Memory::Allocated)?;
         }
         for root in 0..n {
             salt += 1;
@@ -150,6 +153,59 @@ fn every_collective<T: Value>(comm: Comm<'_>, digest: &mut DefaultHasher) -> Res
         let gathered = comm.all_gather(&values::<T>(rank, salt, len))?;
         is_bits(&gathered, &everything, ("all_gather", T::TYPE, len));
     }
+    Ok(())
+}
+
+/// The memory of a payload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Memory {
+    Heap,
+    Allocated,
+}
+
+/// A reduce-scatter and an all-gather of `len` elements by parts of different lengths, in place. Some ranks' parts are
+/// empty.
+fn in_parts<T: Value>(
+    comm: Comm<'_>,
+    op: ReduceOp,
+    salt: u64,
+    len: usize,
+    memory: Memory,
+) -> Result<()> {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let cut = |rank: usize| len * (rank * rank % (n + 1)).min(rank) / n.max(1);
+    let mut cuts: Vec<usize> = (0..n).map(cut).collect();
+    cuts.sort_unstable();
+    cuts.push(len);
+    cuts[0] = 0;
+    let parts: Vec<usize> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let own = cuts[rank]..cuts[rank + 1];
+    let what = (T::TYPE, op, len, &parts, memory);
+    let mine = values::<T>(rank, salt, len);
+    let expected = reduced::<T>(op, n, salt, len);
+    let mut payload = match memory {
+        Memory::Heap => {
+            let part = comm.reduce_scatter_v(&mine, &parts, op)?;
+            is_bits(&part, &expected[own.clone()], ("reduce_scatter_v of a slice", what));
+            Payload::from_slice(&mine)
+        }
+        Memory::Allocated => comm.alloc(T::TYPE, len)?,
+    };
+    payload.as_mut_slice()?.copy_from_slice(&mine);
+    let payload = payload.with_parts(&*parts)?;
+    let mut payload = comm.start(Collective::ReduceScatterV(op), payload).wait()?;
+    is_bits(&payload.as_slice::<T>()?[own.clone()], &expected[own.clone()], ("parts", what));
+    // What the other parts have now is no rank's business.
+    let kept = payload.as_slice::<T>()?[own.clone()].to_vec();
+    payload.as_mut_slice()?.copy_from_slice(&mine);
+    payload.as_mut_slice()?[own].copy_from_slice(&kept);
+    let payload = payload.with_parts(&*parts)?;
+    let payload = comm.start(Collective::AllGatherInPlace, payload).wait()?;
+    is_bits(payload.as_slice()?, &expected, ("all_gather_in_place", what));
+    let mut gathered = mine;
+    gathered[cuts[rank]..cuts[rank + 1]].copy_from_slice(&kept);
+    comm.all_gather_in_place(&mut gathered, &parts)?;
+    is_bits(&gathered, &expected, ("all_gather_in_place of a slice", what));
     Ok(())
 }
 
@@ -204,6 +260,8 @@ fn long_buffers(comm: Comm<'_>, digest: &mut DefaultHasher) -> Result<()> {
         let allocated = comm.start(sum, allocated).wait()?;
         is_bits(allocated.as_slice()?, &expected, ("long in place", T::TYPE, len));
 
+        in_parts::<T>(comm, ReduceOp::Sum, 77, len, Memory::Heap)?;
+        in_parts::<T>(comm, ReduceOp::Sum, 77, len, Memory::Allocated)?;
         let even = len / n * n;
         let part = comm.reduce_scatter(&mine[..even], ReduceOp::Sum)?;
         let own = rank * (even / n)..(rank + 1) * (even / n);
@@ -382,6 +440,17 @@ fn counted_bytes(comm: Comm<'_>) -> Result<()> {
     check("all_gather", alone(bytes, others * bytes), &|| comm.all_gather(&ones).map(drop))?;
     let scattered = alone(bytes, bytes / n);
     check("reduce_scatter", scattered, &|| comm.reduce_scatter(&ones, sum).map(drop))?;
+    // Rank r has r + 1 parts of the whole.
+    let piece = 24 * n as usize;
+    let parts: Vec<usize> = (1..=n as usize).map(|part| part * piece).collect();
+    let whole = parts.iter().sum::<usize>();
+    let (own, all) = (4 * parts[rank] as u64, 4 * whole as u64);
+    let many = vec![1.0_f32; whole];
+    let by_parts = &|| comm.reduce_scatter_v(&many, &parts, sum).map(drop);
+    check("reduce_scatter_v", alone(all, own), by_parts)?;
+    check("all_gather_in_place", alone(own, all - own), &|| {
+        comm.all_gather_in_place(&mut many.clone(), &parts)
+    })?;
     let broadcast = at_root(alone(bytes, 0), alone(0, bytes));
     check("broadcast", broadcast, &|| comm.broadcast(&mut ones.clone(), 0))?;
     let gather = at_root(alone(0, others * bytes), alone(bytes, 0));
@@ -417,6 +486,8 @@ fn refusals_leave_the_world_usable(comm: Comm<'_>) -> Result<()> {
         let odd = vec![1_u8; n + 1];
         let parts = ["reduce_scatter", "divide"];
         refused(comm.reduce_scatter(&odd, ReduceOp::Sum).map(drop), &parts);
+        let parts = ["reduce_scatter_v", "1 parts"];
+        refused(comm.reduce_scatter_v(&odd, &[n + 1], ReduceOp::Sum).map(drop), &parts);
     }
     let pending = comm.start(Collective::Broadcast { root: 0 }, Payload::from_slice(&[1_i32]));
     assert!(pending.wait()?.as_slice::<f32>().is_err(), "i32 are not f32");
