@@ -42,11 +42,17 @@ impl Split for &mut [f32] {
 /// Runs `work` on every chunk of `whole` and adds up the pairs that it returns, in a fixed order.
 /// What is inlined into `work` uses this machine's vectors ([`crate::simd`]).
 pub fn by_chunks<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f64; 2] {
-    let work = &work;
     // Most parameters are small.
     if whole.elements() <= CHUNK {
-        return simd_once(Task { work, chunk: whole });
+        return simd_once(Task { work: &work, chunk: whole });
     }
+    total(&of_each_chunk(whole, work))
+}
+
+/// The pair that `work` returns of every chunk of `whole`, in order. Their [`total`] is that of [`by_chunks`], also if
+/// parts of the vector that begin at multiples of [`CHUNK`] were worked on apart.
+pub fn of_each_chunk<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> Vec<[f64; 2]> {
+    let work = &work;
     let mut chunks = Vec::with_capacity(whole.elements().div_ceil(CHUNK));
     let mut rest = whole;
     while rest.elements() > CHUNK {
@@ -59,7 +65,7 @@ pub fn by_chunks<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f6
     thread_pool::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| {
         *sum = simd_once(Task { work, chunk });
     });
-    total(&sums)
+    sums
 }
 
 /// The work on one chunk.
@@ -78,7 +84,7 @@ impl<S, W: Fn(S) -> [f64; 2]> NullaryFnOnce for Task<'_, S, W> {
 }
 
 /// The sum, pairwise by halves.
-fn total(sums: &[[f64; 2]]) -> [f64; 2] {
+pub fn total(sums: &[[f64; 2]]) -> [f64; 2] {
     match sums {
         [] => [0.0; 2],
         [sum] => *sum,

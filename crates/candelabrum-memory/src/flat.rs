@@ -122,6 +122,23 @@ impl Flat {
         Self { element, len, store: Store::Cuda(memory) }
     }
 
+    /// The same memory as `len` numbers: the first ones, or more of them where the memory has room.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the memory is too small.
+    pub fn with_len(mut self, len: usize) -> Result<Self> {
+        let room = match &self.store {
+            Store::Heap(heap) => heap.bytes().len(),
+            Store::Shared(memory) => memory.bytes().len(),
+            Store::Cuda(memory) => memory.room(),
+        } / self.element.size();
+        if len > room {
+            return Err(Error::Length { op: "a buffer's memory", expected: len, got: room });
+        }
+        self.len = len;
+        Ok(self)
+    }
+
     /// The type of the numbers.
     pub fn element_type(&self) -> ElementType {
         self.element

@@ -50,4 +50,4 @@ pub use finite::{FiniteCheck, first_bad};
 pub use flat::{CACHE_LINE, Flat, Location, SharedMemory};
 pub use half::Half;
 pub use reduce::{BadNumber, ReduceOp};
-pub use span::{Norm, Span, SpanMut};
+pub use span::{Norm, Span, SpanMut, square_sums};

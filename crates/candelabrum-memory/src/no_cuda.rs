@@ -73,6 +73,7 @@ functions! {
 
 types! {
     CudaMemory {
+        pub(crate) fn room(&self) -> usize;
         pub(crate) fn span(&self, len: usize) -> CudaSpan<'_>;
         pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_>;
         pub(crate) fn numbers(&self, element: ElementType, len: usize) -> Result<CudaNumbers<'_>>;

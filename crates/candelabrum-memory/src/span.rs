@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::chunks::{by_chunks, squares};
+use crate::chunks::{by_chunks, of_each_chunk, squares, total};
 use crate::cuda::{CudaNorm, CudaSpan, CudaSpanMut};
 use crate::error::{check_len, kernel_on_host};
 use crate::{Error, Result};
@@ -331,19 +331,60 @@ impl Norm {
         }
     }
 
+    /// Adds a vector of which only the sums of squares of its chunks are known, as [`square_sums`] has them.
+    pub fn add_square_sums(&mut self, sums: &[f64]) {
+        let pairs: Vec<[f64; 2]> = sums.iter().map(|&sum| [sum, 0.0]).collect();
+        self.on_host += total(&pairs)[0];
+    }
+
+    /// The sum of the squares. Waits for devices.
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn sum_of_squares(&self) -> Result<f64> {
+        let on_device = self.on_device.as_ref().map_or(Ok(0.0), CudaNorm::sum_of_squares)?;
+        Ok(self.on_host + on_device)
+    }
+
     /// The norm. Waits for devices.
     ///
     /// # Errors
     /// A device's error.
     pub fn get(&self) -> Result<f64> {
-        let on_device = self.on_device.as_ref().map_or(Ok(0.0), CudaNorm::sum_of_squares)?;
-        Ok((self.on_host + on_device).sqrt())
+        Ok(self.sum_of_squares()?.sqrt())
     }
+}
+
+/// The sum of squares of each chunk of `values` ([`crate::chunks`]), for [`Norm::add_square_sums`].
+pub fn square_sums(values: &[f32]) -> Vec<f64> {
+    let sums = of_each_chunk(
+        values,
+        #[inline(always)]
+        |chunk: &[f32]| [squares(chunk), 0.0],
+    );
+    sums.into_iter().map(|[sum, _]| sum).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunks::CHUNK;
+
+    #[test]
+    fn a_norm_of_chunks_has_the_bits_of_the_norm_of_the_whole() -> Result<()> {
+        for len in [0, 1, CHUNK, 3 * CHUNK + 5] {
+            let values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37).sin()).collect();
+            let (mut whole, mut parts) = (Norm::default(), Norm::default());
+            whole.add(Span::Host(&values))?;
+            let (first, second) = values.split_at(CHUNK.min(len));
+            let mut sums = square_sums(first);
+            sums.extend(square_sums(second));
+            sums.truncate(len.div_ceil(CHUNK));
+            parts.add_square_sums(&sums);
+            assert_eq!(whole.get()?.to_bits(), parts.get()?.to_bits(), "{len}");
+        }
+        Ok(())
+    }
 
     #[test]
     fn a_span_is_changed_as_its_slice_would_be() -> Result<()> {

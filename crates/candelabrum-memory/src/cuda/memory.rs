@@ -65,6 +65,11 @@ pub fn download(stream: &Arc<CudaStream>, from: &CudaSlice<u8>, to: &mut [u8]) -
 }
 
 impl CudaMemory {
+    /// The bytes.
+    pub(crate) fn room(&self) -> usize {
+        self.0.len()
+    }
+
     /// The memory as `len` elements of a type of which all bits are a value.
     ///
     /// # Panics
