@@ -14,6 +14,9 @@ pub struct ParamInfo<'a> {
     pub name: &'a str,
     /// The parameter's dimensions.
     pub dims: &'a [usize],
+    /// The range of the parameter's elements that the optimizer updates, if it is not the whole parameter: the share of
+    /// one of several ranks. The optimizer has the state of these elements, and gets their values and gradients.
+    pub part: Option<Range<usize>>,
     /// The memory of the parameter's values. The optimizer allocates its state there too.
     pub location: Location,
 }
@@ -21,12 +24,26 @@ pub struct ParamInfo<'a> {
 impl<'a> ParamInfo<'a> {
     /// A parameter in host memory.
     pub fn on_host(name: &'a str, dims: &'a [usize]) -> Self {
-        Self { name, dims, location: Location::HOST }
+        Self { name, dims, part: None, location: Location::HOST }
     }
 
-    /// The product of the dimensions.
+    /// The number of elements that the optimizer updates: the product of the dimensions, or the length of the
+    /// [part](Self::part).
     pub fn elements(&self) -> usize {
+        self.part.as_ref().map_or_else(|| self.whole(), Range::len)
+    }
+
+    fn whole(&self) -> usize {
         self.dims.iter().product()
+    }
+
+    /// Refuses a part of a parameter that the optimizer must update as a whole. No element at all is no part.
+    pub(crate) fn check_part(&self, optimizer: &dyn Optimizer, index: usize) -> Result<()> {
+        let is_part = self.elements() != 0 && self.elements() != self.whole();
+        if is_part && !optimizer.is_elementwise() {
+            return Err(Error::Whole { index, optimizer: optimizer.describe() });
+        }
+        Ok(())
     }
 }
 
@@ -67,7 +84,8 @@ pub trait Optimizer: Debug + Send {
     /// index or a length does not fit the bound parameters.
     fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<()>;
 
-    /// Whether [`update_range`](Self::update_range) can update a part of a parameter.
+    /// Whether a part of a parameter can be updated without the rest: by [`update_range`](Self::update_range), or
+    /// because the optimizer was [bound](Self::bind) to this [part](ParamInfo::part).
     fn is_elementwise(&self) -> bool {
         false
     }

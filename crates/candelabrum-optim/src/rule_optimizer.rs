@@ -138,6 +138,8 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         if !params.is_empty() {
             self.groups.iter().try_for_each(|group| group.check_selects(R::NAME, params))?;
         }
+        let mut numbered = params.iter().enumerate();
+        numbered.try_for_each(|(index, param)| param.check_part(self, index))?;
         self.params = params.iter().map(|param| self.bound(param)).collect::<Result<_>>()?;
         self.rates = vec![0.0; 1 + self.groups.len()];
         self.refresh();
