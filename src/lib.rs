@@ -49,7 +49,7 @@ pub mod prelude {
         TextOptions, Vocabulary, shards_in,
     };
     pub use candelabrum_dist::{
-        Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, StrategyConfig, World,
+        Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, Shard, StrategyConfig, World,
         WorldConfig,
     };
     pub use candelabrum_kvstore::{

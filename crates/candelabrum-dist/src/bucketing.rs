@@ -20,6 +20,16 @@ pub(crate) enum BucketSizing {
     Threshold(usize),
 }
 
+impl BucketSizing {
+    /// The elements above which a parameter has a bucket of its own.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Self::Caps { cap, .. } => cap,
+            Self::Threshold(threshold) => threshold,
+        }
+    }
+}
+
 /// Assigns parameters of `sizes` elements to buckets, in `order`. Before the first step `order`
 /// starts with the last parameter. Later it is the order in which the gradients became complete.
 pub(crate) fn plan(sizes: &[usize], sizing: BucketSizing, order: &[usize]) -> Vec<BucketPlan> {

@@ -39,8 +39,8 @@ pub mod seed;
 
 pub use activation::Activation;
 pub use autograd::{
-    BucketPlan, BucketSlot, FlatGradients, LossWeight, MissingGradients, Observer, PassState,
-    check_gradients, recompute, trust_gradient, weighted,
+    BucketPlan, BucketPool, BucketSlot, FlatGradients, LossWeight, MissingGradients, Observer,
+    PassState, check_gradients, recompute, trust_gradient, weighted,
 };
 pub use dist_option::DistOption;
 pub use error::{Error, Result};

@@ -14,6 +14,7 @@
 //! Strategies without code for GPUs get a copy of the bucket on the host.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use candelabrum_memory::{FiniteCheck, Flat};
 use candelabrum_nn::with_span;
@@ -23,6 +24,7 @@ use super::StepFigures;
 use super::bucket_sets::BucketSet;
 use super::context::StepContext;
 use super::figures::timed;
+use super::own_averages::OwnAverages;
 use super::step_failure::{BadGradient, StepFailure, check_scalar, is_finite, spread};
 use super::used::ExchangeKind;
 use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
@@ -51,6 +53,8 @@ pub(super) struct BucketExchange {
     found: Option<BadGradient>,
     /// By bucket: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
+    /// The averages of this rank's share, if buckets are lent.
+    pub(super) own: Option<OwnAverages>,
     /// Complete buckets whose turn has not come yet.
     complete: Vec<Option<Flat>>,
     /// The next bucket to send.
@@ -75,7 +79,7 @@ impl BucketExchange {
         context: StepContext,
         subject: Subject,
         kind: ExchangeKind,
-        wire: Vec<Option<Flat>>,
+        (wire, own): (Vec<Option<Flat>>, Option<OwnAverages>),
         unscale: Option<f32>,
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
@@ -97,6 +101,7 @@ impl BucketExchange {
             all_reduce_searches,
             found,
             wire,
+            own,
             complete,
             next: 0,
             flights,
@@ -153,6 +158,7 @@ impl BucketExchange {
             let Some(bucket) = self.complete[self.next].take() else { break };
             self.next += 1;
             self.launch(self.next - 1, bucket)?;
+            self.make_room()?;
         }
         self.figures.early_buckets = self.figures.buckets;
         Ok(())
@@ -169,13 +175,31 @@ impl BucketExchange {
                     bucket
                 }
                 None => {
-                    let rank = self.context.group.rank();
-                    let bucket = layout.gradients.take(index).ok_or(Error::Stopped { rank })?;
+                    let bucket = layout.gradients.take(index)?;
                     self.check(index, bucket)?
                 }
             };
             self.next += 1;
             self.launch(index, bucket)?;
+            self.make_room()?;
+        }
+        Ok(())
+    }
+
+    /// Where buckets are lent, takes the averages out of all but the last one that has left, so that later buckets
+    /// can have the memory. All ranks do so after the same bucket.
+    fn make_room(&mut self) -> Result<()> {
+        while self.own.is_some() && self.flights.len() > 1 {
+            let Some((index, bucket)) = self.arrive()? else { break };
+            let range = self.context.own_range(index);
+            if let Some(own) = &mut self.own {
+                let mut check = std::mem::take(&mut own.check);
+                timed(&mut self.figures.decompress, || {
+                    own.take_out(index, bucket, range, &mut check)
+                })?;
+                own.check = check;
+                own.arrived.push(index);
+            }
         }
         Ok(())
     }
@@ -236,8 +260,15 @@ impl BucketExchange {
         if let Collective::AllReduce(op) = all_reduce.op()
             && (all_reduce.is_in_place() || on_gpu == context.plans.len())
         {
-            let buckets = context.plans.iter().zip(&*context.labels).map(|(plan, label)| {
-                let bucket = Announced::all_reduce(op, all_reduce.element, plan.len);
+            let numbered = context.plans.iter().zip(&*context.labels).enumerate();
+            let buckets = numbered.map(|(index, (plan, label))| {
+                let element = all_reduce.element;
+                let bucket = match &context.shares {
+                    None => Announced::all_reduce(op, element, plan.len),
+                    Some(shares) => {
+                        Announced::reduce_scatter_v(op, element, Arc::clone(shares.parts(index)))
+                    }
+                };
                 bucket.labelled(label.clone()).of_step(context.step)
             });
             context.group.announce(buckets.collect());
@@ -298,35 +329,46 @@ impl BucketExchange {
             }
         };
         figures.buckets += 1;
-        self.start(index, bucket, on_device, message);
-        Ok(())
+        self.start(index, bucket, on_device, message)
     }
 
-    fn start(&mut self, index: usize, bucket: Flat, on_device: Option<Flat>, message: Message) {
+    fn start(
+        &mut self,
+        index: usize,
+        bucket: Flat,
+        on_device: Option<Flat>,
+        message: Message,
+    ) -> Result<()> {
         let search = self.all_reduce_searches;
         let Self { context, kind, flights, .. } = self;
         let kind = &*kind;
-        let start = |op, payload: Payload| -> Pending {
+        let start = |op, payload: Payload| -> Result<Pending> {
             let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
-            match kind {
-                ExchangeKind::AllReduce(_) => context.group.start(op, payload),
-                ExchangeKind::Strategy(strategy) => {
+            Ok(match (kind, op, &context.shares) {
+                (ExchangeKind::AllReduce(_), Collective::AllReduce(op), Some(shares)) => {
+                    let payload = payload.with_parts(&**shares.parts(index))?;
+                    context.group.start(Collective::ReduceScatterV(op), payload)
+                }
+                (ExchangeKind::AllReduce(_), ..) => context.group.start(op, payload),
+                (ExchangeKind::Strategy(strategy), ..) => {
                     strategy.lock().exchange(&*context.group, op, payload)
                 }
-            }
+            })
         };
         let flight = match message {
             Message::InPlace(op) => {
-                let pending = vec![start(op, bucket.into())];
+                let pending = vec![start(op, bucket.into())?];
                 SentBucket { index, bucket: None, on_device, pending }
             }
             Message::Payloads(parts) => {
-                let pending = parts.into_iter().map(|(op, payload)| start(op, payload)).collect();
+                let pending = parts.into_iter().map(|(op, payload)| start(op, payload));
+                let pending = pending.collect::<Result<_>>()?;
                 SentBucket { index, bucket: Some(bucket), on_device, pending }
             }
         };
         flights.push_back(flight);
+        Ok(())
     }
 
     /// Whether the next average comes by itself, so that this thread has time for other work.
@@ -374,7 +416,9 @@ impl BucketExchange {
                     for result in received {
                         let result = result.into_flat();
                         timed(&mut figures.decompress, || result.widen_into(bucket.span_mut()?))?;
-                        self.wire[index] = Some(result);
+                        if let Some(wire) = self.wire.get_mut(index) {
+                            *wire = Some(result);
+                        }
                     }
                     None
                 }
@@ -390,11 +434,17 @@ impl BucketExchange {
                 Some(message) => {
                     // The strategy may have waited for a GPU and read what has arrived there.
                     self.check_stream(&bucket)?;
-                    self.start(index, bucket, on_device, message);
+                    self.start(index, bucket, on_device, message)?;
                 }
             }
         }
         Ok(None)
+    }
+
+    /// Whether each rank has only the averages of its own share. Other strategies than an all-reduce give all ranks all
+    /// of them.
+    pub(super) fn averages_are_shared_out(&self) -> bool {
+        self.context.shares.is_some() && matches!(self.kind, ExchangeKind::AllReduce(_))
     }
 
     /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose
@@ -419,7 +469,7 @@ impl BucketExchange {
     pub(super) fn recall(&mut self, layout: &mut BucketSet) {
         for (index, bucket) in self.complete.iter_mut().enumerate() {
             if let Some(bucket) = bucket.take() {
-                layout.gradients.put(index, bucket);
+                layout.put_back(index, bucket);
             }
         }
         while let Some(SentBucket { index, bucket, on_device, pending }) = self.flights.pop_front()
@@ -428,14 +478,14 @@ impl BucketExchange {
             let travelled = travelled.and_then(Result::ok).map(Payload::into_flat);
             match (on_device.or(bucket), travelled) {
                 (Some(bucket), travelled) => {
-                    layout.gradients.put(index, bucket);
+                    layout.put_back(index, bucket);
                     if let (ExchangeKind::AllReduce(_), Some(place)) =
                         (&self.kind, self.wire.get_mut(index))
                     {
                         *place = travelled;
                     }
                 }
-                (None, Some(bucket)) => layout.gradients.put(index, bucket),
+                (None, Some(bucket)) => layout.put_back(index, bucket),
                 (None, None) => {}
             }
         }

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{BucketPlan, FlatGradients, MissingGradients, Param};
+use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Param};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::shard::Shares;
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Label};
 use crate::{Error, Result, Trained};
@@ -20,6 +21,10 @@ const NAMES: usize = 4;
 /// buckets at every change.
 const KEPT: usize = 2;
 
+/// Buckets that have memory at the same time, where they are lent: one is filled, one is on its way, and the next one
+/// may have its first gradient before the one before it is complete.
+const LENT: usize = 3;
+
 /// Places of gradients on a GPU begin at multiples of so many numbers, which are 16 bytes, where the sizes permit
 /// it. Its libraries load and store 16 bytes at a time.
 const GPU_STEP: usize = 4;
@@ -28,6 +33,10 @@ const GPU_STEP: usize = 4;
 #[derive(Debug)]
 pub(super) struct BucketSets {
     trained: Trained,
+    /// If ranks keep shares of the optimizer's state: which ones. All layouts then have the same buckets.
+    shares: Option<Arc<Shares>>,
+    /// Whether buckets have memory only while they are on their way.
+    lends: bool,
     kept: Vec<BucketSet>,
     /// Buckets that belong to this rank alone, for gradients before the first step.
     early: Option<BucketSet>,
@@ -56,6 +65,10 @@ pub(super) struct BucketSet {
     pub(super) gradients: FlatGradients,
     /// By bucket: its content, for messages.
     pub(super) labels: Arc<[Label]>,
+    pub(super) shares: Option<Arc<Shares>>,
+    /// By bucket, if the buckets are lent: memory for the averages of this rank's share. A step takes it and returns
+    /// it.
+    pub(super) own: Vec<Flat>,
     /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
     /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
@@ -78,7 +91,36 @@ pub(super) struct BucketSetState {
 impl BucketSets {
     /// No layouts yet.
     pub(super) fn new(trained: Trained) -> Self {
-        Self { trained, kept: Vec::new(), early: None, made: 0 }
+        Self { trained, shares: None, lends: false, kept: Vec::new(), early: None, made: 0 }
+    }
+
+    /// Divides the state of the optimizer among the ranks, by buckets of this size. `whole`: parameters are not cut.
+    /// `lends`: buckets have memory only while they are on their way.
+    pub(super) fn share(
+        &mut self,
+        sizing: BucketSizing,
+        comm: &dyn Communicator,
+        whole: bool,
+        lends: bool,
+    ) {
+        self.lends = lends;
+        let plans = self.plan(sizing, &self.order());
+        let shares = Shares::of(&plans, comm.rank(), comm.world_size(), whole);
+        self.shares = Some(Arc::new(shares));
+    }
+
+    /// Whether buckets have memory only while they are on their way.
+    pub(super) fn are_lent(&self) -> bool {
+        self.lends
+    }
+
+    pub(super) fn shares(&self) -> Option<&Arc<Shares>> {
+        self.shares.as_ref()
+    }
+
+    /// The order of parameters before a step has shown the order of gradients.
+    fn order(&self) -> Vec<usize> {
+        (0..self.params().len()).rev().collect()
     }
 
     pub(super) fn trained(&self) -> &Trained {
@@ -104,10 +146,9 @@ impl BucketSets {
                 if self.kept.len() == KEPT {
                     forget(self.kept.remove(0).id);
                 }
-                let order: Vec<usize> = (0..self.params().len()).rev().collect();
-                // The order of SINGA's buckets is fixed by SINGA.
-                let settled = matches!(sizing, BucketSizing::Threshold(_));
-                self.make(sizing, &order, settled, comm)?;
+                // The order of SINGA's buckets is fixed by SINGA, and that of shared buckets by the shares.
+                let settled = matches!(sizing, BucketSizing::Threshold(_)) || self.shares.is_some();
+                self.make(sizing, &self.order(), settled, comm)?;
             }
         }
         self.kept.last_mut().ok_or(Error::NoParameters)
@@ -117,23 +158,34 @@ impl BucketSets {
     /// cannot allocate buckets for all of them: the other ranks may have only one micro-batch.
     pub(super) fn early(&mut self, sizing: BucketSizing) -> Result<&mut BucketSet> {
         if self.early.is_none() {
-            let order: Vec<usize> = (0..self.params().len()).rev().collect();
+            let order = self.order();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
             let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
             let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
-            let (id, labels, wire) = (usize::MAX, Arc::from([]), Vec::new());
-            let layout =
-                BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled: true };
-            self.early = Some(layout);
+            self.early = Some(BucketSet {
+                id: usize::MAX,
+                sizing,
+                order,
+                gradients,
+                labels: Arc::from([]),
+                shares: None,
+                own: Vec::new(),
+                wire: Vec::new(),
+                steps: 0,
+                settled: true,
+            });
         }
         self.early.as_mut().ok_or(Error::NoParameters)
     }
 
     /// Copies accumulated gradients to the buckets of the layout that was used last, if they are elsewhere.
     pub(super) fn gather(&mut self, place: Place) -> Result<()> {
-        let early = self.early.take();
+        let mut early = self.early.take();
         let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
+        if let (true, Some(early)) = (self.lends, &mut early) {
+            return Ok(to.gradients.take_buckets(&mut early.gradients)?);
+        }
         let from = match place {
             Place::Shared(sizing) if sizing == to.sizing => return Ok(()),
             Place::Shared(sizing) => others.iter().find(|layout| layout.sizing == sizing),
@@ -213,6 +265,8 @@ impl BucketSets {
             return Err(Error::State { what });
         }
         self.kept.drain(..).for_each(|layout| forget(layout.id));
+        // The buckets of shares are those of this run.
+        let states = if self.shares.is_some() { &[] } else { states };
         for state in states.iter().rev().take(KEPT).rev() {
             self.make(state.sizing, &state.order, state.settled, comm)?;
             if let Some(layout) = self.kept.last_mut() {
@@ -241,14 +295,46 @@ impl BucketSets {
     ) -> Result<()> {
         let id = self.made;
         let (location, plans) = (location(self.params()), self.plan(sizing, order));
-        let (mut buckets, mut labels) = (Vec::new(), Vec::new());
+        let (mut labels, mut own) = (Vec::new(), Vec::new());
         for (index, plan) in plans.iter().enumerate() {
-            buckets.push(bucket_memory(&location, ElementType::F32, plan.len, comm)?);
             labels.push(Label::of_series(label(index, plan, self.params()), id as u64));
         }
-        let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
+        let memory = |len: usize| bucket_memory(&location, ElementType::F32, len, comm);
+        let params = Arc::clone(self.params());
+        let gradients = match self.shares.as_ref().filter(|_| self.lends) {
+            None => {
+                let buckets = plans.iter().map(|plan| memory(plan.len)).collect::<Result<_>>()?;
+                FlatGradients::new(params, plans, buckets)?
+            }
+            Some(shares) => {
+                for index in 0..plans.len() {
+                    let len = shares.range(index).len();
+                    own.push(Flat::zeros_on(&location, ElementType::F32, len)?);
+                }
+                // A larger parameter has a bucket of its own, whose memory would serve no other bucket.
+                let small =
+                    plans.iter().filter(|plan| plan.slots.len() > 1 || plan.len <= sizing.most());
+                let room = small.map(|plan| plan.len).max().unwrap_or(0);
+                let count = LENT.min(plans.len());
+                let buffers = (0..count).map(|_| memory(room)).collect::<Result<_>>()?;
+                let pool = BucketPool::new(buffers, location.clone(), room);
+                FlatGradients::lent(params, plans, pool)?
+            }
+        };
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
-        self.kept.push(BucketSet { id, sizing, order, gradients, labels, wire, steps: 0, settled });
+        let shares = self.shares.clone();
+        self.kept.push(BucketSet {
+            id,
+            sizing,
+            order,
+            gradients,
+            labels,
+            shares,
+            own,
+            wire,
+            steps: 0,
+            settled,
+        });
         self.made += 1;
         Ok(())
     }
@@ -282,6 +368,14 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
 impl BucketSet {
     pub(super) fn buckets(&self) -> usize {
         self.gradients.plans().len()
+    }
+
+    /// Takes back a bucket that has not become averages.
+    pub(super) fn put_back(&mut self, index: usize, bucket: Flat) {
+        match self.gradients.pool() {
+            Some(pool) => pool.give_back(bucket),
+            None => self.gradients.put(index, bucket),
+        }
     }
 
     /// Sets every gradient to `value`.

@@ -50,8 +50,34 @@ pub struct DistOptConfig {
     pub clip_gradients: Option<Clip>,
     /// The factor of the loss in the backward pass, for parameters in f16.
     pub loss_scale: LossScale,
+    /// What each rank keeps only a share of. The ranks' models are the same as without it, bit for bit, where the
+    /// backend adds in rank order (all but NCCL).
+    pub shard: Shard,
     /// The settings of strategies.
     pub strategy: StrategyConfig,
+}
+
+/// What each rank keeps only a share of, so that the ranks together have it once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shard {
+    /// Nothing: every rank has all.
+    #[default]
+    Nothing,
+    /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
+    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce.
+    ///
+    /// The sizes of buckets are [`DistOptConfig::bucket_bytes`] for every strategy, SINGA's methods included, and the
+    /// order of the buckets is that of the parameters' creation, the last one first.
+    Optimizer,
+    /// The state and the averaged gradients (ZeRO-2). A bucket has memory from its first gradient until its
+    /// averages have arrived, so a few buckets are in memory at a time. A parameter that is larger than a bucket needs
+    /// memory for its whole gradient meanwhile.
+    ///
+    /// Gradients that are [accumulated](crate::DistOpt::accumulate) stay whole on their rank until the step sends
+    /// them, because a sum over micro-batches before the exchange has other bits than one after it. A step is not
+    /// recorded as CUDA graphs, which write to the same memory at every replay.
+    Gradients,
 }
 
 /// The reaction to an overflow.
@@ -80,6 +106,7 @@ impl Default for DistOptConfig {
             on_overflow: OnOverflow::Error,
             clip_gradients: None,
             loss_scale: LossScale::Off,
+            shard: Shard::Nothing,
             strategy: StrategyConfig::default(),
         }
     }
@@ -110,7 +137,38 @@ impl DistOptConfig {
 
     /// The sizing of SINGA's methods.
     pub(crate) fn singa_sizing(&self) -> BucketSizing {
+        // The state of a share belongs to one division into buckets.
+        if self.shard != Shard::Nothing {
+            return self.sizing();
+        }
         BucketSizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Nothing => "nothing",
+            Self::Optimizer => "optimizer",
+            Self::Gradients => "gradients",
+        })
+    }
+}
+
+impl FromStr for Shard {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "nothing" => Ok(Self::Nothing),
+            "optimizer" => Ok(Self::Optimizer),
+            "gradients" => Ok(Self::Gradients),
+            other => Err(Error::Setting {
+                setting: "shard",
+                value: other.to_owned(),
+                range: "nothing, optimizer or gradients",
+            }),
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The data that do not change during a step.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use candelabrum_nn::{BucketPlan, Param};
+use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::BucketSet;
+use super::shard::Shares;
 use crate::comm::{Group, Label};
 use crate::strategy::Bucket;
 
@@ -15,6 +17,8 @@ pub(super) struct StepContext {
     pub(super) params: Arc<[Param]>,
     pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
+    /// If ranks keep shares of the optimizer's state: which ones.
+    pub(super) shares: Option<Arc<Shares>>,
     /// The number of the layout.
     pub(super) layout: usize,
     /// Earlier steps of this strategy.
@@ -29,6 +33,7 @@ impl StepContext {
             params: Arc::clone(layout.gradients.params()),
             plans: Arc::clone(layout.gradients.plans()),
             labels: Arc::clone(&layout.labels),
+            shares: layout.shares.clone(),
             layout: layout.id,
             step,
             spars,
@@ -41,6 +46,16 @@ impl StepContext {
         let (rank, world_size) = (self.group.rank(), self.group.world_size());
         let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
         Bucket { index, count, layout, step, spars, rank, world_size, plan, params }
+    }
+
+    /// The elements of a bucket of which this rank gets the averages.
+    pub(super) fn own_range(&self, index: usize) -> Range<usize> {
+        self.shares.as_ref().map_or(0..self.plans[index].len, |shares| shares.range(index))
+    }
+
+    /// The elements of the parameter in a slot that this rank updates, counted from the parameter's first one.
+    pub(super) fn owned(&self, slot: &BucketSlot) -> Range<usize> {
+        self.shares.as_ref().map_or(0..slot.range.len(), |shares| shares.owned(slot.param))
     }
 
     /// The name of the parameter at this position of a bucket.

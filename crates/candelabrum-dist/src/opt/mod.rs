@@ -7,6 +7,7 @@
 //! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
+//! | the share of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
@@ -24,9 +25,12 @@ mod context;
 mod figures;
 mod join;
 mod loss_scale;
+mod own_averages;
 mod recording;
 mod replay;
 mod replicas;
+mod shard;
+mod sharded_step;
 mod singa;
 mod state;
 mod step;
@@ -39,10 +43,10 @@ mod tests;
 mod undo_log;
 mod used;
 
-pub use config::{DistOptConfig, OnOverflow};
+pub use config::{DistOptConfig, OnOverflow, Shard};
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
-pub use state::{DistOptState, StrategyState};
+pub use state::{DistOptState, OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 
 use candelabrum_memory::Location;
@@ -55,6 +59,7 @@ use self::bucket_exchange::BucketExchange;
 use self::bucket_sets::{BucketSet, BucketSets, Place};
 use self::context::StepContext;
 use self::loss_scale::LossScaler;
+use self::own_averages::OwnAverages;
 use self::recording::Stage;
 use self::step::{Batch, Step};
 use self::step_end::StepEnd;
@@ -64,7 +69,7 @@ use self::used::{ExchangeKind, UsedStrategies};
 use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
-use crate::strategy::{self, Subject};
+use crate::strategy::{self, StrategyConfig, Subject};
 use crate::{Constants, Error, Result, StepWeight, TotalWeight, Trained};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks make the same update. By default this
@@ -237,7 +242,26 @@ impl DistOpt {
     /// # Errors
     /// As for [`strategy::check`].
     pub fn check(&self, option: DistOption, spars: f32) -> Result<()> {
-        strategy::check(option, spars, &self.config.strategy)
+        self.check_with(option, spars, &self.config.strategy)
+    }
+
+    fn check_with(&self, option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
+        strategy::check(option, spars, config)?;
+        if option == DistOption::PartialUpdate {
+            return self.check_subject(Subject::Parameters);
+        }
+        Ok(())
+    }
+
+    /// Refuses an average of parameters where ranks have shares of the state: each rank would update with a part of
+    /// its own gradients.
+    fn check_subject(&self, subject: Subject) -> Result<()> {
+        if self.config.shard == Shard::Nothing || subject == Subject::Gradients {
+            return Ok(());
+        }
+        let (setting, value) = ("shard", self.config.shard.to_string());
+        let range = "nothing with a strategy that averages parameters";
+        Err(Error::Setting { setting, value, range })
     }
 
     /// Returns an error if no rank could [join](Self::join) the steps of the others: without `uneven`, or
@@ -310,6 +334,8 @@ impl DistOpt {
         let failed = self.bound(|opt, layouts| {
             let (group, used) = (&*opt.group, &mut opt.used);
             let (place, layout) = match &opt.agreed {
+                // A micro-batch sends nothing, so its gradients need whole buckets.
+                _ if layouts.are_lent() => (Place::Early, layouts.early(opt.config.sizing())?),
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
                 Some(StepRequest { sizing, .. }) => {
                     (Place::Shared(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
@@ -435,17 +461,36 @@ impl DistOpt {
         if self.config.uneven {
             self.check_uneven()?;
         }
+        let mut layouts = BucketSets::new(trained);
+        let is_shared = self.config.shard != Shard::Nothing && self.group.world_size() > 1;
+        if is_shared {
+            let whole = !self.optimizer.is_elementwise();
+            let lends = self.config.shard == Shard::Gradients;
+            layouts.share(self.config.sizing(), &*self.group, whole, lends);
+        }
+        let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             let var = param.var();
             (param.name().to_owned(), var.dims().to_vec(), Location::of(var.device()))
         };
-        let infos: Vec<_> = trained.params().iter().map(info).collect();
+        let infos: Vec<_> = layouts.params().iter().map(info).collect();
         let infos: Vec<_> = infos
             .iter()
-            .map(|(name, dims, location)| ParamInfo { name, dims, location: location.clone() })
+            .enumerate()
+            .map(|(index, (name, dims, location))| {
+                let (part, location) = (part(index), location.clone());
+                ParamInfo { name, dims, part, location }
+            })
             .collect();
         self.optimizer.bind(&infos)?;
-        Ok(BucketSets::new(trained))
+        if is_shared && !infos.is_empty() && self.optimizer.parameter_state(0)?.is_none() {
+            let optimizer = self.optimizer.describe();
+            let what = format!(
+                "`shard` with `{optimizer}`, which does not separate the states of parameters"
+            );
+            return Err(Error::Unsupported { what });
+        }
+        Ok(layouts)
     }
 
     /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
@@ -527,9 +572,16 @@ impl DistOpt {
         total: TotalWeight,
         request: &StepRequest,
     ) -> Result<StepEnd> {
-        let (index, kind) = match self.agree(request)? {
-            Agreement::Possible(index, kind) => (index, kind),
-            Agreement::Refused(error) => {
+        let agreed = match self.agree(request)? {
+            Agreement::Possible(index, kind) => {
+                let subject = kind.subject(self.used.get_mut(index).steps);
+                self.check_subject(subject).map(|()| (index, kind, subject))
+            }
+            Agreement::Refused(error) => Err(error),
+        };
+        let (index, kind, subject) = match agreed {
+            Ok(agreed) => agreed,
+            Err(error) => {
                 (self.accumulated, self.weight) = (None, StepWeight::default());
                 return Ok(StepEnd::Failed(error));
             }
@@ -546,7 +598,6 @@ impl DistOpt {
         let strategy = used.get_mut(index);
         let context = StepContext::new(group.clone(), layout, strategy.steps, request.spars);
         notes.extend(strategy.prepare(&context)?);
-        let subject = kind.subject(strategy.steps);
         let averages = subject == Subject::Gradients;
         let factor = match averages {
             true => self.weight.finish(group, total),
@@ -556,7 +607,8 @@ impl DistOpt {
             self.leave_out(index);
             return Ok(StepEnd::Skipped);
         }
-        let element = kind.separate_type();
+        // Lent buckets leave one after the other, and so does memory for their numbers in another type.
+        let element = kind.separate_type().filter(|_| layout.gradients.pool().is_none());
         let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
         let wire = wire.unwrap_or_default();
         let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
@@ -564,8 +616,9 @@ impl DistOpt {
         if !averages && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
+        let own = OwnAverages::begin(layout);
         let mut step = Step {
-            exchange: BucketExchange::new(context, subject, kind, wire, scaler.inverse()),
+            exchange: BucketExchange::new(context, subject, kind, (wire, own), scaler.inverse()),
             config: &self.config,
             layout,
             optimizer: &mut *self.optimizer,
@@ -600,7 +653,10 @@ impl DistOpt {
         exchange: BucketExchange,
         result: Result<StepEnd>,
     ) -> Result<StepEnd> {
-        let BucketExchange { subject, kind, wire, figures, .. } = exchange;
+        let BucketExchange { subject, kind, wire, own, figures, .. } = exchange;
+        if let (Some(own), Some(layout)) = (own, layouts.last_used()) {
+            own.end(layout);
+        }
         if let (Some(element), Some(layout)) = (kind.separate_type(), layouts.last_used()) {
             layout.put_wire(element, wire);
         }
@@ -636,7 +692,7 @@ impl DistOpt {
         if self.agreed.as_ref() == Some(request) {
             return Ok(found.into());
         }
-        let possible = strategy::check(request.option, request.spars, &request.config);
+        let possible = self.check_with(request.option, request.spars, &request.config);
         let found = possible.and(found);
         let (described, steps) = match &found {
             Ok((index, kind)) => (kind.describe(), self.used.get_mut(*index).steps),

@@ -3,11 +3,14 @@
 //! A run that loads it continues with the same bits. The parameters, which the model's store has, do not
 //! belong to it.
 
+use std::sync::Arc;
+
 use candelabrum_memory::SpanMut;
-use candelabrum_nn::DistOption;
+use candelabrum_nn::{DistOption, Param};
 use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSetState;
+use super::shard::Shares;
 use super::used::UsedStrategy;
 use super::{DistOpt, Drift};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
@@ -26,9 +29,25 @@ pub struct DistOptState {
     loss_scale: f32,
     good_steps: u32,
     drift: Drift,
+    /// Whether each rank has only its share of the vectors of the optimizer.
+    #[serde(default)]
+    pub sharded: bool,
     /// The order of the gradients in buckets, which ranks learn in their first steps. The buckets of a sparse
     /// strategy depend on it.
     layouts: Vec<BucketSetState>,
+}
+
+/// One vector of the optimizer's state, or this rank's part of it.
+#[derive(Debug)]
+pub struct OptimizerVector<'a> {
+    /// `name.0` and so on for a parameter `name`, or `0`, `1`, .. of an optimizer that does not separate
+    /// parameters.
+    pub name: String,
+    /// The place of the first value in the vector of the whole parameter. 0 unless ranks keep shares
+    /// ([`Shard`](super::Shard)).
+    pub start: usize,
+    /// The values.
+    pub values: SpanMut<'a>,
 }
 
 impl DistOptState {
@@ -64,6 +83,7 @@ impl DistOpt {
             loss_scale,
             good_steps,
             drift: self.drift,
+            sharded: self.shares().is_some(),
             layouts: self.layouts.as_ref().map(|layouts| layouts.state()).unwrap_or_default(),
         }
     }
@@ -77,6 +97,10 @@ impl DistOpt {
     /// between ranks, settings without meaning.
     pub fn load_state(&mut self, state: &DistOptState) -> Result<()> {
         self.bound(|opt, layouts| {
+            if layouts.shares().is_some() && state.drift != Drift::Nothing {
+                let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without `shard` first".to_owned();
+                return Err(Error::State { what });
+            }
             let (group, used) = (&*opt.group, &mut opt.used);
             layouts.load_state(&state.layouts, group, &mut |id| used.forget(id))?;
             opt.optimizer.set_steps(state.steps);
@@ -87,32 +111,51 @@ impl DistOpt {
         })
     }
 
-    /// The vectors of the optimizer with their names, in an order that depends only on the parameters. They
-    /// are `name.0` and so on for a parameter `name`, or `0`, `1`, .. of an optimizer that does not separate
-    /// parameters.
+    /// The vectors of the optimizer on this rank, in an order that depends only on the parameters. Those that belong to
+    /// elements of which this rank has no share are empty.
     ///
     /// # Errors
     /// Those of a first step, and a device's error.
-    pub fn optimizer_vectors(&mut self) -> Result<Vec<(String, SpanMut<'_>)>> {
-        let (names, separate) = self.bound(|opt, layouts| {
-            let names: Vec<_> = layouts.params().iter().map(|p| p.name().to_owned()).collect();
+    pub fn optimizer_vectors(&mut self) -> Result<Vec<OptimizerVector<'_>>> {
+        let (owners, separate) = self.bound(|opt, layouts| {
+            let owner = |(index, param): (usize, &Param)| {
+                let start = layouts.shares().map_or(0, |shares| shares.owned(index).start);
+                (param.name().to_owned(), start)
+            };
+            let owners: Vec<_> = layouts.params().iter().enumerate().map(owner).collect();
             let mut counts = Vec::new();
-            for index in 0..names.len() {
+            for index in 0..owners.len() {
                 counts.push(opt.optimizer.parameter_state(index)?.map(|vectors| vectors.len()));
             }
-            Ok((names, counts.into_iter().collect::<Option<Vec<usize>>>()))
+            Ok((owners, counts.into_iter().collect::<Option<Vec<usize>>>()))
         })?;
         let vectors = self.optimizer.state_mut()?;
         let total = separate.as_ref().map(|counts| counts.iter().sum::<usize>());
-        let names: Vec<String> = match separate {
+        let places: Vec<(String, usize)> = match separate {
             Some(counts) if total == Some(vectors.len()) => {
-                let of =
-                    |(name, count): (String, usize)| (0..count).map(move |i| format!("{name}.{i}"));
-                names.into_iter().zip(counts).flat_map(of).collect()
+                let of = |((name, start), count): ((String, usize), usize)| {
+                    (0..count).map(move |i| (format!("{name}.{i}"), start))
+                };
+                owners.into_iter().zip(counts).flat_map(of).collect()
             }
-            _ => (0..vectors.len()).map(|number| number.to_string()).collect(),
+            _ => (0..vectors.len()).map(|number| (number.to_string(), 0)).collect(),
         };
-        Ok(names.into_iter().zip(vectors).collect())
+        let vector = |((name, start), values)| OptimizerVector { name, start, values };
+        Ok(places.into_iter().zip(vectors).map(vector).collect())
+    }
+
+    /// The bytes of the vectors of the optimizer on this rank.
+    ///
+    /// # Errors
+    /// Those of [`Self::optimizer_vectors`].
+    pub fn optimizer_bytes(&mut self) -> Result<usize> {
+        let vectors = self.optimizer_vectors()?;
+        Ok(vectors.iter().map(|vector| vector.values.len() * size_of::<f32>()).sum())
+    }
+
+    /// If the ranks keep shares of the optimizer's state: which ones. Known from the first step on.
+    fn shares(&self) -> Option<&Arc<Shares>> {
+        self.layouts.as_ref()?.shares()
     }
 
     /// The state of every strategy used so far, on the host. If you save the parameters with it,

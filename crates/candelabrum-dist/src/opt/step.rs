@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use candelabrum_memory::FiniteCheck;
+use candelabrum_memory::{FiniteCheck, SpanMut};
 use candelabrum_nn::{BucketSlot, Observer, Param};
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
@@ -22,6 +22,7 @@ use super::bucket_sets::BucketSet;
 use super::config::{DistOptConfig, OnOverflow};
 use super::figures::{StepFigures, timed};
 use super::loss_scale::LossScaler;
+use super::own_averages::Averages;
 use super::recording::Recording;
 use super::replicas::average_replicas;
 use super::step_end::StepEnd;
@@ -178,8 +179,8 @@ impl Step<'_> {
             }
             if self.exchange.subject == Subject::Gradients
                 && let Some(index) = piece.bucket
-                && let Some(bucket) = self.layout.gradients.take(index)
             {
+                let bucket = self.layout.gradients.take(index).map_err(Error::from)?;
                 self.exchange.accept_early(index, bucket).map_err(PassError::Exchange)?;
             }
         }
@@ -213,6 +214,7 @@ impl Step<'_> {
         self.clip()?;
         arrived.into_iter().try_for_each(|index| self.update(index))?;
         self.optimizer.step();
+        self.gather_updated()?;
         Ok(StepEnd::Taken)
     }
 
@@ -221,6 +223,11 @@ impl Step<'_> {
     fn collect(&mut self, arrived: &mut VecDeque<usize>) -> Result<Option<String>> {
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
         let mut check = FiniteCheck::default();
+        if let Some(own) = &mut self.exchange.own {
+            arrived.extend(own.arrived.drain(..));
+            check = std::mem::take(&mut own.check);
+            may_update &= !check.is_bad_so_far();
+        }
         loop {
             while may_update && self.exchange.is_underway() {
                 let Some(index) = arrived.pop_front() else { break };
@@ -233,15 +240,32 @@ impl Step<'_> {
                 }
             }
             let Some((index, bucket)) = self.exchange.arrive()? else { break };
-            timed(&mut self.exchange.figures.decompress, || check.look(index, bucket.span()?))?;
-            self.layout.gradients.put(index, bucket);
+            let range = self.exchange.context.own_range(index);
+            let BucketExchange { figures, own, .. } = &mut self.exchange;
+            timed(&mut figures.decompress, || match own {
+                Some(own) => own.take_out(index, bucket, range, &mut check),
+                None => {
+                    check.look(index, bucket.range(range)?)?;
+                    self.layout.gradients.put(index, bucket);
+                    Ok(())
+                }
+            })?;
             arrived.push_back(index);
             may_update &= !check.is_bad_so_far();
         }
         let first = check.first()?;
-        if let Some((_, bucket)) = self.layout.gradients.buckets().next() {
+        let own = self.exchange.own.as_ref().and_then(|own| own.parts.first());
+        let any = own.or_else(|| self.layout.gradients.any());
+        if let Some(bucket) = any {
             self.exchange.check_stream(bucket)?;
         }
+        let context = &self.exchange.context;
+        let first = first.map(|(index, at)| (index, context.own_range(index).start + at));
+        let first = if self.exchange.averages_are_shared_out() {
+            self.exchange.first_of_all_ranks(first)?
+        } else {
+            first
+        };
         Ok(first.map(|(index, position)| self.exchange.context.name_at(index, position)))
     }
 
@@ -252,7 +276,8 @@ impl Step<'_> {
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
                 let param = &context.params[slot.param];
-                if !param.is_frozen() && !self.undo_log.note(slot.param, param, self.optimizer)? {
+                let is_updated = !param.is_frozen() && !context.owned(slot).is_empty();
+                if is_updated && !self.undo_log.note(slot.param, param, self.optimizer)? {
                     return Ok(false);
                 }
             }
@@ -305,8 +330,7 @@ impl Step<'_> {
                 continue;
             }
             timed(&mut self.exchange.figures.compress, || self.layout.load(index))?;
-            let rank = self.exchange.context.group.rank();
-            let bucket = self.layout.gradients.take(index).ok_or(Error::Stopped { rank })?;
+            let bucket = self.layout.gradients.take(index)?;
             self.exchange.launch(index, bucket)?;
         }
         let mut check = FiniteCheck::default();
@@ -329,32 +353,45 @@ impl Step<'_> {
     /// without a message.
     fn clip(&mut self) -> Result<()> {
         let Some(limit) = self.config.clip_gradients else { return Ok(()) };
+        if self.exchange.averages_are_shared_out() {
+            return self.clip_share(limit);
+        }
         let plans = &self.exchange.context.plans;
         timed(&mut self.exchange.figures.update, || {
-            // Parameter by parameter, so that the norm does not depend on the ends of the buckets.
-            let mut spans = Vec::new();
+            // Parameter by parameter in the order of their creation, so that the norm does not depend on the buckets.
+            let mut spans: Vec<(usize, SpanMut<'_>)> = Vec::new();
             for (index, bucket) in self.layout.gradients.buckets() {
                 let mut rest = bucket.span_mut()?;
                 for slot in &plans[index].slots {
                     let (values, tail) = rest.split_at(slot.range.len());
-                    spans.push(values);
+                    spans.push((slot.param, values));
                     rest = tail;
                 }
             }
+            spans.sort_unstable_by_key(|(param, _)| *param);
+            let mut spans: Vec<_> = spans.into_iter().map(|(_, values)| values).collect();
             clip(limit, &mut spans)?;
             Ok(())
         })
     }
 
-    /// Updates the parameters of a bucket with the gradients in it.
+    /// Updates the parameters of a bucket with the gradients in it, or this rank's share of them.
     fn update(&mut self, index: usize) -> Result<()> {
         let _span =
             tracing::trace_span!(target: "candelabrum::step", "update", bucket = index).entered();
-        let context = &self.exchange.context;
-        timed(&mut self.exchange.figures.update, || {
-            let bucket = self.layout.gradients.bucket(index)?;
-            let is_trained = |slot: &&BucketSlot| !context.params[slot.param].is_frozen();
-            let slots = context.plans[index].slots.iter().filter(is_trained);
+        let BucketExchange { context, own, figures, .. } = &mut self.exchange;
+        let context = &*context;
+        timed(&mut figures.update, || {
+            let bucket = Averages::of(own.as_mut(), self.layout, context, index)?;
+            let is_updated = |slot: &&BucketSlot| {
+                !context.params[slot.param].is_frozen() && !context.owned(slot).is_empty()
+            };
+            let slots = context.plans[index].slots.iter().filter(is_updated);
+            // The elements of a slot's parameter that this rank updates, and their places in the bucket.
+            let place = |slot: &BucketSlot| {
+                let own = context.owned(slot);
+                (own.clone(), slot.range.start + own.start..slot.range.start + own.end)
+            };
             if bucket.is_on_device() {
                 let params: Vec<&Param> =
                     slots.clone().map(|slot| &context.params[slot.param]).collect();
@@ -363,16 +400,18 @@ impl Step<'_> {
                 }
                 return Param::update_together(&params, |values| {
                     let updates = values.into_iter().zip(slots).map(|(value, slot)| {
-                        let grad = bucket.range(slot.range.clone())?;
+                        let (own, place) = place(slot);
+                        let (value, grad) = (value.range(own), bucket.range(place)?);
                         Ok(Update { index: slot.param, value, grad })
                     });
                     Ok(self.optimizer.update_all(updates.collect::<Result<_>>()?)?)
                 })?;
             }
             for slot in slots {
-                let gradient = bucket.range(slot.range.clone())?;
+                let (own, place) = place(slot);
+                let gradient = bucket.range(place)?;
                 context.params[slot.param].update_in_place(|values| {
-                    self.optimizer.update(slot.param, values, gradient)
+                    self.optimizer.update(slot.param, values.range(own), gradient)
                 })??;
             }
             Ok(())

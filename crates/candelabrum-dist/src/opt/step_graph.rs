@@ -5,8 +5,8 @@ use std::fmt::Display;
 use candelabrum_nn::{DistOption, LossWeight};
 use candle_core::{DType, Shape, Tensor};
 
-use super::DistOpt;
 use super::recording::{Recorder, Recording, Stage};
+use super::{DistOpt, Shard};
 use crate::{Error, Result};
 
 /// Steps of a kind that are computed operation by operation before one is recorded. The first of them
@@ -142,8 +142,15 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         if let Some(known) = self.kinds.iter().position(|(other, _)| *other == kind) {
             return Some(known);
         }
-        if !on_gpu || self.kinds.len() == MOST {
-            let why = if on_gpu { "there are too many kinds of steps" } else { "there is no GPU" };
+        let lends = opt.config.shard == Shard::Gradients && opt.group.world_size() > 1;
+        if !on_gpu || lends || self.kinds.len() == MOST {
+            let why = match (on_gpu, lends) {
+                (false, _) => "there is no GPU",
+                (true, true) => {
+                    "its gradients are shared out, so buckets have no memory of their own"
+                }
+                (true, false) => "there are too many kinds of steps",
+            };
             self.say(opt, why);
             return None;
         }

@@ -35,6 +35,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 use super::bucket_plan::BucketPlan;
+use super::bucket_pool::BucketPool;
 use super::missing::{self, MissingGradients};
 use super::pass::{self, MemoryKind, Place, Sink};
 use super::{fused, profile, wrong_gradients};
@@ -50,8 +51,12 @@ pub type Observer<'a> = &'a mut dyn FnMut(usize, Flat) -> Result<()>;
 pub struct FlatGradients {
     params: Arc<[Param]>,
     plans: Arc<[BucketPlan]>,
-    /// `None` for a bucket that is taken.
+    /// `None` for a bucket that is taken, or that has no memory because it has no gradient yet.
     buckets: Vec<Option<Flat>>,
+    /// The memory of buckets that have none of their own.
+    pool: Option<BucketPool>,
+    /// By bucket: whether the observer has received it in this pass.
+    gone: Vec<bool>,
     by_variable: HashMap<TensorId, usize>,
     /// By parameter.
     states: Vec<GradientState>,
@@ -100,11 +105,42 @@ impl FlatGradients {
         buckets: Vec<Flat>,
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
+        let lens = plans.iter().zip(&buckets).map(|(plan, bucket)| (plan.len, bucket.len()));
+        if let Some((number, (len, _))) =
+            lens.enumerate().find(|(_, (expected, len))| expected != len)
+        {
+            bail!("gradients: bucket {number} of {len} elements has another length")
+        }
+        if plans.len() != buckets.len() {
+            bail!("gradients: {} buckets for {} plans", buckets.len(), plans.len())
+        }
+        let buckets = buckets.into_iter().map(Some).collect();
+        Self::of(params, plans, buckets, None)
+    }
+
+    /// As [`Self::new`], with buckets that have memory of `pool` from their first gradient until they are taken, or
+    /// received by an [`Observer`]. The one who takes a bucket gives its memory back to the pool.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn lent(
+        params: impl Into<Arc<[Param]>>,
+        plans: impl Into<Arc<[BucketPlan]>>,
+        pool: BucketPool,
+    ) -> Result<Self> {
+        let plans = plans.into();
+        let buckets = plans.iter().map(|_| None).collect();
+        Self::of(params.into(), plans, buckets, Some(pool))
+    }
+
+    fn of(
+        params: Arc<[Param]>,
+        plans: Arc<[BucketPlan]>,
+        buckets: Vec<Option<Flat>>,
+        pool: Option<BucketPool>,
+    ) -> Result<Self> {
         let mut states: Vec<Option<GradientState>> = vec![None; params.len()];
         for (number, plan) in plans.iter().enumerate() {
-            if buckets.get(number).map(Flat::len) != Some(plan.len) {
-                bail!("gradients: bucket {number} of {} elements has another length", plan.len)
-            }
             for (slot, place) in plan.slots.iter().enumerate() {
                 let Some(param) = params.get(place.param) else {
                     bail!("gradients: bucket {number} holds parameter number {}", place.param)
@@ -130,8 +166,29 @@ impl FlatGradients {
         let Some(states) = states.into_iter().collect() else {
             bail!("gradients: a parameter is in no bucket")
         };
-        let buckets = buckets.into_iter().map(Some).collect();
-        Ok(Self { params, plans, buckets, by_variable, states, ..Self::default() })
+        let gone = vec![false; plans.len()];
+        Ok(Self { params, plans, buckets, pool, gone, by_variable, states, ..Self::default() })
+    }
+
+    /// The pool of [`Self::lent`].
+    pub fn pool(&self) -> Option<&BucketPool> {
+        self.pool.as_ref()
+    }
+
+    /// Lends memory to a bucket that has none, unless it has been received in this pass.
+    fn lend(&mut self, number: usize) -> Result<()> {
+        let Self { pool: Some(pool), buckets, plans, states, gone, .. } = self else {
+            return Ok(());
+        };
+        if buckets[number].is_some() || gone[number] {
+            return Ok(());
+        }
+        let mut bucket = pool.lend(plans[number].len).map_err(candle_core::Error::from)?;
+        for slot in plans[number].slots.iter().filter(|slot| states[slot.param].frozen) {
+            bucket.range_mut(slot.range.clone())?.fill(0.0)?;
+        }
+        buckets[number] = Some(bucket);
+        Ok(())
     }
 
     /// The parameters.
@@ -155,15 +212,50 @@ impl FlatGradients {
         }
     }
 
+    /// A bucket that is not taken.
+    pub fn any(&self) -> Option<&Flat> {
+        self.buckets.iter().flatten().next()
+    }
+
     /// All buckets that are not taken, to borrow at the same time.
     pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
         let buckets = self.buckets.iter_mut().enumerate();
         buckets.filter_map(|(number, bucket)| Some((number, bucket.as_mut()?)))
     }
 
-    /// Takes a bucket.
-    pub fn take(&mut self, number: usize) -> Option<Flat> {
-        self.buckets.get_mut(number).and_then(Option::take)
+    /// Takes a bucket. A [lent](Self::lent) one that has no gradient is zero.
+    ///
+    /// # Errors
+    /// A bucket that is taken already, or too little memory.
+    pub fn take(&mut self, number: usize) -> Result<Flat> {
+        if let Some(bucket) = self.buckets.get_mut(number).and_then(Option::take) {
+            return Ok(bucket);
+        }
+        if number < self.plans.len() {
+            self.lend(number)?;
+        }
+        let Some(mut bucket) = self.buckets.get_mut(number).and_then(Option::take) else {
+            bail!("gradients: bucket {number} is not there")
+        };
+        bucket.span_mut()?.fill(0.0)?;
+        Ok(bucket)
+    }
+
+    /// Takes the buckets of `other`, which has the same plans and memory of its own, with the gradients in them.
+    ///
+    /// # Errors
+    /// Buckets by other plans, or a taken one.
+    pub fn take_buckets(&mut self, other: &mut Self) -> Result<()> {
+        if self.plans != other.plans {
+            bail!("gradients: the buckets of other plans")
+        }
+        for (to, from) in self.states.iter_mut().zip(&other.states) {
+            to.holds = from.holds;
+        }
+        for number in 0..self.plans.len() {
+            self.buckets[number] = Some(other.take(number)?);
+        }
+        Ok(())
     }
 
     /// Puts a bucket back.
@@ -217,6 +309,8 @@ impl FlatGradients {
             let range = self.plans[state.bucket].slots[state.slot].range.clone();
             match &mut self.buckets[state.bucket] {
                 Some(bucket) => bucket.range_mut(range)?.fill(0.0)?,
+                // It is zero when it is taken.
+                None if self.pool.is_some() => {}
                 None => bail!("gradients: bucket {} is not there", state.bucket),
             }
         }
@@ -277,6 +371,7 @@ impl FlatGradients {
         let (store, varying) = pass::run(&mut pass, || differentiate(loss));
         self.varying_loss = varying;
         let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
+        self.gone.fill(false);
         self.learnt |= result.is_ok();
         result
     }
@@ -319,6 +414,7 @@ impl FlatGradients {
 
     /// Writes `gradient` to the place of a parameter, or adds it to the gradient in that place.
     fn add(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
+        self.lend(self.states[param].bucket)?;
         let state = &mut self.states[param];
         let Some(bucket) = &mut self.buckets[state.bucket] else {
             bail!(
@@ -387,6 +483,16 @@ impl Sink for PassSink<'_, '_> {
         variables: &[Option<TensorId>],
         kind: MemoryKind,
     ) -> Vec<Option<Place<SpanMut<'_>>>> {
+        let of_variable = |variable: &Option<TensorId>| {
+            let gradients = &*self.gradients;
+            let state = &gradients.states[*gradients.by_variable.get(&(*variable)?)?];
+            (!state.frozen && gradients.pool.is_some()).then_some(state.bucket)
+        };
+        let numbers: Vec<usize> = variables.iter().filter_map(of_variable).collect();
+        for number in numbers {
+            // A bucket without memory has no places, and the gradient that then comes as a tensor says why.
+            drop(self.gradients.lend(number));
+        }
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut *self.gradients;
         let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
         // Bucket, slot and argument of each variable, in the order of their places in memory.
@@ -431,8 +537,9 @@ impl Sink for PassSink<'_, '_> {
     }
 
     fn complete(&mut self, variable: TensorId) -> Result<()> {
-        let FlatGradients { buckets, by_variable, states, missing, ready_order, learnt, .. } =
-            &mut *self.gradients;
+        let FlatGradients {
+            buckets, gone, by_variable, states, missing, ready_order, learnt, ..
+        } = &mut *self.gradients;
         let Some(&param) = by_variable.get(&variable) else { return Ok(()) };
         let state = &mut states[param];
         if state.frozen || mem::replace(&mut state.complete, true) {
@@ -446,7 +553,10 @@ impl Sink for PassSink<'_, '_> {
         let is_complete = missing[state.bucket] == 0;
         match &mut self.observer {
             Some(observer) if is_complete => match buckets[state.bucket].take() {
-                Some(bucket) => observer(state.bucket, bucket),
+                Some(bucket) => {
+                    gone[state.bucket] = true;
+                    observer(state.bucket, bucket)
+                }
                 None => Ok(()),
             },
             _ => Ok(()),

@@ -14,6 +14,7 @@
 //! | the time of a step by operation | `profile.rs` |
 
 mod bucket_plan;
+mod bucket_pool;
 mod candle_pass;
 mod check_gradients;
 pub(crate) mod fused;
@@ -28,6 +29,7 @@ pub(crate) mod view;
 mod wrong_gradients;
 
 pub use bucket_plan::{BucketPlan, BucketSlot};
+pub use bucket_pool::BucketPool;
 pub use check_gradients::check_gradients;
 pub use fused::recompute;
 pub use gradients::{FlatGradients, Observer, PassState};

@@ -1,0 +1,179 @@
+//! Which elements' state each rank keeps (ZeRO: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+//! Trillion Parameter Models", SC 2020, arXiv:1910.02054).
+//!
+//! Each bucket is cut into one part for each rank, in rank order. A rank owns its part of every bucket: it gets the
+//! average of these gradients alone, keeps the optimizer's state of these elements alone, updates them, and sends the
+//! new values to the other ranks. The parts depend on nothing but the parameters, the sizes of buckets and the
+//! number of ranks, so no message and no file has to say where they end.
+//!
+//! A cut lies where the sum of a norm may be cut, too: between two chunks of a parameter
+//! ([`candelabrum_memory::chunks`]), or between two parameters. So the ranks can compute the norm of the whole gradient with the bits
+//! that one rank would get. An optimizer that needs whole parameters is cut between parameters only.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candelabrum_memory::chunks::CHUNK;
+use candelabrum_nn::BucketPlan;
+
+/// The parts of all buckets.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// By bucket: the elements of each rank's part.
+    parts: Vec<Arc<[usize]>>,
+    /// By bucket: the range of this rank's part.
+    ranges: Vec<Range<usize>>,
+    /// By parameter: the range of its elements that this rank owns, counted from the parameter's first one.
+    owned: Vec<Range<usize>>,
+}
+
+impl Shares {
+    /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. `whole`: parameters are not
+    /// cut.
+    pub(super) fn of(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
+        let count = plans.iter().map(|plan| plan.slots.len()).sum();
+        let mut owned = vec![0..0; count];
+        let (mut parts, mut ranges) = (Vec::new(), Vec::new());
+        let mut loads = vec![0; world_size];
+        for plan in plans {
+            let lens = cut(plan, &loads, whole);
+            for (load, len) in loads.iter_mut().zip(&lens) {
+                *load += len;
+            }
+            let start = lens[..rank].iter().sum::<usize>();
+            let own = start..start + lens[rank];
+            for slot in &plan.slots {
+                let begin = own.start.clamp(slot.range.start, slot.range.end);
+                let end = own.end.clamp(begin, slot.range.end);
+                owned[slot.param] = begin - slot.range.start..end - slot.range.start;
+            }
+            parts.push(lens.into());
+            ranges.push(own);
+        }
+        Self { parts, ranges, owned }
+    }
+
+    /// The elements of each rank's part of a bucket.
+    pub(super) fn parts(&self, bucket: usize) -> &Arc<[usize]> {
+        &self.parts[bucket]
+    }
+
+    /// This rank's part of a bucket.
+    pub(super) fn range(&self, bucket: usize) -> Range<usize> {
+        self.ranges[bucket].clone()
+    }
+
+    /// The elements of a parameter that this rank owns.
+    pub(super) fn owned(&self, param: usize) -> Range<usize> {
+        self.owned[param].clone()
+    }
+}
+
+/// Cuts a bucket into one part for each rank, so that what a rank has together with its `loads` is as even as the
+/// places of cuts permit.
+fn cut(plan: &BucketPlan, loads: &[usize], whole: bool) -> Vec<usize> {
+    // A rank that has less than its share gets so much more of this bucket.
+    let share = (loads.iter().sum::<usize>() + plan.len) as f64 / loads.len() as f64;
+    let wishes: Vec<f64> = loads.iter().map(|&load| (share - load as f64).max(0.0)).collect();
+    let total = wishes.iter().sum::<f64>().max(1.0);
+    let places = places(plan, whole);
+    let (mut lens, mut start, mut wished) = (Vec::new(), 0, 0.0);
+    for (rank, wish) in wishes.iter().enumerate() {
+        wished += wish;
+        let wanted = (wished / total * plan.len as f64).round() as usize;
+        let end = if rank + 1 == loads.len() { plan.len } else { nearest(&places, wanted) };
+        let end = end.max(start);
+        lens.push(end - start);
+        start = end;
+    }
+    lens
+}
+
+/// Where a bucket may be cut, in order.
+fn places(plan: &BucketPlan, whole: bool) -> Vec<usize> {
+    let mut places = vec![0];
+    for slot in &plan.slots {
+        if !whole {
+            places.extend(slot.range.clone().step_by(CHUNK).skip(1));
+        }
+        places.push(slot.range.end);
+    }
+    places
+}
+
+/// The place that is nearest to `wanted`.
+fn nearest(places: &[usize], wanted: usize) -> usize {
+    let after = places.partition_point(|&place| place < wanted).min(places.len() - 1);
+    let before = after.saturating_sub(1);
+    let distance = |place: usize| places[place].abs_diff(wanted);
+    if distance(before) < distance(after) { places[before] } else { places[after] }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plans(buckets: &[Vec<usize>]) -> Vec<BucketPlan> {
+        let mut param = 0;
+        let plan = |sizes: &Vec<usize>| {
+            let mut plan = BucketPlan::default();
+            for &size in sizes {
+                plan.push(param, size);
+                param += 1;
+            }
+            plan
+        };
+        buckets.iter().map(plan).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_has_one_owner_and_the_shares_are_even(
+            buckets in prop::collection::vec(prop::collection::vec(0..200_000_usize, 1..6), 1..5),
+            world_size in 1..6_usize,
+            whole in any::<bool>(),
+        ) {
+            let plans = plans(&buckets);
+            let of = |rank| Shares::of(&plans, rank, world_size, whole);
+            let shares: Vec<Shares> = (0..world_size).map(of).collect();
+            for (bucket, plan) in plans.iter().enumerate() {
+                let mut end = 0;
+                for (rank, one) in shares.iter().enumerate() {
+                    let range = one.range(bucket);
+                    prop_assert_eq!(range.start, end);
+                    end = range.end;
+                    prop_assert_eq!(one.parts(bucket)[rank], range.len());
+                    prop_assert_eq!(one.parts(bucket), shares[0].parts(bucket));
+                }
+                prop_assert_eq!(end, plan.len);
+                for slot in &plan.slots {
+                    let ranges = shares.iter().map(|one| one.owned(slot.param));
+                    let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
+                    prop_assert!(!whole || ranges.len() <= 1);
+                    let mut end = 0;
+                    for range in ranges {
+                        prop_assert!(range.start == end && range.start.is_multiple_of(CHUNK));
+                        end = range.end;
+                    }
+                    prop_assert_eq!(end, slot.range.len());
+                }
+            }
+            let loads = shares.iter().map(|one| one.owned.iter().map(Range::len).sum::<usize>());
+            let (least, most) = loads.fold((usize::MAX, 0), |(least, most), load| {
+                (load.min(least), load.max(most))
+            });
+            prop_assert!(whole || most - least <= 2 * CHUNK * world_size, "{least} and {most}");
+        }
+    }
+
+    #[test]
+    fn large_parameters_are_cut_within_a_chunk_of_the_middle() {
+        let shares = Shares::of(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
+        assert_eq!(shares.owned(0), 5 * CHUNK..10 * CHUNK);
+        assert_eq!((shares.owned(1), shares.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
+        // The first rank has less so far.
+        assert_eq!(shares.owned(2), 0..0);
+    }
+}

@@ -1,0 +1,184 @@
+//! The parts of a step in which each rank has a share of the averages and of the optimizer's state.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candelabrum_memory::chunks::CHUNK;
+use candelabrum_memory::{Flat, Norm, Span, SpanMut, square_sums};
+use candelabrum_optim::{Clip, clip};
+
+use super::bucket_exchange::BucketExchange;
+use super::figures::timed;
+use super::own_averages::Averages;
+use super::shard::Shares;
+use super::step::Step;
+use crate::Result;
+use crate::comm::{Collective, Payload, Pending, ReduceOp};
+
+impl BucketExchange {
+    /// The first of the places that the ranks have found, bucket and position: each rank sees only its own share.
+    pub(super) fn first_of_all_ranks(
+        &self,
+        own: Option<(usize, usize)>,
+    ) -> Result<Option<(usize, usize)>> {
+        // The lowest bucket counts first, so it is the higher half of the number.
+        const HALF: u32 = 40;
+        let code = own.map_or(i64::MAX, |(index, at)| (index as i64) << HALF | at as i64);
+        let found = Payload::from_slice(&[code]);
+        let found = found.labelled("the vote on finite averages").of_step(self.context.step);
+        let first = self.context.group.run(Collective::AllReduce(ReduceOp::Min), found)?;
+        let first = first.as_slice::<i64>()?.first().copied().filter(|&code| code != i64::MAX);
+        Ok(first.map(|code| ((code >> HALF) as usize, (code & ((1 << HALF) - 1)) as usize)))
+    }
+}
+
+impl Step<'_> {
+    /// Clips this rank's share of the averages. The norm is that of the whole gradient, with the bits that a rank with
+    /// all averages would compute: the ranks exchange the sums of the chunks of which that rank would make it.
+    pub(super) fn clip_share(&mut self, limit: Clip) -> Result<()> {
+        let factor = match limit {
+            Clip::Norm(_) => limit.factor(self.shared_norm()?),
+            _ => None,
+        };
+        let BucketExchange { context, own, figures, .. } = &mut self.exchange;
+        timed(&mut figures.update, || {
+            for index in 0..self.layout.buckets() {
+                let mut averages = Averages::of(own.as_mut(), self.layout, context, index)?;
+                let mut own = averages.range_mut(context.own_range(index))?;
+                match (limit, factor) {
+                    (Clip::Norm(_), None) => {}
+                    (Clip::Norm(_), Some(factor)) => own.scale(factor)?,
+                    (limit, _) => drop(clip(limit, &mut [own])?),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn shared_norm(&mut self) -> Result<f64> {
+        let BucketExchange { context, own: averages, .. } = &mut self.exchange;
+        // By parameter, in the order in which a rank with all averages adds.
+        let lens = context.params.iter().map(|param| param.var().elem_count().div_ceil(CHUNK));
+        let lens: Vec<usize> = lens.collect();
+        let starts: Vec<usize> = prefix_sums(&lens);
+        let mut sums = vec![0.0; lens.iter().sum()];
+        let mut on_device = Norm::default();
+        for index in 0..self.layout.buckets() {
+            let averages = Averages::of(averages.as_mut(), self.layout, context, index)?;
+            for slot in &context.plans[index].slots {
+                let own = context.owned(slot);
+                let first = starts[slot.param] + own.start / CHUNK;
+                if own.is_empty() {
+                    continue;
+                }
+                let place = slot.range.start + own.start..slot.range.start + own.end;
+                match averages.range(place)? {
+                    Span::Host(values) => {
+                        let own = square_sums(values);
+                        sums[first..first + own.len()].copy_from_slice(&own);
+                    }
+                    values => on_device.add(values)?,
+                }
+            }
+        }
+        // A GPU adds in an order of its own.
+        sums.push(on_device.sum_of_squares()?);
+        context.group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        let mut norm = Norm::default();
+        for (start, len) in starts.into_iter().zip(lens) {
+            norm.add_square_sums(&sums[start..start + len]);
+        }
+        norm.add_square_sums(&sums[sums.len() - 1..]);
+        Ok(norm.get()?)
+    }
+
+    /// Sends the new values of this rank's share to all ranks, and takes theirs. The buckets carry them, whose
+    /// gradients are not needed any more.
+    pub(super) fn gather_updated(&mut self) -> Result<()> {
+        let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
+        let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
+        let mut under_way = VecDeque::new();
+        let most = if self.exchange.own.is_some() { 1 } else { usize::MAX };
+        for index in 0..self.layout.buckets() {
+            under_way.push_back((index, self.start_gather(index, &shares)?));
+            if under_way.len() > most
+                && let Some((index, pending)) = under_way.pop_front()
+            {
+                self.end_gather(index, pending, &shares)?;
+            }
+        }
+        under_way
+            .into_iter()
+            .try_for_each(|(index, pending)| self.end_gather(index, pending, &shares))
+    }
+
+    fn start_gather(&mut self, index: usize, shares: &Arc<Shares>) -> Result<Pending> {
+        let mut bucket = match &self.exchange.own {
+            Some(own) => own.pool.lend(self.exchange.context.plans[index].len)?,
+            None => self.layout.gradients.take(index)?,
+        };
+        self.load_share(index, &mut bucket, shares)?;
+        let context = &self.exchange.context;
+        let payload = Payload::from(bucket).with_parts(&**shares.parts(index))?;
+        let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
+        Ok(context.group.start(Collective::AllGatherInPlace, payload))
+    }
+
+    fn end_gather(&mut self, index: usize, pending: Pending, shares: &Shares) -> Result<()> {
+        let bucket = pending.wait_on_stream()?.into_flat();
+        self.exchange.check_stream(&bucket)?;
+        self.store_others(index, &bucket, shares)?;
+        self.layout.put_back(index, bucket);
+        Ok(())
+    }
+
+    /// Copies the values that this rank has updated into a bucket.
+    fn load_share(&mut self, index: usize, bucket: &mut Flat, shares: &Shares) -> Result<()> {
+        let context = &self.exchange.context;
+        timed(&mut self.exchange.figures.update, || {
+            for slot in &context.plans[index].slots {
+                let own = shares.owned(slot.param);
+                if own.is_empty() {
+                    continue;
+                }
+                let place = slot.range.start + own.start..slot.range.start + own.end;
+                let mut place = bucket.range_mut(place)?;
+                let param = &context.params[slot.param];
+                param.with_values(|values| place.copy_from(values.range(own)))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies the values that other ranks have updated out of a bucket.
+    fn store_others(&mut self, index: usize, bucket: &Flat, shares: &Shares) -> Result<()> {
+        let context = &self.exchange.context;
+        timed(&mut self.exchange.figures.update, || {
+            for slot in &context.plans[index].slots {
+                let (param, own) = (&context.params[slot.param], shares.owned(slot.param));
+                let others = [0..own.start, own.end..slot.range.len()];
+                if param.is_frozen() || others.iter().all(Range::is_empty) {
+                    continue;
+                }
+                param.update_in_place(|mut values: SpanMut<'_>| {
+                    others.iter().filter(|part| !part.is_empty()).try_for_each(|part| {
+                        let from = slot.range.start + part.start..slot.range.start + part.end;
+                        values.reborrow().range(part.clone()).copy_from(bucket.range(from)?)
+                    })
+                })??;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The sum of all numbers before each one.
+fn prefix_sums(lens: &[usize]) -> Vec<usize> {
+    let mut sum = 0;
+    let before = |len: &usize| {
+        sum += len;
+        sum - len
+    };
+    lens.iter().map(before).collect()
+}
