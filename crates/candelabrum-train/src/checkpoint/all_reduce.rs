@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `parameters` | parameters and buffers, without what the model's own files have and nothing trains | rank 0 |
 //! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
+//! | `optimizer-shard-N` | the share of rank N in these vectors, if ranks keep shares | rank N |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
 //! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
 //! | `residuals-rank-N` | what the strategies have not sent yet, by number of the strategy, kind and parameter | rank N |
@@ -11,7 +12,7 @@
 use std::path::Path;
 
 use candelabrum_dist::strategy::ErrorFeedback;
-use candelabrum_dist::{BufferSync, DistOpt, StrategyState};
+use candelabrum_dist::{BufferSync, DistOpt, OptimizerVector, Shard, StrategyState};
 use candelabrum_memory::Span;
 use candelabrum_nn::Params;
 
@@ -21,11 +22,12 @@ use super::model::{
     mean_of, save_buffers, save_parameters,
 };
 use super::restored::{Loaded, Restored};
+use super::shards;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
 use crate::{Error, Result};
 
-const OPTIMIZER: &str = "optimizer";
+pub(super) const OPTIMIZER: &str = "optimizer";
 const BUFFERS: &str = "buffers";
 
 impl Stateful for DistOpt {
@@ -47,13 +49,19 @@ impl Stateful for DistOpt {
             save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
         }
         let file = match state.has_equal_vectors() {
+            _ if state.sharded => Some(snapshot.shard(name, OPTIMIZER)),
             true => snapshot.shared(name, OPTIMIZER),
             false => Some(snapshot.own(name, OPTIMIZER)),
         };
         if let Some(file) = file {
-            for (name, vector) in self.optimizer_vectors()? {
-                let values = vector.as_span();
-                file.put(&name, &[values.len()], values).map_err(device)?;
+            for OptimizerVector { name, start, values } in self.optimizer_vectors()? {
+                let values = values.as_span();
+                match state.sharded {
+                    true if values.is_empty() => Ok(()),
+                    true => file.put(&shards::key(&name, start), &[values.len()], values),
+                    false => file.put(&name, &[values.len()], values),
+                }
+                .map_err(device)?;
             }
         }
         let mut strategies = Vec::new();
@@ -92,7 +100,19 @@ impl Stateful for DistOpt {
             return Err(other());
         }
         // SGD without momentum has other vectors than SGD with it.
-        let vectors = self.optimizer_vectors()?.into_iter().map(|(name, v)| (name, vec![v.len()]));
+        let explained = |why| match why {
+            Error::Checkpoint { what, .. } => restored.refuse(format!(
+                "is of the optimizer `{}`, this run has `{here}`: its file of vectors {what}",
+                state.optimizer
+            )),
+            other => other,
+        };
+        let is_divided = state.sharded || is_sharded(self);
+        let vectors = self.optimizer_vectors()?;
+        if is_divided {
+            return shards::check(restored, name, state, &vectors).map_err(explained);
+        }
+        let vectors = vectors.into_iter().map(|v| (v.name, vec![v.values.len()]));
         let vectors: Vec<(String, Vec<usize>)> = vectors.collect();
         let saved = match state.has_equal_vectors() {
             true => restored.shared(name, OPTIMIZER).ok().into_iter().collect(),
@@ -102,13 +122,7 @@ impl Stateful for DistOpt {
             return Err(other());
         }
         let fits = saved.into_iter().try_for_each(|file| file.check(&vectors));
-        fits.map_err(|why| match why {
-            Error::Checkpoint { what, .. } => restored.refuse(format!(
-                "is of the optimizer `{}`, this run has `{here}`: its file of vectors {what}",
-                state.optimizer
-            )),
-            other => other,
-        })
+        fits.map_err(explained)
     }
 
     fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
@@ -122,16 +136,19 @@ impl Stateful for DistOpt {
         }
         self.load_state(state)?;
         let own = restored.own(name, OPTIMIZER);
+        let is_divided = state.sharded || is_sharded(self);
         let vectors = self.optimizer_vectors()?;
-        if state.has_equal_vectors() {
+        if is_divided {
+            shards::load(restored, name, state, vectors)?;
+        } else if state.has_equal_vectors() {
             let file = restored.shared(name, OPTIMIZER);
-            for (vector, place) in vectors {
-                file.as_ref().map_err(|_| missing(restored, OPTIMIZER))?.copy_to(&vector, place)?;
+            for OptimizerVector { name, values, .. } in vectors {
+                file.as_ref().map_err(|_| missing(restored, OPTIMIZER))?.copy_to(&name, values)?;
             }
         } else {
-            for (vector, mut place) in vectors {
-                let mean = mean_of(&own, &vector)?;
-                place.copy_from((&mean).into()).map_err(device)?;
+            for OptimizerVector { name, mut values, .. } in vectors {
+                let mean = mean_of(&own, &name)?;
+                values.copy_from((&mean).into()).map_err(device)?;
             }
         }
         let residuals = restored.own(name, RESIDUALS);
@@ -148,6 +165,11 @@ impl Stateful for DistOpt {
         }
         Ok(self.load_strategy_state(&states)?)
     }
+}
+
+/// Whether the ranks of this run keep shares of the optimizer's vectors.
+fn is_sharded(opt: &DistOpt) -> bool {
+    opt.config().shard != Shard::Nothing && opt.group().world_size() > 1
 }
 
 fn has_own_buffers(opt: &DistOpt) -> bool {

@@ -40,6 +40,7 @@ mod position;
 mod restored;
 mod saving;
 mod settings;
+mod shards;
 mod snapshot;
 mod stateful;
 mod store;

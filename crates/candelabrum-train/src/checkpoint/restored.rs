@@ -11,7 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use super::digest::FileDigest;
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
-use super::snapshot::{OwnFacts, own_name, shared_name};
+use super::snapshot::{OwnFacts, SHARD, own_name, shard_name, shared_name};
 use crate::{Error, Metrics, Result};
 
 /// A checkpoint in memory.
@@ -52,6 +52,7 @@ impl Restored {
             let is_own = own_files.iter().any(|own| name.ends_with(own.as_str()));
             if !name.ends_with(".safetensors")
                 || name.contains('/')
+                || name.contains(SHARD)
                 || name.contains("-rank-") && !is_own
             {
                 continue;
@@ -65,6 +66,14 @@ impl Restored {
             manifest.files.iter().filter(|(name, _)| name.contains('/') && rank == 0)
         {
             read(&path.join(name), digest)?;
+        }
+        // Shares are read again when the vectors are there that they are for. A damaged one is found now.
+        for (name, digest) in &manifest.files {
+            let rank =
+                name.rsplit_once(SHARD).and_then(|(_, rank)| rank.strip_suffix(".safetensors"));
+            if rank.and_then(|rank| rank.parse().ok()).is_some_and(|rank| needed.contains(&rank)) {
+                read(&path.join(name), digest)?;
+            }
         }
         for rank in needed {
             let name = own_facts(rank);
@@ -116,6 +125,23 @@ impl Restored {
             0..self.manifest.world_size
         };
         ranks.filter_map(|rank| self.files.get(&own_name(part, name, rank))).collect()
+    }
+
+    /// Reads the share of rank `rank` of the file called `name` of a part. `None` if that rank had no share.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a damaged file.
+    pub(super) fn shard(&self, part: &str, name: &str, rank: usize) -> Result<Option<Loaded>> {
+        let name = format!("{}.safetensors", shard_name(part, name, rank));
+        let Some(digest) = self.manifest.files.get(&name) else { return Ok(None) };
+        let file = self.path.join(&name);
+        Loaded::of(&file, read(&file, digest)?).map(Some)
+    }
+
+    /// The ranks that have written shares. This rank's number comes first, if it is among them.
+    pub(super) fn shards(&self) -> impl Iterator<Item = usize> + use<> {
+        let (own, count) = (self.rank, self.manifest.world_size);
+        (own..count).take(1).chain((0..count).filter(move |&rank| rank != own))
     }
 
     /// Whether as many ranks train now as when the checkpoint was written.
@@ -198,6 +224,11 @@ impl Loaded {
     /// The names of all vectors, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.vectors.keys().map(String::as_str)
+    }
+
+    /// The number of elements of a vector; 0 if there is none of this name.
+    pub(super) fn elements(&self, name: &str) -> usize {
+        self.vectors.get(name).map_or(0, |(_, range)| range.len() / size_of::<f32>())
     }
 
     /// Whether there is a vector of this name.

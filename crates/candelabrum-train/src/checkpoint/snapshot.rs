@@ -50,6 +50,11 @@ impl Snapshot {
         (self.rank == 0).then(|| self.files.entry(shared_name(part, name)).or_default())
     }
 
+    /// The file with this rank's share of what all ranks have together, called `name`, of part `part`.
+    pub fn shard(&mut self, part: &str, name: &str) -> &mut Numbers {
+        self.files.entry(shard_name(part, name, self.rank)).or_default()
+    }
+
     /// The file called `name` of part `part` that each rank has of its own.
     pub fn own(&mut self, part: &str, name: &str) -> &mut Numbers {
         self.files.entry(own_name(part, name, self.rank)).or_default()
@@ -60,6 +65,14 @@ impl Snapshot {
 pub(super) fn shared_name(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}-{name}") }
 }
+
+/// As [`shared_name`], for a rank's share. A rank that continues reads the shares that it needs, one at a time.
+pub(super) fn shard_name(part: &str, name: &str, rank: usize) -> String {
+    format!("{}{SHARD}{rank}", shared_name(part, name))
+}
+
+/// What distinguishes the names of files with shares.
+pub(super) const SHARD: &str = "-shard-";
 
 /// As [`shared_name`], for a file of one rank.
 pub(super) fn own_name(part: &str, name: &str, rank: usize) -> String {

@@ -8,7 +8,9 @@ use candelabrum_datasets::{
     ImageSet, Loaded, Remainder, SamplerConfig, Shuffle,
 };
 use candelabrum_dist::launch::DeviceChoice;
-use candelabrum_dist::{DistOpt, DistOptConfig, OnOverflow, StrategyConfig, World, strategy};
+use candelabrum_dist::{
+    DistOpt, DistOptConfig, OnOverflow, Shard, StrategyConfig, World, strategy,
+};
 use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
 use candelabrum_nn::{DistOption, Params, Recompute};
 use clap::{Args, ValueEnum};
@@ -86,6 +88,11 @@ pub struct TrainArgs {
     /// or all. Less memory for more time
     #[arg(long, value_name = "BLOCKS", value_enum, default_value_t)]
     pub recompute: RecomputedBlocks,
+
+    /// What each rank keeps only its share of: nothing or optimizer, the state of the optimizer (ZeRO-1). Less memory,
+    /// the same training
+    #[arg(long, value_name = "WHAT", default_value_t)]
+    pub shard: Shard,
 
     /// Random changes of training images: none, crop, crop-flip or singa
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
@@ -280,6 +287,10 @@ impl TrainArgs {
             let range = "error with --kvstore, because servers may have a part of the step";
             return Err(Error::option("--on-overflow", &self.on_overflow, range));
         }
+        if self.shard != Shard::Nothing {
+            let range = "nothing with --kvstore, whose servers have the state of the optimizer";
+            return Err(Error::option("--shard", &self.shard, range));
+        }
         if self.dist_option != DistOption::Fp32 && compression != Compression::None {
             let range = "left out with a --dist-option, which chooses the compression itself";
             return Err(Error::option(
@@ -317,7 +328,7 @@ impl TrainArgs {
         for option in &self.strategy_option {
             strategy.options.set(option)?;
         }
-        let &Self { threshold, on_overflow, overlap, uneven, .. } = self;
+        let &Self { threshold, on_overflow, overlap, uneven, shard, .. } = self;
         Ok(DistOptConfig {
             threshold,
             overlap,
@@ -325,6 +336,7 @@ impl TrainArgs {
             on_overflow,
             clip_gradients: self.optimizer.clip,
             loss_scale: self.precision.loss_scale(),
+            shard,
             strategy,
             ..Default::default()
         })
