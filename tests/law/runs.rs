@@ -54,6 +54,9 @@ struct Case {
     dropout: f32,
     /// Whether the layer is computed again in the backward pass.
     is_recomputed: bool,
+    /// What each rank keeps only its share of, until the first disturbance. The run that nobody disturbs shares
+    /// nothing.
+    shard: Shard,
     optimizer: usize,
     schedule: usize,
     clip: bool,
@@ -89,6 +92,8 @@ struct Part {
     back: bool,
     /// A byte of the newest checkpoint has changed, so the one before it is continued.
     damage: bool,
+    /// What each rank keeps only its share of.
+    shard: Shard,
 }
 
 /// A way in which a run ends before its end.
@@ -124,7 +129,7 @@ impl Case {
         let all = (epochs * (steps + usize::from(uneven && rest > 0))) as u64;
         let same_world = draw.chance(60);
         let count = draw.number(1, 3);
-        let parts = (0..count)
+        let mut parts: Vec<Part> = (0..count)
             .map(|_| {
                 let (ranks, batch) = if same_world {
                     (ranks, batch)
@@ -146,6 +151,7 @@ impl Case {
                     batch,
                     back: draw.chance(30),
                     damage: draw.chance(20),
+                    shard: Shard::Nothing,
                 }
             })
             .collect();
@@ -177,6 +183,14 @@ impl Case {
         let trained = Trained::drawn(draw_adapter);
         // The noise depends on the number of ranks.
         let dropout = if same_world { draw_adapter.one_of(&[0.0, 0.3]) } else { 0.0 };
+        // The buckets of a sparse strategy depend on it, and an average of parameters refuses it.
+        let can_shard = servers == 0 && matches!(option, DistOption::Fp32 | DistOption::Fp16);
+        let mut shard = || match can_shard && draw_adapter.chance(50) {
+            true => draw_adapter.one_of(&[Shard::Optimizer, Shard::Gradients]),
+            false => Shard::Nothing,
+        };
+        parts.iter_mut().for_each(|part| part.shard = shard());
+        let shard = shard();
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         Self {
             ranks,
@@ -193,6 +207,7 @@ impl Case {
             trained,
             dropout,
             is_recomputed: draw_adapter.chance(30),
+            shard,
             optimizer: draw.number(0, 2),
             schedule: draw.number(0, 2),
             clip: draw.chance(25) && servers == 0,
@@ -383,6 +398,7 @@ struct Call<'a> {
     servers: usize,
     batch: usize,
     resume: Resume,
+    shard: Shard,
     part: Option<Part>,
     dir: &'a Path,
 }
@@ -414,6 +430,7 @@ impl Call<'_> {
         let config = DistOptConfig {
             uneven: case.uneven,
             clip_gradients: case.clip.then_some(Clip::Norm(0.5)),
+            shard: self.shard,
             first_bucket_bytes: 16,
             bucket_bytes: 64,
             ..DistOptConfig::default()
@@ -513,25 +530,28 @@ fn check(seed: u64) {
     let case = Case::new(seed);
     let say = |what: &str| format!("seed {seed}: {what}: {case:#?}");
     let whole_dir = tempfile::tempdir().unwrap();
-    let call = |dir, ranks, servers, batch, resume, part| Call {
+    let call = |dir, ranks, servers, batch, resume, shard, part| Call {
         case: &case,
         ranks,
         servers,
         batch,
         resume,
+        shard,
         part,
         dir,
     };
     // Nothing is computed again in the run that nobody disturbs, and the bits are the same.
     let undisturbed = Case { is_recomputed: false, ..case.clone() };
-    let whole = call(whole_dir.path(), case.ranks, case.servers, case.batch, Resume::Auto, None);
+    let (auto, nothing) = (Resume::Auto, Shard::Nothing);
+    let (dir, ranks) = (whole_dir.path(), case.ranks);
+    let whole = call(dir, ranks, case.servers, case.batch, auto, nothing, None);
     let (ends, whole) = Call { case: &undisturbed, ..whole }.run();
     let whole_ends: Vec<End> =
         ends.into_iter().map(|end| end.unwrap_or_else(|why| panic!("{}", say(&why)))).collect();
 
     let dir = tempfile::tempdir().unwrap();
     let (mut ranks, mut servers, mut batch) = (case.ranks, case.servers, case.batch);
-    let mut is_same_world = true;
+    let (mut is_same_world, mut shard) = (true, case.shard);
     let mut before = Listing::default();
     // The step of an older checkpoint to which the next call goes back, and for each checkpoint the step to which the
     // run had gone back for it.
@@ -551,7 +571,7 @@ fn check(seed: u64) {
         let saved_world = continued.map_or(ranks, |step| {
             Manifest::read(&checkpoint(dir.path(), step)).unwrap().world_size
         });
-        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, part).run();
+        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, shard, part).run();
         // A global batch that these ranks cannot divide is refused, and a state of other servers.
         let divides = case.global().is_multiple_of(ranks)
             && (ranks != saved_world || ranks * batch * case.accumulate == case.global())
@@ -605,6 +625,7 @@ fn check(seed: u64) {
         back = None;
         if let Some(part) = part {
             (ranks, servers, batch) = (part.ranks, part.servers, part.batch);
+            shard = part.shard;
             let mut whole: Vec<u64> = after.named.keys().copied().collect();
             whole.retain(|step| !damaged.contains(step));
             if part.back && whole.len() > 1 {
