@@ -20,6 +20,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import networks
@@ -219,7 +220,11 @@ class Run:
         if args.ddp:
             view = args.ddp == "bucket-view"
             network = DistributedDataParallel(network, gradient_as_bucket_view=view)
-        if args.adamw:
+        if args.zero:
+            self.optimizer = ZeroRedundancyOptimizer(
+                network.parameters(), optimizer_class=torch.optim.AdamW, lr=args.lr or 0.001
+            )
+        elif args.adamw:
             self.optimizer = torch.optim.AdamW(network.parameters(), lr=args.lr or 0.001)
         else:
             self.optimizer = torch.optim.SGD(
@@ -369,6 +374,7 @@ def main():
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--warm-up", type=int, required=True)
     parser.add_argument("--problem", help="a file of batches that bench-player problem wrote")
+    parser.add_argument("--zero", action="store_true", help="share the optimizer's state (ZeRO-1)")
     parser.add_argument("--adamw", action="store_true", help="AdamW instead of SGD with momentum")
     parser.add_argument("--lr", type=float, help="0.001 with --adamw and 0.005 without, if not given")
     parser.add_argument("--blocks", type=int, default=6, help="of the network gpt")

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 
 use self::bench::run::Cli;
 use self::benches::{
-    allreduce, checkpoint, ddp, finetune, kvstore, memory, overlap, scaling, step, zoo,
+    allreduce, checkpoint, ddp, finetune, kvstore, memory, overlap, scaling, shard, step, zoo,
 };
 use self::interrupt::Interrupted;
 use self::test::Part;
@@ -69,6 +69,8 @@ enum Command {
     BenchFinetune(Cli<finetune::Finetune>),
     /// Measure training steps of a deep model, and their memory, with and without recomputation
     BenchMemory(Cli<memory::Memory>),
+    /// Measure ranks that share the optimizer's state and gradients, and their memory
+    BenchShard(Cli<shard::Shard>),
     /// Measure several workers against one, and against PyTorch's DDP
     BenchDdp(Cli<ddp::Ddp>),
     /// Measure how training speeds up with more ranks, by strategy, model and backend
@@ -113,6 +115,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Zoo(args) => zoo::run(&args),
         Command::BenchFinetune(args) => bench::run::run(&args),
         Command::BenchMemory(args) => bench::run::run(&args),
+        Command::BenchShard(args) => bench::run::run(&args),
         Command::BenchDdp(args) => bench::run::run(&args),
         Command::BenchScaling(args) => bench::run::run(&args),
         Command::BenchAllreduce(args) => allreduce::run(args),

@@ -63,7 +63,8 @@ impl Ours {
         xs: &Tensor,
         world: &World,
     ) -> anyhow::Result<Self> {
-        let &Settings { network, blocks, strategy, spars, overlap, strangers, .. } = settings;
+        let &Settings { network, blocks, strategy, spars, overlap, strangers, shard, .. } =
+            settings;
         let params = settings.precision.params(0, world.device());
         params.set_recompute(settings.recompute.into());
         let network = build(network, blocks, sizes, &params, xs)?;
@@ -75,7 +76,7 @@ impl Ours {
             }
         };
         let world = if strangers { &World::single() } else { world };
-        let config = DistOptConfig { overlap, ..DistOptConfig::default() };
+        let config = DistOptConfig { overlap, shard, ..DistOptConfig::default() };
         let opt = DistOpt::with_config(optimizer, &params, world, config)?;
         let graph = settings.graph.then(StepGraph::default);
         let saving = Saving::new(settings.checkpoint_every, &opt)?;

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use candelabrum::nn::DistOption;
+use candelabrum::prelude::Shard;
 use candelabrum::train::cli::{Precision, RecomputedBlocks};
 use clap::{Parser, ValueEnum};
 
@@ -52,6 +53,9 @@ pub(crate) struct Settings {
     /// The blocks that are computed again in the backward pass
     #[arg(long, value_enum, default_value_t)]
     pub(crate) recompute: RecomputedBlocks,
+    /// What each rank keeps only its share of
+    #[arg(long, default_value_t)]
+    pub(crate) shard: Shard,
     /// The learning rate [default: 0.001 with --adamw, 0.005 without]
     #[arg(long)]
     pub(crate) lr: Option<f64>,

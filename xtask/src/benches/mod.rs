@@ -8,6 +8,7 @@ pub(crate) mod kvstore;
 pub(crate) mod memory;
 pub(crate) mod overlap;
 pub(crate) mod scaling;
+pub(crate) mod shard;
 pub(crate) mod step;
 pub(crate) mod zoo;
 
@@ -45,6 +46,7 @@ mod tests {
     #[test]
     fn impossible_options_are_refused_in_one_line() {
         refused::<ddp::Ddp>("--workers", "1");
+        refused::<shard::Shard>("--workers", "1");
         refused::<allreduce::AllReduce>("--ranks", "2,1");
         refused::<finetune::Finetune>("--model", "no-such-model");
         refused::<overlap::Overlap>("--rate", "0");
