@@ -21,6 +21,14 @@ pub(crate) enum BucketSizing {
 }
 
 impl BucketSizing {
+    /// The same rule with buckets of at most `most` elements, or of the size of the first one.
+    pub(crate) fn at_most(self, most: usize) -> Self {
+        match self {
+            Self::Caps { first, cap } => Self::Caps { first, cap: cap.min(most.max(first)) },
+            Self::Threshold(threshold) => Self::Threshold(threshold.min(most.max(1))),
+        }
+    }
+
     /// The elements above which a parameter has a bucket of its own.
     pub(crate) fn most(self) -> usize {
         match self {

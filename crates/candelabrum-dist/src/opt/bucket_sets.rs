@@ -279,11 +279,21 @@ impl BucketSets {
     fn plan(&self, sizing: BucketSizing, order: &[usize]) -> Vec<BucketPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        let mut plans = bucketing::plan(&sizes, sizing, order);
+        let mut plans = bucketing::plan(&sizes, self.effective(sizing), order);
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
         plans
+    }
+
+    /// The sizes of buckets. Where they are lent, all that are in memory together have at most a quarter of the model's
+    /// gradients.
+    fn effective(&self, sizing: BucketSizing) -> BucketSizing {
+        if !self.lends {
+            return sizing;
+        }
+        let total: usize = self.params().iter().map(|param| param.var().elem_count()).sum();
+        sizing.at_most(total / (4 * LENT))
     }
 
     fn make(
@@ -312,8 +322,8 @@ impl BucketSets {
                     own.push(Flat::zeros_on(&location, ElementType::F32, len)?);
                 }
                 // A larger parameter has a bucket of its own, whose memory would serve no other bucket.
-                let small =
-                    plans.iter().filter(|plan| plan.slots.len() > 1 || plan.len <= sizing.most());
+                let most = self.effective(sizing).most();
+                let small = plans.iter().filter(|plan| plan.slots.len() > 1 || plan.len <= most);
                 let room = small.map(|plan| plan.len).max().unwrap_or(0);
                 let count = LENT.min(plans.len());
                 let buffers = (0..count).map(|_| memory(room)).collect::<Result<_>>()?;

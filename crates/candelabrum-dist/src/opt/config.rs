@@ -71,8 +71,9 @@ pub enum Shard {
     /// order of the buckets is that of the parameters' creation, the last one first.
     Optimizer,
     /// The state and the averaged gradients (ZeRO-2). A bucket has memory from its first gradient until its
-    /// averages have arrived, so a few buckets are in memory at a time. A parameter that is larger than a bucket needs
-    /// memory for its whole gradient meanwhile.
+    /// averages have arrived, so three buckets are in memory at a time: buckets are at most a twelfth of the model, or
+    /// [`DistOptConfig::first_bucket_bytes`]. A parameter that is larger than a bucket needs memory for its whole
+    /// gradient meanwhile.
     ///
     /// Gradients that are [accumulated](crate::DistOpt::accumulate) stay whole on their rank until the step sends
     /// them, because a sum over micro-batches before the exchange has other bits than one after it. A step is not
