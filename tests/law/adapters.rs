@@ -91,8 +91,14 @@ impl InitialValues for File {
         is_weight.then(|| Var::from_tensor(&self.weight()?)).transpose()
     }
 
-    fn quantized(&self, _: &str, _: (usize, usize), _: &Device) -> Result<Option<QuantizedMatrix>> {
+    fn quantized(
+        &self,
+        name: &str,
+        _: (usize, usize),
+        _: &Device,
+    ) -> Result<Option<QuantizedMatrix>> {
+        let is_weight = name.strip_suffix(".weight") == Some(self.name);
         let matrix = || QuantizedMatrix::new(QTensor::quantize(&self.weight()?, GgmlDType::F16)?);
-        self.is_quantized.then(matrix).transpose()
+        (self.is_quantized && is_weight).then(matrix).transpose()
     }
 }

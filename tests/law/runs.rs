@@ -25,6 +25,8 @@ use crate::ranks::on_ranks;
 /// Seeds that have found something.
 const KEPT: &[u64] = &[101];
 
+/// Layers beside the one that is drawn.
+const MORE: usize = 12;
 const CLASSES: usize = 3;
 const FEATURES: usize = 4;
 const IGNORED: i64 = -100;
@@ -255,6 +257,8 @@ impl Case {
 /// A linear classifier that notes the numbers of the rows on which it trains.
 struct Net {
     out: Arc<Linear>,
+    /// Enough further parameters that buckets are lent where gradients are shared out.
+    more: Vec<Linear>,
     is_recomputed: bool,
     params: Params,
     seen: Rc<RefCell<Vec<u32>>>,
@@ -267,7 +271,11 @@ impl Model for Net {
             self.seen.borrow_mut().extend(numbers.into_iter().map(|number| number as u32));
         }
         let xs = xs.narrow(1, 1, FEATURES)?.contiguous()?;
-        forward(&self.params, &self.out, &xs, self.is_recomputed)
+        let mut ys = forward(&self.params, &self.out, &xs, self.is_recomputed)?;
+        for layer in &self.more {
+            ys = (ys + layer.forward(&xs)?)?;
+        }
+        Ok(ys)
     }
 
     fn loss(&self, output: &Tensor, targets: &Tensor) -> candle::Result<Tensor> {
@@ -423,6 +431,9 @@ impl Call<'_> {
         let own = Rc::new(RefCell::new(Vec::new()));
         let model = Net {
             out: Arc::new(case.trained.layer(&params, "out", [CLASSES, FEATURES], case.dropout)),
+            more: (0..MORE)
+                .map(|i| Linear::new(&params.root().pp(&format!("m{i}")), CLASSES))
+                .collect(),
             is_recomputed: case.is_recomputed,
             params: params.clone(),
             seen: Rc::clone(&own),

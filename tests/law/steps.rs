@@ -17,6 +17,8 @@ use crate::ranks::on_ranks;
 const KEPT: &[u64] = &[2468];
 
 const STEPS: usize = 3;
+/// Layers beside the one that is drawn.
+const MORE: usize = 20;
 const CLASSES: usize = 4;
 const FEATURES: usize = 3;
 const IGNORED: i64 = -100;
@@ -186,6 +188,16 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
         let line = Arc::new(case.trained.layer(&params, "line", [CLASSES, FEATURES], 0.0));
+        // Enough parameters that buckets are lent.
+        let more: Vec<Linear> = (0..MORE)
+            .map(|number| {
+                let layer = Linear::new(&params.root().pp(&format!("more{number}")), CLASSES);
+                layer
+                    .forward(&Tensor::zeros((1, FEATURES), DType::F32, &Device::Cpu).unwrap())
+                    .unwrap();
+                layer
+            })
+            .collect();
         let recipe = optimizer(case.optimizer);
         let mut opt = match case.through {
             Through::AllReduce { uneven } => {
@@ -243,7 +255,10 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             let mut start = before;
             for (number, rows) in own.iter().enumerate() {
                 let xs = xs.narrow(0, start, *rows).unwrap();
-                let logits = forward(&params, &line, &xs, case.is_recomputed).unwrap();
+                let mut logits = forward(&params, &line, &xs, case.is_recomputed).unwrap();
+                for layer in &more {
+                    logits = (logits + layer.forward(&xs).unwrap()).unwrap();
+                }
                 let whole = loss(case.counts, &logits, &labels[start..start + rows]).unwrap();
                 let part = (&whole / own.len() as f64).unwrap();
                 LossWeight::of(&whole).unwrap().give_to(&part);

@@ -13,19 +13,21 @@ use crate::consistency::hexadecimal;
 /// The digest of a model's constants, which is computed once.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// The constant parameters, and the digest.
+    /// The constant parameters and matrices, and the digest.
     known: Option<(Vec<String>, Option<String>)>,
 }
 
 impl Constants {
     /// The SHA-256, in hexadecimal, of the parameters that are [constant](Param::is_constant) and of the quantised
-    /// matrices. `None` if there is nothing of this kind. Computed again if other parameters are constant.
+    /// matrices. `None` if there is nothing of this kind. Computed again if others are constant.
     ///
     /// # Errors
     /// Values that cannot be read.
     pub fn sha256(&mut self, params: &Params) -> Result<Option<String>> {
         let constants = params.list().into_iter().filter(Param::is_constant);
-        let names: Vec<String> = constants.map(|param| param.name().to_owned()).collect();
+        let matrices = params.constants().into_iter().map(|(name, _)| name);
+        let names = constants.map(|param| param.name().to_owned()).chain(matrices);
+        let names: Vec<String> = names.collect();
         if let Some((known, digest)) = &self.known
             && *known == names
         {

@@ -24,7 +24,7 @@ use super::StepFigures;
 use super::bucket_sets::BucketSet;
 use super::context::StepContext;
 use super::figures::timed;
-use super::own_averages::OwnAverages;
+use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::step_failure::{BadGradient, StepFailure, check_scalar, is_finite, spread};
 use super::used::ExchangeKind;
 use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
@@ -186,10 +186,10 @@ impl BucketExchange {
         Ok(())
     }
 
-    /// Where buckets are lent, takes the averages out of all but the last one that has left, so that later buckets
+    /// Where buckets are lent, takes the averages out of all but the last ones that have left, so that later buckets
     /// can have the memory. All ranks do so after the same bucket.
     fn make_room(&mut self) -> Result<()> {
-        while self.own.is_some() && self.flights.len() > 1 {
+        while self.own.is_some() && self.flights.len() > ON_THEIR_WAY {
             let Some((index, bucket)) = self.arrive()? else { break };
             let range = self.context.own_range(index);
             if let Some(own) = &mut self.own {

@@ -8,6 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Pa
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::own_averages::ON_THEIR_WAY;
 use super::shard::Shares;
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Label};
@@ -21,9 +22,9 @@ const NAMES: usize = 4;
 /// buckets at every change.
 const KEPT: usize = 2;
 
-/// Buckets that have memory at the same time, where they are lent: one is filled, one is on its way, and the next one
-/// may have its first gradient before the one before it is complete.
-const LENT: usize = 3;
+/// Buckets that have memory at the same time, where they are lent: one is filled, [`ON_THEIR_WAY`] have left, and the
+/// next one may have its first gradient before the one before it is complete.
+const LENT: usize = ON_THEIR_WAY + 2;
 
 /// Places of gradients on a GPU begin at multiples of so many numbers, which are 16 bytes, where the sizes permit
 /// it. Its libraries load and store 16 bytes at a time.
@@ -35,8 +36,8 @@ pub(super) struct BucketSets {
     trained: Trained,
     /// If ranks keep shares of the optimizer's state: which ones. All layouts then have the same buckets.
     shares: Option<Arc<Shares>>,
-    /// Whether buckets have memory only while they are on their way.
-    lends: bool,
+    /// If buckets have memory only while they are on their way: the elements that each of them has room for.
+    lent: Option<usize>,
     kept: Vec<BucketSet>,
     /// Buckets that belong to this rank alone, for gradients before the first step.
     early: Option<BucketSet>,
@@ -91,11 +92,11 @@ pub(super) struct BucketSetState {
 impl BucketSets {
     /// No layouts yet.
     pub(super) fn new(trained: Trained) -> Self {
-        Self { trained, shares: None, lends: false, kept: Vec::new(), early: None, made: 0 }
+        Self { trained, shares: None, lent: None, kept: Vec::new(), early: None, made: 0 }
     }
 
     /// Divides the state of the optimizer among the ranks, by buckets of this size. `whole`: parameters are not cut.
-    /// `lends`: buckets have memory only while they are on their way.
+    /// `lends`: buckets have memory only while they are on their way, if that saves half of it.
     pub(super) fn share(
         &mut self,
         sizing: BucketSizing,
@@ -103,7 +104,8 @@ impl BucketSets {
         whole: bool,
         lends: bool,
     ) {
-        self.lends = lends;
+        let sizes = self.params().iter().map(|param| param.var().elem_count()).collect::<Vec<_>>();
+        self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
         let shares = Shares::of(&plans, comm.rank(), comm.world_size(), whole);
         self.shares = Some(Arc::new(shares));
@@ -111,7 +113,7 @@ impl BucketSets {
 
     /// Whether buckets have memory only while they are on their way.
     pub(super) fn are_lent(&self) -> bool {
-        self.lends
+        self.lent.is_some()
     }
 
     pub(super) fn shares(&self) -> Option<&Arc<Shares>> {
@@ -183,7 +185,7 @@ impl BucketSets {
     pub(super) fn gather(&mut self, place: Place) -> Result<()> {
         let mut early = self.early.take();
         let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
-        if let (true, Some(early)) = (self.lends, &mut early) {
+        if let (Some(_), Some(early)) = (self.lent, &mut early) {
             return Ok(to.gradients.take_buckets(&mut early.gradients)?);
         }
         let from = match place {
@@ -279,21 +281,12 @@ impl BucketSets {
     fn plan(&self, sizing: BucketSizing, order: &[usize]) -> Vec<BucketPlan> {
         let sizes: Vec<usize> =
             self.params().iter().map(|param| param.var().elem_count()).collect();
-        let mut plans = bucketing::plan(&sizes, self.effective(sizing), order);
+        let sizing = self.lent.map_or(sizing, |room| sizing.at_most(room));
+        let mut plans = bucketing::plan(&sizes, sizing, order);
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
         plans
-    }
-
-    /// The sizes of buckets. Where they are lent, all that are in memory together have at most a quarter of the model's
-    /// gradients.
-    fn effective(&self, sizing: BucketSizing) -> BucketSizing {
-        if !self.lends {
-            return sizing;
-        }
-        let total: usize = self.params().iter().map(|param| param.var().elem_count()).sum();
-        sizing.at_most(total / (4 * LENT))
     }
 
     fn make(
@@ -311,24 +304,22 @@ impl BucketSets {
         }
         let memory = |len: usize| bucket_memory(&location, ElementType::F32, len, comm);
         let params = Arc::clone(self.params());
-        let gradients = match self.shares.as_ref().filter(|_| self.lends) {
-            None => {
-                let buckets = plans.iter().map(|plan| memory(plan.len)).collect::<Result<_>>()?;
-                FlatGradients::new(params, plans, buckets)?
-            }
-            Some(shares) => {
+        let gradients = match (&self.shares, self.lent) {
+            (Some(shares), Some(room)) => {
                 for index in 0..plans.len() {
                     let len = shares.range(index).len();
                     own.push(Flat::zeros_on(&location, ElementType::F32, len)?);
                 }
-                // A larger parameter has a bucket of its own, whose memory would serve no other bucket.
-                let most = self.effective(sizing).most();
-                let small = plans.iter().filter(|plan| plan.slots.len() > 1 || plan.len <= most);
-                let room = small.map(|plan| plan.len).max().unwrap_or(0);
-                let count = LENT.min(plans.len());
-                let buffers = (0..count).map(|_| memory(room)).collect::<Result<_>>()?;
+                // A bucket that is filled until it has enough may have more.
+                let small = plans.iter().filter(|plan| plan.slots.len() > 1).map(|plan| plan.len);
+                let room = small.max().unwrap_or(0).max(room);
+                let buffers = (0..LENT).map(|_| memory(room)).collect::<Result<_>>()?;
                 let pool = BucketPool::new(buffers, location.clone(), room);
                 FlatGradients::lent(params, plans, pool)?
+            }
+            _ => {
+                let buckets = plans.iter().map(|plan| memory(plan.len)).collect::<Result<_>>()?;
+                FlatGradients::new(params, plans, buckets)?
             }
         };
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
@@ -348,6 +339,20 @@ impl BucketSets {
         self.made += 1;
         Ok(())
     }
+}
+
+/// The room of lent buckets for parameters of `sizes` elements: so much that at most a third of all elements are in
+/// larger parameters, each of which needs memory of its own in every step. `None` if the lent buckets would have more than
+/// half of the memory of all.
+fn lent_room(sizes: &[usize], sizing: BucketSizing) -> Option<usize> {
+    let total = sizes.iter().sum::<usize>();
+    let least = sizing.at_most(total / (4 * LENT)).most();
+    let mut rooms: Vec<usize> = sizes.iter().copied().filter(|&size| size > least).collect();
+    rooms.push(least);
+    rooms.sort_unstable();
+    let larger = |room: usize| sizes.iter().filter(|&&size| size > room).sum::<usize>();
+    let room = rooms.into_iter().find(|&room| 3 * larger(room) <= total)?;
+    (2 * LENT * room <= total).then_some(room)
 }
 
 /// The memory of the parameters, which are all on one device.
@@ -477,5 +482,24 @@ fn label(index: usize, plan: &BucketPlan, params: &[Param]) -> String {
     match plan.slots.len().checked_sub(NAMES) {
         None | Some(0) => format!("bucket {index}: {names}"),
         Some(more) => format!("bucket {index}: {names} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_lent_where_that_saves_memory() {
+        let room = |sizes: &[usize]| lent_room(sizes, BucketSizing::Caps { first: 10, cap: 1000 });
+        // A sixteenth of the model.
+        assert_eq!(room(&[10; 1600]), Some(1000));
+        assert_eq!(room(&[10; 320]), Some(200));
+        // One large embedding has memory of its own, several large parameters have not.
+        assert_eq!(room(&[vec![5; 1000], vec![2000]].concat()), Some(437));
+        assert_eq!(room(&[vec![5; 500], vec![900; 10]].concat()), Some(900));
+        assert_eq!(room(&[vec![5; 100], vec![900; 3]].concat()), None);
+        // A small model has the buckets that it has otherwise.
+        assert_eq!(room(&[10; 5]), None);
     }
 }

@@ -71,9 +71,11 @@ pub enum Shard {
     /// order of the buckets is that of the parameters' creation, the last one first.
     Optimizer,
     /// The state and the averaged gradients (ZeRO-2). A bucket has memory from its first gradient until its
-    /// averages have arrived, so three buckets are in memory at a time: buckets are at most a twelfth of the model, or
-    /// [`DistOptConfig::first_bucket_bytes`]. A parameter that is larger than a bucket needs memory for its whole
-    /// gradient meanwhile.
+    /// averages have arrived, so four buckets are in memory at a time. Buckets are at most a sixteenth of the model, or
+    /// have room for the parameters of two thirds of the model. Where four of them would need more than half of the
+    /// memory of all, as in small models and in those of a few large parameters, this is [`Self::Optimizer`]. A parameter
+    /// that is larger than a bucket has memory for its gradient from the first part of it until its averages have
+    /// arrived. In the first step of a model with operations of candle all buckets have memory.
     ///
     /// Gradients that are [accumulated](crate::DistOpt::accumulate) stay whole on their rank until the step sends
     /// them, because a sum over micro-batches before the exchange has other bits than one after it. A step is not

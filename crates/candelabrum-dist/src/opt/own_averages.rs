@@ -10,6 +10,10 @@ use super::bucket_sets::BucketSet;
 use super::context::StepContext;
 use crate::Result;
 
+/// Lent buckets that have left and not arrived. With more of them, ranks wait less for each other during the backward
+/// pass.
+pub(super) const ON_THEIR_WAY: usize = 2;
+
 /// The averages of a step so far.
 #[derive(Debug)]
 pub(super) struct OwnAverages {

@@ -10,7 +10,7 @@ use candelabrum_optim::{Clip, clip};
 
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
-use super::own_averages::Averages;
+use super::own_averages::{Averages, ON_THEIR_WAY};
 use super::shard::Shares;
 use super::step::Step;
 use crate::Result;
@@ -99,7 +99,7 @@ impl Step<'_> {
         let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
         let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
         let mut under_way = VecDeque::new();
-        let most = if self.exchange.own.is_some() { 1 } else { usize::MAX };
+        let most = if self.exchange.own.is_some() { ON_THEIR_WAY } else { usize::MAX };
         for index in 0..self.layout.buckets() {
             under_way.push_back((index, self.start_gather(index, &shares)?));
             if under_way.len() > most

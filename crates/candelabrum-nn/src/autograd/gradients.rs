@@ -352,8 +352,8 @@ impl FlatGradients {
     }
 
     /// [`Self::backward`], where the `observer` receives every bucket that is complete before the pass
-    /// ends. In the first pass it receives none: that pass only shows which gradients candle
-    /// computes itself.
+    /// ends. In the first pass of a graph with operations of candle it receives none: that pass only shows which
+    /// gradients candle computes itself.
     ///
     /// # Errors
     /// Those of [`Self::backward`], the observer's own, and the gradient of a parameter whose
@@ -365,6 +365,8 @@ impl FlatGradients {
     ) -> Result<()> {
         if !self.learnt {
             wrong_gradients::refuse(loss)?;
+            // Then no gradient has a part that comes later.
+            self.learnt = fused::has_fused_operations_only(loss);
         }
         self.begin_pass()?;
         let mut pass = PassSink { gradients: self, observer };

@@ -26,11 +26,20 @@ enum Visit {
 /// Differentiates `loss`, as [`Tensor::backward`] does. `None`, and nothing is done, if an operation of candle or a
 /// variable that is not a watched parameter is between the loss and the parameters.
 pub(crate) fn backward(loss: &Tensor) -> Result<Option<GradStore>> {
-    let whole =
-        |graph: &Graph| graph.link.view.is_none() && graph.link.elements == loss.elem_count();
-    let Some(graph) = Graph::below(loss).filter(whole) else { return Ok(None) };
+    let Some(graph) = graph_of(loss) else { return Ok(None) };
     begin(loss, &graph.link)?;
     graph.differentiate(loss).map(Some)
+}
+
+/// Whether [`backward`] differentiates the loss, so that candle computes no gradient itself.
+pub(crate) fn has_fused_operations_only(loss: &Tensor) -> bool {
+    graph_of(loss).is_some()
+}
+
+fn graph_of(loss: &Tensor) -> Option<Graph> {
+    let whole =
+        |graph: &Graph| graph.link.view.is_none() && graph.link.elements == loss.elem_count();
+    Graph::below(loss).filter(whole)
 }
 
 /// The graph below a result that has fused operations and watched parameters only.
