@@ -15,6 +15,7 @@ mod golden_cnn;
 mod groups;
 mod kvstore;
 mod overlap;
+mod sharded;
 mod strategies;
 mod sync_batch_norm;
 mod tensor_parallel;

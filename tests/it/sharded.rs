@@ -1,0 +1,318 @@
+//! Ranks that share the optimizer's state, and gradients too, train as ranks that have all: the same bits, a part of the
+//! memory, the same bytes between ranks. A rank that dies in any phase of the exchange ends all of them.
+
+use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
+use candelabrum::dist::LossScale;
+use candelabrum::memory::{Span, SpanMut};
+use candelabrum::optim::{Error, Optimizer, ParamInfo, Recipe};
+use candelabrum::prelude::*;
+use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
+use candelabrum_testkit::{runs_all, uniform};
+
+/// Features between the layers of the small network: a weight of 40,000 elements is cut, because the sum of its norm has
+/// two parts.
+const SMALL: usize = 200;
+
+struct Mlp(Vec<Linear>);
+
+impl Mlp {
+    fn new(params: &Params, widths: &[usize]) -> Self {
+        let layers = widths.iter().enumerate();
+        let layer = |(number, &width)| Linear::new(&params.root().pp(&format!("l{number}")), width);
+        Self(layers.map(layer).collect())
+    }
+}
+
+impl Model for Mlp {
+    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
+        let mut ys = xs.clone();
+        for layer in &self.0 {
+            ys = layer.forward(&ys)?.relu()?;
+        }
+        Ok(ys)
+    }
+}
+
+/// One training.
+struct Training<'a> {
+    world: &'a World,
+    dtype: DType,
+    recipe: Recipe,
+    option: DistOption,
+    config: DistOptConfig,
+    /// Micro-batches of a step.
+    accumulate: usize,
+    steps: usize,
+}
+
+/// What a training leaves on this rank.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    bits: Vec<u32>,
+    /// Of the optimizer.
+    bytes: usize,
+    sent: u64,
+}
+
+impl Training<'_> {
+    fn run(&self, shard: Shard) -> Outcome {
+        let &Self { world, dtype, option, accumulate, steps, .. } = self;
+        let params = Params::on(7, dtype, &Device::Cpu);
+        let model = Mlp::new(&params, &[SMALL, SMALL, SMALL, 5]);
+        let rows = |seed: usize| {
+            let seed = (seed * 16 + world.rank()) as u64;
+            uniform((3, SMALL), seed, -1.0, 1.0, DType::F32).unwrap().to_dtype(dtype).unwrap()
+        };
+        model.compile_with(&params, &rows(0)).unwrap();
+        let config = DistOptConfig { shard, ..self.config.clone() };
+        let mut opt = DistOpt::with_config(self.recipe.build(), &params, world, config).unwrap();
+        let loss = |number: usize| {
+            let ys = model.forward(&rows(number)).unwrap().to_dtype(DType::F32).unwrap();
+            (ys.sqr().unwrap().mean_all().unwrap() / accumulate as f64).unwrap()
+        };
+        for step in 0..steps {
+            for micro in 1..accumulate {
+                opt.accumulate(&loss(step * accumulate + micro)).unwrap();
+            }
+            opt.backward_and_update_with(&loss(step * accumulate), option, 0.05).unwrap();
+        }
+        let values = |param: &candelabrum::nn::Param| {
+            let values = param.var().flatten_all().unwrap().to_dtype(DType::F32).unwrap();
+            values.to_vec1::<f32>().unwrap()
+        };
+        Outcome {
+            bits: params.list().iter().flat_map(values).map(f32::to_bits).collect(),
+            bytes: opt.optimizer_bytes().unwrap(),
+            sent: opt.figures(option).bytes_sent,
+        }
+    }
+}
+
+#[test]
+fn rank_compares() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let adamw = || AdamW::new(1e-3).weight_decay(0.1).into();
+    let clip = DistOptConfig { clip_gradients: Some(Clip::Norm(0.1)), ..DistOptConfig::default() };
+    // Buckets that are lent.
+    let small = DistOptConfig { first_bucket_bytes: 1 << 10, ..clip.clone() };
+    let training = Training {
+        world: &world,
+        dtype: DType::F32,
+        recipe: adamw(),
+        option: DistOption::Fp32,
+        config: small.clone(),
+        accumulate: 1,
+        steps: if runs_all() { 200 } else { 40 },
+    };
+    let few = Training { steps: 6, recipe: adamw(), config: small.clone(), ..training };
+    let scale = LossScale::Dynamic { initial: 1024.0, interval: 2 };
+    let no_overlap = DistOptConfig { overlap: false, ..small.clone() };
+    let each = [
+        training,
+        Training { recipe: adamw(), config: clip.clone(), ..few },
+        Training { recipe: adamw(), config: no_overlap, ..few },
+        Training { recipe: adamw(), config: small.clone(), accumulate: 3, ..few },
+        Training { recipe: Lamb::new(1e-2).into(), config: small.clone(), ..few },
+        Training { recipe: Sgd::new(0.1).momentum(0.9).into(), config: small.clone(), ..few },
+        Training { recipe: adamw(), config: small.clone(), option: DistOption::Fp16, ..few },
+        Training { recipe: adamw(), config: small.clone(), dtype: DType::BF16, ..few },
+        Training {
+            recipe: adamw(),
+            config: DistOptConfig { loss_scale: scale, ..small.clone() },
+            dtype: DType::F16,
+            ..few
+        },
+    ];
+    for (number, training) in each.iter().enumerate() {
+        let whole = training.run(Shard::Nothing);
+        for shard in [Shard::Optimizer, Shard::Gradients] {
+            let shared = training.run(shard);
+            assert!(shared.bits == whole.bits, "training {number}, {shard}: other bits");
+            assert!(shared.bytes < whole.bytes, "training {number}, {shard}");
+            let all = world.comm().all_gather(&[shared.bytes as i64]).unwrap();
+            assert_eq!(all.iter().sum::<i64>(), whole.bytes as i64, "training {number}, {shard}");
+            if number == 0 {
+                println!("{shard}: {} bytes sent, {} without", shared.sent, whole.sent);
+            }
+        }
+    }
+}
+
+#[test]
+fn shares_change_no_bit() {
+    for (backend, ranks) in [(Backend::Local, 2), (Backend::Local, 4), (Backend::Tcp, 3)] {
+        RanksOf::of(rank_compares).over(backend).run_all_good(ranks);
+    }
+    if cfg!(feature = "mpi") {
+        let ended = RanksOf::of(rank_compares).run_under_mpiexec(3);
+        ended.into_iter().for_each(|ended| assert!(ended.succeeded(), "{ended:#?}"));
+    }
+}
+
+#[test]
+fn rank_measures() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let params = Params::new(1);
+    let model = Mlp::new(&params, &[1000, 1000, 700]);
+    let xs = Tensor::ones((1, 1000), DType::F32, &Device::Cpu).unwrap();
+    model.compile_with(&params, &xs).unwrap();
+    let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
+    let mut opt = DistOpt::with_config(AdamW::new(1e-3), &params, &world, config).unwrap();
+    let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
+    let before = world.comm().stats();
+    opt.backward_and_update(&loss).unwrap();
+    let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
+    let (all, share) = (8 * elements, opt.optimizer_bytes().unwrap());
+    let most = all as f64 * (1.0 / world.world_size() as f64 + 0.02);
+    assert!(share as f64 <= most, "{share} of {all} bytes");
+    // All gradients and this rank's new values leave, and as many numbers as those arrive.
+    let moved = world.comm().stats() - before;
+    let (whole, own) = (4 * elements as u64, share as u64 / 2);
+    let other = 1 << 10;
+    assert!(moved.bytes_sent.abs_diff(whole + own) < other, "{moved:?} of {whole} and {own}");
+    assert!(moved.bytes_received.abs_diff(whole) < other, "{moved:?} of {whole} and {own}");
+}
+
+#[test]
+fn a_share_is_an_even_part_and_no_number_travels_twice() {
+    for ranks in [2, 4] {
+        RanksOf::of(rank_measures).run_all_good(ranks);
+    }
+}
+
+/// An optimizer of a rank that dies in one of its calls.
+#[derive(Debug)]
+struct Dying {
+    inner: Box<dyn Optimizer>,
+    phase: Option<String>,
+    steps: u64,
+}
+
+impl Dying {
+    fn dies(&self, phase: &str) {
+        if self.steps == 2 && self.phase.as_deref() == Some(phase) {
+            std::process::abort();
+        }
+    }
+}
+
+impl Optimizer for Dying {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<(), Error> {
+        self.inner.bind(params)
+    }
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<(), Error> {
+        self.dies("updates");
+        self.inner.update(index, value, grad)
+    }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>, Error> {
+        self.inner.state_mut()
+    }
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>, Error> {
+        self.inner.parameter_state(index)
+    }
+    fn step(&mut self) {
+        // The next call is the gathering of new values.
+        self.dies("gathers");
+        self.steps += 1;
+        self.inner.step();
+    }
+    fn learning_rate(&self) -> f32 {
+        self.inner.learning_rate()
+    }
+    fn steps(&self) -> u64 {
+        self.inner.steps()
+    }
+    fn set_steps(&mut self, steps: u64) {
+        self.inner.set_steps(steps);
+    }
+}
+
+/// The identity. Its backward pass is the end.
+struct Deadly;
+
+impl CustomOp1 for Deadly {
+    fn name(&self) -> &'static str {
+        "deadly"
+    }
+    fn cpu_fwd(&self, xs: &CpuStorage, layout: &Layout) -> candle::Result<(CpuStorage, Shape)> {
+        Ok((xs.clone(), layout.shape().clone()))
+    }
+    fn bwd(&self, _: &Tensor, _: &Tensor, _: &Tensor) -> candle::Result<Option<Tensor>> {
+        std::process::abort()
+    }
+}
+
+#[test]
+fn rank_dies() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let phase = std::env::var("SHARDED_PHASE").ok();
+    let params = Params::new(1);
+    let model = Mlp::new(&params, &[SMALL, SMALL, SMALL, 5]);
+    let xs = Tensor::ones((1, SMALL), DType::F32, &Device::Cpu).unwrap();
+    model.compile_with(&params, &xs).unwrap();
+    let config = DistOptConfig {
+        shard: Shard::Gradients,
+        first_bucket_bytes: 1 << 10,
+        ..DistOptConfig::default()
+    };
+    let dying = Dying { inner: Box::new(AdamW::new(1e-3)), phase: phase.clone(), steps: 0 };
+    let mut opt = DistOpt::with_config(dying, &params, &world, config).unwrap();
+    for step in 0..4 {
+        if step == 2 && phase.as_deref() == Some("forward") {
+            std::process::abort();
+        }
+        let mut ys = xs.clone();
+        for (number, layer) in model.0.iter().enumerate() {
+            ys = layer.forward(&ys).unwrap().relu().unwrap();
+            // The buckets of the layers after it have left by then.
+            if step == 2 && number == 1 && phase.as_deref() == Some("backward") {
+                ys = ys.apply_op1(Deadly).unwrap();
+            }
+        }
+        let loss = ys.sqr().unwrap().mean_all().unwrap();
+        if let Err(error) = opt.backward_and_update(&loss) {
+            println!("step {step}: {error}");
+            std::process::exit(3);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_dies_in_any_phase_ends_all() {
+    for phase in ["forward", "backward", "updates", "gathers"] {
+        let ended = RanksOf::of(rank_dies).env_of(1, "SHARDED_PHASE", phase).run(3);
+        for rank in [0, 2] {
+            let text = &ended[rank].text;
+            assert!(text.contains("rank 1"), "{phase}: rank {rank} does not name it: {text}");
+            assert!(text.contains("step 2") || text.contains("step 3"), "{phase}: {text}");
+            assert!(!ended[rank].succeeded(), "{phase}: rank {rank} has succeeded");
+        }
+    }
+}
+
+#[test]
+fn an_average_of_parameters_is_refused() {
+    let params = Params::new(1);
+    let model = Mlp::new(&params, &[2]);
+    model.compile_with(&params, &Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap()).unwrap();
+    let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
+    let opt = DistOpt::with_config(Sgd::new(0.1), &params, &World::single(), config).unwrap();
+    let error = opt.check(DistOption::PartialUpdate, 0.0).unwrap_err().to_string();
+    assert!(error.contains("shard") && error.contains("averages parameters"), "{error}");
+    opt.check(DistOption::SparseTopK, 0.1).unwrap();
+}
