@@ -56,7 +56,8 @@ FILES = (
     *(transformers.linear_add, transformers.feed_forward, transformers.embedding_with_positions),
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
-    *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.schedules),
+    *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.muon),
+    *(optimizers.adafactor, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd, weights.weights, texts.texts, models.models),
 )
 

@@ -1,5 +1,7 @@
 """Optimizers, schedules, clipping."""
 
+import inspect
+
 import torch
 
 from common import save, uniform
@@ -11,12 +13,15 @@ from common import save, uniform
 # uniform(shape, 6000 + 10 s + j, -1, 1). Stored: <case>.param<j>.step<s> after these steps.
 SHAPES, STEPS, STORED = ((1,), (7,), (3, 11)), 50, (1, 10, 25, 50)
 
+# The same for optimizers that treat matrices otherwise, on param0..param3.
+MATRICES = ((7,), (3, 11), (12, 5), (2, 3, 4))
 
-# Other settings for the vectors, the first two parameters, in the cases that say so.
+
+# Other settings for the vectors in the cases that say so.
 VECTORS = {"weight_decay": 0.0, "lr_scale": 2.0}
 
 
-def optimizer_runs(path, make, lr, cases):
+def optimizer_runs(path, make, lr, cases, shapes=SHAPES):
     """`cases`: options of `make`; "schedule" and "groups" are ours: cosine from lr to 0 in 50 steps,
     and VECTORS."""
     tensors = {}
@@ -25,12 +30,14 @@ def optimizer_runs(path, make, lr, cases):
         schedule, groups = options.pop("schedule", False), options.pop("groups", False)
         params = [
             uniform(shape, 5000 + j, dtype=torch.float32).requires_grad_()
-            for j, shape in enumerate(SHAPES)
+            for j, shape in enumerate(shapes)
         ]
         settings = [{"params": params}]
         if groups:
             vectors = {"lr": VECTORS["lr_scale"] * lr, "weight_decay": VECTORS["weight_decay"]}
-            settings = [{"params": params[:2]} | vectors, {"params": params[2:]}]
+            few = [p for p in params if p.dim() < 2]
+            many = [p for p in params if p.dim() >= 2]
+            settings = [{"params": few} | vectors, {"params": many}]
         optimizer = make(settings, lr=lr, **options)
         if schedule:
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
@@ -91,6 +98,34 @@ class Lars(torch.optim.Optimizer):
                 v = self.momentum * v + lr * trust * (p.grad + decay * p)
                 self.state[p] = {"v": v}
                 p -= v
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """torch.optim.Muon for matrices, AdamW for all others. Muon iterates in f32 instead of bf16,
+    except with `bf16`: then as it is."""
+
+    def __init__(self, params, lr, weight_decay=0.1, bf16=False, **options):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        source = inspect.getsource(ORTHOGONAL)
+        namespace = {"torch": torch, "Tensor": torch.Tensor}
+        exec(source.replace("torch.bfloat16", "torch.float32"), namespace)
+        self.orthogonal = ORTHOGONAL if bf16 else namespace[ORTHOGONAL.__name__]
+        self.parts = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                part = torch.optim.Muon([p], **options) if p.dim() == 2 else torch.optim.AdamW([p])
+                self.parts.append((group, part))
+
+    @torch.no_grad()
+    def step(self):
+        torch.optim._muon._zeropower_via_newtonschulz = self.orthogonal
+        for group, part in self.parts:
+            part.param_groups[0] |= {name: group[name] for name in ("lr", "weight_decay")}
+            part.step()
+        torch.optim._muon._zeropower_via_newtonschulz = ORTHOGONAL
+
+
+ORTHOGONAL = torch.optim._muon._zeropower_via_newtonschulz
 
 
 def one_at_a_time(optimizer):
@@ -185,6 +220,32 @@ def lars():
         "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
     }
     optimizer_runs("crates/candelabrum-optim/tests/golden/lars.safetensors", Lars, 1.0, cases)
+
+
+def muon():
+    cases = {
+        "plain": {},
+        "without_nesterov": {"nesterov": False, "momentum": 0.8},
+        "match_rms": {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
+        "coefficients": {"ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 12, "eps": 1e-3},
+        "groups_schedule": {"groups": True, "schedule": True},
+        "bf16": {"bf16": True},
+    }
+    path = "crates/candelabrum-optim/tests/golden/muon.safetensors"
+    optimizer_runs(path, MuonAndAdamW, 0.01, cases, MATRICES)
+
+
+def adafactor():
+    cases = {
+        "plain": {},
+        "weight_decay": {"weight_decay": 0.1},
+        "betas_eps": {"beta2_decay": -0.5, "eps": (1e-3, 1e-2)},
+        "clipping": {"d": 1.5},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    make = one_at_a_time(torch.optim.Adafactor)
+    path = "crates/candelabrum-optim/tests/golden/adafactor.safetensors"
+    optimizer_runs(path, make, 0.3, cases, MATRICES)
 
 
 def schedules():
