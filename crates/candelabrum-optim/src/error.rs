@@ -94,6 +94,8 @@ pub enum Range {
     Share,
     /// From 0 to 1, with 0 and 1.
     UpToOne,
+    /// From 0 to 100, without 100: a number of iterations.
+    BelowHundred,
 }
 
 impl Range {
@@ -105,6 +107,7 @@ impl Range {
             Self::Positive => "a finite number above 0",
             Self::Share => "at least 0 and below 1",
             Self::UpToOne => "at least 0 and at most 1",
+            Self::BelowHundred => "at least 0 and below 100",
         }
     }
 
@@ -119,6 +122,7 @@ impl Range {
             Self::Positive => value > 0.0,
             Self::Share => (0.0..1.0).contains(&value),
             Self::UpToOne => (0.0..=1.0).contains(&value),
+            Self::BelowHundred => (0.0..100.0).contains(&value),
         };
         if good && value.is_finite() {
             return Ok(());

@@ -6,7 +6,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`] |
+//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`], [`Muon`] |
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
@@ -44,9 +44,12 @@ mod clip;
 mod error;
 mod lamb;
 mod lars;
+mod matmul;
+mod muon;
 mod one_cycle;
 mod optimizer;
 mod param_group;
+mod param_traits;
 mod parts;
 mod recipe;
 mod rms_prop;
@@ -61,9 +64,11 @@ pub use clip::{Clip, clip};
 pub use error::{Error, Range, Result};
 pub use lamb::{Lamb, LambRule};
 pub use lars::{Lars, LarsRule};
+pub use muon::{Muon, MuonRule, MuonScale};
 pub use one_cycle::{Anneal, OneCycle};
 pub use optimizer::{Optimizer, ParamInfo, Update};
 pub use param_group::ParamGroup;
+pub use param_traits::ParamTraits;
 pub use parts::{MAX_STATES, Parts};
 pub use recipe::{Recipe, Settings};
 pub use rms_prop::{RmsProp, RmsPropRule};

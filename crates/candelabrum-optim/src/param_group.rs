@@ -30,6 +30,8 @@ pub struct ParamGroup {
     pub(crate) lr_scale: Option<f64>,
     pub(crate) weight_decay: Option<f64>,
     pub(crate) trust_ratio: Option<bool>,
+    #[serde(default)]
+    pub(crate) muon: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +53,8 @@ impl ParamGroup {
     }
 
     fn of(selection: Selection) -> Self {
-        Self { selection, lr: None, lr_scale: None, weight_decay: None, trust_ratio: None }
+        let (lr, lr_scale, weight_decay, trust_ratio, muon) = (None, None, None, None, None);
+        Self { selection, lr, lr_scale, weight_decay, trust_ratio, muon }
     }
 
     builder! { group:
@@ -64,6 +67,10 @@ impl ParamGroup {
         /// Whether [`Lamb`](crate::Lamb) and [`Lars`](crate::Lars) scale the rate by norms, which is
         /// not usual for biases and norms. Other optimizers ignore this setting.
         trust_ratio(on: bool) => group.trust_ratio = Some(on);
+        /// Whether [`Muon`](crate::Muon) updates matrices by its own formula, as it does without a
+        /// group, or leaves them to AdamW: embeddings and the last layer. Other optimizers ignore this
+        /// setting.
+        muon(on: bool) => group.muon = Some(on);
     }
 
     pub(crate) fn selects(&self, param: &ParamInfo<'_>) -> bool {
@@ -119,6 +126,9 @@ impl fmt::Display for ParamGroup {
         }
         if let Some(on) = self.trust_ratio {
             write!(f, " trust_ratio={on}")?;
+        }
+        if let Some(on) = self.muon {
+            write!(f, " muon={on}")?;
         }
         Ok(())
     }

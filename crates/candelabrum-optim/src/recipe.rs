@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdaGradRule, AdamRule, LambRule, LarsRule, Optimizer, ParamGroup, ParamInfo, Result,
+    AdaGradRule, AdamRule, LambRule, LarsRule, MuonRule, Optimizer, ParamGroup, ParamInfo, Result,
     RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
 };
 
@@ -35,6 +35,8 @@ pub enum Recipe {
     Lamb(Settings<LambRule>),
     /// Of [`Lars`](crate::Lars).
     Lars(Settings<LarsRule>),
+    /// Of [`Muon`](crate::Muon).
+    Muon(Settings<MuonRule>),
 }
 
 /// The settings of the optimizer of a rule.
@@ -57,6 +59,7 @@ macro_rules! with_settings {
             Recipe::AdaGrad($settings) => $body,
             Recipe::Lamb($settings) => $body,
             Recipe::Lars($settings) => $body,
+            Recipe::Muon($settings) => $body,
         }
     };
 }
@@ -132,13 +135,14 @@ recipe_of!(
     RmsProp(RmsPropRule),
     AdaGrad(AdaGradRule),
     Lamb(LambRule),
-    Lars(LarsRule)
+    Lars(LarsRule),
+    Muon(MuonRule)
 );
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdaGrad, Adam, AdamW, Error, Lamb, Lars, OneCycle, RmsProp, Sgd};
+    use crate::{AdaGrad, Adam, AdamW, Error, Lamb, Lars, Muon, OneCycle, RmsProp, Sgd};
 
     fn all() -> Vec<(Recipe, String)> {
         fn with<R: Rule>(optimizer: RuleOptimizer<R>) -> (Recipe, String)
@@ -160,6 +164,7 @@ mod tests {
             with(AdaGrad::new(odd).lr_decay(odd)),
             with(Lamb::new(odd).group(ParamGroup::below_dims(2).trust_ratio(false))),
             with(Lars::new(odd)),
+            with(Muon::new(odd).momentum(odd).group(ParamGroup::matching("w").muon(false))),
         ]
     }
 

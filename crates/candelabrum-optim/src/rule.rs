@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use candelabrum_memory::cuda::{Formula, SCALARS};
 
 use crate::Result;
+use crate::param_traits::ParamTraits;
 use crate::parts::Parts;
 
 /// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an
@@ -25,6 +26,14 @@ pub trait Rule: Debug + Send {
 
     /// The number of state vectors per parameter: at most [`MAX_STATES`](crate::MAX_STATES).
     fn states(&self) -> usize;
+
+    /// The length of state vector number `state` of a parameter. An update with a part of the
+    /// parameter, which an [element-wise](Self::is_elementwise) rule may get, needs vectors as long as
+    /// the parameter.
+    fn state_len(&self, state: usize, param: &ParamTraits) -> usize {
+        let _ = state;
+        param.elements
+    }
 
     /// The initial value of their elements.
     fn initial_state(&self) -> f32 {
@@ -63,6 +72,8 @@ pub struct Now {
     pub weight_decay: f64,
     /// Whether a trust ratio may scale the rate.
     pub trust_ratio: bool,
+    /// The shape of the whole parameter.
+    pub param: ParamTraits,
 }
 
 impl Now {

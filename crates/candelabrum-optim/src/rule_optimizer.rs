@@ -7,8 +7,8 @@ use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, JointUpdate, UpdateTable};
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
 use crate::error::Range as Allowed;
-use crate::parts::MAX_STATES;
-use crate::parts::Parts;
+use crate::param_traits::ParamTraits;
+use crate::parts::{MAX_STATES, Parts};
 use crate::rule::{Now, Rule};
 use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule, Update};
 
@@ -39,6 +39,7 @@ struct BoundParam {
     lr_scale: f64,
     weight_decay: f64,
     trust_ratio: bool,
+    traits: ParamTraits,
     /// The state vectors of the rule, in the parameter's memory.
     state: Vec<Flat>,
     /// The table of the joint update on a GPU that begins with this parameter.
@@ -83,17 +84,10 @@ impl<R: Rule> RuleOptimizer<R> {
             lr_scale: 1.0,
             weight_decay: self.weight_decay,
             trust_ratio: true,
+            traits: ParamTraits::of(param.dims),
             state: Vec::with_capacity(self.rule.states()),
             table: UpdateTable::default(),
         };
-        for _ in 0..self.rule.states() {
-            let mut state = Flat::zeros_on(&param.location, ElementType::F32, elements)?;
-            // Fresh zeros take no memory before they are used, and a large table may never use most.
-            if self.rule.initial_state() != 0.0 {
-                state.span_mut()?.fill(self.rule.initial_state())?;
-            }
-            bound.state.push(state);
-        }
         for (index, group) in self.groups.iter().enumerate().filter(|(_, g)| g.selects(param)) {
             if group.lr.is_some() {
                 bound.rate = index + 1;
@@ -101,6 +95,16 @@ impl<R: Rule> RuleOptimizer<R> {
             bound.lr_scale = group.lr_scale.unwrap_or(bound.lr_scale);
             bound.weight_decay = group.weight_decay.unwrap_or(bound.weight_decay);
             bound.trust_ratio = group.trust_ratio.unwrap_or(bound.trust_ratio);
+            bound.traits.muon = group.muon.unwrap_or(bound.traits.muon);
+        }
+        for number in 0..self.rule.states() {
+            let len = self.rule.state_len(number, &bound.traits);
+            let mut state = Flat::zeros_on(&param.location, ElementType::F32, len)?;
+            // Fresh zeros take no memory before they are used, and a large table may never use most.
+            if self.rule.initial_state() != 0.0 {
+                state.span_mut()?.fill(self.rule.initial_state())?;
+            }
+            bound.state.push(state);
         }
         Ok(bound)
     }
@@ -154,7 +158,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
         param.check_len(index, value.len(), grad.len())?;
         let now = param.now(self.steps, &self.rates);
-        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state, 0..param.elements)
+        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state, None)
     }
 
     fn is_elementwise(&self) -> bool {
@@ -178,7 +182,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             return Err(Error::Length { index, expected, value: value.len(), grad: grad.len() });
         }
         let now = param.now(self.steps, &self.rates);
-        on_host(&self.rule, now, value, grad, &mut param.state, range)
+        on_host(&self.rule, now, value, grad, &mut param.state, Some(&range))
     }
 
     fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
@@ -190,11 +194,11 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             let param = param.take().ok_or(Error::Repeated { index })?;
             param.check_len(index, value.len(), grad.len())?;
             let now = param.now(self.steps, &self.rates);
-            let &mut BoundParam { elements, ref mut state, ref mut table, .. } = param;
+            let BoundParam { state, table, .. } = param;
             let (value, grad) = match (value, grad) {
                 (SpanMut::Cuda(value), Span::Cuda(grad)) => (value, grad),
                 (value, grad) => {
-                    on_host(&self.rule, now, value.host()?, grad.host()?, state, 0..elements)?;
+                    on_host(&self.rule, now, value.host()?, grad.host()?, state, None)?;
                     continue;
                 }
             };
@@ -277,21 +281,27 @@ impl BoundParam {
             lr: rates[self.rate] * self.lr_scale,
             weight_decay: self.weight_decay,
             trust_ratio: self.trust_ratio,
+            param: self.traits,
         }
     }
 }
 
+/// Updates a whole parameter, or the elements `part` of it.
 fn on_host<R: Rule>(
     rule: &R,
     now: Now,
     value: &mut [f32],
     grad: &[f32],
     state: &mut [Flat],
-    range: Range<usize>,
+    part: Option<&Range<usize>>,
 ) -> Result<()> {
     let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
     for (vector, kept) in vectors.iter_mut().zip(state) {
-        *vector = &mut kept.as_mut_slice()?[range.clone()];
+        let kept: &mut [f32] = kept.as_mut_slice()?;
+        *vector = match part {
+            Some(part) => &mut kept[part.clone()],
+            None => kept,
+        };
     }
     rule.update(now, Parts { value, grad, state: vectors });
     Ok(())
@@ -310,7 +320,7 @@ fn through_host<R: Rule>(
     value.as_span().download(&mut new)?;
     grad.download(&mut gradient)?;
     let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
-    on_host(rule, now, &mut new, &gradient, &mut copies, 0..len)?;
+    on_host(rule, now, &mut new, &gradient, &mut copies, None)?;
     value.upload(&new)?;
     for (vector, copy) in state.iter_mut().zip(&copies) {
         vector.copy_from_host(copy)?;

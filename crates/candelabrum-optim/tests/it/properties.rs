@@ -4,7 +4,7 @@
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Clip, Error, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, RmsProp,
+    AdaGrad, Adam, AdamW, Clip, Error, Lamb, Lars, Muon, Optimizer, ParamGroup, ParamInfo, RmsProp,
     Schedule, Sgd, Update, clip,
 };
 use candelabrum_testkit::uniform;
@@ -25,6 +25,7 @@ fn all() -> Vec<Box<dyn Optimizer>> {
         Box::new(AdaGrad::new(0.1).lr_decay(0.1)),
         Box::new(Lamb::new(Schedule::Step { lr: 0.1, every: 1, factor: 0.5 })),
         Box::new(Lars::new(0.1).trust_coefficient(0.1)),
+        Box::new(Muon::new(0.1)),
     ]
 }
 
@@ -413,6 +414,14 @@ fn settings_out_of_range_are_named() {
         (Box::new(AdaGrad::new(0.1).initial_accumulator(-1.0)), "AdaGrad: initial_accumulator"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "Lamb: beta2"),
         (Box::new(Lars::new(0.1).trust_coefficient(0.0)), "Lars: trust_coefficient"),
+        (Box::new(Muon::new(0.1).momentum(1.0)), "Muon: momentum"),
+        (Box::new(Muon::new(0.1).coefficients([1.0, f64::NAN, 0.0])), "Muon: the coefficient b"),
+        (
+            Box::new(Muon::new(0.1).iterations(100)),
+            "Muon: iterations is 100, it must be at least 0",
+        ),
+        (Box::new(Muon::new(0.1).eps(-1.0)), "Muon: eps"),
+        (Box::new(Muon::new(0.1).adamw([0.9, 1.0], 1e-8)), "AdamW: beta2"),
         (
             Box::new(Sgd::new(0.1).group(ParamGroup::matching("*.bias").weight_decay(-1.0))),
             "Sgd: weight_decay of the group `*.bias`",

@@ -5,22 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_memory::SpanMut;
 use candelabrum_optim::{
-    AdaGrad, AdamRule, Anneal, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, ParamInfo,
-    RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
+    AdaGrad, AdamRule, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle, Optimizer, ParamGroup,
+    ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
 
-const SHAPES: [&[usize]; 3] = [&[1], &[7], &[3, 11]];
-const NAMES: [&str; 3] = ["param0", "param1", "param2"];
+const SHAPES: &[&[usize]] = &[&[1], &[7], &[3, 11]];
+/// For optimizers that treat matrices otherwise.
+const MATRICES: &[&[usize]] = &[&[7], &[3, 11], &[12, 5], &[2, 3, 4]];
+const NAMES: [&str; 4] = ["param0", "param1", "param2", "param3"];
 const STEPS: u64 = 50;
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn numbers(param: usize, seed: u64, bound: f64) -> Vec<f32> {
-    values(&uniform(SHAPES[param], seed + param as u64, -bound, bound, DType::F32).unwrap())
+fn numbers(dims: &[usize], seed: u64, bound: f64) -> Vec<f32> {
+    values(&uniform(dims, seed, -bound, bound, DType::F32).unwrap())
 }
 
 fn file(name: &str) -> BTreeMap<String, Tensor> {
@@ -37,16 +39,24 @@ fn difference(actual: &[f32], expected: &[f32]) -> f64 {
 }
 
 /// Takes the steps of the golden script. Returns the largest relative difference.
-fn run(golden: &BTreeMap<String, Tensor>, case: &str, optimizer: &mut dyn Optimizer) -> f64 {
+fn run(
+    golden: &BTreeMap<String, Tensor>,
+    case: &str,
+    optimizer: &mut dyn Optimizer,
+    shapes: &[&[usize]],
+    tolerance: f64,
+) -> f64 {
     let infos: Vec<_> =
-        NAMES.iter().zip(SHAPES).map(|(name, dims)| ParamInfo::on_host(name, dims)).collect();
+        NAMES.iter().zip(shapes).map(|(name, dims)| ParamInfo::on_host(name, dims)).collect();
     optimizer.bind(&infos).unwrap();
-    let mut params: Vec<Vec<f32>> = (0..3).map(|j| numbers(j, 5000, 1.0)).collect();
+    let mut params: Vec<Vec<f32>> =
+        shapes.iter().zip(5000..).map(|(dims, seed)| numbers(dims, seed, 1.0)).collect();
     let (mut worst, mut compared) = (0.0_f64, 0);
     for step in 1..=STEPS {
         // In reversed order, because updates may come in any order.
         for (j, param) in params.iter_mut().enumerate().rev() {
-            optimizer.update(j, param.into(), (&numbers(j, 6000 + 10 * step, 1.0)).into()).unwrap();
+            let gradient = numbers(shapes[j], 6000 + 10 * step + j as u64, 1.0);
+            optimizer.update(j, param.into(), (&gradient).into()).unwrap();
         }
         optimizer.step();
         for (j, param) in params.iter().enumerate() {
@@ -55,25 +65,34 @@ fn run(golden: &BTreeMap<String, Tensor>, case: &str, optimizer: &mut dyn Optimi
             };
             let difference = difference(param, &values(expected));
             assert!(
-                difference <= 1e-6,
+                difference <= tolerance,
                 "{}, case {case}, parameter {j}, step {step}: {difference:e}",
                 optimizer.describe()
             );
             (worst, compared) = (worst.max(difference), compared + 1);
         }
     }
-    assert_eq!(compared, 12, "{case}");
+    assert_eq!(compared, 4 * shapes.len(), "{case}");
     worst
 }
 
 /// Compares every case of the file `name`. `cases` has the optimizers.
 fn check<R: Rule>(name: &str, cases: Vec<(&str, RuleOptimizer<R>)>) {
+    check_shapes(name, SHAPES, cases.into_iter().map(|(case, it)| (case, it, 1e-6)).collect());
+}
+
+/// The same for parameters of these shapes, each case with its tolerance.
+fn check_shapes<R: Rule>(
+    name: &str,
+    shapes: &[&[usize]],
+    cases: Vec<(&str, RuleOptimizer<R>, f64)>,
+) {
     let golden = file(name);
     let stored: BTreeSet<_> =
         golden.keys().filter_map(|key| key.split_once(".param")).map(|(case, _)| case).collect();
-    assert_eq!(stored, cases.iter().map(|(case, _)| *case).collect());
-    for (case, mut optimizer) in cases {
-        let worst = run(&golden, case, &mut optimizer);
+    assert_eq!(stored, cases.iter().map(|(case, ..)| *case).collect());
+    for (case, mut optimizer, tolerance) in cases {
+        let worst = run(&golden, case, &mut optimizer, shapes, tolerance);
         println!("{name} {case}: {worst:.1e}");
     }
 }
@@ -207,6 +226,27 @@ fn lars_steps_as_the_paper_says() {
 }
 
 #[test]
+fn muon_steps_as_pytorchs() {
+    let plain = || Muon::new(0.01);
+    let scheduled = Muon::new(cosine(0.01)).group(vectors());
+    let match_rms = plain().scale(MuonScale::MatchRmsAdamW).weight_decay(0.0);
+    let coefficients = plain().coefficients([2.0, -1.5, 0.5]).iterations(12).eps(1e-3);
+    check_shapes(
+        "muon",
+        MATRICES,
+        vec![
+            ("plain", plain(), 1e-6),
+            ("without_nesterov", plain().nesterov(false).momentum(0.8), 1e-6),
+            ("match_rms", match_rms, 1e-6),
+            ("coefficients", coefficients, 1e-6),
+            ("groups_schedule", scheduled, 1e-6),
+            // PyTorch's own iteration, whose products are rounded to 8 bits.
+            ("bf16", plain(), 5e-3),
+        ],
+    );
+}
+
+#[test]
 fn every_schedule_has_the_rates_of_pytorchs() {
     let lr = 0.2;
     let exponential = |decay_steps, decay_rate, staircase| Schedule::Exponential {
@@ -269,7 +309,8 @@ fn gradients_are_clipped_as_pytorchs() {
     let cases =
         [("norm", Clip::Norm(1.5)), ("norm_large", Clip::Norm(100.0)), ("value", Clip::Value(0.5))];
     for (case, how) in cases {
-        let mut grads: Vec<Vec<f32>> = (0..3).map(|j| numbers(j, 5100, 2.0)).collect();
+        let mut grads: Vec<Vec<f32>> =
+            SHAPES.iter().zip(5100..).map(|(dims, seed)| numbers(dims, seed, 2.0)).collect();
         let mut spans: Vec<SpanMut<'_>> = grads.iter_mut().map(SpanMut::from).collect();
         let norm = clip(how, &mut spans).unwrap();
         let expected = golden.get(&format!("{case}.norm"));

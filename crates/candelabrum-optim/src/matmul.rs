@@ -1,0 +1,209 @@
+//! Products of small and medium matrices on the host.
+//!
+//! Each number of a product is one sum over the depth, from its first term to its last, whatever the
+//! number of threads or the vectors of the machine. So all ranks compute the same bits from the same
+//! factors. The right factor is copied once into *panels* of 16 columns: a tile of 6 rows and 16
+//! columns is then summed in registers, from memory that is read in order.
+
+use candelabrum_memory::simd::simd;
+use candelabrum_memory::thread_pool;
+use rayon::prelude::*;
+
+/// The columns of a panel and of a tile.
+const COLUMNS: usize = 16;
+
+/// The rows of a tile: its sums take at most 12 of the 16 registers of AVX2.
+const ROWS: usize = 6;
+
+/// The rows that one thread computes at a time, a multiple of [`ROWS`].
+const ROWS_OF_A_PART: usize = 8 * ROWS;
+
+/// A right factor of shape (depth, columns) in panels. The last panel is filled up with zeros.
+pub(crate) struct Panels {
+    /// By panel, then by depth.
+    numbers: Vec<[f32; COLUMNS]>,
+    depth: usize,
+    columns: usize,
+}
+
+impl Panels {
+    /// Of a matrix of shape (depth, columns).
+    pub(crate) fn of(matrix: &[f32], depth: usize, columns: usize) -> Self {
+        Self::new(depth, columns, |panel, numbers| {
+            let first = panel * COLUMNS;
+            let len = COLUMNS.min(columns - first);
+            for (row, to) in matrix.chunks_exact(columns).zip(numbers) {
+                to[..len].copy_from_slice(&row[first..first + len]);
+            }
+        })
+    }
+
+    /// Of the transpose of a matrix of shape (columns, depth).
+    pub(crate) fn of_transposed(matrix: &[f32], columns: usize, depth: usize) -> Self {
+        Self::new(depth, columns, |panel, numbers| {
+            let rows = matrix.chunks_exact(depth).skip(panel * COLUMNS).take(COLUMNS);
+            for (column, row) in rows.enumerate() {
+                for (to, &number) in numbers.iter_mut().zip(row) {
+                    to[column] = number;
+                }
+            }
+        })
+    }
+
+    fn new(
+        depth: usize,
+        columns: usize,
+        fill: impl Fn(usize, &mut [[f32; COLUMNS]]) + Sync,
+    ) -> Self {
+        let mut numbers = vec![[0.0; COLUMNS]; depth * columns.div_ceil(COLUMNS)];
+        if !numbers.is_empty() {
+            let panels = numbers.par_chunks_mut(depth).enumerate();
+            thread_pool::for_each(panels, |(panel, numbers)| fill(panel, numbers));
+        }
+        Self { numbers, depth, columns }
+    }
+}
+
+/// Writes to `out`, of shape (rows, columns), what `finish` makes of the place and the product
+/// `left` · `right`, where `left` has the shape (rows, depth).
+pub(crate) fn multiply(
+    left: &[f32],
+    right: &Panels,
+    out: &mut [f32],
+    finish: impl Fn(usize, f32) -> f32 + Sync,
+) {
+    let &Panels { ref numbers, depth, columns } = right;
+    if numbers.is_empty() {
+        return;
+    }
+    let lefts = left.par_chunks(ROWS_OF_A_PART * depth);
+    let outs = out.par_chunks_mut(ROWS_OF_A_PART * columns);
+    thread_pool::for_each(lefts.zip(outs).enumerate(), |(part, (left, out))| {
+        let first = part * ROWS_OF_A_PART * columns;
+        for (panel, numbers) in numbers.chunks_exact(depth).enumerate() {
+            let tiles = left.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * columns));
+            for (tile, (left, out)) in tiles.enumerate() {
+                let sums = simd(
+                    #[inline(always)]
+                    || sums(left, depth, numbers),
+                );
+                let column = panel * COLUMNS;
+                let len = COLUMNS.min(columns - column);
+                for (row, (out, sums)) in out.chunks_exact_mut(columns).zip(&sums).enumerate() {
+                    let place = first + (tile * ROWS + row) * columns + column;
+                    for (at, (to, &sum)) in
+                        out[column..column + len].iter_mut().zip(sums).enumerate()
+                    {
+                        *to = finish(place + at, sum);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The sums of a tile. Rows that `left` does not have stay 0.
+#[inline(always)]
+fn sums(left: &[f32], depth: usize, panel: &[[f32; COLUMNS]]) -> [[f32; COLUMNS]; ROWS] {
+    let mut sums = [[0.0; COLUMNS]; ROWS];
+    if left.len() == ROWS * depth {
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &left[row * depth..][..depth]);
+        for (k, numbers) in panel.iter().enumerate() {
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                add_scaled(sum, row[k], numbers);
+            }
+        }
+        return sums;
+    }
+    for (sum, row) in sums.iter_mut().zip(left.chunks_exact(depth)) {
+        for (&factor, numbers) in row.iter().zip(panel) {
+            add_scaled(sum, factor, numbers);
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn add_scaled(sum: &mut [f32; COLUMNS], factor: f32, numbers: &[f32; COLUMNS]) {
+    for (sum, number) in sum.iter_mut().zip(numbers) {
+        *sum += factor * number;
+    }
+}
+
+/// The transpose of a matrix of shape (rows, columns).
+pub(crate) fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    const BLOCK: usize = 16;
+    let mut out = vec![0.0; matrix.len()];
+    if out.is_empty() {
+        return out;
+    }
+    let blocks = out.par_chunks_mut(BLOCK * rows).enumerate();
+    thread_pool::for_each(blocks, |(block, out)| {
+        for (row, numbers) in matrix.chunks_exact(columns).enumerate() {
+            for (column, &number) in numbers[block * BLOCK..].iter().take(BLOCK).enumerate() {
+                out[column * rows + row] = number;
+            }
+        }
+    });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 7919 + seed * 104_729) % 1009) as f32 / 504.0 - 1.0).collect()
+    }
+
+    /// The sum of each place from the first term to the last.
+    fn product(left: &[f32], right: &[f32], [rows, depth, columns]: [usize; 3]) -> Vec<f32> {
+        let mut out = vec![0.0; rows * columns];
+        for (place, out) in out.iter_mut().enumerate() {
+            let (row, column) = (place / columns, place % columns);
+            for k in 0..depth {
+                *out += left[row * depth + k] * right[k * columns + column];
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn products_have_the_bits_of_plain_sums_on_any_number_of_threads() {
+        for sizes in [[1, 1, 1], [6, 3, 16], [7, 5, 17], [100, 33, 50], [3, 200, 1], [49, 1, 31]] {
+            let [rows, depth, columns] = sizes;
+            let (left, right) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
+            let expected = product(&left, &right, sizes);
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let of = |panels: Panels| {
+                    let mut out = vec![f32::NAN; rows * columns];
+                    multiply(&left, &panels, &mut out, |_, sum| sum);
+                    out
+                };
+                pool.install(|| {
+                    assert_eq!(of(Panels::of(&right, depth, columns)), expected, "{sizes:?}");
+                    let turned = transposed(&right, depth, columns);
+                    let panels = Panels::of_transposed(&turned, columns, depth);
+                    assert_eq!(of(panels), expected, "{sizes:?}");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_number_is_that_in_the_whole_product() {
+        let (rows, depth, columns) = (60, 2, 19);
+        let (left, right) = (vec![1.0; rows * depth], vec![0.5; depth * columns]);
+        let mut out = vec![0.0; rows * columns];
+        let panels = Panels::of(&right, depth, columns);
+        multiply(&left, &panels, &mut out, |place, sum| place as f32 + sum);
+        assert!(out.iter().enumerate().all(|(place, &x)| x == place as f32 + 1.0));
+    }
+
+    #[test]
+    fn matrices_without_elements_have_no_product() {
+        multiply(&[], &Panels::of(&[], 0, 3), &mut [], |_, sum| sum);
+        assert!(transposed(&[], 0, 4).is_empty());
+    }
+}

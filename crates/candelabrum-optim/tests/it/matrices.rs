@@ -1,0 +1,122 @@
+//! Optimizers that look at a parameter's shape: the bits do not depend on threads, a run continues
+//! where another one stopped, and special gradients leave numbers behind.
+
+use candelabrum_optim::{AdamW, Muon, Optimizer, ParamGroup, ParamInfo};
+use candelabrum_testkit::uniform;
+use candle_core::DType;
+
+const NAMES: [&str; 5] = ["a.weight", "b.weight", "c.weight", "c.bias", "d.weight"];
+const SHAPES: [&[usize]; 5] = [&[70, 130], &[200, 33], &[1, 9], &[77], &[5, 4, 3, 3]];
+
+fn all() -> Vec<Box<dyn Optimizer>> {
+    vec![
+        Box::new(Muon::new(0.1)),
+        Box::new(Muon::new(0.1).group(ParamGroup::matching("b.*").muon(false).weight_decay(0.0))),
+    ]
+}
+
+fn infos() -> Vec<ParamInfo<'static>> {
+    NAMES.iter().zip(SHAPES).map(|(name, dims)| ParamInfo::on_host(name, dims)).collect()
+}
+
+fn numbers(dims: &[usize], seed: u64) -> Vec<f32> {
+    let numbers = uniform(dims, seed, -1.0, 1.0, DType::F32).unwrap();
+    numbers.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn start() -> Vec<Vec<f32>> {
+    SHAPES.iter().zip(0..).map(|(dims, seed)| numbers(dims, seed)).collect()
+}
+
+fn train(optimizer: &mut dyn Optimizer, params: &mut [Vec<f32>], steps: std::ops::Range<u64>) {
+    for step in steps {
+        for (i, param) in params.iter_mut().enumerate() {
+            let gradient = numbers(SHAPES[i], 1000 + 10 * step + i as u64);
+            optimizer.update(i, param.into(), (&gradient).into()).unwrap();
+        }
+        optimizer.step();
+    }
+}
+
+fn bits(params: &[Vec<f32>]) -> Vec<u32> {
+    params.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn bits_do_not_depend_on_threads() {
+    for index in 0..all().len() {
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let mut optimizer = all().swap_remove(index);
+            optimizer.bind(&infos()).unwrap();
+            let mut params = start();
+            pool.install(|| train(&mut *optimizer, &mut params, 0..3));
+            bits(&params)
+        };
+        let one = on(1);
+        assert!(one.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+        for threads in [2, 5] {
+            assert!(one == on(threads), "{threads}: {}", all()[index].describe());
+        }
+    }
+}
+
+#[test]
+fn state_and_count_are_all_that_a_run_needs_to_go_on() {
+    for index in 0..all().len() {
+        let [mut whole, mut part, mut resumed] = [(); 3].map(|()| all().swap_remove(index));
+        for optimizer in [&mut whole, &mut part, &mut resumed] {
+            optimizer.bind(&infos()).unwrap();
+        }
+        let (mut expected, mut params) = (start(), start());
+        train(&mut *whole, &mut expected, 0..6);
+        train(&mut *part, &mut params, 0..2);
+        resumed.set_steps(part.steps());
+        for number in 0..NAMES.len() {
+            let old = part.parameter_state(number).unwrap().unwrap();
+            let new = resumed.parameter_state(number).unwrap().unwrap();
+            assert_eq!(old.len(), new.len());
+            for (mut new, old) in new.into_iter().zip(&old) {
+                new.copy_from(old.as_span()).unwrap();
+            }
+        }
+        train(&mut *resumed, &mut params, 2..6);
+        assert_eq!(bits(&params), bits(&expected), "{}", whole.describe());
+    }
+}
+
+#[test]
+fn zeros_and_nan_stay_what_they_are() {
+    for mut optimizer in all() {
+        optimizer.bind(&infos()).unwrap();
+        let mut params = start();
+        for (i, param) in params.iter_mut().enumerate() {
+            param.fill(0.0);
+            let zeros = vec![0.0; param.len()];
+            optimizer.update(i, param.into(), (&zeros).into()).unwrap();
+        }
+        assert!(params.iter().flatten().all(|&x| x == 0.0), "{}", optimizer.describe());
+        optimizer.step();
+        for (i, param) in params.iter_mut().enumerate() {
+            let mut gradient = vec![0.5; param.len()];
+            gradient[0] = f32::NAN;
+            optimizer.update(i, param.into(), (&gradient).into()).unwrap();
+            assert!(param[0].is_nan(), "{}", optimizer.describe());
+        }
+    }
+}
+
+#[test]
+fn muon_leaves_vectors_and_chosen_matrices_to_adamw() {
+    let muon = Muon::new(0.1).weight_decay(0.01).group(ParamGroup::matching("b.*").muon(false));
+    let mut optimizers: [Box<dyn Optimizer>; 2] =
+        [Box::new(muon), Box::new(AdamW::new(0.1).weight_decay(0.01))];
+    let [muon, adamw] = optimizers.each_mut().map(|optimizer| {
+        optimizer.bind(&infos()).unwrap();
+        let mut params = start();
+        train(&mut **optimizer, &mut params, 0..3);
+        params
+    });
+    let equal: Vec<bool> = muon.iter().zip(&adamw).map(|(a, b)| a == b).collect();
+    assert_eq!(equal, [false, true, false, true, true]);
+}
