@@ -90,6 +90,10 @@ pub enum Range {
     NotNegative,
     /// Above 0.
     Positive,
+    /// At most 0.
+    NotPositive,
+    /// At least 1.
+    FromOne,
     /// From 0 to 1, with 0 and without 1: the share of an average that a step keeps.
     Share,
     /// From 0 to 1, with 0 and 1.
@@ -105,6 +109,8 @@ impl Range {
             Self::Number => "a finite number",
             Self::NotNegative => "a finite number of at least 0",
             Self::Positive => "a finite number above 0",
+            Self::NotPositive => "a finite number of at most 0",
+            Self::FromOne => "a finite number of at least 1",
             Self::Share => "at least 0 and below 1",
             Self::UpToOne => "at least 0 and at most 1",
             Self::BelowHundred => "at least 0 and below 100",
@@ -120,6 +126,8 @@ impl Range {
             Self::Number => true,
             Self::NotNegative => value >= 0.0,
             Self::Positive => value > 0.0,
+            Self::NotPositive => value <= 0.0,
+            Self::FromOne => value >= 1.0,
             Self::Share => (0.0..1.0).contains(&value),
             Self::UpToOne => (0.0..=1.0).contains(&value),
             Self::BelowHundred => (0.0..100.0).contains(&value),

@@ -6,7 +6,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`], [`Muon`] |
+//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`], [`Muon`], [`Adafactor`] |
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
@@ -38,6 +38,7 @@
 mod builder;
 
 mod ada_grad;
+mod adafactor;
 mod adam;
 mod average;
 mod clip;
@@ -59,6 +60,7 @@ mod schedule;
 mod sgd;
 
 pub use ada_grad::{AdaGrad, AdaGradRule};
+pub use adafactor::{Adafactor, AdafactorRule};
 pub use adam::{Adam, AdamRule, AdamW};
 pub use clip::{Clip, clip};
 pub use error::{Error, Range, Result};

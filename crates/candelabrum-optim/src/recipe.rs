@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdaGradRule, AdamRule, LambRule, LarsRule, MuonRule, Optimizer, ParamGroup, ParamInfo, Result,
-    RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
+    AdaGradRule, AdafactorRule, AdamRule, LambRule, LarsRule, MuonRule, Optimizer, ParamGroup,
+    ParamInfo, Result, RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
 };
 
 /// The settings of one of this crate's optimizers, without its state. Each optimizer can be turned
@@ -37,6 +37,8 @@ pub enum Recipe {
     Lars(Settings<LarsRule>),
     /// Of [`Muon`](crate::Muon).
     Muon(Settings<MuonRule>),
+    /// Of [`Adafactor`](crate::Adafactor).
+    Adafactor(Settings<AdafactorRule>),
 }
 
 /// The settings of the optimizer of a rule.
@@ -60,6 +62,7 @@ macro_rules! with_settings {
             Recipe::Lamb($settings) => $body,
             Recipe::Lars($settings) => $body,
             Recipe::Muon($settings) => $body,
+            Recipe::Adafactor($settings) => $body,
         }
     };
 }
@@ -136,13 +139,14 @@ recipe_of!(
     AdaGrad(AdaGradRule),
     Lamb(LambRule),
     Lars(LarsRule),
-    Muon(MuonRule)
+    Muon(MuonRule),
+    Adafactor(AdafactorRule)
 );
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdaGrad, Adam, AdamW, Error, Lamb, Lars, Muon, OneCycle, RmsProp, Sgd};
+    use crate::{AdaGrad, Adafactor, Adam, AdamW, Error, Lamb, Lars, Muon, OneCycle, RmsProp, Sgd};
 
     fn all() -> Vec<(Recipe, String)> {
         fn with<R: Rule>(optimizer: RuleOptimizer<R>) -> (Recipe, String)
@@ -164,6 +168,7 @@ mod tests {
             with(AdaGrad::new(odd).lr_decay(odd)),
             with(Lamb::new(odd).group(ParamGroup::below_dims(2).trust_ratio(false))),
             with(Lars::new(odd)),
+            with(Adafactor::new(odd).beta2_decay(-odd).eps(odd, 1e-3)),
             with(Muon::new(odd).momentum(odd).group(ParamGroup::matching("w").muon(false))),
         ]
     }

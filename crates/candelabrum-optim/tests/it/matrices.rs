@@ -1,15 +1,17 @@
 //! Optimizers that look at a parameter's shape: the bits do not depend on threads, a run continues
 //! where another one stopped, and special gradients leave numbers behind.
 
-use candelabrum_optim::{AdamW, Muon, Optimizer, ParamGroup, ParamInfo};
+use candelabrum_optim::{Adafactor, AdamW, Muon, Optimizer, ParamGroup, ParamInfo};
 use candelabrum_testkit::uniform;
 use candle_core::DType;
 
-const NAMES: [&str; 5] = ["a.weight", "b.weight", "c.weight", "c.bias", "d.weight"];
-const SHAPES: [&[usize]; 5] = [&[70, 130], &[200, 33], &[1, 9], &[77], &[5, 4, 3, 3]];
+const NAMES: [&str; 6] = ["a.weight", "b.weight", "c.weight", "c.bias", "d.weight", "e.weight"];
+const SHAPES: [&[usize]; 6] =
+    [&[70, 130], &[200, 33], &[1, 9], &[77], &[5, 4, 3, 3], &[2, 150, 300]];
 
 fn all() -> Vec<Box<dyn Optimizer>> {
     vec![
+        Box::new(Adafactor::new(0.1).weight_decay(0.1)),
         Box::new(Muon::new(0.1)),
         Box::new(Muon::new(0.1).group(ParamGroup::matching("b.*").muon(false).weight_decay(0.0))),
     ]
@@ -107,6 +109,22 @@ fn zeros_and_nan_stay_what_they_are() {
 }
 
 #[test]
+fn adafactor_keeps_one_number_for_each_row_and_column() {
+    let mut adafactor = Adafactor::new(0.1);
+    adafactor.bind(&infos()).unwrap();
+    for (number, lens) in
+        [[70, 130], [200, 33], [1, 9], [77, 0], [60, 60], [300, 600]].into_iter().enumerate()
+    {
+        let state = adafactor.parameter_state(number).unwrap().unwrap();
+        assert!(state.iter().map(|vector| vector.len()).eq(lens), "{}", NAMES[number]);
+    }
+    let empty = ParamInfo::on_host("none", &[0, 7]);
+    let mut adafactor = Adafactor::new(0.1);
+    adafactor.bind(&[empty]).unwrap();
+    adafactor.update(0, (&mut []).into(), (&[]).into()).unwrap();
+}
+
+#[test]
 fn muon_leaves_vectors_and_chosen_matrices_to_adamw() {
     let muon = Muon::new(0.1).weight_decay(0.01).group(ParamGroup::matching("b.*").muon(false));
     let mut optimizers: [Box<dyn Optimizer>; 2] =
@@ -118,5 +136,5 @@ fn muon_leaves_vectors_and_chosen_matrices_to_adamw() {
         params
     });
     let equal: Vec<bool> = muon.iter().zip(&adamw).map(|(a, b)| a == b).collect();
-    assert_eq!(equal, [false, true, false, true, true]);
+    assert_eq!(equal, [false, true, false, true, true, true]);
 }

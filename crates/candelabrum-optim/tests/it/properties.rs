@@ -4,8 +4,8 @@
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Clip, Error, Lamb, Lars, Muon, Optimizer, ParamGroup, ParamInfo, RmsProp,
-    Schedule, Sgd, Update, clip,
+    AdaGrad, Adafactor, Adam, AdamW, Clip, Error, Lamb, Lars, Muon, Optimizer, ParamGroup,
+    ParamInfo, RmsProp, Schedule, Sgd, Update, clip,
 };
 use candelabrum_testkit::uniform;
 use candle_core::DType;
@@ -25,6 +25,7 @@ fn all() -> Vec<Box<dyn Optimizer>> {
         Box::new(AdaGrad::new(0.1).lr_decay(0.1)),
         Box::new(Lamb::new(Schedule::Step { lr: 0.1, every: 1, factor: 0.5 })),
         Box::new(Lars::new(0.1).trust_coefficient(0.1)),
+        Box::new(Adafactor::new(0.1).weight_decay(0.1)),
         Box::new(Muon::new(0.1)),
     ]
 }
@@ -414,6 +415,13 @@ fn settings_out_of_range_are_named() {
         (Box::new(AdaGrad::new(0.1).initial_accumulator(-1.0)), "AdaGrad: initial_accumulator"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "Lamb: beta2"),
         (Box::new(Lars::new(0.1).trust_coefficient(0.0)), "Lars: trust_coefficient"),
+        (Box::new(Adafactor::new(0.1).beta2_decay(0.5)), "Adafactor: beta2_decay"),
+        (Box::new(Adafactor::new(0.1).eps(-1.0, 0.1)), "Adafactor: eps1"),
+        (Box::new(Adafactor::new(0.1).eps(0.1, f64::NAN)), "Adafactor: eps2"),
+        (
+            Box::new(Adafactor::new(0.1).clipping_threshold(0.5)),
+            "Adafactor: the clipping threshold is 0.5, it must be a finite number of at least 1",
+        ),
         (Box::new(Muon::new(0.1).momentum(1.0)), "Muon: momentum"),
         (Box::new(Muon::new(0.1).coefficients([1.0, f64::NAN, 0.0])), "Muon: the coefficient b"),
         (

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_memory::SpanMut;
 use candelabrum_optim::{
-    AdaGrad, AdamRule, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle, Optimizer, ParamGroup,
-    ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
+    AdaGrad, Adafactor, AdamRule, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle, Optimizer,
+    ParamGroup, ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
@@ -242,6 +242,23 @@ fn muon_steps_as_pytorchs() {
             ("groups_schedule", scheduled, 1e-6),
             // PyTorch's own iteration, whose products are rounded to 8 bits.
             ("bf16", plain(), 5e-3),
+        ],
+    );
+}
+
+#[test]
+fn adafactor_steps_as_pytorchs() {
+    let plain = || Adafactor::new(0.3);
+    let scheduled = Adafactor::new(cosine(0.3)).weight_decay(0.1).group(vectors());
+    check_shapes(
+        "adafactor",
+        MATRICES,
+        vec![
+            ("plain", plain(), 1e-6),
+            ("weight_decay", plain().weight_decay(0.1), 1e-6),
+            ("betas_eps", plain().beta2_decay(-0.5).eps(1e-3, 1e-2), 1e-6),
+            ("clipping", plain().clipping_threshold(1.5), 1e-6),
+            ("groups_schedule", scheduled, 1e-6),
         ],
     );
 }
