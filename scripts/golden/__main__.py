@@ -57,7 +57,7 @@ FILES = (
     transformers.transformer_layers,
     *(optimizers.sgd, optimizers.adam, optimizers.adamw, optimizers.rms_prop),
     *(optimizers.ada_grad, optimizers.lamb, optimizers.lars, optimizers.muon),
-    *(optimizers.adafactor, optimizers.schedules),
+    *(optimizers.adafactor, optimizers.adamw_8bit, optimizers.schedules),
     *(optimizers.clip, training.mnist_cnn_sgd, weights.weights, texts.texts, models.models),
 )
 

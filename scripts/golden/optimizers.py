@@ -17,6 +17,9 @@ SHAPES, STEPS, STORED = ((1,), (7,), (3, 11)), 50, (1, 10, 25, 50)
 MATRICES = ((7,), (3, 11), (12, 5), (2, 3, 4))
 
 
+# The same for blocks of 256 elements, with a rest.
+BLOCKS = ((7,), (3, 11), (30, 20))
+
 # Other settings for the vectors in the cases that say so.
 VECTORS = {"weight_decay": 0.0, "lr_scale": 2.0}
 
@@ -123,6 +126,50 @@ class MuonAndAdamW(torch.optim.Optimizer):
             part.param_groups[0] |= {name: group[name] for name in ("lr", "weight_decay")}
             part.step()
         torch.optim._muon._zeropower_via_newtonschulz = ORTHOGONAL
+
+
+def dynamic_code(signed):
+    """bitsandbytes' `create_dynamic_map`: seven decades of numbers at equal distances, 0 and 1."""
+    numbers = [0.0, 1.0]
+    for decade in range(7):
+        count = 2**decade if signed else 2 ** (decade + 1)
+        bounds = torch.linspace(0.1, 1, count + 1, dtype=torch.float64)
+        middles = (10.0 ** (decade - 6) * (bounds[:-1] + bounds[1:]) / 2).tolist()
+        numbers += middles + ([-x for x in middles] if signed else [])
+    return torch.tensor(sorted(numbers), dtype=torch.float32)
+
+
+class AdamW8bit(torch.optim.Optimizer):
+    """arXiv 2110.02861 in blocks of 256; torch's order of the weight decay, no correction of signs."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, size=0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.betas, self.eps, self.size, self.t = betas, eps, size, 0
+        self.codes = dynamic_code(True), dynamic_code(False)
+
+    def rounded(self, x, code):
+        """x as it is after its way through 8 bits."""
+        if x.numel() < self.size:
+            return x
+        blocks = torch.nn.functional.pad(x.flatten(), (0, -x.numel() % 256)).view(-1, 256)
+        scales = blocks.abs().amax(1, keepdim=True)
+        codes = torch.bucketize(blocks / scales.clamp(min=1e-38), (code[1:] + code[:-1]) / 2)
+        return (scales * code[codes]).flatten()[: x.numel()].view_as(x)
+
+    @torch.no_grad()
+    def step(self):
+        self.t += 1
+        beta1, beta2 = self.betas
+        for group in self.param_groups:
+            lr, decay = group["lr"], group["weight_decay"]
+            for p in group["params"]:
+                m, v = self.state[p].get("mv", (torch.zeros_like(p), torch.zeros_like(p)))
+                p.mul_(1 - lr * decay)
+                m = m + (1 - beta1) * (p.grad - m)
+                v = beta2 * v + (1 - beta2) * p.grad * p.grad
+                root = v.sqrt() / (1 - beta2**self.t) ** 0.5 + self.eps
+                p -= lr / (1 - beta1**self.t) * m / root
+                self.state[p]["mv"] = tuple(map(self.rounded, (m, v), self.codes))
 
 
 ORTHOGONAL = torch.optim._muon._zeropower_via_newtonschulz
@@ -246,6 +293,18 @@ def adafactor():
     make = one_at_a_time(torch.optim.Adafactor)
     path = "crates/candelabrum-optim/tests/golden/adafactor.safetensors"
     optimizer_runs(path, make, 0.3, cases, MATRICES)
+
+
+def adamw_8bit():
+    cases = {
+        "plain": {},
+        "weight_decay": {"weight_decay": 0.1},
+        "betas_eps": {"betas": (0.8, 0.95), "eps": 1e-3},
+        "large_alone": {"size": 100},
+        "groups_schedule": {"weight_decay": 0.1, "groups": True, "schedule": True},
+    }
+    path = "crates/candelabrum-optim/tests/golden/adamw_8bit.safetensors"
+    optimizer_runs(path, AdamW8bit, 0.01, cases, BLOCKS)
 
 
 def schedules():

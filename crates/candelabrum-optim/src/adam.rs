@@ -70,19 +70,25 @@ impl<const DECOUPLED: bool> RuleOptimizer<AdamRule<DECOUPLED>> {
 
     builder! { optimizer:
         /// The shares of the averages of the gradient and of its square that each step keeps.
-        betas(beta1: f64, beta2: f64) => {
-            (optimizer.rule.beta1, optimizer.rule.beta2) = (beta1, beta2);
-        };
+        betas(beta1: f64, beta2: f64) => optimizer.rule.set_betas(beta1, beta2);
         /// The number added to the square root, outside of it.
-        eps(eps: f64) => optimizer.rule.eps = eps;
+        eps(eps: f64) => optimizer.rule.set_eps(eps);
         /// Divides by the largest average of squares so far.
         amsgrad() => optimizer.rule.amsgrad = true;
     }
 }
 
 impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
+    pub(crate) fn set_betas(&mut self, beta1: f64, beta2: f64) {
+        (self.beta1, self.beta2) = (beta1, beta2);
+    }
+
+    pub(crate) fn set_eps(&mut self, eps: f64) {
+        self.eps = eps;
+    }
+
     /// The numbers of [`AdamFactors`] in f64.
-    fn factors(&self, now: Now) -> [f64; SCALARS] {
+    pub(crate) fn factors(&self, now: Now) -> [f64; SCALARS] {
         let decay = now.weight_decay;
         [
             if DECOUPLED { 0.0 } else { decay },
@@ -127,10 +133,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
     }
 
     fn update(&self, now: Now, parts: Parts<'_>) {
-        let factors = self.factors(now);
-        let first = Average::new(factors[2]);
-        let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
-        let factors = AdamFactors { l2, shrink, first, keep2, take2, root, eps, step };
+        let factors = AdamFactors::new(self.factors(now));
         parts.for_each(
             #[inline(always)]
             |Parts { value, grad, state: [m, v, max] }| {
@@ -145,7 +148,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 }
 
 /// The factors of one step, computed in f64.
-struct AdamFactors {
+pub(crate) struct AdamFactors {
     l2: f32,
     shrink: f32,
     first: Average,
@@ -157,8 +160,14 @@ struct AdamFactors {
 }
 
 impl AdamFactors {
+    pub(crate) fn new(factors: [f64; SCALARS]) -> Self {
+        let first = Average::new(factors[2]);
+        let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
+        Self { l2, shrink, first, keep2, take2, root, eps, step }
+    }
+
     #[inline(always)]
-    fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
+    pub(crate) fn average(&self, p: &mut f32, g: f32, m: &mut f32, v: &mut f32) {
         let g = g + self.l2 * *p;
         *p *= self.shrink;
         *m = self.first.moved(*m, g);
@@ -166,7 +175,7 @@ impl AdamFactors {
     }
 
     #[inline(always)]
-    fn descend(&self, p: &mut f32, m: f32, squares: f32) {
+    pub(crate) fn descend(&self, p: &mut f32, m: f32, squares: f32) {
         *p += self.step * m / (squares.sqrt() / self.root + self.eps);
     }
 }

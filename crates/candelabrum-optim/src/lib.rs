@@ -6,7 +6,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`], [`Muon`], [`Adafactor`] |
+//! | formulas | [`Sgd`], [`Adam`], [`AdamW`], [`RmsProp`], [`AdaGrad`], [`Lamb`], [`Lars`], [`Muon`], [`Adafactor`], [`AdamW8bit`] |
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
@@ -40,8 +40,10 @@ mod builder;
 mod ada_grad;
 mod adafactor;
 mod adam;
+mod adamw_8bit;
 mod average;
 mod clip;
+mod dynamic_code;
 mod error;
 mod lamb;
 mod lars;
@@ -62,6 +64,7 @@ mod sgd;
 pub use ada_grad::{AdaGrad, AdaGradRule};
 pub use adafactor::{Adafactor, AdafactorRule};
 pub use adam::{Adam, AdamRule, AdamW};
+pub use adamw_8bit::{AdamW8bit, AdamW8bitRule};
 pub use clip::{Clip, clip};
 pub use error::{Error, Range, Result};
 pub use lamb::{Lamb, LambRule};

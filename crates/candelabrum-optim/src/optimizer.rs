@@ -120,8 +120,14 @@ pub trait Optimizer: Debug + Send {
         Ok(())
     }
 
+    /// Whether the elements of the state vectors are numbers, so that replicas whose states differ may
+    /// average them. Bit patterns can only be copied.
+    fn has_numeric_state(&self) -> bool {
+        true
+    }
+
     /// All vectors of the state, in an order that depends only on the bound parameters. Replicas
-    /// whose states differ average these vectors.
+    /// whose states differ average these vectors, if they are [numeric](Self::has_numeric_state).
     ///
     /// # Errors
     /// A device's error.
@@ -208,6 +214,9 @@ impl<T: Optimizer + ?Sized> Optimizer for Box<T> {
     }
     fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
         (**self).update_all(updates)
+    }
+    fn has_numeric_state(&self) -> bool {
+        (**self).has_numeric_state()
     }
     fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
         (**self).state_mut()

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdaGradRule, AdafactorRule, AdamRule, LambRule, LarsRule, MuonRule, Optimizer, ParamGroup,
-    ParamInfo, Result, RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
+    AdaGradRule, AdafactorRule, AdamRule, AdamW8bitRule, LambRule, LarsRule, MuonRule, Optimizer,
+    ParamGroup, ParamInfo, Result, RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
 };
 
 /// The settings of one of this crate's optimizers, without its state. Each optimizer can be turned
@@ -39,6 +39,8 @@ pub enum Recipe {
     Muon(Settings<MuonRule>),
     /// Of [`Adafactor`](crate::Adafactor).
     Adafactor(Settings<AdafactorRule>),
+    /// Of [`AdamW8bit`](crate::AdamW8bit).
+    AdamW8bit(Settings<AdamW8bitRule>),
 }
 
 /// The settings of the optimizer of a rule.
@@ -63,6 +65,7 @@ macro_rules! with_settings {
             Recipe::Lars($settings) => $body,
             Recipe::Muon($settings) => $body,
             Recipe::Adafactor($settings) => $body,
+            Recipe::AdamW8bit($settings) => $body,
         }
     };
 }
@@ -140,13 +143,16 @@ recipe_of!(
     Lamb(LambRule),
     Lars(LarsRule),
     Muon(MuonRule),
-    Adafactor(AdafactorRule)
+    Adafactor(AdafactorRule),
+    AdamW8bit(AdamW8bitRule)
 );
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AdaGrad, Adafactor, Adam, AdamW, Error, Lamb, Lars, Muon, OneCycle, RmsProp, Sgd};
+    use crate::{
+        AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Error, Lamb, Lars, Muon, OneCycle, RmsProp, Sgd,
+    };
 
     fn all() -> Vec<(Recipe, String)> {
         fn with<R: Rule>(optimizer: RuleOptimizer<R>) -> (Recipe, String)
@@ -169,6 +175,7 @@ mod tests {
             with(Lamb::new(odd).group(ParamGroup::below_dims(2).trust_ratio(false))),
             with(Lars::new(odd)),
             with(Adafactor::new(odd).beta2_decay(-odd).eps(odd, 1e-3)),
+            with(AdamW8bit::new(odd).betas(0.8, odd).min_8bit_size(0)),
             with(Muon::new(odd).momentum(odd).group(ParamGroup::matching("w").muon(false))),
         ]
     }

@@ -35,6 +35,12 @@ pub trait Rule: Debug + Send {
         param.elements
     }
 
+    /// Whether the elements of the state vectors are numbers, so that replicas may average them. Bit
+    /// patterns are copied only.
+    fn has_numeric_state(&self) -> bool {
+        true
+    }
+
     /// The initial value of their elements.
     fn initial_state(&self) -> f32 {
         0.0

@@ -219,6 +219,10 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         Ok(joint.into_iter().try_for_each(JointUpdate::run)?)
     }
 
+    fn has_numeric_state(&self) -> bool {
+        self.rule.has_numeric_state()
+    }
+
     fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
         let states = self.params.iter_mut().flat_map(|param| &mut param.state);
         states.map(|state| Ok(state.span_mut()?)).collect()

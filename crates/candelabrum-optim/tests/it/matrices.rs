@@ -1,7 +1,7 @@
 //! Optimizers that look at a parameter's shape: the bits do not depend on threads, a run continues
 //! where another one stopped, and special gradients leave numbers behind.
 
-use candelabrum_optim::{Adafactor, AdamW, Muon, Optimizer, ParamGroup, ParamInfo};
+use candelabrum_optim::{Adafactor, AdamW, AdamW8bit, Muon, Optimizer, ParamGroup, ParamInfo};
 use candelabrum_testkit::uniform;
 use candle_core::DType;
 
@@ -12,6 +12,8 @@ const SHAPES: [&[usize]; 6] =
 fn all() -> Vec<Box<dyn Optimizer>> {
     vec![
         Box::new(Adafactor::new(0.1).weight_decay(0.1)),
+        Box::new(AdamW8bit::new(0.1)),
+        Box::new(AdamW8bit::new(0.1).min_8bit_size(0)),
         Box::new(Muon::new(0.1)),
         Box::new(Muon::new(0.1).group(ParamGroup::matching("b.*").muon(false).weight_decay(0.0))),
     ]
@@ -122,6 +124,28 @@ fn adafactor_keeps_one_number_for_each_row_and_column() {
     let mut adafactor = Adafactor::new(0.1);
     adafactor.bind(&[empty]).unwrap();
     adafactor.update(0, (&mut []).into(), (&[]).into()).unwrap();
+}
+
+#[test]
+fn averages_of_8_bits_take_a_quarter_of_the_memory_from_4096_elements_on() {
+    let mut adamw = AdamW8bit::new(0.1);
+    adamw.bind(&infos()).unwrap();
+    assert!(!adamw.has_numeric_state() && !adamw.is_elementwise());
+    let lens = [[2275, 2275, 72], [1650, 1650, 52], [9, 9, 0], [77, 77, 0], [180, 180, 0]];
+    for (number, lens) in lens.into_iter().enumerate() {
+        let state = adamw.parameter_state(number).unwrap().unwrap();
+        assert!(state.iter().map(|vector| vector.len()).eq(lens), "{}", NAMES[number]);
+    }
+    // Small parameters have AdamW's bits.
+    let [small, plain]: [Vec<Vec<f32>>; 2] =
+        [Box::new(adamw) as Box<dyn Optimizer>, Box::new(AdamW::new(0.1))].map(|mut optimizer| {
+            optimizer.bind(&infos()).unwrap();
+            let mut params = start();
+            train(&mut *optimizer, &mut params, 0..3);
+            params
+        });
+    let equal: Vec<bool> = small.iter().zip(&plain).map(|(a, b)| a == b).collect();
+    assert_eq!(equal, [false, false, true, true, true, false]);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Norm, SpanMut};
 use candelabrum_optim::{
-    AdaGrad, Adafactor, Adam, AdamW, Clip, Error, Lamb, Lars, Muon, Optimizer, ParamGroup,
-    ParamInfo, RmsProp, Schedule, Sgd, Update, clip,
+    AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Clip, Error, Lamb, Lars, Muon, Optimizer,
+    ParamGroup, ParamInfo, RmsProp, Schedule, Sgd, Update, clip,
 };
 use candelabrum_testkit::uniform;
 use candle_core::DType;
@@ -26,6 +26,8 @@ fn all() -> Vec<Box<dyn Optimizer>> {
         Box::new(Lamb::new(Schedule::Step { lr: 0.1, every: 1, factor: 0.5 })),
         Box::new(Lars::new(0.1).trust_coefficient(0.1)),
         Box::new(Adafactor::new(0.1).weight_decay(0.1)),
+        Box::new(AdamW8bit::new(0.1)),
+        Box::new(AdamW8bit::new(0.1).min_8bit_size(0)),
         Box::new(Muon::new(0.1)),
     ]
 }

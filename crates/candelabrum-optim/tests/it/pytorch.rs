@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use candelabrum_memory::SpanMut;
 use candelabrum_optim::{
-    AdaGrad, Adafactor, AdamRule, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle, Optimizer,
-    ParamGroup, ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
+    AdaGrad, Adafactor, AdamRule, AdamW8bit, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle,
+    Optimizer, ParamGroup, ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
@@ -14,6 +14,8 @@ use candle_core::{DType, Tensor};
 const SHAPES: &[&[usize]] = &[&[1], &[7], &[3, 11]];
 /// For optimizers that treat matrices otherwise.
 const MATRICES: &[&[usize]] = &[&[7], &[3, 11], &[12, 5], &[2, 3, 4]];
+/// For averages in blocks of 256 elements.
+const BLOCKS: &[&[usize]] = &[&[7], &[3, 11], &[30, 20]];
 const NAMES: [&str; 4] = ["param0", "param1", "param2", "param3"];
 const STEPS: u64 = 50;
 
@@ -259,6 +261,23 @@ fn adafactor_steps_as_pytorchs() {
             ("betas_eps", plain().beta2_decay(-0.5).eps(1e-3, 1e-2), 1e-6),
             ("clipping", plain().clipping_threshold(1.5), 1e-6),
             ("groups_schedule", scheduled, 1e-6),
+        ],
+    );
+}
+
+#[test]
+fn adamw_8bit_steps_as_the_paper_says() {
+    let plain = || AdamW8bit::new(0.01).min_8bit_size(0);
+    let scheduled = AdamW8bit::new(cosine(0.01)).min_8bit_size(0).weight_decay(0.1);
+    check_shapes(
+        "adamw_8bit",
+        BLOCKS,
+        vec![
+            ("plain", plain(), 1e-6),
+            ("weight_decay", plain().weight_decay(0.1), 1e-6),
+            ("betas_eps", plain().betas(0.8, 0.95).eps(1e-3), 1e-6),
+            ("large_alone", plain().min_8bit_size(100), 1e-6),
+            ("groups_schedule", scheduled.group(vectors()), 1e-6),
         ],
     );
 }
