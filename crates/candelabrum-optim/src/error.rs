@@ -53,6 +53,12 @@ pub enum Error {
         /// The optimizer.
         optimizer: String,
     },
+    /// State in bf16 for an optimizer whose state is no numbers.
+    #[error("{optimizer} has a state of fewer than 16 bits: leave out the state in bf16")]
+    NoNumbers {
+        /// The optimizer.
+        optimizer: &'static str,
+    },
     /// A factor of the learning rate for an optimizer that has none.
     #[error(
         "{optimizer} has no factor of its learning rate: implement `Optimizer::set_rate_factor`"

@@ -10,6 +10,7 @@
 //! | learning rates | [`Schedule`], [`OneCycle`] |
 //! | other settings for some parameters | [`ParamGroup`] |
 //! | clipping | [`Clip`] |
+//! | state in bf16 | [`RuleOptimizer::bf16_state`] |
 //! | settings as data | [`Recipe`] |
 //! | the common part of all optimizers, for your own rule | [`RuleOptimizer`], [`Rule`] |
 //!
@@ -42,6 +43,7 @@ mod adafactor;
 mod adam;
 mod adamw_8bit;
 mod average;
+mod bf16_state;
 mod clip;
 mod dynamic_code;
 mod error;

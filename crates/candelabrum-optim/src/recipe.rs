@@ -50,6 +50,8 @@ pub struct Settings<R> {
     lr: Schedule,
     weight_decay: f64,
     groups: Vec<ParamGroup>,
+    #[serde(default)]
+    bf16_state: bool,
 }
 
 /// Calls `$body` with the settings of whatever optimizer the recipe is of.
@@ -79,7 +81,14 @@ impl Recipe {
     /// Whether the optimizer can update a part of a parameter
     /// ([`Optimizer::is_elementwise`]).
     pub fn is_elementwise(&self) -> bool {
-        with_settings!(self, settings => settings.rule.is_elementwise())
+        with_settings!(self, settings => settings.rule.is_elementwise() && !settings.bf16_state)
+    }
+
+    /// The same with the state in bf16 ([`RuleOptimizer::bf16_state`]).
+    #[must_use]
+    pub fn with_bf16_state(mut self) -> Self {
+        with_settings!(&mut self, settings => settings.bf16_state = true);
+        self
     }
 
     /// Refuses meaningless settings, and groups that select none of `params`, if there are any
@@ -106,6 +115,7 @@ impl<R: Rule> Settings<R> {
     fn optimizer(self) -> RuleOptimizer<R> {
         let mut optimizer = RuleOptimizer::with_rule(self.rule, self.lr, self.weight_decay);
         optimizer.groups = self.groups;
+        optimizer.bf16_state = self.bf16_state;
         optimizer
     }
 
@@ -119,8 +129,8 @@ impl<R: Rule> Settings<R> {
 
 impl<R> From<RuleOptimizer<R>> for Settings<R> {
     fn from(optimizer: RuleOptimizer<R>) -> Self {
-        let RuleOptimizer { rule, lr, weight_decay, groups, .. } = optimizer;
-        Self { rule, lr, weight_decay, groups }
+        let RuleOptimizer { rule, lr, weight_decay, groups, bf16_state, .. } = optimizer;
+        Self { rule, lr, weight_decay, groups, bf16_state }
     }
 }
 
@@ -175,6 +185,7 @@ mod tests {
             with(Lamb::new(odd).group(ParamGroup::below_dims(2).trust_ratio(false))),
             with(Lars::new(odd)),
             with(Adafactor::new(odd).beta2_decay(-odd).eps(odd, 1e-3)),
+            with(Adam::new(odd).bf16_state()),
             with(AdamW8bit::new(odd).betas(0.8, odd).min_8bit_size(0)),
             with(Muon::new(odd).momentum(odd).group(ParamGroup::matching("w").muon(false))),
         ]

@@ -11,7 +11,7 @@ use crate::parts::Parts;
 /// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an
 /// [`Optimizer`](crate::Optimizer) of it. The learning rate, schedules, groups, state and the count
 /// of steps work in the same way for all rules.
-pub trait Rule: Debug + Send {
+pub trait Rule: Debug + Send + Sync {
     /// The name in messages.
     const NAME: &'static str;
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, JointUpdate, UpdateTable};
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
 
+use crate::bf16_state::Packing;
 use crate::error::Range as Allowed;
 use crate::param_traits::ParamTraits;
 use crate::parts::{MAX_STATES, Parts};
@@ -20,6 +21,7 @@ pub struct RuleOptimizer<R> {
     pub(crate) lr: Schedule,
     pub(crate) weight_decay: f64,
     pub(crate) groups: Vec<ParamGroup>,
+    pub(crate) bf16_state: bool,
     steps: u64,
     /// The factor of all rates.
     rate_factor: f64,
@@ -40,6 +42,8 @@ struct BoundParam {
     weight_decay: f64,
     trust_ratio: bool,
     traits: ParamTraits,
+    /// Where the state is in bf16.
+    packing: Option<Packing>,
     /// The state vectors of the rule, in the parameter's memory.
     state: Vec<Flat>,
     /// The table of the joint update on a GPU that begins with this parameter.
@@ -54,6 +58,7 @@ impl<R: Rule> RuleOptimizer<R> {
             lr: lr.into(),
             weight_decay,
             groups: Vec::new(),
+            bf16_state: false,
             steps: 0,
             rate_factor: 1.0,
             fixed_rate: None,
@@ -67,12 +72,20 @@ impl<R: Rule> RuleOptimizer<R> {
         weight_decay(weight_decay: f64) => optimizer.weight_decay = weight_decay;
         /// Adds other settings for some parameters. A later group overrides earlier ones.
         group(group: ParamGroup) => optimizer.groups.push(group);
+        /// Keeps the state in bf16, with half of its memory. Each number is rounded up or down at random,
+        /// in the mean over the steps exactly; the noise is the same on all ranks and on any number
+        /// of threads. The formula itself stays in f32. A state in bf16 cannot be averaged over ranks, as
+        /// `partialUpdate` may do, and is updated on the host, also for a parameter on a GPU.
+        bf16_state() => optimizer.bf16_state = true;
     }
 
     fn check(&self) -> Result<()> {
         self.lr.check(R::NAME, "lr")?;
         Allowed::NotNegative.check(R::NAME, "weight_decay", self.weight_decay)?;
         self.rule.check()?;
+        if self.bf16_state && !self.rule.has_numeric_state() {
+            return Err(Error::NoNumbers { optimizer: R::NAME });
+        }
         self.groups.iter().try_for_each(|group| group.check(R::NAME))
     }
 
@@ -85,6 +98,7 @@ impl<R: Rule> RuleOptimizer<R> {
             weight_decay: self.weight_decay,
             trust_ratio: true,
             traits: ParamTraits::of(param.dims),
+            packing: self.bf16_state.then(|| Packing::of(param.name)),
             state: Vec::with_capacity(self.rule.states()),
             table: UpdateTable::default(),
         };
@@ -98,11 +112,15 @@ impl<R: Rule> RuleOptimizer<R> {
             bound.traits.muon = group.muon.unwrap_or(bound.traits.muon);
         }
         for number in 0..self.rule.states() {
-            let len = self.rule.state_len(number, &bound.traits);
+            let (mut len, mut initial) =
+                (self.rule.state_len(number, &bound.traits), self.rule.initial_state());
+            if let Some(packing) = &mut bound.packing {
+                (len, initial) = packing.pack(number, len, initial);
+            }
             let mut state = Flat::zeros_on(&param.location, ElementType::F32, len)?;
             // Fresh zeros take no memory before they are used, and a large table may never use most.
-            if self.rule.initial_state() != 0.0 {
-                state.span_mut()?.fill(self.rule.initial_state())?;
+            if initial != 0.0 {
+                state.span_mut()?.fill(initial)?;
             }
             bound.state.push(state);
         }
@@ -134,6 +152,9 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         for group in &self.groups {
             line += &format!("; {group}");
         }
+        if self.bf16_state {
+            line += "; state in bf16";
+        }
         line
     }
 
@@ -158,11 +179,13 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         let param = self.params.get_mut(index).ok_or(Error::Unbound { index, bound })?;
         param.check_len(index, value.len(), grad.len())?;
         let now = param.now(self.steps, &self.rates);
-        on_host(&self.rule, now, value.host()?, grad.host()?, &mut param.state, None)
+        let (packing, state) = (param.packing.as_ref(), &mut param.state);
+        on_host(&self.rule, now, value.host()?, grad.host()?, state, packing)
     }
 
     fn is_elementwise(&self) -> bool {
-        self.rule.is_elementwise()
+        // Two numbers in bf16 share an element of a vector.
+        self.rule.is_elementwise() && !self.bf16_state
     }
 
     fn update_range(
@@ -172,7 +195,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         value: &mut [f32],
         grad: &[f32],
     ) -> Result<()> {
-        if !self.rule.is_elementwise() {
+        if !self.is_elementwise() {
             return Err(Error::Whole { index, optimizer: self.describe() });
         }
         let bound = self.params.len();
@@ -182,7 +205,12 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             return Err(Error::Length { index, expected, value: value.len(), grad: grad.len() });
         }
         let now = param.now(self.steps, &self.rates);
-        on_host(&self.rule, now, value, grad, &mut param.state, Some(&range))
+        let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
+        for (vector, kept) in vectors.iter_mut().zip(&mut param.state) {
+            *vector = &mut kept.as_mut_slice()?[range.clone()];
+        }
+        self.rule.update(now, Parts { value, grad, state: vectors });
+        Ok(())
     }
 
     fn update_all(&mut self, updates: Vec<Update<'_>>) -> Result<()> {
@@ -194,16 +222,18 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
             let param = param.take().ok_or(Error::Repeated { index })?;
             param.check_len(index, value.len(), grad.len())?;
             let now = param.now(self.steps, &self.rates);
-            let BoundParam { state, table, .. } = param;
+            let BoundParam { state, table, packing, .. } = param;
+            let packing = packing.as_ref();
             let (value, grad) = match (value, grad) {
                 (SpanMut::Cuda(value), Span::Cuda(grad)) => (value, grad),
                 (value, grad) => {
-                    on_host(&self.rule, now, value.host()?, grad.host()?, state, None)?;
+                    on_host(&self.rule, now, value.host()?, grad.host()?, state, packing)?;
                     continue;
                 }
             };
-            let Some((formula, scalars)) = self.rule.on_gpu(now) else {
-                through_host(&self.rule, now, value, grad, state)?;
+            let kernel = if packing.is_some() { None } else { self.rule.on_gpu(now) };
+            let Some((formula, scalars)) = kernel else {
+                through_host(&self.rule, now, value, grad, state, packing)?;
                 continue;
             };
             let state = state.iter_mut().map(|vector| Ok(vector.span_mut()?.cuda()?));
@@ -220,7 +250,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
     }
 
     fn has_numeric_state(&self) -> bool {
-        self.rule.has_numeric_state()
+        self.rule.has_numeric_state() && !self.bf16_state
     }
 
     fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>> {
@@ -290,41 +320,42 @@ impl BoundParam {
     }
 }
 
-/// Updates a whole parameter, or the elements `part` of it.
+/// Updates a whole parameter.
 fn on_host<R: Rule>(
     rule: &R,
     now: Now,
     value: &mut [f32],
     grad: &[f32],
     state: &mut [Flat],
-    part: Option<&Range<usize>>,
+    packing: Option<&Packing>,
 ) -> Result<()> {
     let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
     for (vector, kept) in vectors.iter_mut().zip(state) {
-        let kept: &mut [f32] = kept.as_mut_slice()?;
-        *vector = match part {
-            Some(part) => &mut kept[part.clone()],
-            None => kept,
-        };
+        *vector = kept.as_mut_slice()?;
     }
-    rule.update(now, Parts { value, grad, state: vectors });
+    let parts = Parts { value, grad, state: vectors };
+    match packing {
+        None => rule.update(now, parts),
+        Some(packing) => packing.update(rule, now, parts),
+    }
     Ok(())
 }
 
-/// Updates a parameter on a GPU by a rule without a kernel.
+/// Updates a parameter on a GPU by a rule without a kernel, or with a state in bf16.
 fn through_host<R: Rule>(
     rule: &R,
     now: Now,
     mut value: CudaSpanMut<'_>,
     grad: CudaSpan<'_>,
     state: &mut [Flat],
+    packing: Option<&Packing>,
 ) -> Result<()> {
     let len = value.len();
     let (mut new, mut gradient) = (vec![0.0; len], vec![0.0; len]);
     value.as_span().download(&mut new)?;
     grad.download(&mut gradient)?;
     let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
-    on_host(rule, now, &mut new, &gradient, &mut copies, None)?;
+    on_host(rule, now, &mut new, &gradient, &mut copies, packing)?;
     value.upload(&new)?;
     for (vector, copy) in state.iter_mut().zip(&copies) {
         vector.copy_from_host(copy)?;

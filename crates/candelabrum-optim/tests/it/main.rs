@@ -3,6 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "how far apart two optimizers are, for --nocapture")]
 
-mod matrices;
 mod properties;
 mod pytorch;
+mod whole;

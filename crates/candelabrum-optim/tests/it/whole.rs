@@ -1,7 +1,11 @@
-//! Optimizers that look at a parameter's shape: the bits do not depend on threads, a run continues
-//! where another one stopped, and special gradients leave numbers behind.
+//! Optimizers that update only whole parameters, because they look at a shape, or keep their state in fewer
+//! bits: the bits do not depend on threads, a run continues where another one stopped, and special
+//! gradients leave numbers behind.
 
-use candelabrum_optim::{Adafactor, AdamW, AdamW8bit, Muon, Optimizer, ParamGroup, ParamInfo};
+use candelabrum_optim::{
+    AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Error, Lamb, Muon, Optimizer, ParamGroup,
+    ParamInfo, Sgd,
+};
 use candelabrum_testkit::uniform;
 use candle_core::DType;
 
@@ -14,6 +18,11 @@ fn all() -> Vec<Box<dyn Optimizer>> {
         Box::new(Adafactor::new(0.1).weight_decay(0.1)),
         Box::new(AdamW8bit::new(0.1)),
         Box::new(AdamW8bit::new(0.1).min_8bit_size(0)),
+        Box::new(Adam::new(0.1).amsgrad().bf16_state()),
+        Box::new(AdaGrad::new(0.1).initial_accumulator(0.1).bf16_state()),
+        Box::new(Lamb::new(0.1).bf16_state()),
+        Box::new(Sgd::new(0.1).momentum(0.9).dampening(0.5).bf16_state()),
+        Box::new(Muon::new(0.1).bf16_state()),
         Box::new(Muon::new(0.1)),
         Box::new(Muon::new(0.1).group(ParamGroup::matching("b.*").muon(false).weight_decay(0.0))),
     ]
@@ -146,6 +155,43 @@ fn averages_of_8_bits_take_a_quarter_of_the_memory_from_4096_elements_on() {
         });
     let equal: Vec<bool> = small.iter().zip(&plain).map(|(a, b)| a == b).collect();
     assert_eq!(equal, [false, false, true, true, true, false]);
+}
+
+#[test]
+fn a_state_in_bf16_takes_half_of_the_memory_and_follows_that_in_f32() {
+    let [narrow, wide] = [true, false].map(|is_narrow| {
+        let adamw = AdamW::new(0.01);
+        let mut adamw = if is_narrow { adamw.bf16_state() } else { adamw };
+        adamw.bind(&infos()).unwrap();
+        let lens = adamw.state_mut().unwrap().iter().map(|vector| vector.len()).sum::<usize>();
+        let mut params = start();
+        train(&mut adamw, &mut params, 0..20);
+        (lens, params)
+    });
+    let odd = SHAPES.iter().filter(|dims| dims.iter().product::<usize>() % 2 == 1).count();
+    assert_eq!(2 * narrow.0, wide.0 + 2 * odd);
+    let differences = narrow.1.iter().flatten().zip(wide.1.iter().flatten());
+    let (mut largest, mut sum) = (0.0_f32, 0.0_f64);
+    for (a, b) in differences {
+        largest = largest.max((a - b).abs());
+        sum += f64::from(a - b);
+    }
+    // Twenty steps of at most 0.01, whose averages are wrong by less than a hundredth.
+    assert!(largest > 0.0 && largest < 5e-3, "{largest}");
+    let mean = sum / narrow.1.iter().flatten().count() as f64;
+    assert!(mean.abs() < 1e-5, "{mean}");
+}
+
+#[test]
+fn a_state_in_bf16_is_neither_divided_nor_averaged_nor_8_bits() {
+    let mut adamw = AdamW::new(0.1).bf16_state();
+    adamw.bind(&infos()).unwrap();
+    assert!(!adamw.is_elementwise() && !adamw.has_numeric_state());
+    assert!(adamw.describe().ends_with("; state in bf16"), "{}", adamw.describe());
+    let part = adamw.update_range(0, 0..1, &mut [0.0], &[0.0]);
+    assert!(matches!(part, Err(Error::Whole { .. })));
+    let error = AdamW8bit::new(0.1).bf16_state().bind(&infos()).unwrap_err();
+    assert_eq!(error, Error::NoNumbers { optimizer: "AdamW8bit" });
 }
 
 #[test]
