@@ -302,15 +302,15 @@ impl Shard {
         if rows.iter().flatten().any(|row| *row as usize >= part) {
             return Err(file.damaged(&"a row is out of range"));
         }
-        let len = rows.as_ref().map_or(part, |rows| rows.len() * row_len);
-        let vector = |name: &str| {
-            let values = file.numbers::<f32>(number, name)?;
+        let rows_len = rows.as_ref().map(|rows| rows.len() * row_len);
+        let vector = |name: &str, whole: usize| {
+            let (values, len) = (file.numbers::<f32>(number, name)?, rows_len.unwrap_or(whole));
             if values.len() == len {
                 return Ok(values);
             }
             Err(file.damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
         };
-        let values = vector("values")?;
+        let values = vector("values", part)?;
         let Init { key, dims, .. } = &slot.init;
         let means = Means { key, dims, settings: self.optimizer.as_ref(), updater: None };
         let mut optimizer = match entry.optimizer {
@@ -329,7 +329,8 @@ impl Shard {
                 )));
             }
             for (index, state) in vectors.iter_mut().enumerate() {
-                let values = vector(&format!("state.{index}"))?;
+                // Not all optimizers keep a number for each element.
+                let values = vector(&format!("state.{index}"), state.len())?;
                 scatter(state.reborrow().host()?, &values, rows.as_deref(), row_len);
             }
         }

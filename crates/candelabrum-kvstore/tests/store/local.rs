@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Compression, Key, KvStore, RowInit, RowSparse, StoreConfig, StoreKind};
-use candelabrum_optim::{AdamW, Recipe};
+use candelabrum_optim::{Adafactor, AdamW, AdamW8bit, Muon, Recipe};
 
 use crate::numbers::{ByHand, Compressor, assert_same_bits, flat, numbers, sum, tensor};
 
@@ -84,6 +84,37 @@ fn an_optimizer_a_compression_and_a_saved_state_work_without_servers() {
         by_hand.update(sent.send(&gradient));
         let got = flat(&store.pull("w", 0).and_then(|pull| pull.wait()).expect("a value"));
         assert_same_bits(&got, &by_hand.values, &format!("step {step}"));
+    }
+}
+
+#[test]
+fn a_state_with_vectors_of_other_lengths_than_the_value_comes_back() {
+    let recipes: [Recipe; 4] = [
+        Adafactor::new(0.05).into(),
+        Muon::new(0.05).into(),
+        AdamW8bit::new(0.05).min_8bit_size(0).into(),
+        AdamW::new(0.05).bf16_state().into(),
+    ];
+    for recipe in recipes {
+        let prepare = || {
+            let store = store();
+            store.init("w", &tensor(&numbers(1, 0, 0, 35), &[7, 5])).expect("a new key");
+            store.set_optimizer(recipe.clone(), 1.0).expect("good settings");
+            store
+        };
+        let push = |store: &KvStore, step| {
+            store.push("w", &numbers(2, 0, step, 35)[..], 0).expect("a push");
+            flat(&store.pull("w", 0).and_then(|pull| pull.wait()).expect("a value"))
+        };
+        let (whole, dir) = (prepare(), tempfile::tempdir().expect("a directory"));
+        push(&whole, 0);
+        whole.save_optimizer_states(dir.path()).expect("a directory");
+        let continued = prepare();
+        continued.load_optimizer_states(dir.path()).expect("the state");
+        for step in 1..4 {
+            let what = format!("step {step} of {recipe:?}");
+            assert_same_bits(&push(&continued, step), &push(&whole, step), &what);
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Key, Result, Server, StoreConfig};
-use candelabrum_optim::{AdamW, Lamb, ParamGroup, Recipe, Schedule, Sgd};
+use candelabrum_optim::{
+    Adafactor, Adam, AdamW, AdamW8bit, Lamb, Muon, ParamGroup, Recipe, Schedule, Sgd,
+};
 
 use super::suite::Suite;
 use crate::harness::stage_with;
@@ -36,11 +38,19 @@ pub(super) fn all(suite: &mut Suite<'_>) -> Result<()> {
     }
     // An optimizer that needs a whole value has it if no value is divided.
     if suite.store.config().big_array_bound == usize::MAX {
-        let lamb = Recipe::from(Lamb::new(0.05));
-        suite.store.init(620, &tensor(&numbers(7, 0, 0, 101), &[101]))?;
-        suite.store.set_optimizer(lamb.clone(), 1.0)?;
         let digest = suite.digest;
-        train(suite, &620.into(), &lamb, 1.0)?;
+        suite.store.init(620, &tensor(&numbers(7, 0, 0, 101), &[101]))?;
+        let whole: [Recipe; 5] = [
+            Lamb::new(0.05).into(),
+            Muon::new(0.05).into(),
+            Adafactor::new(0.05).into(),
+            AdamW8bit::new(0.05).min_8bit_size(0).into(),
+            Adam::new(0.05).bf16_state().into(),
+        ];
+        for recipe in whole {
+            suite.store.set_optimizer(recipe.clone(), 1.0)?;
+            train(suite, &620.into(), &recipe, 1.0)?;
+        }
         // The store with divided values takes no such steps.
         suite.digest = digest;
     }
