@@ -67,8 +67,8 @@ pub mod prelude {
         Scope,
     };
     pub use candelabrum_optim::{
-        AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Optimizer, ParamGroup, RmsProp, Schedule,
-        Sgd,
+        AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Clip, Lamb, Lars, Muon, MuonScale, OneCycle,
+        Optimizer, ParamGroup, RmsProp, Schedule, Sgd,
     };
     pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume, load_best};
     pub use candelabrum_train::hooks::{

@@ -33,5 +33,6 @@ mod plain_candle;
 mod hooks;
 mod houses;
 mod long_run;
+mod optimizers;
 mod sampling;
 mod trainer;

@@ -15,7 +15,7 @@ pub use checkpoints::CheckpointArgs;
 pub use data::load_data;
 pub use interrupt::interrupted;
 pub use kvstore::KvStoreKind;
-pub use optimizer::{OptimizerArgs, OptimizerKind, ScheduleKind};
+pub use optimizer::{OptimizerArgs, OptimizerKind, ScheduleKind, StateType};
 pub use parse::parse;
 pub use precision::Precision;
 pub use run::{run, run_ranks, run_with_servers, watch_signals};

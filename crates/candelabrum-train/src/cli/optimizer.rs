@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Clip, Lamb, Lars, OneCycle, Recipe, RmsProp, Schedule, Sgd,
+    AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Clip, Lamb, Lars, Muon, MuonScale, OneCycle,
+    ParamGroup, Recipe, RmsProp, Schedule, Sgd,
 };
 use clap::{Args, ValueEnum};
 
@@ -21,13 +22,23 @@ pub struct OptimizerArgs {
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.005)]
     pub lr: f64,
 
-    /// Momentum of sgd, rmsprop and lars
+    /// Momentum of sgd, rmsprop and lars; muon has 0.95
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.9)]
     pub momentum: f64,
 
-    /// Weight decay: added to the gradient (L2), or apart from it in adamw and lamb
+    /// Weight decay: added to the gradient (L2), or apart from it in adamw, adamw8bit, adafactor, muon and
+    /// lamb
     #[arg(long, allow_negative_numbers = true, default_value_t = 1e-5)]
     pub weight_decay: f64,
+
+    /// The matrices that muon leaves to AdamW, as it does all vectors: patterns with commas between them, where * stands
+    /// for any characters. Usual for embeddings and the last layer: '*embedding*,*head*'
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
+    pub muon_except: Vec<String>,
+
+    /// The numbers in which the optimizer keeps its state: f32, or bf16 with stochastic rounding
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
+    pub optimizer_state: StateType,
 
     /// The learning rate over the steps: constant, step:EVERY:FACTOR, cosine:STEPS, cosine:STEPS:MIN,
     /// linear:STEPS, exponential:STEPS:FACTOR or onecycle:STEPS
@@ -57,6 +68,19 @@ pub enum OptimizerKind {
     AdaGrad,
     Lamb,
     Lars,
+    Muon,
+    Adafactor,
+    AdamW8bit,
+}
+
+/// The numbers of an optimizer's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+#[expect(missing_docs, reason = "the names of the types")]
+pub enum StateType {
+    #[default]
+    F32,
+    Bf16,
 }
 
 /// A schedule whose highest rate is given apart.
@@ -171,7 +195,7 @@ impl OptimizerArgs {
     /// The optimizer of these options.
     pub fn recipe(&self) -> Recipe {
         let (rates, momentum, decay) = (self.rates(), self.momentum, self.weight_decay);
-        match self.optimizer {
+        let recipe = match self.optimizer {
             OptimizerKind::Sgd => Sgd::new(rates).momentum(momentum).weight_decay(decay).into(),
             OptimizerKind::Adam => Adam::new(rates).weight_decay(decay).into(),
             OptimizerKind::AdamW => AdamW::new(rates).weight_decay(decay).into(),
@@ -181,6 +205,20 @@ impl OptimizerArgs {
             OptimizerKind::AdaGrad => AdaGrad::new(rates).weight_decay(decay).into(),
             OptimizerKind::Lamb => Lamb::new(rates).weight_decay(decay).into(),
             OptimizerKind::Lars => Lars::new(rates).momentum(momentum).weight_decay(decay).into(),
+            OptimizerKind::Muon => {
+                // With this scale one learning rate suits both of its formulas.
+                let muon = Muon::new(rates).weight_decay(decay).scale(MuonScale::MatchRmsAdamW);
+                let except = |muon: Muon, pattern: &String| {
+                    muon.group(ParamGroup::matching(pattern).muon(false))
+                };
+                self.muon_except.iter().fold(muon, except).into()
+            }
+            OptimizerKind::Adafactor => Adafactor::new(rates).weight_decay(decay).into(),
+            OptimizerKind::AdamW8bit => AdamW8bit::new(rates).weight_decay(decay).into(),
+        };
+        match self.optimizer_state {
+            StateType::F32 => recipe,
+            StateType::Bf16 => recipe.with_bf16_state(),
         }
     }
 
@@ -188,6 +226,10 @@ impl OptimizerArgs {
     pub(super) fn check(&self) -> Result<()> {
         let dist =
             |error: candelabrum_optim::Error| Error::from(candelabrum_dist::Error::from(error));
+        if !self.muon_except.is_empty() && self.optimizer != OptimizerKind::Muon {
+            let range = "left out, or used with --optimizer muon";
+            return Err(Error::option("--muon-except", &self.muon_except.join(","), range));
+        }
         self.clip.map_or(Ok(()), Clip::check).map_err(dist)?;
         self.recipe().check(&[]).map_err(dist)
     }
