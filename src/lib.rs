@@ -70,9 +70,12 @@ pub mod prelude {
         AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Clip, Lamb, Lars, Muon, MuonScale, OneCycle,
         Optimizer, ParamGroup, RmsProp, Schedule, Sgd,
     };
-    pub use candelabrum_train::checkpoint::{CheckpointConfig, Checkpoints, Resume, load_best};
+    pub use candelabrum_train::checkpoint::{
+        CheckpointConfig, Checkpoints, Resume, load_best, load_best_average,
+    };
     pub use candelabrum_train::hooks::{
         BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
+        WeightAverage,
     };
     pub use candelabrum_train::{
         Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics, Perplexity,

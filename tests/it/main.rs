@@ -30,6 +30,7 @@ mod candle_nn_model;
 mod plain_candle;
 
 // Whole runs.
+mod averages;
 mod hooks;
 mod houses;
 mod long_run;

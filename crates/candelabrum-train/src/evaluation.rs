@@ -12,13 +12,14 @@ use crate::task::Task;
 use crate::{Error, FitConfig, Metrics, Result, parts};
 
 /// Measures `task` on all of `data`, or on all parts of which each rank has one: one of the ranks takes each sample,
-/// once. The ranks' models become one model first. `goes_on` is asked before each batch, on all ranks together: all
+/// once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch, on all ranks together: all
 /// have the same number of batches, some of which may be empty. If it says no, the result is `None`.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
     data: &D,
     batch_size: usize,
     loading: &LoaderOptions,
+    prepare: impl FnOnce(&mut T) -> Result<()>,
     goes_on: impl FnMut() -> Result<bool>,
 ) -> Result<Option<Metrics>>
 where
@@ -39,6 +40,7 @@ where
         optimizer.average_parameters()?;
         params.push(optimizer.params().clone());
     }
+    prepare(task)?;
     match in_mode(&params, false, || measure(task, &loader, steps, goes_on))? {
         Some(own) => Ok(Some(own.over_ranks(&*group)?)),
         None => Ok(None),

@@ -192,7 +192,7 @@ impl<M: Model> Trainer<M> {
         D: Dataset<Batch: Supervised> + Clone,
     {
         let loading = self.loading.clone();
-        let metrics = evaluation::run(self, data, batch_size, &loading, || Ok(true))?;
+        let metrics = evaluation::run(self, data, batch_size, &loading, |_| Ok(()), || Ok(true))?;
         Ok(metrics.unwrap_or_default())
     }
 

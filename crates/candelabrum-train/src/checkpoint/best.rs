@@ -1,12 +1,13 @@
 //! The weights of the best checkpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candelabrum_nn::{NameMap, Params};
 
 use super::directory::{BEST, Directory};
 use super::manifest::Best;
 use super::model::PARAMETERS;
+use super::restored::HOOK_FILES;
 use crate::{Error, Result};
 
 /// Loads parameters and buffers of the best checkpoint in the directory `dir`, and says which checkpoint it was. A run
@@ -16,7 +17,44 @@ use crate::{Error, Result};
 /// # Errors
 /// No best checkpoint by this value, a model with other parameters, and those of [`Params::load_weights`].
 pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) -> Result<Best> {
-    let dir = dir.as_ref();
+    let (best, path) = find(dir.as_ref(), measure)?;
+    let weights = path.join(format!("{PARAMETERS}.safetensors"));
+    let mut report = params.load_weights(weights, &NameMap::new())?;
+    // What the model has from its own files and nothing trains is not in checkpoints.
+    let is_constant = |name: &String| params.get(name).is_ok_and(|param| param.is_constant());
+    report.missing.retain(|name| !is_constant(name));
+    report.complete()?;
+    Ok(best)
+}
+
+/// [`load_best`] with the average of the weights in place of the weights. `average` is the name of the hook:
+/// `"ema"` or `"swa"`. Buffers and frozen parameters are those of the checkpoint.
+///
+/// # Errors
+/// Those of [`load_best`], and a checkpoint of a run without this hook.
+pub fn load_best_average(
+    dir: impl AsRef<Path>,
+    measure: Option<&str>,
+    average: &str,
+    params: &Params,
+) -> Result<Best> {
+    let (dir, best) = (dir.as_ref(), load_best(&dir, measure, params)?);
+    let (_, path) = find(dir, measure)?;
+    let file = path.join(format!("{HOOK_FILES}{average}.safetensors"));
+    if !file.exists() {
+        let what =
+            format!("has no average `{average}` of the weights: the hook WeightAverage makes it");
+        return Err(Error::checkpoint(&path, what));
+    }
+    let mut report = params.load_weights(file, &NameMap::new())?;
+    let trained = params.trainable();
+    report.missing.retain(|name| trained.iter().any(|param| param.name() == name));
+    report.complete()?;
+    Ok(best)
+}
+
+/// The best checkpoint by this value, and its directory.
+fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
     let directory = Directory::new(dir, String::new());
     let mut all = directory
         .best()
@@ -28,11 +66,6 @@ pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) 
     let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
     let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
     let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
-    let weights = directory.of_step(best.step).join(format!("{PARAMETERS}.safetensors"));
-    let mut report = params.load_weights(weights, &NameMap::new())?;
-    // What the model has from its own files and nothing trains is not in checkpoints.
-    let is_constant = |name: &String| params.get(name).is_ok_and(|param| param.is_constant());
-    report.missing.retain(|name| !is_constant(name));
-    report.complete()?;
-    Ok(best)
+    let path = directory.of_step(best.step);
+    Ok((best, path))
 }

@@ -60,6 +60,8 @@ pub struct Resumed {
     pub skipped: Vec<String>,
     /// Whether the run goes back to this checkpoint, and does not continue the newest one.
     pub is_branch: bool,
+    /// The vectors of hooks, by the name of their file and by their own.
+    pub vectors: BTreeMap<String, BTreeMap<String, Vec<f32>>>,
 }
 
 /// The end of a checkpoint's writing, the same on all ranks.
@@ -226,8 +228,8 @@ impl Checkpoints {
                 record_newest(step);
             }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
-            let is_branch = branch != Branch::Same;
-            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch }));
+            let (vectors, is_branch) = (restored.hook_vectors()?, branch != Branch::Same);
+            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch, vectors }));
         }
         let why = format!("has no whole checkpoint: {}", skipped.join("; "));
         let from = match &self.config.resume {
@@ -300,17 +302,36 @@ impl Checkpoints {
         parts: &mut [(&str, &mut dyn Stateful)],
         state: &RunState,
     ) -> Result<Saved> {
+        let failed = self.wait()?.and_then(|outcome| outcome.failed);
+        let snapshot = self.snapshot()?;
+        let saved = self.save_snapshot(snapshot, parts, state)?;
+        Ok(Saved { failed, ..saved })
+    }
+
+    /// Memory for the next checkpoint, which may get files of its own before [`save_snapshot`](Self::save_snapshot). It
+    /// first waits for the checkpoint before.
+    pub(crate) fn snapshot(&mut self) -> Result<Snapshot> {
+        self.wait()?;
+        let mut snapshot = self.snapshot.take().unwrap_or_else(|| Snapshot::new(self.group.rank()));
+        snapshot.begin();
+        Ok(snapshot)
+    }
+
+    /// [`save`](Self::save) into this memory.
+    pub(crate) fn save_snapshot(
+        &mut self,
+        mut snapshot: Snapshot,
+        parts: &mut [(&str, &mut dyn Stateful)],
+        state: &RunState,
+    ) -> Result<Saved> {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
         check_part_names(self.directory.path(), parts)?;
         self.abandon()?;
-        let failed = self.wait()?.and_then(|outcome| outcome.failed);
         for (_, part) in &mut *parts {
             part.average_parameters()?;
         }
         let step = state.position.step;
-        let mut snapshot = self.snapshot.take().unwrap_or_else(|| Snapshot::new(self.group.rank()));
-        snapshot.begin();
         let mut manifest = Manifest::new(&self.run, state.position, self.group.world_size());
         let dir = self.directory.partial(step);
         manifest.number = self.number;
@@ -348,7 +369,7 @@ impl Checkpoints {
             |error| Error::checkpoint(self.directory.path(), format!("cannot be written: {error}"));
         self.writing = Some(thread.map_err(unwritable)?);
         self.last = Some(step);
-        Ok(Saved { path: self.directory.of_step(step), failed, took: begin.elapsed() })
+        Ok(Saved { path: self.directory.of_step(step), failed: None, took: begin.elapsed() })
     }
 
     /// Waits until the last checkpoint is on the disk.

@@ -45,7 +45,7 @@ mod snapshot;
 mod stateful;
 mod store;
 
-pub use best::load_best;
+pub use best::{load_best, load_best_average};
 pub use checkpoints::{Checkpoints, Outcome, Resumed, RunState, Saved};
 pub use config::{CheckpointConfig, Resume};
 pub use digest::FileDigest;
@@ -54,6 +54,7 @@ pub use manifest::{Best, Manifest, Parent, PartState, SavedStrategy};
 pub(crate) use newest::newest_checkpoint;
 pub use numbers::Numbers;
 pub use position::Position;
+pub(crate) use restored::HOOK_FILES;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;

@@ -14,6 +14,9 @@ use super::saving::own_facts;
 use super::snapshot::{OwnFacts, SHARD, own_name, shard_name, shared_name};
 use crate::{Error, Metrics, Result};
 
+/// How the names of files begin that hooks have in a checkpoint.
+pub(crate) const HOOK_FILES: &str = "hook-";
+
 /// A checkpoint in memory.
 #[derive(Debug)]
 pub struct Restored {
@@ -142,6 +145,14 @@ impl Restored {
     pub(super) fn shards(&self) -> impl Iterator<Item = usize> + use<> {
         let (own, count) = (self.rank, self.manifest.world_size);
         (own..count).take(1).chain((0..count).filter(move |&rank| rank != own))
+
+    /// The vectors of hooks, by the name of their file and by their own.
+    pub(super) fn hook_vectors(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
+        let files = self.files.iter().filter(|(name, _)| name.starts_with(HOOK_FILES));
+        let vectors = |file: &Loaded| -> Result<BTreeMap<String, Vec<f32>>> {
+            file.names().map(|name| Ok((name.to_owned(), file.values(name)?))).collect()
+        };
+        files.map(|(name, file)| Ok((name.clone(), vectors(file)?))).collect()
     }
 
     /// Whether as many ranks train now as when the checkpoint was written.

@@ -16,7 +16,7 @@ use candelabrum_nn::{DistOption, Params, Recompute};
 use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
-use super::{CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
+use super::{AverageArgs, CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
@@ -101,6 +101,10 @@ pub struct TrainArgs {
     /// The steps between two evaluations, beside those after each epoch
     #[arg(long, value_name = "STEPS", value_parser = parse_steps)]
     pub evaluate_every: Option<u64>,
+
+    /// The averages of the weights.
+    #[command(flatten)]
+    pub averages: AverageArgs,
 
     /// The checkpoints.
     #[command(flatten)]
@@ -204,6 +208,7 @@ impl TrainArgs {
         config.check()?;
         strategy::check(self.dist_option, self.spars, &config.strategy)?;
         self.optimizer.check()?;
+        self.averages.check()?;
         self.checkpoints.check()?;
         if let Some(path) = &self.report {
             Report::check_path(path)?;
@@ -458,6 +463,9 @@ impl TrainArgs {
     /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
         let mut fit = Fit::new(self.fit_config()).given(self.given());
+        if let Some(average) = self.averages.hook() {
+            fit = fit.hook(average);
+        }
         if let Some(dir) = &self.log_dir {
             let may_continue = self.checkpoints.checkpoint_dir.is_some();
             fit = fit.hook(LogFiles::new(dir, report.settings()).may_continue(may_continue));

@@ -1,6 +1,7 @@
 //! The parts of a training program besides training: options, start-up, errors.
 
 mod args;
+mod averages;
 mod checkpoints;
 mod data;
 mod interrupt;
@@ -11,6 +12,7 @@ mod precision;
 mod run;
 
 pub use args::{Augment, RecomputedBlocks, TrainArgs};
+pub use averages::AverageArgs;
 pub use checkpoints::CheckpointArgs;
 pub use data::load_data;
 pub use interrupt::interrupted;

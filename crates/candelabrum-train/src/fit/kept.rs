@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::checkpoint::HOOK_FILES;
 use crate::hooks::Hook;
 use crate::{Metrics, Result};
 
@@ -78,14 +79,23 @@ pub(super) fn keys<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<String> {
     hooks.iter().map(|hook| key(&**hook)).collect()
 }
 
+/// The name of the file in which a checkpoint has the vectors of the hook with this key, without its ending.
+pub(super) fn vectors_file(key: &str) -> String {
+    format!("{HOOK_FILES}{}", plain(key))
+}
+
+/// A text of letters, digits and hyphens, for the name of a file.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect()
+}
+
 /// The files in which the best checkpoints of hooks are noted: `best` for the first hook of its kind, and the measure for
 /// each further one.
 pub(super) fn best_files<'a>(hooks: &[Box<dyn Hook + 'a>]) -> Vec<Option<(String, String)>> {
     let mut names: Vec<String> = Vec::new();
     let mut file = |hook: &(dyn Hook + 'a)| {
         let measure = hook.best_measure()?;
-        let plain: String =
-            measure.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+        let plain = plain(&measure);
         let name = if names.is_empty() { "best".to_owned() } else { format!("best-{plain}") };
         let again = names.iter().filter(|other| **other == name).count();
         names.push(name.clone());

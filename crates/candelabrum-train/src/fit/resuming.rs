@@ -1,5 +1,7 @@
 //! How a run continues from a checkpoint.
 
+use std::collections::BTreeMap;
+
 use super::kept::{self, Ended, Kept};
 use super::settings;
 use super::task_view::TaskView;
@@ -48,7 +50,7 @@ impl TrainerState<'_, '_> {
         resumed: Resumed,
         batch: usize,
     ) -> Result<Continuation> {
-        let Resumed { path, state, world_size, skipped, is_branch } = resumed;
+        let Resumed { path, state, world_size, skipped, is_branch, vectors } = resumed;
         let RunState { position, settings, shared, metrics, .. } = state;
         let ranks = self.group.world_size();
         // The checkpoint was refused if its global batches could not go on.
@@ -71,7 +73,7 @@ impl TrainerState<'_, '_> {
         }
         self.note(&note);
         self.note_changes(task, &settings);
-        self.restore_hooks(kept, is_branch)?;
+        self.restore_hooks(kept, vectors, is_branch)?;
         self.resumed = Some(path);
         Ok(Continuation { position, batch })
     }
@@ -91,12 +93,20 @@ impl TrainerState<'_, '_> {
     }
 
     /// Continues the hooks with their states.
-    fn restore_hooks(&mut self, kept: Kept, is_branch: bool) -> Result<()> {
+    fn restore_hooks(
+        &mut self,
+        kept: Kept,
+        mut vectors: BTreeMap<String, BTreeMap<String, Vec<f32>>>,
+        is_branch: bool,
+    ) -> Result<()> {
         let keys = kept::keys(&self.hooks);
         let mut notes = Vec::new();
         for (key, hook) in keys.iter().zip(&mut self.hooks) {
             if let Some(state) = kept.state_of(key, &**hook) {
                 notes.extend(kept::restore(&mut **hook, state)?);
+            }
+            if let Some(vectors) = vectors.remove(&kept::vectors_file(key)) {
+                hook.restore_vectors(vectors)?;
             }
         }
         notes.iter().for_each(|note| self.note(note));

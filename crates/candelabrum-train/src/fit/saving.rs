@@ -5,6 +5,7 @@ use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
 use crate::checkpoint::{Best, RunState};
+use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
     /// Whether a checkpoint is due after so many steps.
@@ -21,7 +22,20 @@ impl TrainerState<'_, '_> {
         self.settle(task)?;
         let state = self.run_state(task, best);
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
-        let saved = checkpoints.save(&mut task.stateful(), &state)?;
+        let mut snapshot = checkpoints.snapshot()?;
+        let keys = kept::keys(&self.hooks);
+        self.each_hook(task, |number, hook, run| {
+            let vectors = hook.vectors(run)?;
+            let Some(file) = snapshot.shared("", &kept::vectors_file(&keys[number])) else {
+                return Ok(());
+            };
+            for NamedVector { name, dims, values } in vectors {
+                file.put(&name, &dims, values).map_err(candelabrum_dist::Error::from)?;
+            }
+            Ok(())
+        })?;
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        let saved = checkpoints.save_snapshot(snapshot, &mut task.stateful(), &state)?;
         self.each_hook(task, |_, hook, run| hook.on_checkpoint(run, &saved))
     }
 

@@ -277,8 +277,14 @@ where
         }
         let batch = self.state.config.batch_size;
         let control = self.control();
-        let metrics = evaluation::run(self.task, test, batch, &self.loading, || control.goes_on())?;
-        let Some(metrics) = metrics else { return Ok(None) };
+        let state = &mut self.state;
+        let prepare = |task: &mut T| {
+            state.each_hook(&mut TaskView::of(task), |_, hook, run| hook.before_evaluate(run))
+        };
+        let (task, loading) = (&mut *self.task, &self.loading);
+        let metrics = evaluation::run(task, test, batch, loading, prepare, || control.goes_on());
+        self.state.after_evaluate(&mut TaskView::of(self.task))?;
+        let Some(metrics) = metrics? else { return Ok(None) };
         self.state.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
         let task = &mut TaskView::of(self.task);
         // A hook may compare with the best checkpoint, so it must know whether that has been written.

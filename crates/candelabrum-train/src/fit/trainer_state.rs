@@ -84,9 +84,26 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     pub(super) fn each_hook(
         &mut self,
         task: &mut TaskView<'_>,
+        f: impl FnMut(usize, &mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        self.hooks_in(0..self.hooks.len(), task, f)
+    }
+
+    /// Tells the hooks of the end of an evaluation, in the reverse order: each finds the model as it has left it.
+    pub(super) fn after_evaluate(&mut self, task: &mut TaskView<'_>) -> Result<()> {
+        let numbers = (0..self.hooks.len()).rev();
+        self.hooks_in(numbers, task, |_, hook, run| hook.after_evaluate(run))
+    }
+
+    /// Calls `f` with the hooks of these numbers.
+    fn hooks_in(
+        &mut self,
+        numbers: impl Iterator<Item = usize>,
+        task: &mut TaskView<'_>,
         mut f: impl FnMut(usize, &mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<()>,
     ) -> Result<()> {
-        for (number, hook) in self.hooks.iter_mut().enumerate() {
+        for number in numbers {
+            let Some(hook) = self.hooks.get_mut(number) else { continue };
             let mut run = Run {
                 position: task.position,
                 steps_per_epoch: self.steps_per_epoch,

@@ -1,8 +1,10 @@
 //! The interface of hooks.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use candelabrum_memory::Span;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Outcome, Position, Saved};
@@ -45,6 +47,26 @@ pub trait Hook {
     /// Whether what [`on_step_end`](Self::on_step_end) asks for counts. Then the ranks exchange it after each step.
     fn acts_on_step_end(&self) -> bool {
         false
+    }
+
+    /// Before an evaluation, when all ranks have one model. It may change the parameters, and must then restore them in
+    /// [`after_evaluate`](Self::after_evaluate).
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn before_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        let _ = run;
+        Ok(())
+    }
+
+    /// After an evaluation, also after one that a signal has cut or that has failed, before
+    /// [`on_evaluate`](Self::on_evaluate). The hooks are called in the reverse order.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn after_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        let _ = run;
+        Ok(())
     }
 
     /// After an evaluation, with its metrics over all ranks.
@@ -119,6 +141,26 @@ pub trait Hook {
         serde_json::Value::Null
     }
 
+    /// The numbers that the hook needs beside its [state](Self::state), the same on all ranks: a checkpoint has them in
+    /// a file of their own. All ranks call it together.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn vectors(&mut self, run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>> {
+        let _ = run;
+        Ok(Vec::new())
+    }
+
+    /// Continues with [`vectors`](Self::vectors) that were saved, before [`on_start`](Self::on_start). It is not called
+    /// if none were.
+    ///
+    /// # Errors
+    /// Vectors that are not this hook's.
+    fn restore_vectors(&mut self, vectors: BTreeMap<String, Vec<f32>>) -> Result<()> {
+        let _ = vectors;
+        Ok(())
+    }
+
     /// The name of the value by which [`Action::best`] chooses a checkpoint, for a hook that does so.
     fn best_measure(&self) -> Option<String> {
         None
@@ -159,6 +201,22 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn acts_on_step_end(&self) -> bool {
         (**self).acts_on_step_end()
+    }
+
+    fn before_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        (**self).before_evaluate(run)
+    }
+
+    fn after_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        (**self).after_evaluate(run)
+    }
+
+    fn vectors(&mut self, run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>> {
+        (**self).vectors(run)
+    }
+
+    fn restore_vectors(&mut self, vectors: BTreeMap<String, Vec<f32>>) -> Result<()> {
+        (**self).restore_vectors(vectors)
     }
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
@@ -251,6 +309,17 @@ impl Run<'_, '_> {
     pub fn optimizer(&self) -> Option<&dyn DistributedOptimizer> {
         self.optimizers.first().map(|(_, optimizer)| &**optimizer)
     }
+}
+
+/// A vector of a hook in a checkpoint.
+#[derive(Debug)]
+pub struct NamedVector<'a> {
+    /// Its name in the file.
+    pub name: String,
+    /// The dimensions of its tensor.
+    pub dims: Vec<usize>,
+    /// Its numbers.
+    pub values: Span<'a>,
 }
 
 /// What a hook asks for.

@@ -47,6 +47,9 @@ impl DistributedOptimizer for DistOpt {
     fn is_in_step(&self) -> bool {
         true
     }
+    fn may_differ(&self) -> bool {
+        !self.state().has_equal_vectors()
+    }
     fn figures(&self, option: DistOption) -> StepFigures {
         self.figures(option)
     }

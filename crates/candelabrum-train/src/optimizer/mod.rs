@@ -99,6 +99,9 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// Whether all ranks take their steps together. Workers of a store without rounds do not.
     fn is_in_step(&self) -> bool;
 
+    /// Whether ranks may have different parameters at present.
+    fn may_differ(&self) -> bool;
+
     /// The cost so far of a strategy's steps.
     fn figures(&self, option: DistOption) -> StepFigures;
 

@@ -46,6 +46,9 @@ impl DistributedOptimizer for StoreOpt {
     fn is_in_step(&self) -> bool {
         self.store().config().kind != StoreKind::DistAsync
     }
+    fn may_differ(&self) -> bool {
+        !self.is_in_step()
+    }
     fn figures(&self, option: DistOption) -> StepFigures {
         self.figures(option)
     }

@@ -1,0 +1,215 @@
+//! The averages of a model's weights: how they move, and how they change places with the weights.
+//!
+//! The average of an f16 or bf16 parameter is that of its master in f32. It lies where the parameter lies. Only
+//! trainable parameters have one. Buffers, such as the running statistics of a batch normalisation, have none: an
+//! evaluation of the average uses those of the training, as PyTorch's `AveragedModel` does by default.
+
+use std::collections::BTreeMap;
+
+use candelabrum_dist::ReduceOp;
+use candelabrum_memory::chunks::{Split, by_chunks};
+use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
+use candelabrum_nn::Param;
+
+use super::hook::{NamedVector, Run};
+use crate::{Error, Result};
+
+/// The averages of all trainable parameters of a run.
+#[derive(Debug, Default)]
+pub(super) struct AveragedWeights {
+    entries: Vec<Entry>,
+    /// What a checkpoint had, until the parameters are known.
+    restored: Option<BTreeMap<String, Vec<f32>>>,
+    /// Whether ranks may have different averages.
+    differ: bool,
+    /// Whether the model has the averages, and `entries` the weights.
+    are_in_model: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The names of the model and of the parameter.
+    name: String,
+    param: Param,
+    values: Flat,
+}
+
+impl AveragedWeights {
+    /// Takes what a checkpoint had.
+    pub(super) fn restore(&mut self, vectors: BTreeMap<String, Vec<f32>>) {
+        self.restored = Some(vectors);
+    }
+
+    /// Continues with what [`restore`](Self::restore) has taken.
+    ///
+    /// # Errors
+    /// [`Error::HookState`] if the vectors are not those of the models, and a device's error.
+    pub(super) fn bind_restored(&mut self, hook: &str, run: &Run<'_, '_>) -> Result<()> {
+        let Some(mut vectors) = self.restored.take() else { return Ok(()) };
+        let refuse = |what| Error::HookState { hook: hook.to_owned(), what };
+        self.bind(run)?;
+        for entry in &mut self.entries {
+            let missing = || refuse(format!("it has no average of `{}`", entry.name));
+            let values = vectors.remove(&entry.name).ok_or_else(missing)?;
+            let (saved, here) = (values.len(), entry.values.len());
+            if saved != here {
+                let name = &entry.name;
+                return Err(refuse(format!("`{name}` has {saved} elements there and {here} here")));
+            }
+            memory(entry.values.span_mut().and_then(|mut to| to.copy_from((&values).into())))?;
+        }
+        match vectors.keys().next() {
+            Some(name) => Err(refuse(format!("it has `{name}`, which is not trained here"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room for the averages, once the models have their parameters.
+    fn bind(&mut self, run: &Run<'_, '_>) -> Result<()> {
+        self.entries.clear();
+        for (model, optimizer) in &*run.optimizers {
+            for param in optimizer.params().trainable() {
+                let name = match *model {
+                    "" => param.name().to_owned(),
+                    model => format!("{model}/{}", param.name()),
+                };
+                let (location, len) =
+                    (Location::of(param.var().device()), param.var().elem_count());
+                let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;
+                self.entries.push(Entry { name, param, values });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves all averages towards the weights by this share of the way.
+    pub(super) fn move_by(&mut self, share: f64, run: &Run<'_, '_>) -> Result<()> {
+        if self.entries.is_empty() {
+            self.bind(run)?;
+        }
+        self.differ |= run.optimizers.iter().any(|(_, optimizer)| optimizer.may_differ());
+        for Entry { param, values, .. } in &mut self.entries {
+            param.with_values(|weights| moved(values.span_mut()?, weights, share))?;
+        }
+        Ok(())
+    }
+
+    /// Makes one average of the ranks' averages, where they may differ. All ranks call it together.
+    pub(super) fn unite(&mut self, run: &Run<'_, '_>) -> Result<()> {
+        if !std::mem::take(&mut self.differ) {
+            return Ok(());
+        }
+        let Some(optimizer) = run.optimizer() else { return Ok(()) };
+        for Entry { values, .. } in &mut self.entries {
+            let mut numbers = vec![0.0_f32; values.len()];
+            memory(values.span().and_then(|from| from.copy_to_slice(&mut numbers)))?;
+            optimizer.group().all_reduce(&mut numbers, ReduceOp::Mean)?;
+            memory(values.span_mut().and_then(|mut to| to.copy_from((&numbers).into())))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the model has the averages at present.
+    pub(super) fn are_in_model(&self) -> bool {
+        self.are_in_model
+    }
+
+    /// Lets the averages and the weights change places.
+    pub(super) fn swap(&mut self) -> Result<()> {
+        for Entry { param, values, .. } in &mut self.entries {
+            memory(param.update_in_place(|weights| swapped(weights, values))?)?;
+        }
+        self.are_in_model = !self.are_in_model;
+        Ok(())
+    }
+
+    /// The averages by their names.
+    pub(super) fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
+        let mut vectors = Vec::with_capacity(self.entries.len());
+        for Entry { name, param, values } in &self.entries {
+            let (name, dims) = (name.clone(), param.var().dims().to_vec());
+            vectors.push(NamedVector { name, dims, values: memory(values.span())? });
+        }
+        Ok(vectors)
+    }
+}
+
+fn memory<T>(result: candelabrum_memory::Result<T>) -> Result<T> {
+    Ok(result.map_err(candelabrum_dist::Error::from)?)
+}
+
+fn swapped(mut weights: SpanMut<'_>, values: &mut Flat) -> candelabrum_memory::Result<()> {
+    let kept = weights.as_span().to_flat()?;
+    weights.copy_from(values.span()?)?;
+    values.span_mut()?.copy_from(kept.span()?)
+}
+
+/// `average + share · (weights - average)`, or the same from the other end if the share is above a half: PyTorch's
+/// `lerp`, so that a share of 1 gives the weights. The host and a GPU compute the same bits.
+fn moved(average: SpanMut<'_>, weights: Span<'_>, share: f64) -> candelabrum_memory::Result<()> {
+    let (take, keep) = (share as f32, (1.0 - share) as f32);
+    match (average, weights) {
+        (SpanMut::Host(average), Span::Host(weights)) => {
+            by_chunks(
+                Pair { average, weights },
+                #[inline(always)]
+                |Pair { average, weights }| {
+                    for (a, &w) in average.iter_mut().zip(weights) {
+                        *a = if share > 0.5 { keep * (*a - w) + w } else { take * (w - *a) + *a };
+                    }
+                    [0.0; 2]
+                },
+            );
+            Ok(())
+        }
+        (mut average, weights) if share > 0.5 => {
+            let mut negative = weights.to_flat()?;
+            negative.span_mut()?.scale(-1.0)?;
+            average.add(negative.span()?)?;
+            average.scale(keep)?;
+            average.add(weights)
+        }
+        (mut average, weights) => {
+            let mut way = average.as_span().to_flat()?;
+            way.span_mut()?.scale(-1.0)?;
+            way.span_mut()?.add(weights)?;
+            way.span_mut()?.scale(take)?;
+            average.add(way.span()?)
+        }
+    }
+}
+
+/// A run of averages with its weights.
+struct Pair<'a> {
+    average: &'a mut [f32],
+    weights: &'a [f32],
+}
+
+impl Split for Pair<'_> {
+    fn elements(&self) -> usize {
+        self.weights.len()
+    }
+
+    fn split(self, at: usize) -> (Self, Self) {
+        let (average, average_rest) = self.average.split_at_mut(at);
+        let (weights, weights_rest) = self.weights.split_at(at);
+        (Self { average, weights }, Self { average: average_rest, weights: weights_rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_average_moves_by_its_share_and_by_a_whole_one_exactly() {
+        let weights = [1e12_f32, -0.5, 1e-30, 3.0];
+        for (share, expected) in
+            [(1.0, weights), (0.0, [1.0; 4]), (0.25, [2.5e11, 0.625, 0.75, 1.5])]
+        {
+            let mut average = [1.0_f32; 4];
+            moved((&mut average).into(), (&weights).into(), share).unwrap();
+            assert_eq!(average, expected, "{share}");
+        }
+    }
+}
