@@ -73,10 +73,20 @@ struct Case {
 /// A hook.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Watcher {
-    Stops { patience: usize },
+    Stops {
+        patience: usize,
+    },
     Plateau,
     BestLoss,
     BestAccuracy,
+    /// An average of the weights, which is evaluated, and which the model has at the end.
+    Ema {
+        every: u64,
+    },
+    /// An average that is only saved.
+    Swa {
+        every: u64,
+    },
 }
 
 /// A disturbance, and the number of ranks and the batch with which the run continues.
@@ -168,7 +178,8 @@ impl Case {
             let is_best = matches!(hook, Watcher::BestLoss | Watcher::BestAccuracy);
             is_best || (same_world && !(servers > 0 && *hook == Watcher::Plateau))
         };
-        let hooks = watchers.into_iter().filter(may_decide).filter(|_| draw.chance(40)).collect();
+        let mut hooks: Vec<Watcher> =
+            watchers.into_iter().filter(may_decide).filter(|_| draw.chance(40)).collect();
         let strategies = [
             DistOption::Fp32,
             DistOption::Fp32,
@@ -193,7 +204,21 @@ impl Case {
         };
         parts.iter_mut().for_each(|part| part.shard = shard());
         let shard = shard();
+        // So are those that came later; a kept seed is the case that it was.
+        let draw_later = &mut Draw::new(seed ^ 0xA7E);
+        let is_kept = KEPT.contains(&seed);
+        if draw_later.chance(40) && !is_kept {
+            let every = draw_later.number(1, 3) as u64;
+            hooks.push(draw_later.one_of(&[Watcher::Ema { every }, Watcher::Swa { every }]));
+        }
+        // A state of few bits rounds otherwise where a gradient does, and cannot be averaged.
+        let most = if option == DistOption::PartialUpdate { 4 } else { 6 };
+        let is_new = draw_later.chance(40) && same_world && servers == 0 && !is_kept;
+        let new_optimizer = is_new.then(|| draw_later.number(3, most));
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
+        let ignored = draw.one_of(&[0, 0, 30, 80]);
+        let evaluate_every = draw.chance(50).then(|| draw.number(1, 5) as u64);
+        let old_optimizer = draw.number(0, 2);
         Self {
             ranks,
             servers,
@@ -203,14 +228,14 @@ impl Case {
             samples,
             sampling: Sampling { shuffle, epoch_size },
             epochs,
-            ignored: draw.one_of(&[0, 0, 30, 80]),
-            evaluate_every: draw.chance(50).then(|| draw.number(1, 5) as u64),
+            ignored,
+            evaluate_every,
             option,
             trained,
             dropout,
             is_recomputed: draw_adapter.chance(30),
             shard,
-            optimizer: draw.number(0, 2),
+            optimizer: new_optimizer.unwrap_or(old_optimizer),
             schedule: draw.number(0, 2),
             clip: draw.chance(25) && servers == 0,
             hooks,
@@ -234,7 +259,11 @@ impl Case {
         match self.optimizer {
             0 => Sgd::new(lr(0.1)).momentum(0.9).into(),
             1 => Sgd::new(lr(0.2)).into(),
-            _ => Adam::new(lr(0.02)).into(),
+            2 => Adam::new(lr(0.02)).into(),
+            3 => Muon::new(lr(0.02)).into(),
+            4 => Adafactor::new(lr(0.05)).into(),
+            5 => AdamW8bit::new(lr(0.02)).min_8bit_size(0).into(),
+            _ => Adam::new(lr(0.02)).bf16_state().into(),
         }
     }
 
@@ -500,6 +529,10 @@ impl Call<'_> {
                 }
                 Watcher::BestLoss => fit.hook(BestModel::new(Monitor::loss())),
                 Watcher::BestAccuracy => fit.hook(BestModel::new(Monitor::accuracy())),
+                Watcher::Ema { every } => {
+                    fit.hook(WeightAverage::ema(0.7).every(every).stays_at_end(true))
+                }
+                Watcher::Swa { every } => fit.hook(WeightAverage::swa(2, every).evaluates(false)),
             };
         }
         let (train, test) = (case.data(case.samples, 1), case.data(7, 2));
@@ -523,6 +556,12 @@ fn change_a_byte(checkpoint: &Path) {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(path, bytes).unwrap();
+}
+
+/// The files of averages of the weights in the checkpoint of a step.
+fn averages(dir: &Path, step: u64) -> [Option<Vec<u8>>; 2] {
+    ["hook-ema", "hook-swa"]
+        .map(|name| fs::read(checkpoint(dir, step).join(format!("{name}.safetensors"))).ok())
 }
 
 /// The losses and accuracies of the epochs in the report.
@@ -672,6 +711,8 @@ fn check(seed: u64) {
         assert_eq!(format!("{reports:?}"), format!("{expected:?}"), "{}", say("other reports"));
         let best = [&dir, &whole_dir].map(|dir| Listing::read(&dir.path().join(CHECKPOINTS)).best);
         assert_eq!(best[0], best[1], "{}", say("other best checkpoints"));
+        let averages = [&dir, &whole_dir].map(|dir| averages(dir.path(), ends[0].position.step));
+        assert!(averages[0] == averages[1], "{}", say("other averages"));
     } else {
         let pairs = ends[0].parameters.iter().zip(&whole_ends[0].parameters);
         let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));

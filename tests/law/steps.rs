@@ -22,6 +22,8 @@ const MORE: usize = 20;
 const CLASSES: usize = 4;
 const FEATURES: usize = 3;
 const IGNORED: i64 = -100;
+/// The number of Muon among the optimizers.
+const MUON: usize = 3;
 
 /// What a loss counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,12 +104,17 @@ impl Case {
             labels.last_mut().unwrap().truncate(count);
             last.resize(ranks, Vec::new());
         }
-        let (optimizer, clip) = (draw.number(0, 2), draw.chance(30));
+        let (mut optimizer, clip) = (draw.number(0, 2), draw.chance(30));
+        // Drawn apart, so that the kept seeds are the cases that they were.
+        let draw_later = &mut Draw::new(seed ^ 0xA7E);
+        if draw_later.chance(30) && !KEPT.contains(&seed) {
+            optimizer = draw_later.number(MUON, MUON + 1);
+        }
         let clip = clip && through != Through::Store;
         let begins = draw.chance(30) && joins == 0;
         let first = draw.number(1, STEPS);
-        // A server counts the steps of each parameter, on which AdamW depends.
-        let counts_steps = through == Through::Store && optimizer == 2;
+        // A server counts the steps of each parameter, on which all but SGD depend.
+        let counts_steps = through == Through::Store && optimizer >= 2;
         let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
         let trained = Trained::drawn(draw);
         let is_recomputed = draw.chance(30);
@@ -173,7 +180,9 @@ fn optimizer(number: usize) -> candelabrum::optim::Recipe {
     match number {
         0 => Sgd::new(0.1).momentum(0.9).into(),
         1 => Sgd::new(0.2).into(),
-        _ => AdamW::new(0.02).weight_decay(0.1).into(),
+        2 => AdamW::new(0.02).weight_decay(0.1).into(),
+        MUON => Muon::new(0.02).into(),
+        _ => Adafactor::new(0.02).into(),
     }
 }
 
@@ -308,7 +317,9 @@ fn check(seed: u64) {
     }
     let pairs = ranks[0].0.iter().zip(&whole.0);
     let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
-    assert!(worst < 2e-5, "seed {seed}: the steps differ by {worst}: {case:#?}");
+    // Muon makes the small singular values of a gradient up to 484 times larger, and so those that are rounding alone.
+    let limit = if case.optimizer == MUON { 1e-3 } else { 2e-5 };
+    assert!(worst < limit, "seed {seed}: the steps differ by {worst}: {case:#?}");
 }
 
 #[test]
