@@ -10,7 +10,8 @@
 #![expect(clippy::unwrap_used, reason = "a bench has nobody to hand an error to")]
 
 use candelabrum_optim::{
-    AdaGrad, Adam, AdamW, Clip, Lamb, Lars, Optimizer, ParamInfo, RmsProp, Sgd, clip,
+    AdaGrad, Adafactor, Adam, AdamW, AdamW8bit, Clip, Lamb, Lars, Muon, Optimizer, ParamInfo,
+    RmsProp, Sgd, clip,
 };
 use divan::counter::ItemsCount;
 use divan::{AllocProfiler, Bencher, black_box};
@@ -25,7 +26,7 @@ fn main() {
 /// Within the second-level cache, and beyond every cache.
 const SIZES: [usize; 2] = [1 << 14, 1 << 24];
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 12] = [
     "sgd",
     "sgd_momentum",
     "adam",
@@ -35,6 +36,9 @@ const NAMES: [&str; 9] = [
     "ada_grad",
     "lamb",
     "lars",
+    "adafactor",
+    "adamw_8bit",
+    "adamw_bf16_state",
 ];
 
 fn make(name: &str) -> Box<dyn Optimizer> {
@@ -48,6 +52,9 @@ fn make(name: &str) -> Box<dyn Optimizer> {
         "ada_grad" => Box::new(AdaGrad::new(1e-3)),
         "lamb" => Box::new(Lamb::new(1e-3)),
         "lars" => Box::new(Lars::new(1e-3)),
+        "adafactor" => Box::new(Adafactor::new(1e-3)),
+        "adamw_8bit" => Box::new(AdamW8bit::new(1e-3)),
+        "adamw_bf16_state" => Box::new(AdamW::new(1e-3).bf16_state()),
         other => panic!("no optimizer {other}"),
     }
 }
@@ -58,6 +65,21 @@ fn update<const N: usize>(bencher: Bencher<'_, '_>, name: &str) {
     optimizer.bind(&[ParamInfo::on_host("p", &[N])]).unwrap();
     let (mut value, grad) = (vec![1.0; N], vec![1e-3; N]);
     bencher.counter(ItemsCount::new(N)).bench_local(|| {
+        optimizer.update(0, black_box(&mut value).into(), black_box(&grad).into()).unwrap();
+        optimizer.step();
+    });
+}
+
+/// A matrix of a transformer. The items are multiplications and additions of its iterations.
+#[divan::bench(consts = [64, 256, 768])]
+fn muon<const N: usize>(bencher: Bencher<'_, '_>) {
+    let mut optimizer = Muon::new(1e-3);
+    optimizer.bind(&[ParamInfo::on_host("p", &[N, 4 * N])]).unwrap();
+    let (mut value, grad) = (
+        vec![1.0; 4 * N * N],
+        (0..4 * N * N).map(|i| ((i * 7919) % 1009) as f32).collect::<Vec<_>>(),
+    );
+    bencher.counter(ItemsCount::new(2 * 45 * N * N * N)).bench_local(|| {
         optimizer.update(0, black_box(&mut value).into(), black_box(&grad).into()).unwrap();
         optimizer.step();
     });

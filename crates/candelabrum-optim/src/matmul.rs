@@ -5,8 +5,8 @@
 //! factors. The right factor is copied once into *panels* of 16 columns: a tile of 6 rows and 16
 //! columns is then summed in registers, from memory that is read in order.
 
-use candelabrum_memory::simd::simd;
 use candelabrum_memory::thread_pool;
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// The columns of a panel and of a tile.
@@ -17,6 +17,10 @@ const ROWS: usize = 6;
 
 /// The rows that one thread computes at a time, a multiple of [`ROWS`].
 const ROWS_OF_A_PART: usize = 8 * ROWS;
+
+/// The multiplications of a product, or as much other work, below which one thread is as fast as several: some tens of
+/// microseconds.
+const SMALL: usize = 1 << 20;
 
 /// A right factor of shape (depth, columns) in panels. The last panel is filled up with zeros.
 pub(crate) struct Panels {
@@ -58,7 +62,7 @@ impl Panels {
         let mut numbers = vec![[0.0; COLUMNS]; depth * columns.div_ceil(COLUMNS)];
         if !numbers.is_empty() {
             let panels = numbers.par_chunks_mut(depth).enumerate();
-            thread_pool::for_each(panels, |(panel, numbers)| fill(panel, numbers));
+            for_each(16 * depth * columns, panels, |(panel, numbers)| fill(panel, numbers));
         }
         Self { numbers, depth, columns }
     }
@@ -78,55 +82,117 @@ pub(crate) fn multiply(
     }
     let lefts = left.par_chunks(ROWS_OF_A_PART * depth);
     let outs = out.par_chunks_mut(ROWS_OF_A_PART * columns);
-    thread_pool::for_each(lefts.zip(outs).enumerate(), |(part, (left, out))| {
+    let parts = lefts.zip(outs).enumerate();
+    for_each(left.len() * columns, parts, |(part, (left, out))| {
         let first = part * ROWS_OF_A_PART * columns;
-        for (panel, numbers) in numbers.chunks_exact(depth).enumerate() {
-            let tiles = left.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * columns));
-            for (tile, (left, out)) in tiles.enumerate() {
-                let sums = simd(
-                    #[inline(always)]
-                    || sums(left, depth, numbers),
-                );
-                let column = panel * COLUMNS;
-                let len = COLUMNS.min(columns - column);
-                for (row, (out, sums)) in out.chunks_exact_mut(columns).zip(&sums).enumerate() {
-                    let place = first + (tile * ROWS + row) * columns + column;
-                    for (at, (to, &sum)) in
-                        out[column..column + len].iter_mut().zip(sums).enumerate()
-                    {
-                        *to = finish(place + at, sum);
-                    }
-                }
-            }
-        }
+        let finish = |place, sum| finish(first + place, sum);
+        Arch::new().dispatch(Part { left, right, out, finish });
     });
 }
 
-/// The sums of a tile. Rows that `left` does not have stay 0.
-#[inline(always)]
-fn sums(left: &[f32], depth: usize, panel: &[[f32; COLUMNS]]) -> [[f32; COLUMNS]; ROWS] {
-    let mut sums = [[0.0; COLUMNS]; ROWS];
-    if left.len() == ROWS * depth {
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &left[row * depth..][..depth]);
-        for (k, numbers) in panel.iter().enumerate() {
-            for (sum, row) in sums.iter_mut().zip(rows) {
-                add_scaled(sum, row[k], numbers);
-            }
-        }
-        return sums;
+/// [`thread_pool::for_each`], on this thread alone where there is little to do.
+fn for_each<I: IndexedParallelIterator>(work: usize, items: I, f: impl Fn(I::Item) + Sync) {
+    if work < SMALL {
+        thread_pool::for_each_serially(items, f);
+    } else {
+        thread_pool::for_each(items, f);
     }
-    for (sum, row) in sums.iter_mut().zip(left.chunks_exact(depth)) {
-        for (&factor, numbers) in row.iter().zip(panel) {
-            add_scaled(sum, factor, numbers);
-        }
+}
+
+/// [`multiply`] for some rows.
+struct Part<'a, F> {
+    left: &'a [f32],
+    right: &'a Panels,
+    out: &'a mut [f32],
+    finish: F,
+}
+
+impl<F: Fn(usize, f32) -> f32> WithSimd for Part<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { left, right, out, finish } = self;
+        multiply_part(simd, left, right, out, finish);
     }
-    sums
 }
 
 #[inline(always)]
-fn add_scaled(sum: &mut [f32; COLUMNS], factor: f32, numbers: &[f32; COLUMNS]) {
-    for (sum, number) in sum.iter_mut().zip(numbers) {
-        *sum += factor * number;
+fn multiply_part<S: Simd>(
+    simd: S,
+    left: &[f32],
+    right: &Panels,
+    out: &mut [f32],
+    finish: impl Fn(usize, f32) -> f32,
+) {
+    let &Panels { ref numbers, depth, columns } = right;
+    // The rows of a tile, with its column for each depth. Rows that `left` does not have are 0.
+    let mut rows = vec![[0.0; ROWS]; depth];
+    let tiles = left.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * columns));
+    for (tile, (left, out)) in tiles.enumerate() {
+        for (row, numbers) in left.chunks_exact(depth).enumerate() {
+            for (to, &number) in rows.iter_mut().zip(numbers) {
+                to[row] = number;
+            }
+        }
+        for (panel, numbers) in numbers.chunks_exact(depth).enumerate() {
+            let mut sums = [[0.0; COLUMNS]; ROWS];
+            Tile { rows: &rows, panel: numbers, sums: &mut sums }.with_simd(simd);
+            let column = panel * COLUMNS;
+            let len = COLUMNS.min(columns - column);
+            for (row, (out, sums)) in out.chunks_exact_mut(columns).zip(&sums).enumerate() {
+                let place = (tile * ROWS + row) * columns + column;
+                for (at, (to, &sum)) in out[column..column + len].iter_mut().zip(sums).enumerate() {
+                    *to = finish(place + at, sum);
+                }
+            }
+        }
+    }
+}
+
+/// A tile of a product: its sums stay in registers.
+struct Tile<'a> {
+    rows: &'a [[f32; ROWS]],
+    panel: &'a [[f32; COLUMNS]],
+    sums: &'a mut [[f32; COLUMNS]; ROWS],
+}
+
+impl WithSimd for Tile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match size_of::<S::f32s>() / size_of::<f32>() {
+            16 => self.sum::<S, 1>(simd),
+            8 => self.sum::<S, 2>(simd),
+            4 => self.sum::<S, 4>(simd),
+            _ => self.sum::<S, 16>(simd),
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// `VECTORS` of this processor have the columns of a tile. A product is rounded before it is added, because a fused
+    /// addition would have other bits on processors that have none.
+    #[inline(always)]
+    fn sum<S: Simd, const VECTORS: usize>(self, simd: S) {
+        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
+        for (row, numbers) in self.rows.iter().zip(self.panel) {
+            let (numbers, _) = S::as_simd_f32s(numbers);
+            let Some(numbers) = numbers.first_chunk::<VECTORS>() else { return };
+            for (sums, &factor) in sums.iter_mut().zip(row) {
+                let factor = simd.splat_f32s(factor);
+                for (sum, &number) in sums.iter_mut().zip(numbers) {
+                    *sum = simd.add_f32s(*sum, simd.mul_f32s(factor, number));
+                }
+            }
+        }
+        for (to, sums) in self.sums.iter_mut().zip(sums) {
+            let (to, _) = S::as_mut_simd_f32s(to);
+            for (to, sum) in to.iter_mut().zip(sums) {
+                *to = sum;
+            }
+        }
     }
 }
 
@@ -138,7 +204,7 @@ pub(crate) fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32
         return out;
     }
     let blocks = out.par_chunks_mut(BLOCK * rows).enumerate();
-    thread_pool::for_each(blocks, |(block, out)| {
+    for_each(16 * matrix.len(), blocks, |(block, out)| {
         for (row, numbers) in matrix.chunks_exact(columns).enumerate() {
             for (column, &number) in numbers[block * BLOCK..].iter().take(BLOCK).enumerate() {
                 out[column * rows + row] = number;
