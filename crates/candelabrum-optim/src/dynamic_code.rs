@@ -19,13 +19,22 @@ pub(crate) static SIGNED: LazyLock<DynamicCode> = LazyLock::new(|| DynamicCode::
 /// A code of numbers from 0 to 1.
 pub(crate) static UNSIGNED: LazyLock<DynamicCode> = LazyLock::new(|| DynamicCode::new(false));
 
+/// The numbers whose upper 16 bits are equal lie closer together than two numbers of a code. So at most one middle is
+/// between them, and the code of the lowest of them is the code of all, or the one before it.
+const CUT: u32 = 16;
+
+/// The runs of such numbers from 0 to 1.
+const RUNS: usize = (0x3F80_0000 >> CUT) + 1;
+
 /// The numbers of a code.
 #[derive(Debug)]
 pub(crate) struct DynamicCode {
     /// In ascending order.
     numbers: [f32; 256],
-    /// Between two numbers that follow each other.
-    middles: [f32; 255],
+    /// Between two numbers that follow each other, and behind the last one.
+    middles: [f32; 256],
+    /// By run, the code of its lowest number: of runs of positive numbers, then of negative ones.
+    lowest: [Box<[u8; RUNS]>; 2],
 }
 
 impl DynamicCode {
@@ -45,8 +54,18 @@ impl DynamicCode {
         }
         all.sort_unstable_by(f32::total_cmp);
         let numbers: [f32; 256] = std::array::from_fn(|code| all[code]);
-        let middles = std::array::from_fn(|code| 0.5 * (numbers[code] + numbers[code + 1]));
-        Self { numbers, middles }
+        let middles = std::array::from_fn(|code| match numbers.get(code + 1) {
+            Some(next) => 0.5 * (numbers[code] + next),
+            None => f32::INFINITY,
+        });
+        let nearest = |number: f32| middles.partition_point(|middle| *middle < number) as u8;
+        let lowest = [0_u32, 1].map(|sign| {
+            // The lowest negative number of a run is the one with all lower bits.
+            let rest = if sign == 0 { 0 } else { (1 << CUT) - 1 };
+            let lowest = |run: usize| f32::from_bits(sign << 31 | (run as u32) << CUT | rest);
+            Box::new(std::array::from_fn(|run| nearest(lowest(run))))
+        });
+        Self { numbers, middles, lowest }
     }
 
     #[inline(always)]
@@ -54,15 +73,13 @@ impl DynamicCode {
         self.numbers[usize::from(code)]
     }
 
-    /// The code of the nearest number, of the lower one in the middle between two. The code of NaN is 0.
+    /// The code of the nearest number, of the lower one in the middle between two. NaN may get any code.
     #[inline(always)]
     pub(crate) fn nearest(&self, number: f32) -> u8 {
-        // How many middles are lower. There are 255, so that eight halvings find the place.
-        let mut lower = 0;
-        for step in [128, 64, 32, 16, 8, 4, 2, 1] {
-            lower += if self.middles[lower + step - 1] < number { step } else { 0 };
-        }
-        lower as u8
+        let bits = number.to_bits();
+        let run = ((bits & 0x7FFF_FFFF) >> CUT) as usize;
+        let code = self.lowest[(bits >> 31) as usize][run.min(RUNS - 1)];
+        code + u8::from(self.middles[usize::from(code)] < number)
     }
 }
 
@@ -107,7 +124,15 @@ mod tests {
                 check(&SIGNED, -x);
             }
         }
-        let out = [-7.0, 7.0, f32::NAN].map(|x| SIGNED.nearest(x));
-        assert_eq!(out, [0, 255, 0]);
+        assert_eq!([-7.0, 7.0].map(|x| SIGNED.nearest(x)), [0, 255]);
+    }
+
+    #[test]
+    fn no_two_middles_lie_in_a_run() {
+        for code in [&*SIGNED, &*UNSIGNED] {
+            let run = |middle: &f32| middle.to_bits() >> CUT;
+            let runs: std::collections::BTreeSet<_> = code.middles.iter().map(run).collect();
+            assert_eq!(runs.len(), code.middles.len());
+        }
     }
 }
