@@ -97,7 +97,7 @@ impl<R: Rule> RuleOptimizer<R> {
             lr_scale: 1.0,
             weight_decay: self.weight_decay,
             trust_ratio: true,
-            traits: ParamTraits::of(param.dims),
+            traits: ParamTraits { elements, ..ParamTraits::of(param.dims) },
             packing: self.bf16_state.then(|| Packing::of(param.name)),
             state: Vec::with_capacity(self.rule.states()),
             table: UpdateTable::default(),
