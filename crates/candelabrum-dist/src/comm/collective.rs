@@ -252,7 +252,8 @@ impl Header {
 
     /// The header of the operation number `sequence` on `payload`.
     pub(crate) fn of(sequence: u64, op: Collective, payload: &Payload) -> Self {
-        let (element, len, tag) = (payload.element_type(), payload.len(), payload.tag(op));
+        let (element, len) = (payload.element_type(), payload.len());
+        let tag = payload.tag(op.has_common_parts());
         Self { sequence, op, element, len, tag, refused: None }
     }
 

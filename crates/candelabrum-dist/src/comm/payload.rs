@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use candelabrum_memory::{BadNumber, Element, ElementType, Flat};
 
-use super::Collective;
 use super::ready::{self, Ready};
 use crate::{Error, Result};
 
@@ -135,6 +134,10 @@ impl Payload {
     ///
     /// # Errors
     /// [`Error::Length`] if the lengths do not add up to the payload's length.
+    ///
+    /// [`Collective::AllToAllV`]: super::Collective::AllToAllV
+    /// [`Collective::ReduceScatterV`]: super::Collective::ReduceScatterV
+    /// [`Collective::AllGatherInPlace`]: super::Collective::AllGatherInPlace
     pub fn with_parts(mut self, parts: impl Into<Box<[usize]>>) -> Result<Self> {
         let parts = parts.into();
         let sum = parts.iter().try_fold(0_usize, |sum, &part| sum.checked_add(part));
@@ -225,9 +228,10 @@ impl Payload {
         if self.is_on_device() { ready::check_not_recorded(&self.flat) } else { Ok(()) }
     }
 
-    /// Label, step and the parts that all ranks must have, in one number, which the ranks compare.
-    pub(crate) fn tag(&self, op: Collective) -> u64 {
-        let parts = self.parts().filter(|_| op.has_common_parts());
+    /// Label and step in one number, which the ranks compare. With `common_parts` also the lengths of the parts, in an
+    /// operation in which all ranks have the same ones.
+    pub(crate) fn tag(&self, common_parts: bool) -> u64 {
+        let parts = self.parts().filter(|_| common_parts);
         tag(self.label.as_ref(), parts, self.step)
     }
 

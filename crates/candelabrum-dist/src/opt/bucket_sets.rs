@@ -8,7 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Pa
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::own_averages::ON_THEIR_WAY;
+use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::shard::Shares;
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Label};
@@ -383,6 +383,16 @@ fn is_no_order(order: &[usize], len: usize) -> bool {
 impl BucketSet {
     pub(super) fn buckets(&self) -> usize {
         self.gradients.plans().len()
+    }
+
+    /// The place for the averages of this rank's share in a step, if buckets are lent. [`Self::put_own`] takes it back.
+    pub(super) fn take_own(&mut self) -> Option<OwnAverages> {
+        let pool = self.gradients.pool()?.clone();
+        Some(OwnAverages::new(std::mem::take(&mut self.own), pool))
+    }
+
+    pub(super) fn put_own(&mut self, own: OwnAverages) {
+        self.own = own.parts;
     }
 
     /// Takes back a bucket that has not become averages.

@@ -7,7 +7,7 @@
 //! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
-//! | the share of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs` |
+//! | the share of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
@@ -18,6 +18,7 @@
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps | `figures.rs` |
 
+mod averages;
 mod bucket_exchange;
 mod bucket_sets;
 mod config;
@@ -59,7 +60,6 @@ use self::bucket_exchange::BucketExchange;
 use self::bucket_sets::{BucketSet, BucketSets, Place};
 use self::context::StepContext;
 use self::loss_scale::LossScaler;
-use self::own_averages::OwnAverages;
 use self::recording::Stage;
 use self::step::{Batch, Step};
 use self::step_end::StepEnd;
@@ -253,10 +253,20 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Refuses an average of parameters where ranks have shares of the state: each rank would update with a part of
-    /// its own gradients.
+    /// Refuses an average of parameters where ranks have shares of the state, because each rank would update with a
+    /// part of its own gradients, and where states cannot be averaged.
     fn check_subject(&self, subject: Subject) -> Result<()> {
-        if self.config.shard == Shard::Nothing || subject == Subject::Gradients {
+        if subject == Subject::Gradients {
+            return Ok(());
+        }
+        if !self.optimizer.has_numeric_state() {
+            let what = format!(
+                "a strategy that averages parameters with `{}`, whose state is no numbers in f32, which could be averaged",
+                self.optimizer.describe()
+            );
+            return Err(Error::Unsupported { what });
+        }
+        if self.config.shard == Shard::Nothing {
             return Ok(());
         }
         let (setting, value) = ("shard", self.config.shard.to_string());
@@ -616,7 +626,7 @@ impl DistOpt {
         if !averages && group.world_size() > 1 {
             self.drift = Drift::Parameters;
         }
-        let own = OwnAverages::begin(layout);
+        let own = layout.take_own();
         let mut step = Step {
             exchange: BucketExchange::new(context, subject, kind, (wire, own), scaler.inverse()),
             config: &self.config,
@@ -655,7 +665,7 @@ impl DistOpt {
     ) -> Result<StepEnd> {
         let BucketExchange { subject, kind, wire, own, figures, .. } = exchange;
         if let (Some(own), Some(layout)) = (own, layouts.last_used()) {
-            own.end(layout);
+            layout.put_own(own);
         }
         if let (Some(element), Some(layout)) = (kind.separate_type(), layouts.last_used()) {
             layout.put_wire(element, wire);

@@ -3,11 +3,9 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::{FiniteCheck, Flat, Span};
+use candelabrum_memory::{FiniteCheck, Flat};
 use candelabrum_nn::BucketPool;
 
-use super::bucket_sets::BucketSet;
-use super::context::StepContext;
 use crate::Result;
 
 /// Lent buckets that have left and not arrived. With more of them, ranks wait less for each other during the backward
@@ -27,16 +25,9 @@ pub(super) struct OwnAverages {
 }
 
 impl OwnAverages {
-    /// With the memory of a layout, to which [`Self::end`] returns it. `None` if the layout's buckets have memory of
-    /// their own.
-    pub(super) fn begin(layout: &mut BucketSet) -> Option<Self> {
-        let pool = layout.gradients.pool()?.clone();
-        let parts = std::mem::take(&mut layout.own);
-        Some(Self { parts, pool, check: FiniteCheck::default(), arrived: Vec::new() })
-    }
-
-    pub(super) fn end(self, layout: &mut BucketSet) {
-        layout.own = self.parts;
+    /// No averages yet. `parts` is memory for those of each bucket.
+    pub(super) fn new(parts: Vec<Flat>, pool: BucketPool) -> Self {
+        Self { parts, pool, check: FiniteCheck::default(), arrived: Vec::new() }
     }
 
     /// Takes this rank's part, the elements `own`, out of a bucket that has arrived, and looks at it.
@@ -52,45 +43,5 @@ impl OwnAverages {
         self.parts[index].span_mut()?.copy_from(part)?;
         self.pool.give_back(bucket);
         Ok(())
-    }
-}
-
-/// The averages of a bucket, wherever they are.
-pub(super) struct Averages<'a> {
-    values: &'a mut Flat,
-    /// The place in the bucket of the first value.
-    start: usize,
-}
-
-impl<'a> Averages<'a> {
-    pub(super) fn of(
-        own: Option<&'a mut OwnAverages>,
-        layout: &'a mut BucketSet,
-        context: &StepContext,
-        index: usize,
-    ) -> Result<Self> {
-        Ok(match own {
-            Some(own) => {
-                Self { values: &mut own.parts[index], start: context.own_range(index).start }
-            }
-            None => Self { values: layout.gradients.bucket(index)?, start: 0 },
-        })
-    }
-
-    pub(super) fn is_on_device(&self) -> bool {
-        self.values.is_on_device()
-    }
-
-    /// The averages at these places of the bucket, which belong to this rank's share.
-    pub(super) fn range(&self, places: Range<usize>) -> Result<Span<'_>> {
-        Ok(self.values.range(places.start - self.start..places.end - self.start)?)
-    }
-
-    /// All averages at these places of the bucket, to be changed.
-    pub(super) fn range_mut(
-        &mut self,
-        places: Range<usize>,
-    ) -> Result<candelabrum_memory::SpanMut<'_>> {
-        Ok(self.values.range_mut(places.start - self.start..places.end - self.start)?)
     }
 }

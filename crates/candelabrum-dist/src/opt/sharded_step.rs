@@ -8,9 +8,10 @@ use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Flat, Norm, Span, SpanMut, square_sums};
 use candelabrum_optim::{Clip, clip};
 
+use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
-use super::own_averages::{Averages, ON_THEIR_WAY};
+use super::own_averages::ON_THEIR_WAY;
 use super::shard::Shares;
 use super::step::Step;
 use crate::Result;

@@ -17,12 +17,12 @@ use candelabrum_nn::{BucketSlot, Observer, Param};
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
+use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::bucket_sets::BucketSet;
 use super::config::{DistOptConfig, OnOverflow};
 use super::figures::{StepFigures, timed};
 use super::loss_scale::LossScaler;
-use super::own_averages::Averages;
 use super::recording::Recording;
 use super::replicas::average_replicas;
 use super::step_end::StepEnd;

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn buffers_are_lent_in_the_order_of_their_return_and_large_buckets_have_their_own() {
-        let buffers = [1.0_f32, 2.0].map(|x| Flat::from_slice(&[x; 8])).to_vec();
+        let buffers = vec![Flat::from_slice(&[1.0_f32; 8]), Flat::from_slice(&[2.0_f32; 8])];
         let pool = BucketPool::new(buffers, Location::HOST, 8);
         let first = pool.lend(3).unwrap();
         let large = pool.lend(9).unwrap();

@@ -18,8 +18,8 @@ use candelabrum_nn::Params;
 
 use super::manifest::{PartState, SavedStrategy};
 use super::model::{
-    PARAMETERS, RESIDUALS, check_buffers, check_parameters, device, load_buffers, load_parameters,
-    mean_of, save_buffers, save_parameters,
+    OPTIMIZER, PARAMETERS, RESIDUALS, check_buffers, check_parameters, device, load_buffers,
+    load_parameters, mean_of, save_buffers, save_parameters,
 };
 use super::restored::{Loaded, Restored};
 use super::shards;
@@ -27,7 +27,6 @@ use super::snapshot::Snapshot;
 use super::stateful::Stateful;
 use crate::{Error, Result};
 
-pub(super) const OPTIMIZER: &str = "optimizer";
 const BUFFERS: &str = "buffers";
 
 impl Stateful for DistOpt {

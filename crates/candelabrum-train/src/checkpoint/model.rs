@@ -10,6 +10,7 @@ use crate::{Error, Result};
 pub(super) const PARAMETERS: &str = "parameters";
 
 /// The file of what a rank has not sent yet.
+pub(super) const OPTIMIZER: &str = "optimizer";
 pub(super) const RESIDUALS: &str = "residuals";
 
 /// Copies all parameters, and all buffers.

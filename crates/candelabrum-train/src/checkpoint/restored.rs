@@ -145,6 +145,7 @@ impl Restored {
     pub(super) fn shards(&self) -> impl Iterator<Item = usize> + use<> {
         let (own, count) = (self.rank, self.manifest.world_size);
         (own..count).take(1).chain((0..count).filter(move |&rank| rank != own))
+    }
 
     /// The vectors of hooks, by the name of their file and by their own.
     pub(super) fn hook_vectors(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {

@@ -8,8 +8,7 @@ use std::ops::Range;
 use candelabrum_dist::{DistOptState, OptimizerVector};
 use candelabrum_memory::Span;
 
-use super::all_reduce::OPTIMIZER;
-use super::model::device;
+use super::model::{OPTIMIZER, device};
 use super::restored::Restored;
 use crate::Result;
 

@@ -5,7 +5,7 @@ use candelabrum_nn::{BackwardAndUpdate, DistOption};
 use candle_core::Tensor;
 
 use super::{DistributedOptimizer, WholeStep};
-use crate::{Error, Result};
+use crate::Result;
 
 impl DistributedOptimizer for DistOpt {
     fn group(&self) -> &Group {
@@ -21,7 +21,6 @@ impl DistributedOptimizer for DistOpt {
         Ok(self.accumulate(loss)?)
     }
     fn step(&mut self, loss: &Tensor, option: DistOption, spars: f32) -> Result<()> {
-        check_state(self, option)?;
         Ok(self.backward_and_update_with(loss, option, spars)?)
     }
     fn step_by_graph(
@@ -41,7 +40,6 @@ impl DistributedOptimizer for DistOpt {
         Ok(self.check_uneven()?)
     }
     fn check_option(&self, option: DistOption, spars: f32) -> Result<()> {
-        check_state(self, option)?;
         Ok(self.check(option, spars)?)
     }
     fn is_in_step(&self) -> bool {
@@ -79,13 +77,4 @@ impl DistributedOptimizer for DistOpt {
     fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
         Ok(self.set_rate(rate)?)
     }
-}
-
-/// Refuses to average the states of ranks that are bit patterns.
-fn check_state(opt: &DistOpt, option: DistOption) -> Result<()> {
-    if option != DistOption::PartialUpdate || opt.optimizer().has_numeric_state() {
-        return Ok(());
-    }
-    let range = "one that averages gradients: the ranks' states of this optimizer are no numbers in f32, which partialUpdate averages";
-    Err(Error::option("the dist option", &option, range))
 }
