@@ -50,6 +50,7 @@ fn train(
         .map(|(name, len)| ParamInfo {
             name,
             dims: std::slice::from_ref(len),
+            part: None,
             location: location.clone(),
         })
         .collect();

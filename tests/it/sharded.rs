@@ -18,7 +18,7 @@ struct Mlp(Vec<Linear>);
 impl Mlp {
     fn new(params: &Params, widths: &[usize]) -> Self {
         let layers = widths.iter().enumerate();
-        let layer = |(number, &width)| Linear::new(&params.root().pp(&format!("l{number}")), width);
+        let layer = |(number, &width)| Linear::new(&params.root().pp(format!("l{number}")), width);
         Self(layers.map(layer).collect())
     }
 }

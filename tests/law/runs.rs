@@ -461,7 +461,7 @@ impl Call<'_> {
         let model = Net {
             out: Arc::new(case.trained.layer(&params, "out", [CLASSES, FEATURES], case.dropout)),
             more: (0..MORE)
-                .map(|i| Linear::new(&params.root().pp(&format!("m{i}")), CLASSES))
+                .map(|i| Linear::new(&params.root().pp(format!("m{i}")), CLASSES))
                 .collect(),
             is_recomputed: case.is_recomputed,
             params: params.clone(),

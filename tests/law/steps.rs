@@ -200,7 +200,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
         // Enough parameters that buckets are lent.
         let more: Vec<Linear> = (0..MORE)
             .map(|number| {
-                let layer = Linear::new(&params.root().pp(&format!("more{number}")), CLASSES);
+                let layer = Linear::new(&params.root().pp(format!("more{number}")), CLASSES);
                 layer
                     .forward(&Tensor::zeros((1, FEATURES), DType::F32, &Device::Cpu).unwrap())
                     .unwrap();

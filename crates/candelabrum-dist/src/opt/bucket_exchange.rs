@@ -255,7 +255,7 @@ impl BucketExchange {
         let (ExchangeKind::AllReduce(all_reduce), true) = (kind, bucket.is_on_device()) else {
             return;
         };
-        // Memory that a failed step has lost is allocated again on the host.
+        // Memory that a failed step has lost is not there yet.
         let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
         if let Collective::AllReduce(op) = all_reduce.op()
             && (all_reduce.is_in_place() || on_gpu == context.plans.len())
@@ -299,10 +299,15 @@ impl BucketExchange {
                 Message::InPlace(all_reduce.op())
             }
             ExchangeKind::AllReduce(all_reduce) => {
-                // A failed step may have lost this memory. It is then allocated again, on the heap.
+                // A failed step may have lost this memory, and lent buckets have none. It is then allocated.
                 let memory = self.wire.get_mut(index).and_then(Option::take);
-                let mut memory =
-                    memory.unwrap_or_else(|| Flat::zeros(all_reduce.element, info.len()));
+                let mut memory = match memory {
+                    Some(memory) => memory,
+                    None => {
+                        let location = context.location();
+                        Flat::zeros_on(&location, all_reduce.element, info.len())?
+                    }
+                };
                 if has_failure && !all_reduce.shows_bad_numbers() {
                     bucket.span_mut()?.fill(0.0)?;
                 }

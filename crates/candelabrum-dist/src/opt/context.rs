@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use candelabrum_memory::Location;
 use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::BucketSet;
@@ -46,6 +47,11 @@ impl StepContext {
         let (rank, world_size) = (self.group.rank(), self.group.world_size());
         let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
         Bucket { index, count, layout, step, spars, rank, world_size, plan, params }
+    }
+
+    /// The memory of the parameters.
+    pub(super) fn location(&self) -> Location {
+        self.params.first().map_or(Location::HOST, |param| Location::of(param.var().device()))
     }
 
     /// The elements of a bucket of which this rank gets the averages.

@@ -261,7 +261,7 @@ impl DistOpt {
         }
         if !self.optimizer.has_numeric_state() {
             let what = format!(
-                "a strategy that averages parameters with `{}`, whose state is no numbers in f32, which could be averaged",
+                "a strategy that averages parameters with {}, whose state is no numbers in f32, which could be averaged",
                 self.optimizer.describe()
             );
             return Err(Error::Unsupported { what });
@@ -495,9 +495,8 @@ impl DistOpt {
         self.optimizer.bind(&infos)?;
         if is_shared && !infos.is_empty() && self.optimizer.parameter_state(0)?.is_none() {
             let optimizer = self.optimizer.describe();
-            let what = format!(
-                "`shard` with `{optimizer}`, which does not separate the states of parameters"
-            );
+            let what =
+                format!("shard with {optimizer}, which does not separate the states of parameters");
             return Err(Error::Unsupported { what });
         }
         Ok(layouts)

@@ -98,7 +98,7 @@ impl DistOpt {
     pub fn load_state(&mut self, state: &DistOptState) -> Result<()> {
         self.bound(|opt, layouts| {
             if layouts.shares().is_some() && state.drift != Drift::Nothing {
-                let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without `shard` first".to_owned();
+                let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without shard first".to_owned();
                 return Err(Error::State { what });
             }
             let (group, used) = (&*opt.group, &mut opt.used);
