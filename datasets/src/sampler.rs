@@ -86,6 +86,18 @@ impl DistributedSampler {
         Self::of(self.config, self.shuffle, epoch_size)
     }
 
+    /// The same sampler with at most so many steps in an epoch, the first ones. The order of the samples stays: the rest
+    /// of an epoch is left out, and the next epoch begins where it would begin without the limit.
+    ///
+    /// # Errors
+    /// A limit of 0.
+    pub fn with_most_steps(self, most: usize) -> Result<Self> {
+        if most == 0 {
+            return Err(Error::argument("an epoch of 0 steps: the limit must be at least 1"));
+        }
+        Ok(Self { steps: self.steps.min(most), ..self })
+    }
+
     fn of(config: SamplerConfig, shuffle: Shuffle, epoch_size: usize) -> Result<Self> {
         let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
         check_rank(global_rank, world_size)?;
@@ -163,14 +175,19 @@ impl DistributedSampler {
     pub fn dropped_per_epoch(&self) -> usize {
         match self.config.remainder {
             Remainder::Drop => self.epoch_size - self.steps * self.global_batch_size(),
-            Remainder::Pad | Remainder::Keep => 0,
+            // All are used, unless the steps are limited.
+            Remainder::Pad | Remainder::Keep => {
+                self.epoch_size.saturating_sub(self.steps.saturating_mul(self.global_batch_size()))
+            }
         }
     }
 
     /// The number of samples that are used twice in an epoch to fill the last global batch.
     pub fn padded_per_epoch(&self) -> usize {
         match self.config.remainder {
-            Remainder::Pad => self.steps * self.global_batch_size() - self.epoch_size,
+            Remainder::Pad => {
+                self.steps.saturating_mul(self.global_batch_size()).saturating_sub(self.epoch_size)
+            }
             Remainder::Drop | Remainder::Keep => 0,
         }
     }
@@ -293,6 +310,23 @@ mod tests {
         check(60_000, 64, 4, Remainder::Keep, 235, 0, 0);
         check(60_000, 60_000, 1, Remainder::Drop, 1, 0, 0);
         check(5, 8, 1, Remainder::Keep, 1, 0, 0);
+    }
+
+    #[test]
+    fn a_limit_of_steps_keeps_the_first_batches_of_each_epoch() {
+        for remainder in [Remainder::Drop, Remainder::Pad, Remainder::Keep] {
+            let config = SamplerConfig { remainder, ..config(23, 2, 2) };
+            let whole = DistributedSampler::new(config).unwrap();
+            let limited = whole.with_most_steps(3).unwrap();
+            let numbers = (limited.steps(), limited.dropped_per_epoch());
+            assert_eq!((numbers, limited.padded_per_epoch()), ((3, 11), 0));
+            for epoch in 0..3 {
+                let first: Vec<_> = whole.epoch(epoch).batches().take(3).collect();
+                assert_eq!(limited.epoch(epoch).batches().collect::<Vec<_>>(), first);
+            }
+            assert_eq!(whole.with_most_steps(99).unwrap().steps(), whole.steps());
+            assert!(whole.with_most_steps(0).is_err());
+        }
     }
 
     #[test]

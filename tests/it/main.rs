@@ -33,6 +33,7 @@ mod plain_candle;
 mod averages;
 mod hooks;
 mod houses;
+mod limits;
 mod long_run;
 mod optimizers;
 mod sampling;

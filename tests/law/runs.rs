@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use candelabrum::candle;
 use candelabrum::prelude::*;
@@ -47,6 +48,7 @@ struct Case {
     samples: usize,
     sampling: Sampling,
     epochs: usize,
+    limits: Limits,
     /// The share of rows that the loss ignores, in hundredths.
     ignored: u64,
     evaluate_every: Option<u64>,
@@ -68,6 +70,13 @@ struct Case {
     data_seed: u64,
     /// The disturbances, and how the run continues after each.
     parts: Vec<Part>,
+}
+
+/// The limits of a run beside its epochs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    max_steps: Option<u64>,
+    train_batches: Option<usize>,
 }
 
 /// A hook.
@@ -121,6 +130,8 @@ enum Way {
     Failure,
     /// A hook ends the call.
     Pause,
+    /// The time of the call is over after its first step.
+    Time,
 }
 
 const WAYS: [Way; 5] =
@@ -218,6 +229,21 @@ impl Case {
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         let ignored = draw.one_of(&[0, 0, 30, 80]);
         let evaluate_every = draw.chance(50).then(|| draw.number(1, 5) as u64);
+        let draw_limits = &mut Draw::new(seed ^ 0x11417);
+        let limits = match draw_limits.chance(50) && !is_kept {
+            true => Limits {
+                max_steps: draw_limits
+                    .chance(70)
+                    .then(|| draw_limits.number(1, all as usize) as u64),
+                train_batches: draw_limits.chance(50).then(|| draw_limits.number(1, steps)),
+            },
+            false => Limits::default(),
+        };
+        for part in &mut parts {
+            if draw_limits.chance(15) && !is_kept {
+                part.way = Way::Time;
+            }
+        }
         let old_optimizer = draw.number(0, 2);
         Self {
             ranks,
@@ -228,6 +254,7 @@ impl Case {
             samples,
             sampling: Sampling { shuffle, epoch_size },
             epochs,
+            limits,
             ignored,
             evaluate_every,
             option,
@@ -503,6 +530,9 @@ impl Call<'_> {
             CheckpointConfig { every: case.every, keep: case.keep, resume: self.resume.clone() };
         let config = FitConfig {
             epochs: case.epochs,
+            max_steps: case.limits.max_steps,
+            limit_train_batches: case.limits.train_batches,
+            max_time: part.filter(|part| part.way == Way::Time).map(|_| Duration::ZERO),
             batch_size: self.batch,
             accumulate: case.accumulate,
             uneven: case.uneven,

@@ -91,7 +91,7 @@ pub(crate) fn training_sampler(
     batch_size: usize,
     config: &FitConfig,
 ) -> Result<DistributedSampler> {
-    let &FitConfig { uneven, seed, mut sampling, .. } = config;
+    let &FitConfig { uneven, seed, mut sampling, limit_train_batches, .. } = config;
     if let Some(lens) = lens {
         if uneven {
             let range = "false where each rank has a part of the training data";
@@ -101,7 +101,9 @@ pub(crate) fn training_sampler(
         sampling.epoch_size = Some(sampling.epoch_size.map_or(smallest, |size| size / lens.len()));
     }
     let remainder = if uneven { Remainder::Keep } else { Remainder::Drop };
-    sampling.apply(sampler(group, data, lens.is_some(), batch_size, seed, remainder)?)
+    let sampler = sampler(group, data, lens.is_some(), batch_size, seed, remainder)?;
+    let sampler = sampling.apply(sampler)?;
+    Ok(limit_train_batches.map_or(Ok(sampler), |most| sampler.with_most_steps(most))?)
 }
 
 /// This rank's batches of `data` in order: its share of each global batch, or all batches of a part.

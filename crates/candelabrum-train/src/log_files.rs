@@ -62,9 +62,10 @@ impl LogFiles {
 
     fn open(&self, run: &Run<'_, '_>) -> Result<RunLog> {
         let world_size = run.optimizer().map_or(1, |optimizer| optimizer.group().world_size());
+        let steps = (run.epochs * run.steps_per_epoch) as u64;
         let settings = Settings {
             epochs: Some(run.epochs as u64),
-            steps: Some((run.epochs * run.steps_per_epoch) as u64),
+            steps: Some(run.max_steps.map_or(steps, |max| max.min(steps))),
             settings: self.settings.clone(),
             ..Settings::new(world_size, env!("CARGO_PKG_VERSION"))
         };

@@ -16,7 +16,8 @@ use candelabrum_nn::{DistOption, Params, Recompute};
 use clap::{Args, ValueEnum};
 
 use super::interrupt::interrupt;
-use super::{AverageArgs, CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
+use super::numbers::{parse_positive, parse_seconds, parse_steps};
+use super::{AverageArgs, CheckpointArgs, KvStoreKind, LimitArgs, OptimizerArgs, Precision};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
@@ -62,6 +63,10 @@ pub struct TrainArgs {
     /// Passes over the training data
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub epochs: usize,
+
+    /// The limits of the run beside its epochs.
+    #[command(flatten)]
+    pub limits: LimitArgs,
 
     /// Samples per step and rank
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_positive)]
@@ -433,7 +438,7 @@ impl TrainArgs {
     /// # Errors
     /// A batch larger than a rank's share of an epoch.
     pub fn sampler(&self, world: &World, samples: usize) -> Result<DistributedSampler> {
-        self.sampling().apply(DistributedSampler::new(SamplerConfig {
+        let sampler = self.sampling().apply(DistributedSampler::new(SamplerConfig {
             len: samples,
             global_rank: world.rank(),
             world_size: world.world_size(),
@@ -441,7 +446,9 @@ impl TrainArgs {
             seed: self.seed,
             shuffle: true,
             remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
-        })?)
+        })?)?;
+        let limit = self.limits.limit_train_batches;
+        Ok(limit.map_or(Ok(sampler), |most| sampler.with_most_steps(most))?)
     }
 
     /// The order of the training samples, and the length of an epoch.
@@ -480,6 +487,9 @@ impl TrainArgs {
     pub fn fit_config(&self) -> FitConfig {
         FitConfig {
             epochs: self.epochs,
+            max_steps: self.limits.max_steps,
+            max_time: self.limits.max_time,
+            limit_train_batches: self.limits.limit_train_batches,
             batch_size: self.batch_size,
             accumulate: self.accumulate,
             uneven: self.uneven,
@@ -566,23 +576,6 @@ impl From<RecomputedBlocks> for Recompute {
             RecomputedBlocks::All => Self::All,
         }
     }
-}
-
-fn parse_positive(text: &str) -> std::result::Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("it must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(_) => Err("it must be a whole number of at least 1".to_owned()),
-    }
-}
-
-fn parse_seconds(text: &str) -> std::result::Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| "it must be a number of seconds".to_owned())
-}
-
-fn parse_steps(text: &str) -> std::result::Result<u64, String> {
-    parse_positive(text).map(|steps| steps as u64)
 }
 
 fn parse_compression(text: &str) -> std::result::Result<Compression, String> {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use candelabrum_nn::DistOption;
 
@@ -14,6 +15,19 @@ pub struct FitConfig {
     /// Passes of this call over the training data. A call that continues from a checkpoint counts those that the
     /// checkpoint has.
     pub epochs: usize,
+    /// The run ends after this many steps, counted over the whole run as [`Position::step`] does, or after its epochs,
+    /// whichever comes first. A bound inside an epoch ends it with an evaluation, a report of this part of the epoch
+    /// and a checkpoint. A run that continues with a larger bound trains the rest of the epoch.
+    ///
+    /// [`Position::step`]: crate::checkpoint::Position::step
+    pub max_steps: Option<u64>,
+    /// The call ends after the step in which this time is over, counted from the beginning of the call. It saves and
+    /// ends as one that a hook [pauses](crate::hooks::Action::pause), so the run can be continued. The clock of rank 0
+    /// decides. Ranks that do not take their steps together end where they meet: at the end of an epoch's steps, or
+    /// before a checkpoint.
+    pub max_time: Option<Duration>,
+    /// At most this many steps in each epoch, the first ones of its order. At least 1.
+    pub limit_train_batches: Option<usize>,
     /// Samples per step and rank, or per micro-batch and rank.
     pub batch_size: usize,
     /// The micro-batches of a step, whose gradients are added before they are exchanged: N ranks with batch B and
@@ -48,6 +62,9 @@ impl Default for FitConfig {
     fn default() -> Self {
         Self {
             epochs: 10,
+            max_steps: None,
+            max_time: None,
+            limit_train_batches: None,
             batch_size: 64,
             accumulate: 1,
             uneven: false,

@@ -1,11 +1,13 @@
 //! What all ranks decide together after a step, and before each batch of an evaluation.
 //!
-//! A signal, or a hook that looks at this rank's loss, asks on one rank only. So the ranks exchange what they
+//! A signal, a limit of time, or a hook that looks at this rank's loss, asks on one rank only. So the ranks exchange what they
 //! were asked for. They do so only if something can ask.
 //!
 //! **Invariant** Ranks that do not take their steps together (workers of a store without rounds) exchange where they
 //! meet anyway: at the end of an epoch's steps, in an evaluation, and before a checkpoint. A rank that a signal
 //! ends exchanges at once, which is its next meeting with the others. All continue from rank 0's position.
+
+use std::time::{Duration, Instant};
 
 use candelabrum_dist::launch::interrupted_by;
 use candelabrum_dist::{Group, ReduceOp};
@@ -90,6 +92,8 @@ pub(super) struct Control {
     /// Whether the ranks exchange what they were asked for after each step.
     exchanges: bool,
     in_step: bool,
+    /// The beginning of the call, and the time that it has.
+    time: Option<(Instant, Duration)>,
 }
 
 impl Control {
@@ -102,7 +106,22 @@ impl Control {
         in_step: bool,
     ) -> Self {
         let exchanges = group.world_size() > 1 && in_step && (hooks_act || interrupt.is_watched());
-        Self { group: group.clone(), interrupt: interrupt.clone(), exchanges, in_step }
+        let (group, interrupt) = (group.clone(), interrupt.clone());
+        Self { group, interrupt, exchanges, in_step, time: None }
+    }
+
+    /// The call has this time from `start` on, if there is one. Rank 0's clock decides.
+    pub(super) fn limited(mut self, start: Instant, max_time: Option<Duration>) -> Self {
+        self.exchanges |= max_time.is_some() && self.group.world_size() > 1 && self.in_step;
+        self.time = max_time.map(|max| (start, max));
+        self
+    }
+
+    /// Why the call ends, if its time is over and this rank decides.
+    fn end_of_time(&self) -> Option<Stop> {
+        let (start, max) = self.time.filter(|_| self.group.rank() == 0)?;
+        let is_over = start.elapsed() >= max;
+        is_over.then(|| Stop::Pause(format!("its time of {max:?} is over")))
     }
 
     /// Decides after a step, which may be the `last` one of its epoch. A training that a hook ends for good is
@@ -110,9 +129,14 @@ impl Control {
     pub(super) fn after_step(&self, asked: Asked, last: bool) -> Result<Decision> {
         let mut signal = self.interrupt.requested().unwrap_or(0);
         let mut decision = Decision::from(asked);
+        // Others that do not take their steps with rank 0 hear of its clock where they meet.
+        if self.in_step || self.group.world_size() == 1 || last || decision.save {
+            decision.stop = decision.stop.or_else(|| self.end_of_time());
+        }
         let meets = last || decision.save || signal != 0;
         // In an evaluation that a signal has cut, the ranks have exchanged.
-        let meets = meets && self.interrupt.is_watched() && self.interrupt.ended().is_none();
+        let looks = self.interrupt.is_watched() || self.time.is_some();
+        let meets = meets && looks && self.interrupt.ended().is_none();
         if self.exchanges || (!self.in_step && meets) {
             let stops = Stop::flag(decision.stop.as_ref());
             let flags = self.exchange(stops, decision.save, signal)?;
@@ -217,6 +241,24 @@ mod tests {
         assert_eq!(decision.stop, Some(Stop::Pause("interrupted by SIGINT".to_owned())));
         assert_eq!((interrupt.requested(), interrupt.ended()), (Some(2), Some(2)));
         assert!(!control.goes_on()?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_whose_time_is_over_pauses_unless_a_hook_has_ended_the_run() -> Result<()> {
+        let control = |max| {
+            let group = World::single().group();
+            Control::new(&group, &Interrupt::default(), false, true).limited(Instant::now(), max)
+        };
+        let stop = |max, asked| Ok::<_, crate::Error>(control(max).after_step(asked, false)?.stop);
+        assert_eq!(stop(None, Asked::default())?, None);
+        assert_eq!(stop(Some(Duration::MAX), Asked::default())?, None);
+        let over = Stop::Pause("its time of 0ns is over".to_owned());
+        assert_eq!(stop(Some(Duration::ZERO), Asked::default())?, Some(over));
+        let mut asked = Asked::default();
+        asked.add(0, Action { stop: Some("enough".to_owned()), ..Action::NOTHING });
+        let ended = Stop::End { reason: "enough".to_owned(), hook: Some(0) };
+        assert_eq!(stop(Some(Duration::ZERO), asked)?, Some(ended));
         Ok(())
     }
 

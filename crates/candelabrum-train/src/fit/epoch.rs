@@ -88,6 +88,7 @@ impl TrainerState<'_, '_> {
     pub(super) fn epoch_report(
         &mut self,
         task: &TaskView<'_>,
+        epoch: usize,
         costs: &EpochCosts,
         (trained, evaluated): (&Metrics, Option<&Metrics>),
         seconds: f64,
@@ -95,9 +96,13 @@ impl TrainerState<'_, '_> {
         let &EpochCosts { option, train_seconds, steps, traffic, residual_norm, first_step } =
             costs;
         // The steps of this process.
-        let taken = self.steps_per_epoch.saturating_sub(first_step) as f64;
+        let last_step = match task.position.step_in_epoch {
+            0 => self.steps_per_epoch,
+            inside => inside,
+        };
+        let taken = last_step.saturating_sub(first_step) as f64;
         Ok(EpochReport {
-            epoch: task.position.epoch - 1,
+            epoch,
             train_loss: trained.loss,
             train_accuracy: trained.measure("accuracy"),
             eval_accuracy: evaluated.and_then(|metrics| metrics.measure("accuracy")),

@@ -24,6 +24,9 @@ pub(super) struct Kept {
     /// Why the run has ended, if a hook has ended it.
     #[serde(default)]
     pub(super) ended: Option<Ended>,
+    /// The step after which it has ended inside an epoch, because it had all its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) closed: Option<u64>,
 }
 
 /// An evaluation.
@@ -57,7 +60,7 @@ impl Kept {
         let hooks = shared.as_object().into_iter().flatten();
         let hooks = hooks.map(|(name, state)| (name.clone(), state.clone())).collect();
         let evaluated = Some(Evaluated { step, metrics: Metrics::default() });
-        Ok(Self { hooks, evaluated, ended: None })
+        Ok(Self { hooks, evaluated, ended: None, closed: None })
     }
 
     /// The state of the hook with this key. A checkpoint of format 1 has it by the name of the hook.
@@ -166,9 +169,10 @@ mod tests {
                 .into(),
             evaluated: Some(Evaluated { step: 12, metrics }),
             ended: Some(Ended { reason: "enough".to_owned(), hook: None }),
+            closed: Some(12),
         };
         let read = Kept::of_shared(&kept.to_shared(), 0).unwrap();
-        assert_eq!(read.hooks, kept.hooks);
+        assert_eq!((&read.hooks, read.closed), (&kept.hooks, Some(12)));
         let evaluated = read.evaluated.unwrap();
         assert!(evaluated.step == 12 && evaluated.metrics.loss.is_nan());
         assert_eq!(read.ended.unwrap().reason, "enough");

@@ -110,6 +110,10 @@ impl<'a> Fit<'a> {
         E: Dataset<Batch = B> + Clone,
     {
         let Self { config, loading, hooks, out, given } = self;
+        if config.limit_train_batches == Some(0) {
+            let name = "FitConfig::limit_train_batches (--limit-train-batches)";
+            return Err(Error::option(name, &"0", "at least 1"));
+        }
         check_steps(&config, task)?;
         if let Some(given) = given {
             given.check(task.optimizer().params())?;

@@ -70,6 +70,8 @@ impl TrainerState<'_, '_> {
         }
         if epoch >= self.config.epochs {
             note += &format!("; {epoch} epoch(s) are done, so nothing is trained");
+        } else if self.has_all_steps(position) {
+            note += &format!("; {step} step(s) are done, so nothing is trained");
         }
         self.note(&note);
         self.note_changes(task, &settings);
@@ -111,6 +113,7 @@ impl TrainerState<'_, '_> {
         }
         notes.iter().for_each(|note| self.note(note));
         self.evaluated = kept.evaluated;
+        self.closed = kept.closed;
         // Who goes back to a checkpoint wants to go on from there, and so does who leaves the hook out.
         let is_left_out =
             |ended: &Ended| ended.hook.as_ref().is_some_and(|hook| !keys.contains(hook));

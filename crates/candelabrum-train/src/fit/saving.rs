@@ -52,6 +52,7 @@ impl TrainerState<'_, '_> {
             hooks: kept::keys(&self.hooks).into_iter().zip(states).collect(),
             evaluated: self.evaluated.clone(),
             ended: self.ended.clone(),
+            closed: self.closed,
         };
         RunState {
             position,

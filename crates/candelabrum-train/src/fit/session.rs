@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions};
 use candelabrum_dist::launch::interrupted_by;
 
+use super::config::FitConfig;
 use super::control::{Asked, Control, Decision};
 use super::epoch::EpochClock;
 use super::kept::{self, Evaluated};
@@ -51,7 +52,7 @@ where
                 "the run has ended: {why}; nothing is trained. To go on, leave out the hook that has ended it, or name a checkpoint to resume from"
             ));
         }
-        while self.task.position().epoch < self.state.end && stopped.is_none() {
+        while !self.state.is_complete(*self.task.position()) && stopped.is_none() {
             stopped = self.run_epoch(&loader, &mut reports)?;
         }
         self.state.finish(&mut TaskView::of(self.task), stopped.as_deref(), has_ended)?;
@@ -63,6 +64,8 @@ where
         let train = self.train;
         let (config, group) = (self.state.config, self.state.group.clone());
         let before = *self.task.position();
+        // A checkpoint may say otherwise: a signal may have come before the end of the part of an epoch.
+        self.state.closed = (before.step > 0).then_some(before.step);
         self.state.end = before.epoch + config.epochs;
         let ranks = group.world_size();
         // The digest of all data takes time: only other ranks and later runs need it.
@@ -96,7 +99,7 @@ where
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
-    /// An epoch with its evaluation, its report and its checkpoint. Returns why the training ends, if it does.
+    /// An epoch, or the part of one in which the run ends, with its evaluation, its report and its checkpoint. Returns why the training ends, if it does.
     fn run_epoch(
         &mut self,
         loader: &Loader<D>,
@@ -112,12 +115,27 @@ where
             return Ok(stopped);
         }
         let trained = *self.task.position();
-        *self.task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
-        let Some((report, mut decision)) = self.end_epoch(&clock)? else {
+        let is_whole = trained.step_in_epoch >= self.state.steps_per_epoch;
+        if is_whole {
+            *self.task.position() = Position { epoch: epoch + 1, step_in_epoch: 0, ..trained };
+        } else {
+            let (step, steps) = (trained.step_in_epoch, self.state.steps_per_epoch);
+            self.state.note(&format!(
+                "epoch {epoch} ends after {step} of its {steps} steps: the run has had its {} steps",
+                trained.step
+            ));
+        }
+        let counts = (!is_whole).then(|| self.state.metrics.clone());
+        let Some((report, mut decision)) = self.end_epoch(epoch, &clock)? else {
             // The run that continues has no step left in this epoch, and evaluates.
             *self.task.position() = trained;
             return Ok(self.state.config.interrupt.ended().map(interrupted_by));
         };
+        if let Some(counts) = counts {
+            // A run that continues with more steps reports the whole epoch.
+            self.state.metrics = counts;
+            self.state.closed = Some(trained.step);
+        }
         reports.push(report);
         decision.save |= self.state.is_due(trained.step);
         self.state.obey(&mut TaskView::of(self.task), decision)
@@ -137,7 +155,8 @@ where
         let (epochs, steps) = ((epoch, self.state.end), self.state.steps_per_epoch);
         let mut progress =
             Progress::new(epochs, steps, step_in_epoch, self.state.group.is_world_root());
-        let mut batches = loader.epoch(epoch, step_in_epoch)?;
+        let left = self.state.steps_left(position);
+        let mut batches = loader.epoch(epoch, step_in_epoch)?.take(left);
         while let Some(batch) = wait_for_batch(&mut batches) {
             let mut stopped = self.train_batch(&batch?)?;
             if stopped.is_none() {
@@ -217,8 +236,8 @@ where
             // The run that continues evaluates, and is not complete before.
             asked.go_on();
         }
-        // One that is due after the last step of an epoch has its evaluation, too.
-        let is_last = position.step_in_epoch == self.state.steps_per_epoch;
+        // One that is due after the last step of an epoch, or of the run, has its evaluation, too.
+        let is_last = self.state.steps_left(position) == 0;
         if !is_last && self.state.is_due(position.step) {
             asked.save();
         }
@@ -238,12 +257,18 @@ where
     fn control(&mut self) -> Control {
         let in_step = self.task.optimizers().iter().all(|(_, optimizer)| optimizer.is_in_step());
         let hooks_act = self.state.hooks.iter().any(|hook| hook.acts_on_step_end());
-        Control::new(&self.state.group, &self.state.config.interrupt, hooks_act, in_step)
+        let FitConfig { interrupt, max_time, .. } = self.state.config;
+        let control = Control::new(&self.state.group, interrupt, hooks_act, in_step);
+        control.limited(self.state.start, *max_time)
     }
 
     /// The report of an epoch, after its evaluation. `None` if a signal has cut the evaluation: then nothing has
     /// changed.
-    fn end_epoch(&mut self, clock: &EpochClock) -> Result<Option<(EpochReport, Decision)>> {
+    fn end_epoch(
+        &mut self,
+        epoch: usize,
+        clock: &EpochClock,
+    ) -> Result<Option<(EpochReport, Decision)>> {
         let costs = clock.costs(self.task.optimizer());
         if costs.steps.skipped > 1 {
             let (skipped, steps) = (costs.steps.skipped, costs.steps.steps);
@@ -263,7 +288,7 @@ where
         let seconds = clock.start.elapsed().as_secs_f64();
         self.state.lines.evaluated(evaluated.as_ref(), seconds);
         let (task, measured) = (&mut TaskView::of(self.task), (&trained, evaluated.as_ref()));
-        let report = self.state.epoch_report(task, &costs, measured, seconds)?;
+        let report = self.state.epoch_report(task, epoch, &costs, measured, seconds)?;
         self.state.ask(task, &mut asked, |hook, run| hook.on_epoch_end(run, &report))?;
         Ok(Some((report, Decision::from(asked))))
     }

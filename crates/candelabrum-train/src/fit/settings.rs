@@ -16,10 +16,17 @@ pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSett
         data: Some(parts::described(train)?),
         // The parts of ranks may differ in size.
         samples: (train.shared_by() == 1).then(|| train.len()),
-        sampling: Some(config.sampling.to_string()),
+        sampling: Some(sampling(config)),
         uneven: Some(config.uneven),
         ..RunSettings::default()
     })
+}
+
+/// The order of the samples, and the batches of an epoch.
+fn sampling(config: &FitConfig) -> String {
+    let limit = config.limit_train_batches;
+    let limit = limit.map(|most| format!(", at most {most} steps in an epoch"));
+    format!("{}{}", config.sampling, limit.unwrap_or_default())
 }
 
 /// Adds the settings that a continued run may change. The user learns of it.
@@ -52,12 +59,14 @@ pub(super) fn check_same(
         ("the seed", text(of_run.seed.map(|seed| seed.to_string()))),
         ("the training data", text(of_run.data.clone())),
         ("the number of training samples", text(of_run.samples.map(|len| len.to_string()))),
-        ("the sampling", config.sampling.to_string()),
+        ("the sampling", sampling(config)),
         ("`uneven`", config.uneven.to_string()),
         ("the dist option", config.dist_option.to_string()),
         ("spars", config.spars.to_string()),
         ("the number of micro-batches", config.accumulate.to_string()),
         ("the number of epochs", config.epochs.to_string()),
+        ("the maximum number of steps", format!("{:?}", config.max_steps)),
+        ("the maximum time", format!("{:?}", config.max_time)),
         ("the number of epochs and steps trained before", format!("{position:?}")),
         ("the batch size", config.batch_size.to_string()),
         ("the steps between evaluations", format!("{:?}", config.evaluate_every)),

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use candelabrum_dist::Group;
 
@@ -10,7 +11,7 @@ use super::control::{Asked, Decision, Stop};
 use super::kept::{self, Ended, Evaluated};
 use super::lines::Lines;
 use super::task_view::TaskView;
-use crate::checkpoint::{Checkpoints, RunSettings};
+use crate::checkpoint::{Checkpoints, Position, RunSettings};
 use crate::hooks::{Action, Hook, Run};
 use crate::progress::Progress;
 use crate::{Error, Metrics, Result};
@@ -37,6 +38,10 @@ pub(super) struct TrainerState<'s, 'a> {
     pub(super) evaluated: Option<Evaluated>,
     /// Why a hook has ended the run for good.
     pub(super) ended: Option<Ended>,
+    /// The step after which the run has ended inside an epoch, with an evaluation and a report.
+    pub(super) closed: Option<u64>,
+    /// The beginning of the call.
+    pub(super) start: Instant,
     pub(super) steps_per_epoch: usize,
     pub(super) global_batch: usize,
     /// The epoch before which the run ends.
@@ -73,6 +78,8 @@ impl<'s, 'a> TrainerState<'s, 'a> {
             last: LastStep::default(),
             evaluated: None,
             ended: None,
+            closed: None,
+            start: Instant::now(),
             steps_per_epoch: 0,
             global_batch: 0,
             end: 0,
@@ -108,6 +115,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
                 position: task.position,
                 steps_per_epoch: self.steps_per_epoch,
                 epochs: self.end,
+                max_steps: self.config.max_steps,
                 global_batch_size: self.global_batch,
                 makes_checkpoints: self.config.checkpoints.is_some(),
                 resumed: self.resumed.as_deref(),
@@ -162,6 +170,25 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         })?;
         self.ended = end;
         self.reason_of_end().ok_or(error)
+    }
+
+    /// Whether the run has had all its steps.
+    pub(super) fn has_all_steps(&self, Position { step, .. }: Position) -> bool {
+        self.config.max_steps.is_some_and(|max| step >= max)
+    }
+
+    /// Whether the run has had all its epochs or steps, and everything that follows them.
+    pub(super) fn is_complete(&self, position: Position) -> bool {
+        let is_closed = position.step_in_epoch == 0 || self.closed == Some(position.step);
+        position.epoch >= self.end || (self.has_all_steps(position) && is_closed)
+    }
+
+    /// The steps that the run has left in the present epoch.
+    pub(super) fn steps_left(&self, Position { step, step_in_epoch, .. }: Position) -> usize {
+        let left = self.steps_per_epoch.saturating_sub(step_in_epoch);
+        let of_run = self.config.max_steps.map(|max| max.saturating_sub(step));
+        of_run
+            .map_or(left, |of_run| usize::try_from(of_run).map_or(left, |of_run| left.min(of_run)))
     }
 
     /// Why a hook has ended the run for good.

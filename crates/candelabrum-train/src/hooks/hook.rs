@@ -276,6 +276,8 @@ pub struct Run<'r, 'p> {
     pub steps_per_epoch: usize,
     /// The epoch before which this call of `fit` ends.
     pub epochs: usize,
+    /// The step after which the run ends if its epochs have not ended before.
+    pub max_steps: Option<u64>,
     /// Samples of all ranks in a step.
     pub global_batch_size: usize,
     /// Whether the training makes checkpoints.
