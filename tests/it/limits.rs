@@ -243,6 +243,28 @@ fn the_options_of_a_program_are_the_limits_of_its_run() {
     assert_eq!(limits, (Some(70), Some(Duration::from_secs(5400)), Some(3)));
     let sampler = few.sampler(&World::single(), SAMPLES * 8).unwrap();
     assert_eq!((sampler.steps(), sampler.dropped_per_epoch()), (3, SAMPLES * 8 - 3 * 64));
+    // The first evaluation is the best one at a rate of 0.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display();
+    let options = format!(
+        "--epochs 9 --batch-size 8 --early-stopping 2 --keep-best --checkpoint-keep 1 --checkpoint-dir {path}"
+    );
+    for _ in 0..2 {
+        let params = Params::new(1);
+        let opt = DistOpt::new(Sgd::new(0.0), &params, &World::single()).unwrap();
+        let mut trainer = trainer_with(&params, opt);
+        let args = args(&options).unwrap();
+        args.check().unwrap();
+        let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap();
+        trainer.fit_with(fit, &data(), Some(&data())).unwrap();
+        assert_eq!(trainer.position().step, 3 * EPOCH);
+    }
+    let best = std::fs::read_to_string(dir.path().join("best.json")).unwrap();
+    assert!(best.contains("12"), "{best}");
+    assert!(dir.path().join("step-00000012").is_dir());
+    let refused = args("--keep-best").unwrap().check().unwrap_err().to_string();
+    assert_eq!(refused, "--keep-best is set: it must be used with --checkpoint-dir");
+    assert!(args("--early-stopping 0").is_err());
     for wrong in ["--max-steps 0", "--max-time 90", "--max-time 0s", "--limit-train-batches 0"] {
         assert!(args(wrong).is_err(), "{wrong}");
     }

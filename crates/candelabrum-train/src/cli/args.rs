@@ -18,6 +18,7 @@ use clap::{Args, ValueEnum};
 use super::interrupt::interrupt;
 use super::numbers::{parse_positive, parse_seconds, parse_steps};
 use super::{AverageArgs, CheckpointArgs, KvStoreKind, LimitArgs, OptimizerArgs, Precision};
+use crate::hooks::{BestModel, EarlyStopping, Monitor};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
@@ -472,6 +473,12 @@ impl TrainArgs {
         let mut fit = Fit::new(self.fit_config()).given(self.given());
         if let Some(average) = self.averages.hook() {
             fit = fit.hook(average);
+        }
+        if self.checkpoints.keep_best {
+            fit = fit.hook(BestModel::new(Monitor::loss()));
+        }
+        if let Some(patience) = self.limits.early_stopping {
+            fit = fit.hook(EarlyStopping::new(Monitor::loss(), patience));
         }
         if let Some(dir) = &self.log_dir {
             let may_continue = self.checkpoints.checkpoint_dir.is_some();

@@ -24,6 +24,11 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub checkpoint_keep: usize,
 
+    /// Make a checkpoint after each evaluation whose loss is the best so far, and keep it; the file best.json in
+    /// --checkpoint-dir names it
+    #[arg(long)]
+    pub keep_best: bool,
+
     /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
     /// checkpoint or a directory of some, or never
     #[arg(long, value_name = "auto|PATH|never", default_value = "auto", value_parser = parse_resume)]
@@ -48,6 +53,9 @@ impl CheckpointArgs {
         }
         if self.checkpoint_dir.is_none() {
             let with = "used with --checkpoint-dir";
+            if self.keep_best {
+                return Err(Error::option("--keep-best", &"set", with));
+            }
             if let Some(every) = self.checkpoint_every {
                 return Err(Error::option("--checkpoint-every", &every, with));
             }

@@ -21,4 +21,8 @@ pub struct LimitArgs {
     /// Train on at most this many batches in each epoch
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub limit_train_batches: Option<usize>,
+
+    /// End the run after this many evaluations in a row whose loss was not better than the best one
+    #[arg(long, value_name = "PATIENCE", value_parser = parse_positive)]
+    pub early_stopping: Option<usize>,
 }
