@@ -43,7 +43,7 @@ impl dyn Communicator + '_ {
         self.run(Collective::ReduceScatter(op), Payload::from_slice(values))?.to_vec()
     }
 
-    /// As [`Self::reduce_scatter`], with parts of any lengths: part `r` has `parts[r]` values.
+    /// As `reduce_scatter`, with parts of any lengths: part `r` has `parts[r]` values.
     ///
     /// # Errors
     /// Lengths that do not add up to that of `values`, or that differ between the ranks, or a failure (see
