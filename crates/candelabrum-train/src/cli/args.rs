@@ -95,8 +95,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BLOCKS", value_enum, default_value_t)]
     pub recompute: RecomputedBlocks,
 
-    /// What each rank keeps only its share of: nothing or optimizer, the state of the optimizer (ZeRO-1). Less memory,
-    /// the same training
+    /// What each rank keeps only its share of: nothing, optimizer (the state of the optimizer, ZeRO-1) or gradients (also
+    /// the averaged gradients, ZeRO-2). Less memory, the same training
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
 
