@@ -10,30 +10,9 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{Error, Result};
-use candelabrum_testkit::uniform;
 use clap::Parser;
 
-const SAMPLES: usize = 96;
-
-fn data() -> TensorDataset<(Tensor, Tensor)> {
-    let xs = uniform((SAMPLES, 6), 1, -1.0, 1.0, DType::F32).unwrap();
-    let ys = (xs.narrow(1, 0, 1).unwrap() * 0.5).unwrap();
-    TensorDataset::pair(xs, ys).unwrap()
-}
-
-struct Line {
-    out: Linear,
-}
-
-impl Model for Line {
-    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        self.out.forward(xs)
-    }
-
-    fn loss(&self, output: &Tensor, ys: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        (output - ys)?.to_dtype(DType::F32)?.sqr()?.mean_all()
-    }
-}
+use crate::line::{Line, data};
 
 fn trainer_of(world: &World, dtype: DType) -> Trainer<Line> {
     let params = Params::on(1, dtype, &Device::Cpu);

@@ -5,30 +5,9 @@ use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{EpochReport, Error, Result};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
-use candelabrum_testkit::uniform;
 use clap::Parser;
 
-const SAMPLES: usize = 96;
-
-fn data() -> TensorDataset<(Tensor, Tensor)> {
-    let xs = uniform((SAMPLES, 6), 1, -1.0, 1.0, DType::F32).unwrap();
-    let ys = (xs.narrow(1, 0, 1).unwrap() * 0.5).unwrap();
-    TensorDataset::pair(xs, ys).unwrap()
-}
-
-struct Line {
-    out: Linear,
-}
-
-impl Model for Line {
-    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        self.out.forward(xs)
-    }
-
-    fn loss(&self, output: &Tensor, ys: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        (output - ys)?.sqr()?.mean_all()
-    }
-}
+use crate::line::{Line, SAMPLES, data};
 
 fn trainer(world: &World, rate: f64) -> Trainer<Line> {
     let params = Params::new(1);

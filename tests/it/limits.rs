@@ -10,32 +10,12 @@ use candelabrum::train::checkpoint::Position;
 use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{DistributedOptimizer, EpochReport, Result};
-use candelabrum_testkit::uniform;
 use clap::Parser;
 
-const SAMPLES: usize = 96;
+use crate::line::{Line, SAMPLES, data};
+
 /// The steps of an epoch.
 const EPOCH: u64 = 12;
-
-fn data() -> TensorDataset<(Tensor, Tensor)> {
-    let xs = uniform((SAMPLES, 6), 1, -1.0, 1.0, DType::F32).unwrap();
-    let ys = (xs.narrow(1, 0, 1).unwrap() * 0.5).unwrap();
-    TensorDataset::pair(xs, ys).unwrap()
-}
-
-struct Line {
-    out: Linear,
-}
-
-impl Model for Line {
-    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        self.out.forward(xs)
-    }
-
-    fn loss(&self, output: &Tensor, ys: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        (output - ys)?.sqr()?.mean_all()
-    }
-}
 
 fn trainer_with(params: &Params, opt: impl Into<Box<dyn DistributedOptimizer>>) -> Trainer<Line> {
     let model = Line { out: Linear::new(&params.root().pp("out"), 1) };

@@ -34,6 +34,7 @@ mod averages;
 mod hooks;
 mod houses;
 mod limits;
+mod line;
 mod long_run;
 mod optimizers;
 mod sampling;
