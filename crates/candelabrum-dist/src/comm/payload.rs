@@ -237,15 +237,19 @@ impl Payload {
 
     /// The range of bytes of each part.
     pub(super) fn part_ranges(&self) -> Vec<Range<usize>> {
-        let size = self.element_type().size();
-        let mut end = 0;
-        let range = |&len: &usize| {
-            let start = end;
-            end += len * size;
-            start..end
-        };
-        self.parts().unwrap_or_default().iter().map(range).collect()
+        part_ranges(self.parts().unwrap_or_default(), self.element_type().size())
     }
+}
+
+/// The ranges of consecutive parts of `lens` elements, of `size` bytes each.
+pub(super) fn part_ranges(lens: &[usize], size: usize) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let range = |&len: &usize| {
+        let start = end;
+        end += len * size;
+        start..end
+    };
+    lens.iter().map(range).collect()
 }
 
 /// The number by which ranks compare a label, the common lengths of parts and a step.

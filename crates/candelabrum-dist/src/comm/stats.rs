@@ -12,7 +12,8 @@ use super::{Collective, Payload};
 /// Bytes are payload bytes that this rank gave to the transport or received from it. For `n` bytes
 /// in this rank's payload and `N` ranks, an all-reduce sends and receives `n`; an all-gather sends
 /// `n` and receives `(N-1)·n`; a reduce-scatter sends `n` and receives the rank's part; an all-gather in
-/// place sends the rank's part and receives the others; an all-to-all counts all parts except the rank's own; a reduce sends `n`, and the root receives `n`; broadcast,
+/// place sends the rank's part and receives the others; an all-to-all counts all parts except the rank's
+/// own; a reduce sends `n`, and the root receives `n`; broadcast,
 /// gather and scatter count on each rank the bytes that the rank sends or receives. A world of one
 /// sends nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

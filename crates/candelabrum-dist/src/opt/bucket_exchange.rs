@@ -55,6 +55,8 @@ pub(super) struct BucketExchange {
     pub(super) wire: Vec<Option<Flat>>,
     /// The averages of this rank's share, if buckets are lent.
     pub(super) own: Option<OwnAverages>,
+    /// The search for averages that are not finite, in this rank's share of them.
+    pub(super) average_search: FiniteCheck,
     /// Complete buckets whose turn has not come yet.
     complete: Vec<Option<Flat>>,
     /// The next bucket to send.
@@ -85,7 +87,7 @@ impl BucketExchange {
         let complete = context.plans.iter().map(|_| None).collect();
         let (figures, flights) = (StepFigures::default(), VecDeque::new());
         let (failure, loss, found) = (None, None, None);
-        let search = FiniteCheck::default();
+        let (search, average_search) = (FiniteCheck::default(), FiniteCheck::default());
         let is_in_place =
             matches!(&kind, ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place());
         let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
@@ -102,6 +104,7 @@ impl BucketExchange {
             found,
             wire,
             own,
+            average_search,
             complete,
             next: 0,
             flights,
@@ -191,17 +194,26 @@ impl BucketExchange {
     fn make_room(&mut self) -> Result<()> {
         while self.own.is_some() && self.flights.len() > ON_THEIR_WAY {
             let Some((index, bucket)) = self.arrive()? else { break };
-            let range = self.context.own_range(index);
+            self.look_at_average(index, bucket)?;
             if let Some(own) = &mut self.own {
-                let mut check = std::mem::take(&mut own.check);
-                timed(&mut self.figures.decompress, || {
-                    own.take_out(index, bucket, range, &mut check)
-                })?;
-                own.check = check;
                 own.arrived.push(index);
             }
         }
         Ok(())
+    }
+
+    /// Looks for averages that are not finite in a bucket that has arrived. Returns the bucket, unless it is lent: then
+    /// the averages of this rank's share are taken out of it.
+    pub(super) fn look_at_average(&mut self, index: usize, bucket: Flat) -> Result<Option<Flat>> {
+        let range = self.context.own_range(index);
+        let Self { average_search, own, figures, .. } = self;
+        timed(&mut figures.decompress, || {
+            average_search.look(index, bucket.range(range.clone())?)?;
+            match own {
+                Some(own) => own.take_out(index, bucket, range).map(|()| None),
+                None => Ok(Some(bucket)),
+            }
+        })
     }
 
     /// Removes the scale of the loss from a bucket, and looks for numbers that are not finite.

@@ -356,7 +356,7 @@ fn lent_room(sizes: &[usize], sizing: BucketSizing) -> Option<usize> {
 }
 
 /// The memory of the parameters, which are all on one device.
-fn location(params: &[Param]) -> Location {
+pub(super) fn location(params: &[Param]) -> Location {
     params.first().map_or(Location::HOST, |param| Location::of(param.var().device()))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candelabrum_memory::Location;
 use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
-use super::bucket_sets::BucketSet;
+use super::bucket_sets::{self, BucketSet};
 use super::shard::Shares;
 use crate::comm::{Group, Label};
 use crate::strategy::Bucket;
@@ -51,7 +51,7 @@ impl StepContext {
 
     /// The memory of the parameters.
     pub(super) fn location(&self) -> Location {
-        self.params.first().map_or(Location::HOST, |param| Location::of(param.var().device()))
+        bucket_sets::location(&self.params)
     }
 
     /// The elements of a bucket of which this rank gets the averages.
@@ -62,6 +62,12 @@ impl StepContext {
     /// The elements of the parameter in a slot that this rank updates, counted from the parameter's first one.
     pub(super) fn owned(&self, slot: &BucketSlot) -> Range<usize> {
         self.shares.as_ref().map_or(0..slot.range.len(), |shares| shares.owned(slot.param))
+    }
+
+    /// The place in the bucket of the elements that [`Self::owned`] counts from the parameter's first one.
+    pub(super) fn place_of_owned(&self, slot: &BucketSlot) -> Range<usize> {
+        let own = self.owned(slot);
+        slot.range.start + own.start..slot.range.start + own.end
     }
 
     /// The name of the parameter at this position of a bucket.

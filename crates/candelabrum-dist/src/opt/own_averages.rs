@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::{FiniteCheck, Flat};
+use candelabrum_memory::Flat;
 use candelabrum_nn::BucketPool;
 
 use crate::Result;
@@ -18,8 +18,6 @@ pub(super) struct OwnAverages {
     /// By bucket: this rank's part.
     pub(super) parts: Vec<Flat>,
     pub(super) pool: BucketPool,
-    /// What has been found in the averages that have arrived during the backward pass.
-    pub(super) check: FiniteCheck,
     /// The buckets that have arrived during the backward pass.
     pub(super) arrived: Vec<usize>,
 }
@@ -27,20 +25,12 @@ pub(super) struct OwnAverages {
 impl OwnAverages {
     /// No averages yet. `parts` is memory for those of each bucket.
     pub(super) fn new(parts: Vec<Flat>, pool: BucketPool) -> Self {
-        Self { parts, pool, check: FiniteCheck::default(), arrived: Vec::new() }
+        Self { parts, pool, arrived: Vec::new() }
     }
 
-    /// Takes this rank's part, the elements `own`, out of a bucket that has arrived, and looks at it.
-    pub(super) fn take_out(
-        &mut self,
-        index: usize,
-        bucket: Flat,
-        own: Range<usize>,
-        check: &mut FiniteCheck,
-    ) -> Result<()> {
-        let part = bucket.range(own)?;
-        check.look(index, part)?;
-        self.parts[index].span_mut()?.copy_from(part)?;
+    /// Takes this rank's part, the elements `own`, out of a bucket that has arrived.
+    pub(super) fn take_out(&mut self, index: usize, bucket: Flat, own: Range<usize>) -> Result<()> {
+        self.parts[index].span_mut()?.copy_from(bucket.range(own)?)?;
         self.pool.give_back(bucket);
         Ok(())
     }

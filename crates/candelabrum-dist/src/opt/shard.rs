@@ -7,8 +7,9 @@
 //! number of ranks, so no message and no file has to say where they end.
 //!
 //! A cut lies where the sum of a norm may be cut, too: between two chunks of a parameter
-//! ([`candelabrum_memory::chunks`]), or between two parameters. So the ranks can compute the norm of the whole gradient with the bits
-//! that one rank would get. An optimizer that needs whole parameters is cut between parameters only.
+//! ([`candelabrum_memory::chunks`]), or between two parameters. So the ranks can compute the norm of the whole
+//! gradient with the bits that one rank would get. The state of an optimizer that needs whole parameters is cut
+//! between parameters only.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Flat, Norm, Span, SpanMut, square_sums};
@@ -73,8 +72,7 @@ impl Step<'_> {
                 if own.is_empty() {
                     continue;
                 }
-                let place = slot.range.start + own.start..slot.range.start + own.end;
-                match averages.range(place)? {
+                match averages.range(context.place_of_owned(slot))? {
                     Span::Host(values) => {
                         let own = square_sums(values);
                         sums[first..first + own.len()].copy_from_slice(&own);
@@ -106,45 +104,42 @@ impl Step<'_> {
             if under_way.len() > most
                 && let Some((index, pending)) = under_way.pop_front()
             {
-                self.end_gather(index, pending, &shares)?;
+                self.end_gather(index, pending)?;
             }
         }
-        under_way
-            .into_iter()
-            .try_for_each(|(index, pending)| self.end_gather(index, pending, &shares))
+        under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
     }
 
-    fn start_gather(&mut self, index: usize, shares: &Arc<Shares>) -> Result<Pending> {
+    fn start_gather(&mut self, index: usize, shares: &Shares) -> Result<Pending> {
         let mut bucket = match &self.exchange.own {
             Some(own) => own.pool.lend(self.exchange.context.plans[index].len)?,
             None => self.layout.gradients.take(index)?,
         };
-        self.load_share(index, &mut bucket, shares)?;
+        self.load_share(index, &mut bucket)?;
         let context = &self.exchange.context;
         let payload = Payload::from(bucket).with_parts(&**shares.parts(index))?;
         let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
         Ok(context.group.start(Collective::AllGatherInPlace, payload))
     }
 
-    fn end_gather(&mut self, index: usize, pending: Pending, shares: &Shares) -> Result<()> {
+    fn end_gather(&mut self, index: usize, pending: Pending) -> Result<()> {
         let bucket = pending.wait_on_stream()?.into_flat();
         self.exchange.check_stream(&bucket)?;
-        self.store_others(index, &bucket, shares)?;
+        self.store_others(index, &bucket)?;
         self.layout.put_back(index, bucket);
         Ok(())
     }
 
     /// Copies the values that this rank has updated into a bucket.
-    fn load_share(&mut self, index: usize, bucket: &mut Flat, shares: &Shares) -> Result<()> {
+    fn load_share(&mut self, index: usize, bucket: &mut Flat) -> Result<()> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
-                let own = shares.owned(slot.param);
+                let own = context.owned(slot);
                 if own.is_empty() {
                     continue;
                 }
-                let place = slot.range.start + own.start..slot.range.start + own.end;
-                let mut place = bucket.range_mut(place)?;
+                let mut place = bucket.range_mut(context.place_of_owned(slot))?;
                 let param = &context.params[slot.param];
                 param.with_values(|values| place.copy_from(values.range(own)))?;
             }
@@ -153,11 +148,11 @@ impl Step<'_> {
     }
 
     /// Copies the values that other ranks have updated out of a bucket.
-    fn store_others(&mut self, index: usize, bucket: &Flat, shares: &Shares) -> Result<()> {
+    fn store_others(&mut self, index: usize, bucket: &Flat) -> Result<()> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
-                let (param, own) = (&context.params[slot.param], shares.owned(slot.param));
+                let (param, own) = (&context.params[slot.param], context.owned(slot));
                 let others = [0..own.start, own.end..slot.range.len()];
                 if param.is_frozen() || others.iter().all(Range::is_empty) {
                     continue;

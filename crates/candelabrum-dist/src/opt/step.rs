@@ -222,12 +222,10 @@ impl Step<'_> {
     /// meanwhile. Returns the first parameter whose average is not finite.
     fn collect(&mut self, arrived: &mut VecDeque<usize>) -> Result<Option<String>> {
         let mut may_update = self.config.clip_gradients.is_none() && !self.rejoin;
-        let mut check = FiniteCheck::default();
         if let Some(own) = &mut self.exchange.own {
             arrived.extend(own.arrived.drain(..));
-            check = std::mem::take(&mut own.check);
-            may_update &= !check.is_bad_so_far();
         }
+        may_update &= !self.exchange.average_search.is_bad_so_far();
         loop {
             while may_update && self.exchange.is_underway() {
                 let Some(index) = arrived.pop_front() else { break };
@@ -240,20 +238,13 @@ impl Step<'_> {
                 }
             }
             let Some((index, bucket)) = self.exchange.arrive()? else { break };
-            let range = self.exchange.context.own_range(index);
-            let BucketExchange { figures, own, .. } = &mut self.exchange;
-            timed(&mut figures.decompress, || match own {
-                Some(own) => own.take_out(index, bucket, range, &mut check),
-                None => {
-                    check.look(index, bucket.range(range)?)?;
-                    self.layout.gradients.put(index, bucket);
-                    Ok(())
-                }
-            })?;
+            if let Some(bucket) = self.exchange.look_at_average(index, bucket)? {
+                self.layout.gradients.put(index, bucket);
+            }
             arrived.push_back(index);
-            may_update &= !check.is_bad_so_far();
+            may_update &= !self.exchange.average_search.is_bad_so_far();
         }
-        let first = check.first()?;
+        let first = self.exchange.average_search.first()?;
         let own = self.exchange.own.as_ref().and_then(|own| own.parts.first());
         let any = own.or_else(|| self.layout.gradients.any());
         if let Some(bucket) = any {
@@ -387,11 +378,6 @@ impl Step<'_> {
                 !context.params[slot.param].is_frozen() && !context.owned(slot).is_empty()
             };
             let slots = context.plans[index].slots.iter().filter(is_updated);
-            // The elements of a slot's parameter that this rank updates, and their places in the bucket.
-            let place = |slot: &BucketSlot| {
-                let own = context.owned(slot);
-                (own.clone(), slot.range.start + own.start..slot.range.start + own.end)
-            };
             if bucket.is_on_device() {
                 let params: Vec<&Param> =
                     slots.clone().map(|slot| &context.params[slot.param]).collect();
@@ -400,18 +386,17 @@ impl Step<'_> {
                 }
                 return Param::update_together(&params, |values| {
                     let updates = values.into_iter().zip(slots).map(|(value, slot)| {
-                        let (own, place) = place(slot);
-                        let (value, grad) = (value.range(own), bucket.range(place)?);
+                        let value = value.range(context.owned(slot));
+                        let grad = bucket.range(context.place_of_owned(slot))?;
                         Ok(Update { index: slot.param, value, grad })
                     });
                     Ok(self.optimizer.update_all(updates.collect::<Result<_>>()?)?)
                 })?;
             }
             for slot in slots {
-                let (own, place) = place(slot);
-                let gradient = bucket.range(place)?;
+                let gradient = bucket.range(context.place_of_owned(slot))?;
                 context.params[slot.param].update_in_place(|values| {
-                    self.optimizer.update(slot.param, values.range(own), gradient)
+                    self.optimizer.update(slot.param, values.range(context.owned(slot)), gradient)
                 })??;
             }
             Ok(())

@@ -12,6 +12,7 @@ use super::exchange::Where;
 use super::region::Region;
 use super::slots::HALF;
 use crate::comm::collective::Header;
+use crate::comm::payload::part_ranges;
 use crate::comm::{Borrowed, Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into;
@@ -103,9 +104,9 @@ impl Local {
         let found = match at.region(&mut buffer, self.member.group).filter(|_| bytes > 0) {
             Some(region) => self.exchange.reduce(region, bytes, element, op, search)?,
             None => {
-                let own = buffer.as_slice().ok().filter(|_| search).and_then(first_bad);
+                let own = self.own_bad_number(&buffer);
                 self.reduce_by_pieces(header, op, buffer.bytes_mut(), at.shown, keep)?;
-                own.map(|position| BadNumber { part: self.member.rank, position })
+                own
             }
         };
         Ok(buffer.with_bad_number(found))
@@ -135,35 +136,38 @@ impl Local {
         mut buffer: Payload,
         at: At,
     ) -> Result<Payload> {
-        let (ranges, search) = (buffer.part_ranges(), buffer.is_searched());
-        let own = ranges[self.member.rank].clone();
+        let (parts, search) = (PartRanges::of_payload(&buffer), buffer.is_searched());
+        let own = parts.ranges[self.member.rank].clone();
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             let found = self.exchange.reduce_range(region, own, header.element, op, search)?;
             return Ok(buffer.with_bad_number(found));
         }
-        let bad = buffer.as_slice().ok().filter(|_| search).and_then(first_bad);
+        let found = self.own_bad_number(&buffer);
         let mut out = Payload::zeros(header.element, own.len() / header.element.size());
         let reduced = out.bytes_mut();
-        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
-        self.deal(Some(buffer.bytes()), &ranges, longest, |offset, parts| {
+        self.deal(Some(buffer.bytes()), &parts.ranges, parts.longest, |offset, parts| {
             let end = reduced.len().min(offset + parts.first().map_or(0, |part| part.len()));
             let start = offset.min(end);
             let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..end - start]).collect();
             reduce_into(header.element, op, &parts, &mut reduced[start..end]);
         })?;
         buffer.bytes_mut()[own].copy_from_slice(out.bytes());
-        Ok(buffer
-            .with_bad_number(bad.map(|position| BadNumber { part: self.member.rank, position })))
+        Ok(buffer.with_bad_number(found))
+    }
+
+    /// The first number of this rank's own that is not finite, if the payload asks for the search.
+    fn own_bad_number(&self, buffer: &Payload) -> Option<BadNumber> {
+        let position = buffer.as_slice().ok().filter(|_| buffer.is_searched()).and_then(first_bad);
+        position.map(|position| BadNumber { part: self.member.rank, position })
     }
 
     fn all_gather_in_place(&mut self, mut buffer: Payload, at: At) -> Result<Payload> {
-        let ranges = buffer.part_ranges();
+        let PartRanges { ranges, longest, .. } = PartRanges::of_payload(&buffer);
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.gather_ranges(region, &ranges)?;
             return Ok(buffer);
         }
         let own = buffer.bytes()[ranges[self.member.rank].clone()].to_vec();
-        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
         let gathered = buffer.bytes_mut();
         self.show(Some(&own), longest, false, |offset, parts| {
             for (range, part) in ranges.iter().zip(parts) {
@@ -400,15 +404,14 @@ struct PartRanges {
 }
 
 impl PartRanges {
+    /// The layout of a payload's parts.
+    fn of_payload(payload: &Payload) -> Self {
+        Self::of(payload.parts().unwrap_or_default(), payload.element_type().size())
+    }
+
     /// The layout of parts with `lens` elements of `size` bytes each.
     fn of(lens: &[usize], size: usize) -> Self {
-        let mut total = 0;
-        let place = |&len: &usize| {
-            let start = total;
-            total += len;
-            start * size..total * size
-        };
-        let ranges = lens.iter().map(place).collect();
+        let (ranges, total) = (part_ranges(lens, size), lens.iter().sum());
         let longest = lens.iter().copied().max().unwrap_or(0) * size;
         Self { ranges, total, longest }
     }
