@@ -12,8 +12,9 @@ use crate::task::Task;
 use crate::{Error, FitConfig, Metrics, Result, parts};
 
 /// Measures `task` on all of `data`, or on all parts of which each rank has one: one of the ranks takes each sample,
-/// once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch, on all ranks together: all
-/// have the same number of batches, some of which may be empty. If it says no, the result is `None`.
+/// once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch, on
+/// all ranks together: all have the same number of batches, some of which may be empty. If it says no, the result is
+/// `None`.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
     data: &D,

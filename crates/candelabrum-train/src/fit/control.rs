@@ -1,7 +1,7 @@
 //! What all ranks decide together after a step, and before each batch of an evaluation.
 //!
-//! A signal, a limit of time, or a hook that looks at this rank's loss, asks on one rank only. So the ranks exchange what they
-//! were asked for. They do so only if something can ask.
+//! A signal, a limit of time, or a hook that looks at this rank's loss, asks on one rank only. So the ranks exchange
+//! what they were asked for. They do so only if something can ask.
 //!
 //! **Invariant** Ranks that do not take their steps together (workers of a store without rounds) exchange where they
 //! meet anyway: at the end of an epoch's steps, in an evaluation, and before a checkpoint. A rank that a signal

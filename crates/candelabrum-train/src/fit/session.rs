@@ -99,7 +99,8 @@ where
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
-    /// An epoch, or the part of one in which the run ends, with its evaluation, its report and its checkpoint. Returns why the training ends, if it does.
+    /// An epoch, or the part of one in which the run ends, with its evaluation, its report and its checkpoint. Returns
+    /// why the training ends, if it does.
     fn run_epoch(
         &mut self,
         loader: &Loader<D>,
