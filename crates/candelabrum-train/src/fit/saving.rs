@@ -1,10 +1,12 @@
 //! The checkpoints that a run makes.
 
+use std::time::Instant;
+
 use super::kept::{self, Kept};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, RunState};
+use crate::checkpoint::{Best, RunState, Saved};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -22,6 +24,7 @@ impl TrainerState<'_, '_> {
         self.settle(task)?;
         let state = self.run_state(task, best);
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        let begin = Instant::now();
         let mut snapshot = checkpoints.snapshot()?;
         let keys = kept::keys(&self.hooks);
         self.each_hook(task, |number, hook, run| {
@@ -36,6 +39,8 @@ impl TrainerState<'_, '_> {
         })?;
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let saved = checkpoints.save_snapshot(snapshot, &mut task.stateful(), &state)?;
+        // The vectors of hooks, averages of the weights for instance, are a part of what the step pays for.
+        let saved = Saved { took: begin.elapsed(), ..saved };
         self.each_hook(task, |_, hook, run| hook.on_checkpoint(run, &saved))
     }
 
