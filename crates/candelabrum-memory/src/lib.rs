@@ -12,6 +12,7 @@
 //! | 16-bit floats to and from f32 | [`Half`] |
 //! | large vectors in chunks, over the threads of a pool | [`chunks`] |
 //! | a loop divided over threads that spin until the next one | [`thread_pool`] |
+//! | numbers that look like chance, for seeds and noise | [`hash`] |
 //! | loops compiled for the vectors of this machine | [`simd`] |
 //!
 //! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all
@@ -22,6 +23,7 @@
 //! **Invariant** This crate knows no graphs of tensors, no ranks and no models.
 
 pub mod chunks;
+pub mod hash;
 pub mod reduce;
 pub mod simd;
 pub mod thread_pool;

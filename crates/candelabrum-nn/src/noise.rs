@@ -10,11 +10,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use candelabrum_memory::cuda::{Arg, CudaSpan, Gpu, Grid, Kernels};
+use candelabrum_memory::hash::mix;
 use candelabrum_memory::{ElementType, Flat, Location};
 use candle_core::{Result, bail};
 
 use crate::autograd::recomputing;
-use crate::seed::mix;
 use crate::{Params, Scope};
 
 const KERNELS: Kernels = Kernels { name: "noise_keys", text: include_str!("noise_keys.cu") };

@@ -10,6 +10,7 @@
 //! continues from a checkpoint. Two numbers lie in one element of a state vector.
 
 use candelabrum_memory::chunks::{Split, by_chunks};
+use candelabrum_memory::hash::{self, GOLDEN, fnv1a};
 use candelabrum_memory::simd::simd;
 
 use crate::parts::{MAX_STATES, Parts};
@@ -29,7 +30,7 @@ pub(crate) struct Packing {
 impl Packing {
     /// Of the parameter of this name.
     pub(crate) fn of(name: &str) -> Self {
-        Self { key: key_of(name), lens: [0; MAX_STATES] }
+        Self { key: fnv1a(name.bytes()), lens: [0; MAX_STATES] }
     }
 
     /// Takes the length of vector number `number` and its initial value. Returns the same of the packed vector.
@@ -63,12 +64,6 @@ fn twice(number: f32) -> f32 {
     let bits = number.to_bits();
     let high = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     f32::from_bits(high << 16 | high)
-}
-
-/// A number that depends on all bytes of a parameter's name (FNV-1a).
-fn key_of(name: &str) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3);
-    name.bytes().fold(0xCBF2_9CE4_8422_2325, mix)
 }
 
 /// A parameter, or a chunk of it, with its packed state. `first` is the number of its first element.
@@ -171,7 +166,7 @@ impl Noise {
     /// 16 bits for an element: counter-based, so that any part of a vector can be rounded alone.
     #[inline(always)]
     fn at(self, element: u64) -> u16 {
-        let key = self.key.wrapping_add((element >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let key = self.key.wrapping_add((element >> 32).wrapping_mul(GOLDEN));
         let once = mix32((element as u32).wrapping_mul(0x9E37_79B9) ^ key as u32);
         (mix32(once ^ (key >> 32) as u32) >> 16) as u16
     }
@@ -187,12 +182,9 @@ fn narrow(number: f32, noise: u16) -> u16 {
     upper as u16
 }
 
-/// The output function of SplitMix64.
+/// The next number of SplitMix64 behind the state `z`.
 fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
+    hash::mix(z.wrapping_add(GOLDEN))
 }
 
 /// A mixing of 32 bits, which vectors have instructions for.
@@ -216,7 +208,7 @@ mod tests {
         for (seed, exact) in [1.0 + 1.0 / 512.0, -3.3e-7, 0.1, 1e30, 2.0].into_iter().enumerate() {
             let from = vec![exact; 1 << 16];
             let mut to = vec![0; from.len()];
-            Noise::new(key_of("w"), seed as u64, 0).narrow(0, &from, &mut to);
+            Noise::new(fnv1a("w".bytes()), seed as u64, 0).narrow(0, &from, &mut to);
             let mean =
                 to.iter().map(|&bits| f64::from(number(bits))).sum::<f64>() / to.len() as f64;
             let error = (mean / f64::from(exact) - 1.0).abs();
@@ -243,8 +235,9 @@ mod tests {
 
     #[test]
     fn noise_differs_in_each_of_its_arguments() {
-        let noise =
-            |name: &str, step, vector, element| Noise::new(key_of(name), step, vector).at(element);
+        let noise = |name: &str, step, vector, element| {
+            Noise::new(fnv1a(name.bytes()), step, vector).at(element)
+        };
         let all = [
             noise("a", 1, 0, 0),
             noise("b", 1, 0, 0),

@@ -10,7 +10,7 @@ use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
-use crate::seed::{GOLDEN, mix};
+use candelabrum_memory::hash::{GOLDEN, mix};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "dropout";
