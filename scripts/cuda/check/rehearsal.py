@@ -127,6 +127,10 @@ sys.exit(subprocess.run(sys.argv[sys.argv.index("--log-file") + 2:]).returncode)
 """
 
 
+# The memory in use on the GPU.
+SMI = "print(1000)"
+
+
 class Bundle:
     """A folder as `cargo xtask gpu-bundle` makes it, with stand-ins."""
 
@@ -155,6 +159,7 @@ class Bundle:
             self.program(self.programs / name, text)
         self.program(self.tools / "compute-sanitizer", CHECKER)
         self.program(self.tools / "ncu", PROFILER)
+        self.program(self.tools / "nvidia-smi", SMI)
 
     @staticmethod
     def program(path, text):
@@ -300,6 +305,9 @@ class Rehearsal(unittest.TestCase):
             "accuracy": "ok",
             "accuracy --graph": "ok",
             "accuracy: one digest": "failed",
+            "run nothing shared": "ok",
+            "run continued by one rank": "ok",
+            "memory bf16 recompute half --graph": "ok",
             "speed resnet18 512 ours f32": "ok",
             "speed resnet18 512 pytorch tf32 compile": "ok",
             "speed gpt 8 ours f32": "ok",

@@ -6,8 +6,8 @@
 
 It needs Python 3, a driver, and CUDA's libraries: those of a PyTorch for CUDA are found by
 themselves, others by LD_LIBRARY_PATH. Part a asks what is true of this machine and runs each test
-of one process. Part b repeats what failed, runs the tests of several ranks, and measures the speed
-beside PyTorch's. Each item is a line of FOLDER/log.jsonl as soon as it has ended. An item that fails,
+of one process. Part b repeats what failed, runs the tests of several ranks and whole runs, and measures
+the memory of training, and its speed beside PyTorch's. Each item is a line of FOLDER/log.jsonl as soon as it has ended. An item that fails,
 dies or hangs does not end the others. What has no time is left out, the least telling items first.
 """
 
@@ -21,18 +21,21 @@ import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import gpu_memory
 import machine
 import speed
+import two_ranks
 from journal import Journal, failed_items, ok_items
 from runner import Child, Clock, last_json, run
 from tests import SECONDS_OF_RANKS, Tests, divided
+from two_ranks import command_of_ranks, variables_of_ranks
 
 CONTRACT_SECONDS = 15
 # The driver compiles candle's kernels for minutes of a core.
 SLOW_CONTRACTS = {"candle's kernels": 100}
 CONTRACTS_AT_A_TIME = 6
-# When part b begins with its speeds.
-SPEED_FROM = 160
+# From when on nothing but what part b measures is on the GPU: memory, and then speeds.
+MEASURED_FROM = 190
 
 
 class Check:
@@ -141,16 +144,10 @@ class Check:
     def all_reduces(self, variables):
         """The seconds of all-reduces of two ranks on one GPU."""
         program = self.programs / "conformance"
-        rank = (
-            f"NCCL_HOSTID=host-$rank CANDELABRUM_RANK=$rank '{program}' rank_main --exact"
-            " --nocapture --test-threads=1"
-        )
-        command = f"for rank in 1 0; do {rank} & done; wait"
-        variables = dict(
-            variables, CANDELABRUM_CONFORMANCE_CASE="bench", CANDELABRUM_DEVICE="cuda:0",
-            CANDELABRUM_WORLD_SIZE="2", CANDELABRUM_JOB="gpu-check", CANDELABRUM_TIMEOUT="40",
-        )  # fmt: skip
-        result = run(["sh", "-c", command], 40, self.clock, variables)
+        command = f"'{program}' rank_main --exact --nocapture --test-threads=1"
+        variables = variables_of_ranks(variables, "gpu-check")
+        variables["CANDELABRUM_CONFORMANCE_CASE"] = "bench"
+        result = run(command_of_ranks(command), 40, self.clock, variables)
         self.journal.result("seconds of all-reduces", result, variables)
 
     def keep(self, logs):
@@ -203,6 +200,13 @@ class Check:
             same = digests[0] == digests[1]
             self.journal.write("accuracy: one digest", "ok" if same else "failed")
 
+    def runs_of_two_ranks(self):
+        two_ranks.runs(self.programs, self.work, self.journal, self.clock, self.variables)
+
+    def memory(self):
+        self.stop_compiling()
+        gpu_memory.measure(self.programs, self.journal, self.clock, self.variables)
+
     def compile_ahead(self, until):
         """Lets PyTorch compile networks in the background: what it makes it keeps on the disk. It must
         not go on while speeds are measured."""
@@ -222,12 +226,16 @@ class Check:
         self.ahead = clock, threading.Thread(target=work, daemon=True)
         self.ahead[1].start()
 
-    def speed_table(self):
+    def stop_compiling(self):
+        """Ends what `compile_ahead` has begun."""
         if self.ahead:
-            clock, thread = self.ahead
+            (clock, thread), self.ahead = self.ahead, None
             clock.stop()
             Child.kill_all()
             thread.join(10)
+
+    def speed_table(self):
+        self.stop_compiling()
         for group in speed_table(self.programs, self.tf32):
             self.measure(group, rounds=5)
 
@@ -272,10 +280,12 @@ def part_a(check):
 def part_b(check):
     check.tf32 = speed.knows_tf32(check.programs, check.clock, check.variables)
     return [
-        (lambda: check.compile_ahead(SPEED_FROM - 3), 1),
+        (lambda: check.compile_ahead(MEASURED_FROM - 3), 1),
         (check.failed_before, 50),
-        (lambda: check.ranks(SECONDS_OF_RANKS), SPEED_FROM - 20),
-        (check.accuracy, SPEED_FROM),
+        (lambda: check.ranks(SECONDS_OF_RANKS), MEASURED_FROM - 60),
+        (check.accuracy, MEASURED_FROM - 45),
+        (check.runs_of_two_ranks, MEASURED_FROM),
+        (check.memory, MEASURED_FROM + 30),
         (check.speed_table, 376),
     ]
 

@@ -207,30 +207,36 @@ fn messages(world: &World) -> Result<()> {
     sent.wait().map(drop)
 }
 
-/// Gives the device's stream work for about this time, and returns at once.
+/// Gives the device's stream work for at least this time, and returns at once.
 fn keep_busy(device: &Device, time: Duration) -> Result<Tensor> {
     let step = |x: &Tensor| x.matmul(x).and_then(|y| y.affine(1e-3, 0.0));
     let wait = |x: &Tensor| x.flatten_all()?.narrow(0, 0, 1)?.to_vec1::<f32>();
+    let steps_of = |x: &Tensor, steps: usize| {
+        let mut y = x.clone();
+        for _ in 0..steps {
+            y = step(x)?;
+        }
+        Ok::<_, Error>(y)
+    };
     let mut side = 256;
     loop {
         let x = Tensor::ones((side, side), DType::F32, device)?;
-        wait(&step(&x)?)?;
+        // The first steps of a size load code and get memory from the driver.
+        wait(&steps_of(&x, 4)?)?;
         let start = Instant::now();
-        let mut y = x.clone();
-        for _ in 0..4 {
-            y = step(&y)?;
-        }
-        wait(&y)?;
+        wait(&steps_of(&x, 4)?)?;
         let steps = time.as_secs_f64() / (start.elapsed().as_secs_f64() / 4.0);
         // A stream takes about a thousand launches before the host has to wait.
         if steps <= 200.0 {
-            for _ in 0..steps as usize {
-                y = step(&x)?;
-            }
-            return Ok(y);
+            return steps_of(&x, steps.ceil() as usize + 1);
         }
         side *= 2;
     }
+}
+
+/// The first reduction of so many numbers, in which NCCL connects the ranks: it waits for the device.
+fn connect(world: &World, len: usize) -> Result<()> {
+    world.comm().run(sum(), on_device(world, &vec![0_f32; len])?).map(drop)
 }
 
 fn ends(busy: &Tensor) -> Result<()> {
@@ -254,6 +260,7 @@ fn overlap(world: &World) -> Result<()> {
     let numbers = [(); 2].map(|()| on_device(world, &vec![rank as f32; LONG]));
     let [first, second] = numbers;
     let (first, second) = (first?, second?);
+    connect(world, LONG)?;
     comm.barrier()?;
     let start = Instant::now();
     let busy = (rank == 1).then(|| keep_busy(device, Duration::from_secs(2))).transpose()?;
@@ -303,6 +310,8 @@ fn faults(case: &str, world: &World) -> Result<()> {
         Ok(on_device(world, &vec![1_f32; len])?.labelled(LABEL))
     };
     let (first, second) = (labelled(10)?, labelled(20_000)?);
+    connect(world, 10)?;
+    connect(world, 20_000)?;
     let _busy = (rank == 1).then(|| keep_busy(device, Duration::from_secs(4))).transpose()?;
     comm.barrier()?;
     let start = Instant::now();

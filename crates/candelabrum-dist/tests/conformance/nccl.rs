@@ -164,7 +164,7 @@ fn over_nccl_faults_are_named_while_the_device_works() {
     if !has_gpu() {
         return;
     }
-    let operation = "all_reduce(sum) number 3 of 10 × f32 (bucket 2: conv1.weight)";
+    let operation = "all_reduce(sum) number 5 of 10 × f32 (bucket 2: conv1.weight)";
     let died = "rank 1 died while rank";
     for case in ["device killed", "device killed on stream"] {
         let ended = nccl(case, &[0, 2], &[died, operation]);
