@@ -21,9 +21,10 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use candelabrum::train::load_data;
 use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Train a network on CIFAR
 #[derive(Parser)]

@@ -18,9 +18,10 @@ use candelabrum::datasets::Loaded;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Train a new head on a body from a file
 #[derive(Parser)]

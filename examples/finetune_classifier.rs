@@ -20,9 +20,10 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::{ClassifiedTexts, Pretrained, check_vocabulary};
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Fine-tune a pretrained encoder to classify texts
 #[derive(Parser)]

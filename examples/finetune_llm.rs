@@ -21,9 +21,10 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::*;
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Fine-tune a pretrained language model
 #[derive(Parser)]

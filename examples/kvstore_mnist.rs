@@ -20,9 +20,10 @@ use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Train SINGA's convolutional network on MNIST through a key-value store
 #[derive(Parser)]

@@ -21,9 +21,10 @@ use candelabrum::train::cli::{
     OptimizerArgs, OptimizerKind, ScheduleKind, TrainArgs, load_data, parse, run,
 };
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// The batch for which `--lr` is the learning rate.
 const BASE: f64 = 256.0;

@@ -15,9 +15,10 @@ use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::{DOWNLOAD_TIME, load_data, set_threads};
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Train SINGA's convolutional network on several processes that this one starts
 #[derive(Parser)]

@@ -17,9 +17,10 @@ use candelabrum::models::{ResNet18, ResNet50};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
 
 /// Train a ResNet on a folder of images
 #[derive(Parser)]

@@ -55,6 +55,7 @@ pub mod prelude {
     pub use candelabrum_kvstore::{
         KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
     };
+    pub use candelabrum_memory::heap::CountedHeap;
     pub use candelabrum_nn::layers::{
         AdaptiveAvgPool2d, AttentionPooling, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d,
         ConvTranspose2d, Dropout, Embedding, FeedForward, Flatten, Gelu, GeluTanh, GlobalAvgPool,

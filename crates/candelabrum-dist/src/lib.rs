@@ -56,8 +56,8 @@ pub use error::carried;
 pub use error::{Error, Result};
 pub use launch::WorldConfig;
 pub use opt::{
-    DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, OptimizerVector, Shard,
-    StepFigures, StepGraph, StrategyState,
+    DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, OptimizerMemory, OptimizerVector,
+    Shard, StepFigures, StepGraph, StrategyState,
 };
 pub use step_weight::{StepWeight, TotalWeight};
 pub use strategy::StrategyConfig;

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{
-    BufferSync, Constants, StepFigures, StepWeight, Trained, check_consistency, synchronize_buffers,
+    BufferSync, Constants, OptimizerMemory, StepFigures, StepWeight, Trained, check_consistency,
+    synchronize_buffers,
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
@@ -134,6 +135,15 @@ impl StoreOpt {
     /// The servers' optimizer in a line, with its settings.
     pub fn describe_optimizer(&self) -> String {
         self.recipe.build().describe()
+    }
+
+    /// The memory of the model and of its gradients on this worker. The state of the optimizer is on the servers.
+    pub fn memory(&self) -> OptimizerMemory {
+        let mut memory = OptimizerMemory::of_params(&self.params);
+        if let Some(gradients) = &self.gradients {
+            gradients.each_bucket(&mut |bucket| memory.add_gradients([bucket]));
+        }
+        memory
     }
 
     /// The store.

@@ -127,16 +127,21 @@ impl Flat {
     /// # Errors
     /// [`Error::Length`] if the memory is too small.
     pub fn with_len(mut self, len: usize) -> Result<Self> {
-        let room = match &self.store {
-            Store::Heap(heap) => heap.bytes().len(),
-            Store::Shared(memory) => memory.bytes().len(),
-            Store::Cuda(memory) => memory.room(),
-        } / self.element.size();
+        let room = self.room() / self.element.size();
         if len > room {
             return Err(Error::Length { op: "a buffer's memory", expected: len, got: room });
         }
         self.len = len;
         Ok(self)
+    }
+
+    /// The bytes of the memory, which may have room for more numbers.
+    pub fn room(&self) -> usize {
+        match &self.store {
+            Store::Heap(heap) => heap.bytes().len(),
+            Store::Shared(memory) => memory.bytes().len(),
+            Store::Cuda(memory) => memory.room(),
+        }
     }
 
     /// The type of the numbers.
@@ -162,6 +167,11 @@ impl Flat {
     /// Whether the numbers are in memory that this processor cannot access.
     pub fn is_on_device(&self) -> bool {
         matches!(self.store, Store::Cuda(_))
+    }
+
+    /// Whether the numbers are in memory that the processes of a host share.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.store, Store::Shared(_))
     }
 
     /// Refuses numbers that this processor cannot read.

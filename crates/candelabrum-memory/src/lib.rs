@@ -12,6 +12,7 @@
 //! | 16-bit floats to and from f32 | [`Half`] |
 //! | large vectors in chunks, over the threads of a pool | [`chunks`] |
 //! | a loop divided over threads that spin until the next one | [`thread_pool`] |
+//! | how much memory is allocated, and the most so far | [`usage`], on the CPU [`heap`] |
 //! | numbers that look like chance, for seeds and noise | [`hash`] |
 //! | loops compiled for the vectors of this machine | [`simd`] |
 //!
@@ -24,9 +25,11 @@
 
 pub mod chunks;
 pub mod hash;
+pub mod heap;
 pub mod reduce;
 pub mod simd;
 pub mod thread_pool;
+pub mod usage;
 
 #[cfg(not(feature = "cuda"))]
 #[path = "no_cuda.rs"]

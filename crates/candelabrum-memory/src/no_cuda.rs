@@ -64,6 +64,9 @@ pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()
 
 functions! {
     pub fn trim(device: &Device) -> Result<()>;
+    pub fn allocated(device: &Device) -> Result<usize>;
+    pub fn most_allocated(device: &Device) -> Result<usize>;
+    pub fn forget_most_allocated(device: &Device) -> Result<()>;
     pub(crate) fn zeros(device: &Device, bytes: usize) -> Result<CudaMemory>;
     pub fn span<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpan<'a>>;
     pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpanMut<'a>>;

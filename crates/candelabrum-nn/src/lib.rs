@@ -38,6 +38,7 @@ pub mod ops;
 pub mod seed;
 
 pub use activation::Activation;
+pub use autograd::saved;
 pub use autograd::{
     BucketPlan, BucketPool, BucketSlot, FlatGradients, LossWeight, MissingGradients, Observer,
     PassState, check_gradients, recompute, trust_gradient, weighted,

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::number;
+use crate::{Memory, number};
 
 /// Measured values by name.
 pub type Values = BTreeMap<String, f64>;
@@ -85,6 +85,8 @@ pub enum Kind {
     Epoch(EpochEnd),
     /// A checkpoint was written.
     Checkpoint(Checkpoint),
+    /// Where the memory of a step was.
+    Memory(Memory),
     /// Something that the user should know.
     Note {
         /// The note.
@@ -115,7 +117,11 @@ impl Kind {
                 (end.step, Some(end.epoch), "epoch", Some(end.seconds), &end.values)
             }
             Self::Checkpoint(made) => (made.step, None, "checkpoint", Some(made.seconds), &NONE),
-            Self::Start(_) | Self::Resume(_) | Self::Note { .. } | Self::End(_) => return None,
+            Self::Start(_)
+            | Self::Resume(_)
+            | Self::Memory(_)
+            | Self::Note { .. }
+            | Self::End(_) => return None,
         };
         let seconds = seconds.map(|seconds| ("seconds", seconds));
         let values = values.iter().map(|(name, value)| (&**name, *value));
@@ -219,6 +225,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Amount;
 
     fn values(pairs: &[(&str, f64)]) -> Values {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
@@ -268,6 +275,17 @@ mod tests {
             (
                 Kind::Checkpoint(Checkpoint { step: 4, path: "a".into(), seconds: 0.25 }),
                 json!({"event": "checkpoint", "step": 4, "path": "a", "seconds": 0.25}),
+            ),
+            (
+                Kind::Memory(Memory {
+                    step: 3,
+                    place: "heap".into(),
+                    parts: vec![Amount::new("parameters", 8)],
+                    peak: Some(9),
+                    ..Memory::default()
+                }),
+                json!({"event": "memory", "step": 3, "place": "heap",
+                    "parts": [{"name": "parameters", "bytes": 8}], "peak": 9}),
             ),
             (Kind::Note { text: "n".into() }, json!({"event": "note", "text": "n"})),
             (

@@ -6,6 +6,7 @@
 //! | the log that rank 0 writes | [`RunLog`] |
 //! | a place where events go | [`Sink`]: [`JsonLines`], [`Csv`], [`TensorBoard`], [`Lines`], or your own |
 //! | how often a step is written | [`TrainWindow`] |
+//! | where the memory of a step was | [`Memory`] |
 //! | numbers in JSON, NaN and infinities too | [`Number`] |
 //! | a log as data, also while it grows | [`Reader`], [`Run`], [`Series`] |
 //!
@@ -38,6 +39,7 @@ mod file;
 mod json_lines;
 mod lines;
 mod log;
+mod memory;
 mod pace;
 mod reader;
 mod run;
@@ -56,6 +58,7 @@ pub use event::{
 pub use json_lines::{JSON_LINES_FILE, JsonLines};
 pub use lines::Lines;
 pub use log::RunLog;
+pub use memory::{Amount, Memory, SAVED};
 pub use number::Number;
 pub use pace::{Pace, duration_in_words};
 pub use reader::{Broken, Reader, Torn};

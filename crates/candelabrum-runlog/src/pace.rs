@@ -29,7 +29,7 @@ impl Pace {
             Kind::Train(at) | Kind::Evaluation(at) => self.last = Some((time, at.step)),
             Kind::Epoch(end) => self.last = Some((time, end.step)),
             Kind::End(end) => self.last = Some((time, end.step)),
-            Kind::Checkpoint(_) | Kind::Note { .. } => {}
+            Kind::Checkpoint(_) | Kind::Memory(_) | Kind::Note { .. } => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Checkpoint, End, EpochEnd, Event, Kind, Measured, Pace, Point, Resume, Series, Settings,
+    Checkpoint, End, EpochEnd, Event, Kind, Measured, Memory, Pace, Point, Resume, Series, Settings,
 };
 
 /// Something with its Unix time in seconds.
@@ -36,6 +36,8 @@ pub struct Run {
     pub epochs: Vec<Stamped<EpochEnd>>,
     /// The checkpoints.
     pub checkpoints: Vec<Stamped<Checkpoint>>,
+    /// Where the memory of a step was: the last such event.
+    pub memory: Option<Memory>,
     /// The notes.
     pub notes: Vec<Stamped<String>>,
     /// The resumes.
@@ -80,6 +82,7 @@ impl Run {
                 self.epochs.push(Stamped { time, what: end });
             }
             Kind::Checkpoint(made) => self.checkpoints.push(Stamped { time, what: made }),
+            Kind::Memory(memory) => self.memory = Some(memory),
             Kind::Note { text } => self.notes.push(Stamped { time, what: text }),
             Kind::End(end) => self.end = Some(Stamped { time, what: end }),
         }

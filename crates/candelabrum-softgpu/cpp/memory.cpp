@@ -2,6 +2,7 @@
 #include "memory.h"
 #include "counts.h"
 #include "streams.h"
+#include <algorithm>
 #include <utility>
 
 // They outlive the end of main, because streams do.
@@ -9,6 +10,8 @@ static std::mutex &table = *new std::mutex;
 static auto &device = *new std::map<devptr, size_t>;
 static auto &pinned = *new std::map<devptr, size_t>;
 static size_t used;
+// The most of it since the pool's attribute was set to 0.
+static size_t most_used;
 // Memory that graphs allocate, and whether a launch has done so and nothing has freed it since. Its
 // address stays the same, and it is in `device` as long as the graph exists.
 static auto &of_graphs = *new std::map<devptr, bool>;
@@ -39,6 +42,7 @@ static devptr take(size_t n) {
         std::lock_guard<std::mutex> l(table);
         if (n > device_memory() || used > device_memory() - n) return 0;
         used += n;
+        most_used = std::max(most_used, used);
     }
     void *p = nullptr;
     if (guarding())
@@ -188,13 +192,29 @@ API int cuMemFreeHost(void *p) {
     return error_so_far();
 }
 
-// There is one pool, and nothing can be set about it.
+// There is one pool. All that can be set about it is that its most memory is forgotten.
 static void *const POOL = (void *)16;
 API int cuDeviceGetDefaultMemPool(void **p, int) {
     *p = POOL;
     return OK;
 }
-API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
+enum { USED_MEM_CURRENT = 7, USED_MEM_HIGH = 8 };
+API int cuMemPoolSetAttribute(void *, int attribute, void *value) {
+    std::lock_guard<std::mutex> l(table);
+    if (attribute == USED_MEM_HIGH) {
+        if (*(uint64_t *)value) return INVALID;
+        most_used = used;
+    }
+    return OK;
+}
+API int cuMemPoolGetAttribute(void *, int attribute, void *value) {
+    std::lock_guard<std::mutex> l(table);
+    switch (attribute) {
+    case USED_MEM_CURRENT: *(uint64_t *)value = used; return OK;
+    case USED_MEM_HIGH: *(uint64_t *)value = most_used; return OK;
+    }
+    return INVALID;
+}
 API int cuMemPoolTrimTo(void *, size_t) {
     if (trace()) say("cuMemPoolTrimTo");
     return error_so_far();

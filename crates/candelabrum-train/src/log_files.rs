@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use candelabrum_runlog::{
-    Checkpoint, End, EpochEnd, Error as LogError, JSON_LINES_FILE, Kind, Measured, Resume, RunLog,
-    Settings, TrainWindow, Values, names,
+    Checkpoint, End, EpochEnd, Error as LogError, JSON_LINES_FILE, Kind, Measured, Memory, Resume,
+    RunLog, Settings, TrainWindow, Values, names,
 };
 
 use crate::checkpoint::Saved;
@@ -187,6 +187,11 @@ impl Hook for LogFiles {
 
     fn on_note(&mut self, note: &str) {
         self.event(Kind::Note { text: note.to_owned() });
+    }
+
+    fn on_memory(&mut self, _: &mut Run<'_, '_>, memory: &Memory) -> Result<()> {
+        self.event(Kind::Memory(memory.clone()));
+        Ok(())
     }
 
     fn on_error(&mut self, error: &Error) {

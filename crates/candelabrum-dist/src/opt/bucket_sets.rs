@@ -8,6 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Pa
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::shard::Shares;
 use crate::bucketing::{self, BucketSizing};
@@ -109,6 +110,15 @@ impl BucketSets {
         let plans = self.plan(sizing, &self.order());
         let shares = Shares::of(&plans, comm.rank(), comm.world_size(), whole);
         self.shares = Some(Arc::new(shares));
+    }
+
+    /// Counts the memory of all layouts.
+    pub(super) fn add_memory(&self, memory: &mut OptimizerMemory) {
+        for layout in self.kept.iter().chain(&self.early) {
+            layout.gradients.each_bucket(&mut |bucket| memory.add_gradients([bucket]));
+            memory.add_gradients(&layout.own);
+            memory.add_exchange(layout.wire.iter().flat_map(|(_, flats)| flats).flatten());
+        }
     }
 
     /// Whether buckets have memory only while they are on their way.

@@ -16,7 +16,7 @@
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in buckets | `bucket_sets.rs` |
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
-//! | the cost of steps | `figures.rs` |
+//! | the cost of steps, and the memory | `figures.rs`, `memory.rs` |
 
 mod averages;
 mod bucket_exchange;
@@ -26,6 +26,7 @@ mod context;
 mod figures;
 mod join;
 mod loss_scale;
+mod memory;
 mod own_averages;
 mod recording;
 mod replay;
@@ -47,6 +48,7 @@ mod used;
 pub use config::{DistOptConfig, OnOverflow, Shard};
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
+pub use memory::OptimizerMemory;
 pub use state::{DistOptState, OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 

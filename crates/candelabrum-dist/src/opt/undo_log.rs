@@ -26,6 +26,11 @@ impl UndoLog {
         self.values.clear();
     }
 
+    /// The bytes of the memory that it keeps.
+    pub(super) fn bytes(&self) -> usize {
+        self.values.capacity() * size_of::<f32>()
+    }
+
     /// Records parameter number `index` and the optimizer's state of it. Returns false, and records
     /// nothing, if the optimizer cannot return this state, the limit is reached, or the parameter is on
     /// a GPU.

@@ -91,6 +91,12 @@ impl ExchangeKind {
 pub(super) struct UsedStrategies(Vec<UsedStrategy>);
 
 impl UsedStrategies {
+    /// The bytes of what the strategies have not sent yet.
+    pub(super) fn residual_bytes(&self) -> usize {
+        let bytes = |used: &UsedStrategy| used.with_error_feedback(|feedback| feedback.bytes());
+        self.0.iter().filter_map(bytes).sum()
+    }
+
     /// The index of the strategy with these settings, created now if there is none yet, and the way
     /// of its buckets.
     ///

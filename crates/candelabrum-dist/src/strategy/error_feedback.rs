@@ -82,6 +82,12 @@ impl ErrorFeedback {
         self.vectors.get(kind)?.get(name)?.values.as_slice().ok()
     }
 
+    /// The bytes of all vectors, the staged ones, too.
+    pub fn bytes(&self) -> usize {
+        let vectors = self.vectors.values().flat_map(BTreeMap::values);
+        vectors.map(|vector| vector.values.byte_len() + vector.next.byte_len()).sum()
+    }
+
     /// Stages a vector of `len` elements on the host for a parameter. The caller must write all of
     /// its elements.
     pub fn stage(&mut self, kind: &str, name: &str, len: usize) -> &mut [f32] {

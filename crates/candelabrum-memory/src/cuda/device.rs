@@ -55,6 +55,40 @@ pub fn trim(device: &Device) -> Result<()> {
     trimmed.result().map_err(|error| cuda_error("cuMemPoolTrimTo", error))
 }
 
+/// The bytes that are allocated on `device`, which is a GPU, outside of recorded graphs.
+///
+/// # Errors
+/// The driver's error.
+pub fn allocated(device: &Device) -> Result<usize> {
+    pool_attribute(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+}
+
+/// The most of [`allocated`] since the last [`forget_most_allocated`].
+///
+/// # Errors
+/// The driver's error.
+pub fn most_allocated(device: &Device) -> Result<usize> {
+    pool_attribute(device, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+}
+
+/// Lets [`most_allocated`] begin again with what is allocated now.
+///
+/// # Errors
+/// The driver's error.
+pub fn forget_most_allocated(device: &Device) -> Result<()> {
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    set_pool_attribute(device.as_cuda_device()?.cuda_stream().context(), attribute, 0)
+}
+
+fn pool_attribute(device: &Device, attribute: sys::CUmemPool_attribute) -> Result<usize> {
+    let pool = default_pool(device.as_cuda_device()?.cuda_stream().context())?;
+    let mut value = 0_u64;
+    // SAFETY: the attributes that are asked for are a `u64`, which the call writes before it returns.
+    let got = unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast()) };
+    got.result().map_err(|error| cuda_error("cuMemPoolGetAttribute", error))?;
+    Ok(usize::try_from(value).unwrap_or(usize::MAX))
+}
+
 fn default_pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
     // SAFETY: the context keeps its device.
     let pool = unsafe { result::device::get_default_mem_pool(context.cu_device()) };
@@ -62,10 +96,17 @@ fn default_pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
 }
 
 fn keep_freed_memory(context: &CudaContext) -> Result<()> {
-    let pool = default_pool(context)?;
-    let mut threshold = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: this attribute is a `u64`, which the call reads before it returns.
-    let set = unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()) };
+    set_pool_attribute(context, attribute, u64::MAX)
+}
+
+fn set_pool_attribute(
+    context: &CudaContext,
+    attribute: sys::CUmemPool_attribute,
+    mut value: u64,
+) -> Result<()> {
+    let pool = default_pool(context)?;
+    // SAFETY: the attributes that are set are a `u64`, which the call reads before it returns.
+    let set = unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast()) };
     set.result().map_err(|error| cuda_error("cuMemPoolSetAttribute", error))
 }

@@ -54,7 +54,9 @@ use std::fmt::Display;
 use cudarc::driver::DriverError;
 
 pub use self::checks::{CudaNorm, CudaSearch};
-pub use self::device::{device_count, open, trim};
+pub use self::device::{
+    allocated, device_count, forget_most_allocated, most_allocated, open, trim,
+};
 pub use self::formula::{JointUpdate, UpdateTable};
 pub use self::gpu::{Gpu, Matrix};
 pub use self::graph::{Capture, Graph};

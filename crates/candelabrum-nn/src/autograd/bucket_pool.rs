@@ -53,6 +53,11 @@ impl BucketPool {
         }
     }
 
+    /// Calls `f` with all buffers that are not lent now.
+    pub fn each_spare(&self, f: &mut dyn FnMut(&Flat)) {
+        self.lock().buffers.iter().for_each(f);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Spare> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

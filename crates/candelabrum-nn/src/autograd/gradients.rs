@@ -38,7 +38,7 @@ use super::bucket_plan::BucketPlan;
 use super::bucket_pool::BucketPool;
 use super::missing::{self, MissingGradients};
 use super::pass::{self, MemoryKind, Place, Sink};
-use super::{fused, profile, wrong_gradients};
+use super::{fused, profile, saved, wrong_gradients};
 use crate::params::with_span;
 use crate::{Error, Param};
 
@@ -217,6 +217,14 @@ impl FlatGradients {
         self.buckets.iter().flatten().next()
     }
 
+    /// Calls `f` with all buckets that are not taken, and with the memory that is not lent now.
+    pub fn each_bucket(&self, f: &mut dyn FnMut(&Flat)) {
+        self.buckets.iter().flatten().for_each(&mut *f);
+        if let Some(pool) = &self.pool {
+            pool.each_spare(f);
+        }
+    }
+
     /// All buckets that are not taken, to borrow at the same time.
     pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
         let buckets = self.buckets.iter_mut().enumerate();
@@ -368,6 +376,7 @@ impl FlatGradients {
             // Then no gradient has a part that comes later.
             self.learnt = fused::has_fused_operations_only(loss);
         }
+        saved::measure_beside(loss, self.params.iter().map(|param| param.var().as_tensor()));
         self.begin_pass()?;
         let mut pass = PassSink { gradients: self, observer };
         let (store, varying) = pass::run(&mut pass, || differentiate(loss));

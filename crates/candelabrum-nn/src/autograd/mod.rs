@@ -12,6 +12,7 @@
 //! | how much of its batch a loss counts | `loss_weight.rs` |
 //! | what can be wrong with gradients | `missing.rs`, `wrong_gradients.rs`, `check_gradients.rs` |
 //! | the time of a step by operation | `profile.rs` |
+//! | the memory that a forward pass keeps, by layer | `saved.rs` |
 
 mod bucket_plan;
 mod bucket_pool;
@@ -25,6 +26,7 @@ mod missing;
 pub(crate) mod pass;
 pub mod profile;
 pub(crate) mod recomputing;
+pub mod saved;
 pub(crate) mod view;
 mod wrong_gradients;
 

@@ -102,6 +102,22 @@ pub(crate) enum Values {
     Gpu(Flat),
 }
 
+impl Values {
+    /// The bytes of the memory, which may be larger than the values.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::F32(values) => values.memory.capacity() * size_of::<f32>(),
+            Self::F64(values) => values.memory.capacity() * size_of::<f64>(),
+            Self::Gpu(values) => values.len() * size_of::<f32>(),
+        }
+    }
+}
+
+/// The bytes of this thread's recycled memory that nothing uses now.
+pub(crate) fn idle_bytes() -> usize {
+    f32::pool().with_borrow(Pool::idle_bytes) + f64::pool().with_borrow(Pool::idle_bytes)
+}
+
 /// A piece with more than so many times the requested elements is not taken. What a forward saves for the
 /// backward is lent until the end of the step: a few numbers for each row would keep the memory of a whole
 /// gradient.
@@ -123,6 +139,12 @@ pub(crate) struct Pool<T> {
 impl<T> Pool<T> {
     fn new() -> Self {
         Self { pieces: Vec::new(), returned: Arc::default(), lent: 0, most_lent: 0 }
+    }
+
+    fn idle_bytes(&self) -> usize {
+        let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        let pieces = self.pieces.iter().chain(&*returned);
+        pieces.map(|piece| piece.capacity() * size_of::<T>()).sum()
     }
 
     /// The smallest piece that is large enough and not [too large](TOO_LARGE). If there is none, the largest of

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::{Span, SpanMut};
+use candelabrum_memory::{Flat, Span, SpanMut};
 use candle_core::{Tensor, TensorId, Var, bail};
 
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::tensors::{VariableValues, with_span, with_variable};
+use super::tensors::{VariableValues, tensor_bytes, with_span, with_variable};
 use super::together::update_together;
 use crate::autograd::hooks::{self, Watch};
 use crate::{Error, Result};
@@ -191,6 +191,12 @@ impl Param {
         }
         let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
         Ok(update_together(&params, update)?)
+    }
+
+    /// The bytes of the values, and of the master if there is one by now.
+    pub(super) fn bytes(&self) -> usize {
+        let master = self.master.lock();
+        tensor_bytes(&self.var) + master.as_ref().map_or(0, Flat::byte_len)
     }
 
     /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a

@@ -10,6 +10,7 @@ use super::master;
 use super::param::Param;
 use super::store::Params;
 use super::weight::{Matrix, Weight};
+use crate::autograd::saved;
 use crate::layer_row::LayerRow;
 use crate::{Result, seed};
 
@@ -134,6 +135,7 @@ impl Scope {
 
     /// [`trace`](Self::trace) for an output of which no tensor exists.
     pub(crate) fn trace_dims(&self, kind: &str, dims: &[usize]) {
+        saved::layer_ends(&self.path);
         self.params.add_row(|| LayerRow {
             name: self.path.clone(),
             kind: kind.to_owned(),

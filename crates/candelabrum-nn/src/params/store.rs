@@ -12,6 +12,7 @@ use super::initial_values::InitialValues;
 use super::param::Param;
 use super::quantized::QuantizedMatrix;
 use super::recompute::Recompute;
+use super::tensors::tensor_bytes;
 use super::weight::Weight;
 use crate::kernels::product_precision::{ProductPrecision, set_product_precision};
 use crate::layer_row::LayerRow;
@@ -304,6 +305,15 @@ impl Params {
     /// Whether there are no parameters. Layers create theirs at the first call.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The bytes of all parameters with their masters in f32, of all buffers, and of the [constants](Self::constants).
+    pub fn bytes(&self) -> usize {
+        let params = self.list().iter().map(Param::bytes).sum::<usize>();
+        let buffers = self.buffers();
+        let buffers = buffers.iter().map(|buffer| tensor_bytes(buffer.var()));
+        let constants = self.constants();
+        params + buffers.chain(constants.iter().map(|(_, matrix)| matrix.bytes())).sum::<usize>()
     }
 
     /// The number of elements in all parameters together, without [constants](Self::constants).

@@ -8,6 +8,11 @@ use candle_core::{
     CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
 };
 
+/// The bytes of a tensor's elements.
+pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
 /// Calls `f` with the elements of an f32 tensor, in row-major order, or with those of an f16 or bf16
 /// tensor converted to f32.
 ///

@@ -173,6 +173,11 @@ pub struct TrainArgs {
     #[arg(long)]
     pub graph: bool,
 
+    /// Show where the memory of the third step is: parameters, gradients, the optimizer's state, what each layer
+    /// keeps for the backward pass, and the peak
+    #[arg(long)]
+    pub profile_memory: bool,
+
     /// What the program has read of these options.
     #[arg(skip)]
     reads: Reads,
@@ -506,6 +511,7 @@ impl TrainArgs {
             sampling: self.sampling(),
             evaluate_every: self.evaluate_every,
             graph: self.graph,
+            profile_memory: self.profile_memory,
             checkpoints: self.checkpoints.config(),
             interrupt: self
                 .checkpoints

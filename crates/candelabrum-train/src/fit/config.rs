@@ -51,6 +51,9 @@ pub struct FitConfig {
     /// Whether steps are recorded as CUDA graphs: see [`Trainer::use_graph`](crate::Trainer::use_graph). Only for a
     /// [`Trainer`](crate::Trainer).
     pub graph: bool,
+    /// Whether rank 0 shows where the memory of a step is: of the third step of the call, because the first ones
+    /// allocate what later ones use again. The steps before it take longer by the measurement.
+    pub profile_memory: bool,
     /// The directory of the checkpoints, and how they are made. `None` makes none.
     pub checkpoints: Option<(PathBuf, CheckpointConfig)>,
     /// What ends the training from outside.
@@ -74,6 +77,7 @@ impl Default for FitConfig {
             sampling: Sampling::default(),
             evaluate_every: None,
             graph: false,
+            profile_memory: false,
             checkpoints: None,
             interrupt: Interrupt::default(),
         }

@@ -3,6 +3,8 @@
 use std::fmt::Arguments;
 use std::io::Write;
 
+use candelabrum_runlog::Memory;
+
 use crate::Metrics;
 
 /// The output of rank 0; nothing on other ranks.
@@ -37,6 +39,11 @@ impl<'a> Lines<'a> {
             }
             None => self.say(format_args!("Elapsed Time = {seconds:.6}s")),
         }
+    }
+
+    /// Where the memory of a step was.
+    pub(super) fn memory(&mut self, memory: &Memory) {
+        self.say(format_args!("{memory}"));
     }
 
     /// Training continues if the reader has closed the output.

@@ -12,12 +12,14 @@
 //! | what a run keeps in its checkpoints beside models | `kept.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
 //! | SINGA's lines | `lines.rs` |
+//! | where the memory of a step is | `memory.rs` |
 
 mod config;
 mod control;
 mod epoch;
 mod kept;
 mod lines;
+mod memory;
 mod resuming;
 mod saving;
 mod session;

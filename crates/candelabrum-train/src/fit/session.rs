@@ -9,6 +9,7 @@ use super::config::FitConfig;
 use super::control::{Asked, Control, Decision};
 use super::epoch::EpochClock;
 use super::kept::{self, Evaluated};
+use super::memory::MemoryProfile;
 use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::{LastStep, TrainerState};
@@ -44,6 +45,7 @@ where
     fn run_epochs(&mut self) -> Result<Vec<EpochReport>> {
         let loader = self.begin()?;
         self.state.each_hook(&mut TaskView::of(self.task), |_, hook, run| hook.on_start(run))?;
+        self.state.start_memory_profile(&TaskView::of(self.task));
         let mut reports = Vec::new();
         let mut stopped = self.state.reason_of_end();
         let has_ended = stopped.is_some();
@@ -55,7 +57,9 @@ where
         while !self.state.is_complete(*self.task.position()) && stopped.is_none() {
             stopped = self.run_epoch(&loader, &mut reports)?;
         }
-        self.state.finish(&mut TaskView::of(self.task), stopped.as_deref(), has_ended)?;
+        let task = &mut TaskView::of(self.task);
+        self.state.profile_memory(task, MemoryProfile::finish)?;
+        self.state.finish(task, stopped.as_deref(), has_ended)?;
         Ok(reports)
     }
 
@@ -223,7 +227,9 @@ where
         notes.iter().for_each(|note| self.state.note_of_step(note, progress));
         let (samples, loss) = (self.state.global_batch, self.state.last.loss);
         progress.step(samples, loss, || clock.costs(self.task.optimizer()).per_step());
-        self.state.on_step_end(&mut TaskView::of(self.task))
+        let task = &mut TaskView::of(self.task);
+        self.state.profile_memory(task, MemoryProfile::on_step_end)?;
+        self.state.on_step_end(task)
     }
 
     /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use candelabrum_dist::Group;
+use candelabrum_runlog::Memory;
 
 use super::config::FitConfig;
 use super::control::{Asked, Decision, Stop};
 use super::kept::{self, Ended, Evaluated};
 use super::lines::Lines;
+use super::memory::MemoryProfile;
 use super::task_view::TaskView;
 use crate::checkpoint::{Checkpoints, Position, RunSettings};
 use crate::hooks::{Action, Hook, Run};
@@ -48,6 +50,7 @@ pub(super) struct TrainerState<'s, 'a> {
     pub(super) end: usize,
     /// The notes of the present epoch.
     pub(super) notes: Vec<String>,
+    memory: Option<MemoryProfile>,
 }
 
 /// This rank's part of a step.
@@ -84,6 +87,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
             global_batch: 0,
             end: 0,
             notes: Vec::new(),
+            memory: None,
         }
     }
 
@@ -141,6 +145,25 @@ impl<'s, 'a> TrainerState<'s, 'a> {
             asked.add(number, f(hook, run)?);
             Ok(())
         })
+    }
+
+    /// Begins to measure the memory, if the run is to.
+    pub(super) fn start_memory_profile(&mut self, task: &TaskView<'_>) {
+        self.memory = self.config.profile_memory.then(|| MemoryProfile::start(task));
+    }
+
+    /// Shows where the memory of a step was, once that is known.
+    pub(super) fn profile_memory(
+        &mut self,
+        task: &mut TaskView<'_>,
+        next: impl FnOnce(&mut MemoryProfile, &mut TaskView<'_>) -> Result<Option<Memory>>,
+    ) -> Result<()> {
+        let Some(profile) = &mut self.memory else { return Ok(()) };
+        if let Some(memory) = next(profile, task)? {
+            self.lines.memory(&memory);
+            self.each_hook(task, |_, hook, run| hook.on_memory(run, &memory))?;
+        }
+        Ok(())
     }
 
     /// What the hooks ask for after a step.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use candelabrum_memory::Span;
+use candelabrum_runlog::Memory;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{Outcome, Position, Saved};
@@ -120,6 +121,16 @@ pub trait Hook {
     /// A note to the user, of a strategy for instance.
     fn on_note(&mut self, note: &str) {
         let _ = note;
+    }
+
+    /// Where the memory of a step was, once per call if
+    /// [`FitConfig::profile_memory`](crate::FitConfig::profile_memory) is set.
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn on_memory(&mut self, run: &mut Run<'_, '_>, memory: &Memory) -> Result<()> {
+        let _ = (run, memory);
+        Ok(())
     }
 
     /// When the training ends with an error, which is returned afterwards. It may be on this rank only.
@@ -249,6 +260,10 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn only_reports(&self) -> bool {
         (**self).only_reports()
+    }
+
+    fn on_memory(&mut self, run: &mut Run<'_, '_>, memory: &Memory) -> Result<()> {
+        (**self).on_memory(run, memory)
     }
 
     fn on_note(&mut self, note: &str) {

@@ -1,6 +1,6 @@
 //! Ranks that exchange gradients.
 
-use candelabrum_dist::{CommStats, DistOpt, Group, StepFigures, StepGraph};
+use candelabrum_dist::{CommStats, DistOpt, Group, OptimizerMemory, StepFigures, StepGraph};
 use candelabrum_nn::{BackwardAndUpdate, DistOption};
 use candle_core::Tensor;
 
@@ -53,6 +53,9 @@ impl DistributedOptimizer for DistOpt {
     }
     fn residual_norm(&self) -> f64 {
         self.residual_norm()
+    }
+    fn memory(&mut self) -> Result<OptimizerMemory> {
+        Ok(self.memory()?)
     }
     fn traffic(&self) -> CommStats {
         self.group().stats()

@@ -6,7 +6,9 @@ mod store_opt;
 use std::any::Any;
 use std::fmt;
 
-use candelabrum_dist::{CommStats, Group, StepFigures, StepGraph, parameters_sha256};
+use candelabrum_dist::{
+    CommStats, Group, OptimizerMemory, StepFigures, StepGraph, parameters_sha256,
+};
 use candelabrum_nn::{BackwardAndUpdate, DistOption};
 use candle_core::Tensor;
 
@@ -107,6 +109,12 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
 
     /// The Euclidean norm of what this rank's strategies have not sent yet.
     fn residual_norm(&self) -> f64;
+
+    /// The memory of the model and of this optimizer on this rank.
+    ///
+    /// # Errors
+    /// A device's error.
+    fn memory(&mut self) -> Result<OptimizerMemory>;
 
     /// Bytes and time of this rank's communication.
     fn traffic(&self) -> CommStats;

@@ -1,6 +1,6 @@
 //! Workers that train through the servers of a key-value store.
 
-use candelabrum_dist::{CommStats, Group, StepFigures, StepGraph};
+use candelabrum_dist::{CommStats, Group, OptimizerMemory, StepFigures, StepGraph};
 use candelabrum_kvstore::{StoreKind, StoreOpt};
 use candelabrum_nn::{BackwardAndUpdate, DistOption};
 use candle_core::Tensor;
@@ -54,6 +54,9 @@ impl DistributedOptimizer for StoreOpt {
     }
     fn residual_norm(&self) -> f64 {
         self.residual_norm()
+    }
+    fn memory(&mut self) -> Result<OptimizerMemory> {
+        Ok(StoreOpt::memory(&*self))
     }
     fn traffic(&self) -> CommStats {
         self.store().traffic()

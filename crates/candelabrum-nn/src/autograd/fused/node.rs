@@ -18,6 +18,7 @@ use crate::autograd::hooks;
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
 use crate::autograd::recomputing::Unread;
+use crate::autograd::saved::{self, Saves};
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::{Float, for_float};
 use crate::kernels::scratch::{Pooled, Values};
@@ -59,6 +60,7 @@ pub(super) fn attach(
         inbox: Arc::clone(&inbox),
     });
     let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
+    saved::begun(&node);
     LAST.set(node.number);
     let token = Join::all(&operation, name, parents)?;
     let result = emit(name, &operation, &token, inbox, shape, ys)?;
@@ -110,6 +112,16 @@ pub(super) struct Node {
 pub(super) fn next_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Saves for Node {
+    fn each_kept(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.kept.iter().flatten().chain(self.output.get()).for_each(f);
+    }
+
+    fn other_bytes(&self) -> usize {
+        self.saved.bytes()
+    }
 }
 
 impl Differentiable for Node {

@@ -20,6 +20,7 @@ use super::node::{self, Join};
 use super::walk::Graph;
 use crate::autograd::hooks;
 use crate::autograd::recomputing::Script;
+use crate::autograd::saved::{self, Saves};
 use crate::autograd::{candle_pass, pass, recomputing};
 use crate::kernels::scratch::Values;
 use crate::params::is_half;
@@ -70,7 +71,7 @@ pub fn recompute(
         inputs: inputs.iter().map(|input| input.detach()).collect(),
         function: Box::new(block),
     };
-    let first = node::next_number();
+    let (first, layers) = (node::next_number(), saved::ended_layers());
     let (computed, mut script) = recomputing::record(|| block.compute(&targets));
     let Computed { leaves, ys } = computed?;
     if !ys.track_op() {
@@ -80,7 +81,9 @@ pub fn recompute(
     refuse_others(&ys, &nodes, first)?;
     script.unread = link::find(&ys).and_then(|link| link.node.unread_as_last());
     targets.extend(variables(&nodes, &leaves).map(GradientTarget::Tensor).map(Some));
-    attach(block, targets, &ys, script)
+    let result = attach(block, targets, &ys, script);
+    saved::block_ends(layers);
+    result
 }
 
 /// A block and its inputs, outside of the graph.
@@ -157,7 +160,7 @@ fn attach(
     let is_rounded = is_half(dtype) && ys.device().is_cpu();
     let numbers = if is_rounded { ys.detach().to_dtype(DType::F32)? } else { ys.detach() };
     let inbox = Arc::<Inbox>::default();
-    let node: Arc<dyn Differentiable> = Arc::new(Recomputed {
+    let node = Arc::new(Recomputed {
         number: node::next_number(),
         block,
         script,
@@ -166,6 +169,8 @@ fn attach(
         versions,
         inbox: Arc::clone(&inbox),
     });
+    saved::begun(&node);
+    let node: Arc<dyn Differentiable> = node;
     let token = Join::all(&node, NAME, parents)?;
     let result = node::emit(NAME, &node, &token, inbox, ys.shape().clone(), copy(&numbers)?)?;
     if is_rounded { result.to_dtype(dtype) } else { Ok(result) }
@@ -204,6 +209,12 @@ struct Recomputed {
     /// The parameters and their versions in the first pass.
     versions: Vec<Versioned>,
     inbox: Arc<Inbox>,
+}
+
+impl Saves for Recomputed {
+    fn each_kept(&self, f: &mut dyn FnMut(&Tensor)) {
+        self.block.inputs.iter().for_each(f);
+    }
 }
 
 impl Differentiable for Recomputed {
