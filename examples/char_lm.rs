@@ -11,10 +11,11 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candelabrum::models::{Gpt, GptConfig};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
@@ -39,6 +40,18 @@ struct Args {
     /// The characters that the model sees at most
     #[arg(long, value_name = "N", default_value_t = 64)]
     window: usize,
+
+    /// The transformer blocks of the model
+    #[arg(long, value_name = "N", default_value = "2")]
+    blocks: NonZeroUsize,
+
+    /// The features of a character, a multiple of the heads
+    #[arg(long, value_name = "N", default_value = "64")]
+    width: NonZeroUsize,
+
+    /// The heads of each attention
+    #[arg(long, value_name = "N", default_value = "4")]
+    heads: NonZeroUsize,
 
     /// The characters to write at the end
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -76,8 +89,10 @@ fn train(args: &Args, world: &World) -> Result<()> {
 
     let params = args.train.precision.params(args.train.seed, world.device());
     let (size, context) = (vocabulary.len(), args.window);
-    let small = GptConfig { layers: 2, width: 64, heads: 4, ..GptConfig::default() };
-    let config = GptConfig { vocabulary: size, context, ..small };
+    let [layers, width, heads] = [args.blocks, args.width, args.heads].map(NonZeroUsize::get);
+    ensure!(width % heads == 0, "--width {width} is no multiple of --heads {heads}");
+    let config =
+        GptConfig { vocabulary: size, context, layers, width, heads, ..GptConfig::default() };
     let model = Gpt::new(&params.root(), config);
     let opt = args.train.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).with_score(LossOnly);

@@ -70,10 +70,10 @@ impl Memory {
         groups
     }
 
-    /// The share of the process that the parts, the program and the shared memory explain, if all are known.
-    pub fn explained(&self) -> Option<f64> {
-        let known = self.peak? + self.program? + self.shared?;
-        Some(known as f64 / self.process? as f64)
+    /// What the process has beside the peak of its allocations, the program, and memory of other ranks: what an
+    /// allocator keeps, and the stacks of threads.
+    pub fn unexplained(&self) -> Option<u64> {
+        Some(self.process?.saturating_sub(self.peak? + self.program? + self.shared?))
     }
 }
 
@@ -112,6 +112,7 @@ impl fmt::Display for Memory {
             ("peak of the allocations", self.peak),
             ("program and libraries", self.program),
             ("memory of other ranks, shared with them", self.shared),
+            ("kept by the allocator, stacks and all else", self.unexplained()),
             ("peak of the process, by the system", self.process),
         ];
         for (name, bytes) in totals.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
@@ -148,7 +149,7 @@ mod tests {
         let expected = [("head.2", 1, 9), ("blocks.*.mlp", 2, 7), ("", 1, 1)];
         let expected = expected.map(|(name, count, bytes)| (name.to_owned(), count, bytes));
         assert_eq!(memory.similar_layers(), expected);
-        assert_eq!(memory.explained(), Some(0.95));
+        assert_eq!(memory.unexplained(), Some(5));
         let text = memory.to_string();
         assert!(
             text.contains("    blocks.*.mlp × 2") && text.contains("after the last layer"),

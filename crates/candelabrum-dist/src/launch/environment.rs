@@ -6,7 +6,8 @@
 //!
 //! glibc's allocator and mimalloc return the memory of large tensors to the system and ask for it again in
 //! the next step, so a program spends its time in page faults. Their variables make them keep this memory
-//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md).
+//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md). mimalloc's huge pages cost 7% of
+//! the memory and save at most 2% of the time (docs/log/2026-11-28-memory.md).
 //!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
@@ -59,8 +60,9 @@ const GLIBC_IS_SET: [&str; 6] = [
     "GLIBC_TUNABLES",
 ];
 
-/// The setting of mimalloc: it never returns memory. Other allocators do not read it.
-const MIMALLOC: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
+/// The settings of mimalloc: it never returns memory, and asks for no huge pages. These are 2 MB, and the last one of
+/// each tensor is whole. Other allocators do not read the settings.
+const MIMALLOC: [(&str, &str); 2] = [("MIMALLOC_PURGE_DELAY", "-1"), ("MIMALLOC_ALLOW_THP", "0")];
 
 /// The resources that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,8 +129,7 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
 fn for_allocators(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
     let glibc_is_set = GLIBC_IS_SET.iter().any(|variable| is_set(variable));
     let glibc = GLIBC.iter().filter(|_| !glibc_is_set);
-    let mimalloc = [MIMALLOC];
-    let mimalloc = mimalloc.iter().filter(|(variable, _)| !is_set(variable));
+    let mimalloc = MIMALLOC.iter().filter(|(variable, _)| !is_set(variable));
     glibc.chain(mimalloc).map(|(variable, value)| (*variable, (*value).to_owned())).collect()
 }
 
@@ -216,9 +217,9 @@ mod tests {
             variables.into_iter().map(|(variable, _)| variable).collect()
         };
         let all = allocators(&[]);
-        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, MIMALLOC.0]);
-        assert_eq!(allocators(&["GLIBC_TUNABLES"]), [MIMALLOC.0]);
-        assert_eq!(allocators(&[MIMALLOC.0]), [GLIBC[0].0, GLIBC[1].0]);
+        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, MIMALLOC[0].0, MIMALLOC[1].0]);
+        assert_eq!(allocators(&["GLIBC_TUNABLES"]), MIMALLOC.map(|(variable, _)| variable));
+        assert_eq!(allocators(&[MIMALLOC[0].0]), [GLIBC[0].0, GLIBC[1].0, MIMALLOC[1].0]);
         // A process that has been started again has these variables, and is not started once more.
         assert_eq!(allocators(&all), [""; 0]);
     }
