@@ -264,3 +264,79 @@ fn each_of_these_examples_has_less_than_120_lines() {
         assert!(lines < 120, "{name} has {lines} lines");
     }
 }
+
+/// The memory of a step of the language model with these options, from the log.
+fn memory_of(options: &[&str]) -> Value {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let common = ["--profile-memory", "--epochs", "1", "--write", "1", "--threads", "1"];
+    let output = output_of(
+        "char_lm",
+        &[&common[..], &["--log-dir", log.to_str().unwrap()], options].concat(),
+    );
+    assert!(output.contains("Memory of rank 0 in step"), "{output}");
+    let events = fs::read_to_string(log.join("metrics.jsonl")).unwrap();
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut memories = events.filter(|event| event["event"] == "memory");
+    let memory = memories.next().expect("an event");
+    assert_eq!(memories.next(), None);
+    memory
+}
+
+/// The bytes of a part, or of a layer.
+fn amount(amounts: &Value, name: &str) -> u64 {
+    let amounts = amounts.as_array().unwrap();
+    let amount = amounts.iter().find(|amount| amount["name"] == name);
+    amount.map_or(0, |amount| amount["bytes"].as_u64().unwrap())
+}
+
+#[test]
+fn a_run_shows_where_its_memory_is() {
+    const ELEMENTS: u64 = 105_728;
+    let sum = |amounts: &Value| {
+        let amounts = amounts.as_array().unwrap().iter();
+        amounts.map(|amount| amount["bytes"].as_u64().unwrap()).sum::<u64>()
+    };
+    let saved = |memory: &Value| amount(&memory["parts"], "saved for the backward pass");
+    let check = |memory: &Value, step: u64| {
+        assert_eq!(memory["step"], step, "{memory}");
+        // Everything that was allocated at the peak belongs to one part.
+        assert_eq!(memory["peak"], sum(&memory["parts"]), "{memory}");
+        assert_eq!(saved(memory), sum(&memory["layers"]), "{memory}");
+        assert!(memory["peak"].as_u64() < memory["process"].as_u64(), "{memory}");
+    };
+    let whole = memory_of(&["--limit-train-batches", "5"]);
+    check(&whole, 3);
+    let parts = &whole["parts"];
+    assert_eq!(amount(parts, "parameters"), 4 * ELEMENTS);
+    // Buckets end where a cache line ends.
+    let gradients = amount(parts, "gradients");
+    assert!((4 * ELEMENTS..4 * ELEMENTS + 1024).contains(&gradients), "{gradients}");
+    assert_eq!(amount(parts, "state of the optimizer"), 8 * ELEMENTS);
+    assert!(amount(&whole["layers"], "blocks.1.up") > 0, "{whole}");
+
+    let again = memory_of(&["--limit-train-batches", "5", "--recompute", "all"]);
+    check(&again, 3);
+    // 16 windows of 64 characters of 64 features.
+    assert_eq!(amount(&again["layers"], "blocks.1"), 4 * 16 * 64 * 64);
+    assert!(saved(&again) < saved(&whole) / 3, "{again}");
+
+    // One step, and micro-batches: the memory of one of them.
+    let small = memory_of(&["--max-steps", "1", "--accumulate", "2", "--batch-size", "8"]);
+    check(&small, 1);
+    assert!(saved(&small) < saved(&whole) * 6 / 10, "{small}");
+
+    let shared = memory_of(&["--workers", "2", "--shard", "optimizer", "--max-steps", "4"]);
+    check(&shared, 3);
+    assert!(amount(&shared["parts"], "state of the optimizer") < 8 * ELEMENTS, "{shared}");
+    assert_eq!(shared["ranks"].as_array().map(Vec::len), Some(2));
+
+    // Parameters in 16 bits have masters in 32.
+    let half = memory_of(&["--precision", "f16", "--max-steps", "3", "--batch-size", "4"]);
+    check(&half, 3);
+    assert_eq!(amount(&half["parts"], "parameters"), 6 * ELEMENTS);
+
+    let store = memory_of(&["--workers", "2", "--kvstore", "dist_sync", "--max-steps", "4"]);
+    check(&store, 3);
+    assert_eq!(amount(&store["parts"], "state of the optimizer"), 0);
+}

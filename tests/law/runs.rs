@@ -58,6 +58,8 @@ struct Case {
     dropout: f32,
     /// Whether the layer is computed again in the backward pass.
     is_recomputed: bool,
+    /// Whether rank 0 says where the memory of a step is. The run that nobody disturbs does not.
+    profiles_memory: bool,
     /// What each rank keeps only its share of, until the first disturbance. The run that nobody disturbs shares
     /// nothing.
     shard: Shard,
@@ -261,6 +263,7 @@ impl Case {
             trained,
             dropout,
             is_recomputed: draw_adapter.chance(30),
+            profiles_memory: draw_adapter.chance(20),
             shard,
             optimizer: new_optimizer.unwrap_or(old_optimizer),
             schedule: draw.number(0, 2),
@@ -532,6 +535,7 @@ impl Call<'_> {
             epochs: case.epochs,
             max_steps: case.limits.max_steps,
             limit_train_batches: case.limits.train_batches,
+            profile_memory: case.profiles_memory,
             max_time: part.filter(|part| part.way == Way::Time).map(|_| Duration::ZERO),
             batch_size: self.batch,
             accumulate: case.accumulate,
@@ -621,7 +625,7 @@ fn check(seed: u64) {
         dir,
     };
     // Nothing is computed again in the run that nobody disturbs, and the bits are the same.
-    let undisturbed = Case { is_recomputed: false, ..case.clone() };
+    let undisturbed = Case { is_recomputed: false, profiles_memory: false, ..case.clone() };
     let (auto, nothing) = (Resume::Auto, Shard::Nothing);
     let (dir, ranks) = (whole_dir.path(), case.ranks);
     let whole = call(dir, ranks, case.servers, case.batch, auto, nothing, None);

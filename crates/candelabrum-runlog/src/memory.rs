@@ -70,6 +70,18 @@ impl Memory {
         groups
     }
 
+    /// What is known beside the parts, by name: the peaks, and what makes the difference between them.
+    pub fn totals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let totals = [
+            ("peak of the allocations", self.peak),
+            ("program and libraries", self.program),
+            ("memory of other ranks, shared with them", self.shared),
+            ("kept by the allocator, stacks and all else", self.unexplained()),
+            ("peak of the process, by the system", self.process),
+        ];
+        totals.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)))
+    }
+
     /// What the process has beside the peak of its allocations, the program, and memory of other ranks: what an
     /// allocator keeps, and the stacks of threads.
     pub fn unexplained(&self) -> Option<u64> {
@@ -108,14 +120,7 @@ impl fmt::Display for Memory {
                 }
             }
         }
-        let totals = [
-            ("peak of the allocations", self.peak),
-            ("program and libraries", self.program),
-            ("memory of other ranks, shared with them", self.shared),
-            ("kept by the allocator, stacks and all else", self.unexplained()),
-            ("peak of the process, by the system", self.process),
-        ];
-        for (name, bytes) in totals.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
+        for (name, bytes) in self.totals() {
             line(name, bytes)?;
         }
         if self.ranks.len() > 1 {

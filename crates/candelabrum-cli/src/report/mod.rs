@@ -19,6 +19,7 @@ mod colour;
 mod curves;
 mod events;
 mod load;
+mod memory;
 mod page;
 mod phases;
 mod settings;

@@ -7,7 +7,7 @@ use super::chart::Chart;
 use super::colour::chip;
 use super::curves::{Curves, curves};
 use super::load::Loaded;
-use super::{events, phases, settings, strategies, summary};
+use super::{events, memory, phases, settings, strategies, summary};
 
 /// The page about these runs, made at a Unix time.
 pub(super) fn page(runs: &[Loaded], now: f64) -> String {
@@ -52,6 +52,7 @@ pub(super) fn page(runs: &[Loaded], now: f64) -> String {
                         section { h2 { (heading) } (charts) }
                     } }
                     @if let Some(section) = phases::section(runs) { (section) }
+                    @if let Some(section) = memory::section(runs) { (section) }
                     @if let Some(section) = strategies::section(runs, &strategy, &mut draw) { (section) }
                     (others_section(&others, &left_out, &mut draw))
                     (events::section(runs))

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use tempfile::tempdir;
 
 use super::made_up::MadeUp;
@@ -65,6 +66,42 @@ fn a_page_about_one_run_has_its_curves_its_phases_and_its_strategy() {
     let lines = page.matches("data-name=\"fp32\"").count();
     assert_eq!((lines, page.matches("data-x-name=").count()), (10, 10));
     assert!(!page.contains("In brackets"));
+}
+
+#[test]
+fn a_page_shows_where_the_memory_was() {
+    let folder = tempdir().unwrap();
+    let dir = folder.path().join("gpt");
+    MadeUp::fp32().write(&dir);
+    let (page, _) = report(folder.path(), &["gpt"]);
+    assert!(!page.contains("memory"), "nothing was measured");
+    let memory = json!({
+        "time": 1.0, "event": "memory", "step": 3, "place": "heap",
+        "parts": [{"name": "parameters", "bytes": 2_000_000},
+                  {"name": "saved for the backward pass", "bytes": 3_000_000}],
+        "layers": [{"name": "blocks.0.up", "bytes": 1_000_000}, {"name": "blocks.1.up", "bytes": 1_500_000},
+                   {"name": "", "bytes": 500_000}],
+        "peak": 5_000_000, "process": 7_000_000, "program": 1_000_000, "shared": 0,
+        "ranks": [7_000_000, 6_500_000],
+    });
+    let path = dir.join("metrics.jsonl");
+    let log = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{log}{memory}\n")).unwrap();
+    let (page, stderr) = report(folder.path(), &["gpt"]);
+    assert_eq!(stderr, "");
+    check_is_self_contained(&page);
+    check_contains(
+        &page,
+        &[
+            "Where the memory of a step is",
+            "(rank 0, step 3, heap)",
+            "<th>parameters</th><td>2 MB</td>",
+            "blocks.*.up × 2</th><td class=\"aside\">2.5 MB</td>",
+            "after the last layer</th><td class=\"aside\">500 kB</td>",
+            "<th>kept by the allocator, stacks and all else</th><td>1 MB</td>",
+            "<th>the same of all ranks</th><td>7 MB, 6.5 MB</td>",
+        ],
+    );
 }
 
 #[test]

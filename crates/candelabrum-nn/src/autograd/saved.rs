@@ -215,3 +215,104 @@ fn bytes_of(storage: &CpuStorage) -> usize {
         | CpuStorage::F8E8M0(values) => values.len(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_memory::{ElementType, Flat};
+    use candle_core::{DType, Device, Module, Result, Var};
+
+    use super::*;
+    use crate::layers::{Blocks, Linear};
+    use crate::ops::gelu;
+    use crate::{BucketPlan, FlatGradients, Recompute};
+
+    /// The bytes of 3 rows of 64 features.
+    const ROWS: usize = 4 * 3 * 64;
+
+    /// Two blocks of two layers, and what they keep of 3 rows.
+    fn saved(recompute: Recompute) -> Result<Saved> {
+        let params = Params::new(0);
+        params.set_recompute(recompute);
+        let scope = params.root();
+        let blocks = (0..2).map(|number| {
+            let scope = scope.pp("blocks").pp(number);
+            let [up, down] = ["up", "down"].map(|name| Linear::new(&scope.pp(name), 64));
+            move |xs: &Tensor| down.forward(&gelu(&up.forward(xs)?)?)
+        });
+        let blocks = Blocks::new(&scope, blocks);
+        let xs = Tensor::ones((3, 64), DType::F32, &Device::Cpu)?;
+        start();
+        let loss = blocks.forward(&xs)?.sum_all()?;
+        measure(&loss, &params);
+        Ok(stop().expect("it was measured"))
+    }
+
+    fn named(layers: &[(&str, usize)]) -> Vec<(String, usize)> {
+        layers.iter().map(|(path, bytes)| ((*path).to_owned(), *bytes)).collect()
+    }
+
+    #[test]
+    fn each_layer_keeps_its_input_and_a_tensor_counts_once() -> Result<()> {
+        let saved = saved(Recompute::None)?;
+        // `up` keeps its input, and `down` its own and that of the activation before it, which no layer names.
+        let expected = named(&[
+            ("blocks.0.up", ROWS),
+            ("blocks.0.down", 2 * ROWS),
+            ("blocks.1.up", ROWS),
+            ("blocks.1.down", 2 * ROWS),
+        ]);
+        assert_eq!(saved.layers, expected);
+        assert_eq!(saved.bytes(), 6 * ROWS + saved.by_candle);
+        Ok(())
+    }
+
+    #[test]
+    fn a_block_that_is_computed_again_keeps_its_input_under_its_own_path() -> Result<()> {
+        let all = saved(Recompute::All)?;
+        assert_eq!(all.layers, named(&[("blocks.0", ROWS), ("blocks.1", ROWS)]));
+        let half = saved(Recompute::Half)?;
+        let expected = [("blocks.0", ROWS), ("blocks.1.up", ROWS), ("blocks.1.down", 2 * ROWS)];
+        assert_eq!(half.layers, named(&expected));
+        Ok(())
+    }
+
+    #[test]
+    fn operations_of_candle_count_without_a_layer() -> Result<()> {
+        let xs = Var::ones((3, 64), DType::F32, &Device::Cpu)?;
+        start();
+        let loss = xs.tanh()?.sqr()?.sum_all()?;
+        measure(&loss, &Params::new(0));
+        let saved = stop().expect("it was measured");
+        // The results of both operations, and the sum.
+        assert_eq!((saved.layers.len(), saved.by_candle), (0, 2 * ROWS + 4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_backward_pass_measures_by_itself_and_parameters_do_not_count() -> Result<()> {
+        let params = Params::new(0);
+        let linear = Linear::new(&params.root().pp("a"), 64);
+        let xs = Tensor::ones((3, 64), DType::F32, &Device::Cpu)?;
+        linear.forward(&xs)?;
+        let (list, mut plan) = (params.list(), BucketPlan::default());
+        list.iter().enumerate().for_each(|(i, param)| plan.push(i, param.var().elem_count()));
+        let bucket = Flat::zeros(ElementType::F32, plan.len);
+        let mut gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
+        start();
+        gradients.backward(&linear.forward(&xs)?.sum_all()?)?;
+        assert_eq!(stop().map(|saved| saved.layers), Some(named(&[("a", ROWS)])));
+        gradients.backward(&linear.forward(&xs)?.sum_all()?)?;
+        assert_eq!(stop(), None);
+        Ok(())
+    }
+
+    #[test]
+    fn the_common_path_ends_before_the_first_difference() {
+        let common = |paths: &[&str]| {
+            common_path(&paths.iter().map(|&path| path.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(common(&["a.b.c", "a.b.d"]), "a.b");
+        assert_eq!(common(&["a.b", "a.bc"]), "a");
+        assert_eq!([common(&["a.b"]), common(&["a", "b"]), common(&[])], ["a.b", "", ""]);
+    }
+}
