@@ -102,6 +102,8 @@ fn memory_of(task: &mut TaskView<'_>, saved: Saved) -> Result<Memory> {
     if saved.by_candle > 0 {
         layers.push(Amount::new("operations of candle", saved.by_candle));
     }
+    // The process has more than its heap. With a GPU the two have nothing to do with each other.
+    let on_heap = process.filter(|_| device.is_cpu());
     Ok(Memory {
         step: task.position.step,
         place: if device.is_cpu() { "heap" } else { "GPU" }.to_owned(),
@@ -109,8 +111,8 @@ fn memory_of(task: &mut TaskView<'_>, saved: Saved) -> Result<Memory> {
         layers,
         peak: peak.map(|bytes| bytes as u64),
         process: process.map(|process| process.peak),
-        program: process.map(|process| process.program),
-        shared: process.map(|process| process.shared.saturating_sub(model.shared as u64)),
+        program: on_heap.map(|process| process.program),
+        shared: on_heap.map(|process| process.shared.saturating_sub(model.shared as u64)),
         ranks: Vec::new(),
     })
 }
