@@ -37,5 +37,6 @@ mod limits;
 mod line;
 mod long_run;
 mod optimizers;
+mod predict;
 mod sampling;
 mod trainer;

@@ -133,6 +133,14 @@ pub enum Error {
         /// The shape of the scores.
         scores: Vec<usize>,
     },
+    /// The outputs of all samples are no tensor.
+    #[error(
+        "predictions are one tensor with a row for each sample, but {why}: let the model give one row of the same shape for each sample"
+    )]
+    Outputs {
+        /// The shapes that do not fit.
+        why: String,
+    },
     /// The ranks' parameters differ at the end of an epoch, although they should be equal.
     #[error(
         "rank {rank} has other parameters than rank 0 after the epoch: does a strategy of your own give ranks different averages, or does something else change parameters on one rank?"

@@ -30,21 +30,54 @@ where
 {
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
     let group = task.optimizer().group().clone();
-    let lens = parts::lens(&group, data)?;
-    let sampler = sampler(&group, data, lens.is_some(), batch_size, 0, Remainder::Keep)?;
-    // A rank with a smaller part waits for the others' last batches.
-    let steps = lens.iter().flatten().map(|len| len.div_ceil(batch_size)).max();
-    let steps = steps.unwrap_or(sampler.steps());
-    let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
+    let pass = Pass::over(&group, data, batch_size, loading)?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
         optimizer.average_parameters()?;
         params.push(optimizer.params().clone());
     }
     prepare(task)?;
-    match in_mode(&params, false, || measure(task, &loader, steps, goes_on))? {
+    match in_mode(&params, false, || measure(task, &pass, goes_on))? {
         Some(own) => Ok(Some(own.over_ranks(&*group)?)),
         None => Ok(None),
+    }
+}
+
+/// One pass over all of a dataset, or over all parts of which each rank has one: one of the ranks takes each sample,
+/// once.
+pub(crate) struct Pass<D: Dataset> {
+    loader: Loader<D>,
+    /// The steps of each rank. A rank with a smaller part waits for the others' last batches.
+    steps: usize,
+    /// Whether each rank has a part of its own.
+    pub(crate) is_of_parts: bool,
+}
+
+impl<D: Dataset + Clone> Pass<D> {
+    /// All ranks call it together.
+    pub(crate) fn over(
+        group: &Group,
+        data: &D,
+        batch_size: usize,
+        loading: &LoaderOptions,
+    ) -> Result<Self> {
+        let lens = parts::lens(group, data)?;
+        let sampler = sampler(group, data, lens.is_some(), batch_size, 0, Remainder::Keep)?;
+        let steps = lens.iter().flatten().map(|len| len.div_ceil(batch_size)).max();
+        let steps = steps.unwrap_or(sampler.steps());
+        let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
+        Ok(Self { loader, steps, is_of_parts: lens.is_some() })
+    }
+}
+
+impl<D: Dataset> Pass<D> {
+    /// This rank's batch of each step. `None` where it has no samples.
+    pub(crate) fn batches(&self) -> Result<impl Iterator<Item = Result<Option<D::Batch>>>> {
+        let mut batches = self.loader.evaluation()?;
+        Ok((0..self.steps).map(move |_| {
+            let batch = batches.next().transpose()?;
+            Ok(batch.filter(|batch| !batch.is_empty()))
+        }))
     }
 }
 
@@ -60,8 +93,7 @@ pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() 
 
 fn measure<B, T, D>(
     task: &mut T,
-    loader: &Loader<D>,
-    steps: usize,
+    pass: &Pass<D>,
     mut goes_on: impl FnMut() -> Result<bool>,
 ) -> Result<Option<Metrics>>
 where
@@ -70,13 +102,12 @@ where
     D: Dataset<Batch = B>,
 {
     let mut metrics = Metrics::default();
-    let mut batches = loader.evaluation()?;
-    for _ in 0..steps {
-        let batch = batches.next().transpose()?;
+    for batch in pass.batches()? {
+        let batch = batch?;
         if !goes_on()? {
             return Ok(None);
         }
-        if let Some(batch) = batch.filter(|batch| !batch.is_empty()) {
+        if let Some(batch) = batch {
             task.evaluate(&batch, &mut metrics)?;
         }
     }

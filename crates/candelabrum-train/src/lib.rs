@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod class_scores;
 mod confusion;
 mod data;
@@ -29,6 +30,7 @@ mod log_files;
 mod metrics;
 mod optimizer;
 mod parts;
+mod prediction;
 mod progress;
 mod report;
 mod report_file;
@@ -56,7 +58,7 @@ pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
 pub use sampling::Sampling;
 pub use score::{Accuracy, IgnoringAccuracy, LossOnly, Perplexity, RegressionErrors, Score};
-pub use task::{Supervised, Task};
+pub use task::{Inputs, Supervised, Task};
 pub use threads::{default_threads, set_threads};
 pub use timeline::Timeline;
 pub use trainer::Trainer;

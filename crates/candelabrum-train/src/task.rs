@@ -90,3 +90,26 @@ impl Supervised for (Tensor, Tensor) {
         &self.1
     }
 }
+
+/// A batch of inputs, with or without targets: what [`Trainer::predict`](crate::Trainer::predict) reads. Every
+/// [`Supervised`] batch is one, and so is a tensor of inputs alone.
+#[diagnostic::on_unimplemented(
+    message = "a batch of type `{Self}` has no inputs",
+    note = "a tensor in memory becomes a dataset of such batches by `TensorDataset::single(xs)`"
+)]
+pub trait Inputs {
+    /// The inputs, the batch first.
+    fn inputs(&self) -> &Tensor;
+}
+
+impl<B: Supervised> Inputs for B {
+    fn inputs(&self) -> &Tensor {
+        self.xs()
+    }
+}
+
+impl Inputs for Tensor {
+    fn inputs(&self) -> &Tensor {
+        self
+    }
+}

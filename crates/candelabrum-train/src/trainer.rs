@@ -8,8 +8,8 @@ use candelabrum_nn::{DistOption, LossWeight, Model, Summary};
 use candle_core::{DType, Shape, Tensor};
 
 use crate::checkpoint::Position;
-use crate::task::{Supervised, Task};
-use crate::{Accuracy, DistributedOptimizer, Metrics, Result, Score, evaluation};
+use crate::task::{Inputs, Supervised, Task};
+use crate::{Accuracy, DistributedOptimizer, Metrics, Result, Score, evaluation, prediction};
 
 /// Trains a model batch by batch. [`fit`](Self::fit) runs a whole training.
 ///
@@ -194,6 +194,52 @@ impl<M: Model> Trainer<M> {
         let loading = self.loading.clone();
         let metrics = evaluation::run(self, data, batch_size, &loading, |_| Ok(()), || Ok(true))?;
         Ok(metrics.unwrap_or_default())
+    }
+
+    /// The model's outputs for all of `data`, in the order of the data, on every rank: the first dimension counts the
+    /// samples. One of the ranks computes each output, once, with layers in evaluation mode. Afterwards layers are in
+    /// their previous mode again.
+    ///
+    /// `batch_size` is the batch of one rank. `N` ranks make the batches that one rank would make, so the outputs have
+    /// the same bits on any number of ranks. Where each rank has a part of the data
+    /// ([`Subset::new`](candelabrum_datasets::Subset::new)), the parts follow each other in the order of the ranks. If
+    /// the strategy lets the ranks' parameters differ (partialUpdate), the parameters are averaged first.
+    ///
+    /// The result has the type of the model's outputs and is in the memory of the host, which needs it once for each
+    /// rank, and twice for a moment. For outputs that do not fit, predict parts of the data one after another.
+    ///
+    /// ```
+    /// # use candelabrum_datasets::TensorDataset;
+    /// # use candelabrum_dist::{DistOpt, World};
+    /// # use candelabrum_nn::{FromModule, Params, layers::Linear};
+    /// # use candelabrum_optim::Sgd;
+    /// # use candelabrum_train::Trainer;
+    /// # use candle_core::{Device, Tensor};
+    /// # let params = Params::new(0);
+    /// # let model = FromModule(Linear::new(&params.root(), 2));
+    /// # let opt = DistOpt::new(Sgd::new(0.1), &params, &World::single())?;
+    /// # let mut trainer = Trainer::new(model, opt);
+    /// # trainer.compile((1, 3))?;
+    /// let xs = Tensor::arange(0_f32, 15.0, &Device::Cpu)?.reshape((5, 3))?;
+    /// let outputs = trainer.predict(&TensorDataset::single(xs)?, 2)?;
+    /// assert_eq!(outputs.dims(), [5, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Outputs`](crate::Error::Outputs) if the outputs of samples differ in shape or type. Ranks with another
+    /// batch size or number of samples, a dataset that is a share of another number of ranks, and the errors of the data
+    /// and the forward pass, on all ranks.
+    pub fn predict<D>(&mut self, data: &D, batch_size: usize) -> Result<Tensor>
+    where
+        D: Dataset<Batch: Inputs> + Clone,
+    {
+        self.opt.average_parameters()?;
+        let params = [self.opt.params().clone()];
+        let forward = |batch: &D::Batch| Ok(self.model.forward(batch.inputs())?);
+        evaluation::in_mode(&params, false, || {
+            prediction::run(self.group(), data, batch_size, &self.loading, forward)
+        })
     }
 
     /// The digest of each rank's parameters, in rank order.

@@ -7,10 +7,10 @@ use candelabrum_dist::Group;
 use candelabrum_dist::launch::restarts;
 use serde::{Deserialize, Serialize};
 
-use super::agreement::share;
 use super::config::Resume;
 use super::directory::{Directory, is_checkpoint};
 use super::manifest::{Manifest, Parent};
+use crate::agreement::share;
 use crate::{Error, Result};
 
 /// Checkpoints that may be continued.

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use candelabrum_dist::Group;
 use candelabrum_dist::launch::timeout;
 
-use super::agreement::{first_error, share};
 use super::candidates::{Branch, Candidates};
 use super::checks::{check_batch, check_names, check_part_names, check_settings};
 use super::config::{CheckpointConfig, Resume};
@@ -23,6 +22,7 @@ use super::saving::{self, WriteJob, Written};
 use super::settings::RunSettings;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
+use crate::agreement::{first_error, share};
 use crate::{Error, Metrics, Result};
 
 /// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is

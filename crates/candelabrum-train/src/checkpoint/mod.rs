@@ -17,7 +17,6 @@
 //! [`Trainer::fit`](crate::Trainer::fit) makes them by [`FitConfig`](crate::FitConfig). A loop of your own calls
 //! [`Checkpoints::resume`], [`Checkpoints::save`] and [`Checkpoints::finish`].
 
-mod agreement;
 mod all_reduce;
 mod best;
 mod candidates;

@@ -5,7 +5,7 @@ use candelabrum_dist::{Error as DistError, Group};
 use crate::{Error, Result};
 
 /// The result of this rank, unless another rank has failed. All ranks call it together.
-pub(super) fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
+pub(crate) fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
     let first = first_failure(group, own.as_ref().err())?;
     match (own, first) {
         (own, None) | (own @ Err(_), _) => own,
@@ -16,7 +16,7 @@ pub(super) fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
 }
 
 /// The first error of any rank, with its rank if there are several.
-pub(super) fn first_error(group: &Group, own: Option<&Error>) -> Result<Option<String>> {
+pub(crate) fn first_error(group: &Group, own: Option<&Error>) -> Result<Option<String>> {
     let first = first_failure(group, own)?;
     let many = group.world_size() > 1;
     Ok(first.map(|(rank, why)| if many { format!("rank {rank}: {why}") } else { why }))

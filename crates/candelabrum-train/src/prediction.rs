@@ -1,0 +1,137 @@
+//! The outputs of a model for all of a dataset, in the order of the data, on every rank.
+//!
+//! The ranks take the batches of the data in turn, as in an evaluation: of `N` ranks, rank `r` has batch `s·N + r` at
+//! step `s`. So each forward pass has the samples that it would have on one rank, and the outputs have the same bits.
+
+use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
+use candelabrum_dist::{Error as DistError, Group, check_consistency};
+use candle_core::{DType, Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::agreement::share;
+use crate::evaluation::Pass;
+use crate::{Error, Result};
+
+/// What one sample's output is: the same for all samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    dtype: String,
+    dims: Vec<usize>,
+}
+
+/// The outputs of `forward` for all of `data`, or for all parts of which each rank has one, in the order of the ranks.
+/// The result is on the CPU. All ranks call it together.
+pub(crate) fn run<D: Dataset + Clone>(
+    group: &Group,
+    data: &D,
+    batch_size: usize,
+    loading: &LoaderOptions,
+    forward: impl FnMut(&D::Batch) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let _span = tracing::debug_span!(target: "candelabrum::run", "predict").entered();
+    let samples = match data.shared_by() {
+        1 => data.len().to_string(),
+        parts => format!("those of one of {parts} parts"),
+    };
+    let facts = [("the samples to predict", samples), ("the batch size", batch_size.to_string())];
+    check_consistency(&**group, &facts.map(|(name, value)| (name.to_owned(), value)))?;
+    // A rank that has failed does not let the others wait.
+    let pass = share(group, Pass::over(group, data, batch_size, loading))?;
+    let own = share(group, outputs(&pass, forward))?;
+    let row = common_row(group, share(group, row_of(&own))?)?;
+    let mut steps = Vec::with_capacity(own.len());
+    for output in own {
+        steps.push(group.all_gather_v(&bytes(output)?)?);
+    }
+    // By steps, or, where each rank has a part of its own, by ranks.
+    let mut in_order: Vec<Vec<u8>> = Vec::new();
+    if pass.is_of_parts {
+        for rank in 0..group.world_size() {
+            in_order.extend(steps.iter_mut().map(|step| std::mem::take(&mut step[rank])));
+        }
+    } else {
+        in_order.extend(steps.into_iter().flatten());
+    }
+    tensor(&in_order.concat(), &row)
+}
+
+/// This rank's output of each step, on the CPU. `None` where it has no samples.
+fn outputs<D: Dataset>(
+    pass: &Pass<D>,
+    mut forward: impl FnMut(&D::Batch) -> Result<Tensor>,
+) -> Result<Vec<Option<Tensor>>> {
+    let output_of = |batch: Result<Option<D::Batch>>| {
+        let Some(batch) = batch? else { return Ok(None) };
+        let output = forward(&batch)?.detach().to_device(&Device::Cpu)?;
+        let (samples, dims) = (batch.len(), output.dims());
+        if dims.first() != Some(&samples) {
+            let why = format!("the output of {samples} samples has the shape {dims:?}");
+            return Err(Error::Outputs { why });
+        }
+        Ok(Some(output))
+    };
+    pass.batches()?.map(output_of).collect()
+}
+
+/// What the rows of this rank's outputs are. `None` if it has none.
+fn row_of(outputs: &[Option<Tensor>]) -> Result<Option<Row>> {
+    let mut rows = outputs.iter().flatten().map(|output| Row {
+        dtype: output.dtype().as_str().to_owned(),
+        dims: output.dims()[1..].to_vec(),
+    });
+    let Some(first) = rows.next() else { return Ok(None) };
+    match rows.find(|row| *row != first) {
+        Some(other) => Err(Error::rows_differ(&first, &other)),
+        None => Ok(Some(first)),
+    }
+}
+
+/// What the rows of all ranks are. All ranks come to the same result.
+fn common_row(group: &Group, own: Option<Row>) -> Result<Row> {
+    let own = serde_json::to_string(&own).unwrap_or_default();
+    let texts = if group.world_size() == 1 { vec![own] } else { group.all_gather_text(&own)? };
+    let mut first = None;
+    for text in texts {
+        let row: Option<Row> = serde_json::from_str(&text)
+            .map_err(|error| protocol(&format!("a rank sent an unreadable shape: {error}")))?;
+        let Some(row) = row else { continue };
+        let first = first.get_or_insert_with(|| row.clone());
+        if *first != row {
+            return Err(Error::rows_differ(first, &row));
+        }
+    }
+    first.ok_or_else(|| protocol("no rank has a sample"))
+}
+
+fn protocol(what: &str) -> Error {
+    DistError::Protocol { what: what.to_owned() }.into()
+}
+
+/// The numbers of an output. They travel as bytes, because outputs may have types that collectives have not.
+fn bytes(output: Option<Tensor>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(output) = output {
+        output.write_bytes(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// The tensor of all rows, from the bytes of their numbers.
+fn tensor(bytes: &[u8], Row { dtype, dims }: &Row) -> Result<Tensor> {
+    let dtype: DType = dtype.parse().map_err(|_| protocol(&format!("no type `{dtype}`")))?;
+    let size = dims.iter().product::<usize>() * dtype.size_in_bytes();
+    if size == 0 {
+        let why = format!("the output of a sample has the shape {dims:?}, which has no numbers");
+        return Err(Error::Outputs { why });
+    }
+    let shape = [&[bytes.len() / size], &dims[..]].concat();
+    Ok(Tensor::from_raw_buffer(bytes, dtype, &shape, &Device::Cpu)?)
+}
+
+impl Error {
+    fn rows_differ(first: &Row, other: &Row) -> Self {
+        let show = |Row { dtype, dims }: &Row| format!("{dims:?} of {dtype}");
+        let (first, other) = (show(first), show(other));
+        Self::Outputs { why: format!("the output of one sample is {first}, of another {other}") }
+    }
+}
