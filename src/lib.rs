@@ -79,8 +79,8 @@ pub mod prelude {
         WeightAverage,
     };
     pub use candelabrum_train::{
-        Accuracy, ConfusionMatrix, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics, Perplexity,
-        RegressionErrors, Sampling, Score, Task, TopAccuracy, Trainer,
+        Accuracy, ConfusionMatrix, EvaluationSets, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics,
+        Perplexity, RegressionErrors, Sampling, Score, Task, TopAccuracy, Trainer,
     };
     pub use candle_core::{DType, Device, Module, Tensor};
 }

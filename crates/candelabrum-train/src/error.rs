@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// A value that a hook needs was not measured.
     #[error(
-        "no evaluation has measured `{measure}`: choose `loss`, or a measure of the trainer's score"
+        "no evaluation has measured `{measure}`: choose `loss`, or a measure of the trainer's score, and of a further evaluation set `SET/loss` or `SET/NAME`"
     )]
     NotMeasured {
         /// The name of the value.

@@ -11,18 +11,18 @@ use candelabrum_nn::Params;
 use crate::task::Task;
 use crate::{Error, FitConfig, Metrics, Result, parts};
 
-/// Measures `task` on all of `data`, or on all parts of which each rank has one: one of the ranks takes each sample,
-/// once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch, on
-/// all ranks together: all have the same number of batches, some of which may be empty. If it says no, the result is
+/// Measures `task` on all of each of `sets`, or on all parts of which each rank has one: one of the ranks takes each
+/// sample, once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch,
+/// on all ranks together: all have the same number of batches, some of which may be empty. If it says no, the result is
 /// `None`.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
-    data: &D,
+    sets: &[D],
     batch_size: usize,
     loading: &LoaderOptions,
     prepare: impl FnOnce(&mut T) -> Result<()>,
-    goes_on: impl FnMut() -> Result<bool>,
-) -> Result<Option<Metrics>>
+    mut goes_on: impl FnMut() -> Result<bool>,
+) -> Result<Option<Vec<Metrics>>>
 where
     B: Collated,
     T: Task<B> + ?Sized,
@@ -30,17 +30,22 @@ where
 {
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
     let group = task.optimizer().group().clone();
-    let pass = Pass::over(&group, data, batch_size, loading)?;
+    let passes = sets.iter().map(|data| Pass::over(&group, data, batch_size, loading));
+    let passes = passes.collect::<Result<Vec<_>>>()?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
         optimizer.average_parameters()?;
         params.push(optimizer.params().clone());
     }
     prepare(task)?;
-    match in_mode(&params, false, || measure(task, &pass, goes_on))? {
-        Some(own) => Ok(Some(own.over_ranks(&*group)?)),
-        None => Ok(None),
+    let mut all = Vec::with_capacity(passes.len());
+    for pass in &passes {
+        match in_mode(&params, false, || measure(task, pass, &mut goes_on))? {
+            Some(own) => all.push(own.over_ranks(&*group)?),
+            None => return Ok(None),
+        }
     }
+    Ok(Some(all))
 }
 
 /// One pass over all of a dataset, or over all parts of which each rank has one: one of the ranks takes each sample,

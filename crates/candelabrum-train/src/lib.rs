@@ -50,7 +50,7 @@ pub use class_scores::{ConfusionMatrix, F1, TopAccuracy};
 pub use confusion::Confusion;
 pub use data::{DOWNLOAD_TIME, load_data};
 pub use error::{Error, Result};
-pub use fit::{Fit, FitConfig, Interrupt};
+pub use fit::{EvaluationSets, Fit, FitConfig, Interrupt};
 pub use log_files::LogFiles;
 pub use metrics::Metrics;
 pub use optimizer::{DistributedOptimizer, WholeStep};

@@ -157,7 +157,7 @@ impl Hook for LogFiles {
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         let measures = metrics.measures().map(|(name, value)| (name.to_owned(), value));
-        let mut values: Values = measures.collect();
+        let mut values: Values = measures.chain(metrics.measures_of_sets()).collect();
         values.insert(names::LOSS.to_owned(), metrics.mean_loss());
         let (step, epoch) = (run.position.step, run.position.epoch as u64);
         self.event(Kind::Evaluation(Measured { step, epoch, values }));

@@ -30,6 +30,9 @@ pub struct Metrics {
     /// Whether the perplexity is one of the measures.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     perplexity: bool,
+    /// Those of further evaluation sets, by the names of the sets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    sets: BTreeMap<String, Metrics>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +48,9 @@ pub(crate) const ACCURACY: &str = "accuracy";
 
 /// The measure of [`Metrics::confusion`].
 const MACRO_F1: &str = "f1_macro";
+
+/// The name of [`Metrics::mean_loss`] where measures have names.
+const LOSS: &str = "loss";
 
 /// The exponential of the mean loss.
 const PERPLEXITY: &str = "perplexity";
@@ -100,6 +106,37 @@ impl Metrics {
         self.weighted_loss.weight
     }
 
+    /// Adds what was measured on a further evaluation set.
+    pub(crate) fn add_set(&mut self, name: &str, metrics: Self) {
+        self.sets.insert(name.to_owned(), metrics);
+    }
+
+    /// What was measured on each further one of the [`EvaluationSets`](crate::EvaluationSets), by its name.
+    pub fn sets(&self) -> impl Iterator<Item = (&str, &Self)> {
+        self.sets.iter().map(|(name, metrics)| (&**name, metrics))
+    }
+
+    /// The measures of each further evaluation set, its mean loss among them, as `SET/NAME`.
+    pub(crate) fn measures_of_sets(&self) -> impl Iterator<Item = (String, f64)> {
+        self.sets().flat_map(|(set, metrics)| {
+            let all = [(LOSS, metrics.mean_loss())].into_iter().chain(metrics.measures());
+            all.map(move |(name, value)| (format!("{set}/{name}"), value))
+        })
+    }
+
+    /// The value that hooks know by this name: `loss`, a measure, or `SET/loss` and `SET/NAME` of a further evaluation
+    /// set. `None` if it was not measured, and NaN if nothing counted.
+    pub(crate) fn monitored(&self, name: &str) -> Option<f64> {
+        if name == LOSS {
+            return Some(self.mean_loss());
+        }
+        let own = self.measure(name).or(self.knows(name).then_some(f64::NAN));
+        own.or_else(|| {
+            let (set, name) = name.split_once('/')?;
+            self.sets.get(set)?.monitored(name)
+        })
+    }
+
     /// The value of a measure, `None` if nothing was measured.
     pub fn measure(&self, name: &str) -> Option<f64> {
         match (name, &self.confusion) {
@@ -110,7 +147,7 @@ impl Metrics {
     }
 
     /// Whether a score has added to this measure, if only with a weight of 0.
-    pub(crate) fn knows(&self, name: &str) -> bool {
+    fn knows(&self, name: &str) -> bool {
         self.measures.contains_key(name)
             || name == MACRO_F1 && self.confusion.is_some()
             || name == PERPLEXITY && self.perplexity
@@ -149,6 +186,10 @@ impl Metrics {
             sum.add_confusion(confusion);
         }
         sum.perplexity |= other.perplexity;
+        for (name, metrics) in &other.sets {
+            let own = sum.sets.entry(name.clone()).or_default();
+            *own = own.plus(metrics);
+        }
         sum
     }
 
@@ -197,6 +238,8 @@ enum SavedMetrics {
         confusion: Option<Confusion>,
         #[serde(default)]
         perplexity: bool,
+        #[serde(default)]
+        sets: BTreeMap<String, Metrics>,
     },
     Bits {
         loss: u64,
@@ -224,9 +267,19 @@ impl From<SavedMetrics> for Metrics {
                 measures,
                 confusion,
                 perplexity,
+                sets,
             } => {
                 let [loss, samples, batches] = [loss, samples, batches].map(f64::from);
-                Self { loss, samples, batches, weighted_loss, measures, confusion, perplexity }
+                Self {
+                    loss,
+                    samples,
+                    batches,
+                    weighted_loss,
+                    measures,
+                    confusion,
+                    perplexity,
+                    sets,
+                }
             }
             SavedMetrics::Bits { loss, samples, batches, sample_loss, measures } => {
                 let [loss, samples, batches, sum] =
@@ -260,6 +313,28 @@ mod tests {
         assert_eq!(sum.measures().collect::<Vec<_>>(), [(PERPLEXITY, 4_f64.exp())]);
         let text = serde_json::to_string(&sum).expect("metrics are JSON");
         assert_eq!(serde_json::from_str::<Metrics>(&text).expect("metrics"), sum);
+    }
+
+    #[test]
+    fn measures_of_further_sets_have_the_names_of_their_sets() {
+        let of = |loss, hits| {
+            let mut metrics = Metrics::default();
+            metrics.add_batch(2, loss);
+            metrics.add_measure(ACCURACY, hits, 2.0);
+            metrics
+        };
+        let mut metrics = of(0.5, 1.0);
+        metrics.add_set("test", of(0.25, 2.0));
+        let values = ["loss", "accuracy", "test/loss", "test/accuracy", "test/mae", "other/loss"]
+            .map(|name| metrics.monitored(name));
+        assert_eq!(values, [Some(0.5), Some(0.5), Some(0.25), Some(1.0), None, None]);
+        assert_eq!(metrics.measures().collect::<Vec<_>>(), [(ACCURACY, 0.5)]);
+        let of_sets = [("test/loss".to_owned(), 0.25), ("test/accuracy".to_owned(), 1.0)];
+        assert_eq!(metrics.measures_of_sets().collect::<Vec<_>>(), of_sets);
+        let text = serde_json::to_string(&metrics).unwrap();
+        assert_eq!(serde_json::from_str::<Metrics>(&text).unwrap(), metrics);
+        let twice = metrics.plus(&metrics);
+        assert_eq!(twice.sets().map(|(_, set)| set.samples).collect::<Vec<_>>(), [4.0]);
     }
 
     #[test]

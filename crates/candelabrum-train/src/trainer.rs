@@ -192,8 +192,9 @@ impl<M: Model> Trainer<M> {
         D: Dataset<Batch: Supervised> + Clone,
     {
         let loading = self.loading.clone();
-        let metrics = evaluation::run(self, data, batch_size, &loading, |_| Ok(()), || Ok(true))?;
-        Ok(metrics.unwrap_or_default())
+        let sets = std::slice::from_ref(data);
+        let metrics = evaluation::run(self, sets, batch_size, &loading, |_| Ok(()), || Ok(true))?;
+        Ok(metrics.into_iter().flatten().next().unwrap_or_default())
     }
 
     /// The model's outputs for all of `data`, in the order of the data, on every rank: the first dimension counts the

@@ -122,14 +122,15 @@ impl TrainerState<'_, '_> {
     }
 }
 
-/// All measures of an epoch, by `train/NAME` and `evaluation/NAME`.
+/// All measures of an epoch, by `train/NAME`, `evaluation/NAME`, and the names of further evaluation sets.
 fn measures(trained: &Metrics, evaluated: Option<&Metrics>) -> BTreeMap<String, f64> {
     let named = |phase: &str, metrics: &Metrics| {
         let named = metrics.measures().map(|(name, value)| (format!("{phase}/{name}"), value));
         named.collect::<Vec<_>>()
     };
-    let evaluated = evaluated.map(|metrics| named("evaluation", metrics)).unwrap_or_default();
-    named("train", trained).into_iter().chain(evaluated).collect()
+    let of_sets = evaluated.into_iter().flat_map(Metrics::measures_of_sets);
+    let of_main = evaluated.map(|metrics| named("evaluation", metrics)).unwrap_or_default();
+    named("train", trained).into_iter().chain(of_main).chain(of_sets).collect()
 }
 
 /// The digest of each rank's parameters, which must be the same.

@@ -24,7 +24,8 @@ impl<'a> Lines<'a> {
         self.say(format_args!("Training loss = {:.6}{measures}", metrics.loss));
     }
 
-    /// The end of an epoch. A classifier has SINGA's line, other models have their mean loss in it.
+    /// The end of an epoch. A classifier has SINGA's line, other models have their mean loss in it. Each further
+    /// evaluation set has a line of its own.
     pub(super) fn evaluated(&mut self, metrics: Option<&Metrics>, seconds: f64) {
         match metrics {
             Some(metrics) if metrics.measure("accuracy").is_some() => self.say(format_args!(
@@ -38,6 +39,10 @@ impl<'a> Lines<'a> {
                 ));
             }
             None => self.say(format_args!("Elapsed Time = {seconds:.6}s")),
+        }
+        for (set, metrics) in metrics.into_iter().flat_map(Metrics::sets) {
+            let measures = others(metrics, set);
+            self.say(format_args!("{set} loss = {:.6}{measures}", metrics.mean_loss()));
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! | idea | where |
 //! |---|---|
+//! | the datasets of evaluations | `evaluation_sets.rs` |
 //! | settings, and what ends a training from outside | `config.rs` |
 //! | the order of everything in a run | `session.rs` |
 //! | what a run knows beside its task and data: hooks, notes, counts | `trainer_state.rs` |
@@ -17,6 +18,7 @@
 mod config;
 mod control;
 mod epoch;
+mod evaluation_sets;
 mod kept;
 mod lines;
 mod memory;
@@ -34,6 +36,7 @@ use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
 use candelabrum_nn::{DistOption, Model};
 
 pub use self::config::{FitConfig, Interrupt};
+pub use self::evaluation_sets::EvaluationSets;
 use self::session::Session;
 use self::trainer_state::TrainerState;
 use crate::hooks::Hook;
@@ -92,24 +95,24 @@ impl<'a> Fit<'a> {
         &self.config
     }
 
-    /// Trains `task` on all of `train`, and evaluates it on all of `test`, if there is one, after every epoch. See
-    /// [`Trainer::fit`] for the order of the data and a second call. All ranks call it together.
+    /// Trains `task` on all of `train`, and evaluates it on all of `test` after every epoch: `Some` dataset, `None`, or
+    /// several [`EvaluationSets`]. See [`Trainer::fit`] for the order of the data and a second call. All ranks call it
+    /// together.
     ///
     /// # Errors
     /// Ranks with different settings or data, a dataset that is a share of another number of ranks, a batch larger
     /// than a rank's share, a checkpoint that cannot be used, and every error of a step, an evaluation or a hook. The
     /// checkpoints that were made before an error stay.
-    pub fn run<B, T, D, E>(
+    pub fn run<B, T, D>(
         self,
         task: &mut T,
         train: &D,
-        test: Option<&E>,
+        test: impl Into<EvaluationSets<B>>,
     ) -> Result<Vec<EpochReport>>
     where
         B: Collated,
         T: Task<B> + ?Sized,
         D: Dataset<Batch = B> + Clone,
-        E: Dataset<Batch = B> + Clone,
     {
         let Self { config, loading, hooks, out, given } = self;
         if config.limit_train_batches == Some(0) {
@@ -117,13 +120,15 @@ impl<'a> Fit<'a> {
             return Err(Error::option(name, &"0", "at least 1"));
         }
         check_steps(&config, task)?;
+        let sets = test.into();
+        sets.check()?;
         if let Some(given) = given {
             given.check(task.optimizer().params())?;
         }
         let loading = loading.unwrap_or_else(|| like_parameters(task));
         let group = task.optimizer().group().clone();
         let state = TrainerState::new(&config, group, hooks, out);
-        Session { task, train, test, loading, state }.run()
+        Session { task, train, sets, loading, state }.run()
     }
 }
 
@@ -170,7 +175,8 @@ impl fmt::Debug for Fit<'_> {
 }
 
 impl<M: Model> Trainer<M> {
-    /// Trains on all of `train` and evaluates on all of `test` after every epoch.
+    /// Trains on all of `train` and evaluates on all of `test` after every epoch: a dataset, or several
+    /// [`EvaluationSets`].
     ///
     /// The call divides the data among the ranks. It reshuffles all data every epoch such that `N`
     /// ranks with batch `B` see the same global batches as one rank with batch `N·B`. Rank 0 writes
@@ -187,33 +193,31 @@ impl<M: Model> Trainer<M> {
     ///
     /// # Errors
     /// Those of [`Fit::run`], and a `spars` out of range.
-    pub fn fit<D, E>(
+    pub fn fit<D>(
         &mut self,
         train: &D,
-        test: &E,
+        test: impl Into<EvaluationSets<D::Batch>>,
         config: &FitConfig,
         out: &mut dyn Write,
     ) -> Result<Vec<EpochReport>>
     where
         D: Dataset<Batch: Supervised> + Clone,
-        E: Dataset<Batch = D::Batch> + Clone,
     {
-        self.fit_with(Fit::new(config.clone()).output(out), train, Some(test))
+        self.fit_with(Fit::new(config.clone()).output(out), train, test)
     }
 
     /// [`fit`](Self::fit) with hooks, or without an evaluation.
     ///
     /// # Errors
     /// Those of [`fit`](Self::fit).
-    pub fn fit_with<D, E>(
+    pub fn fit_with<D>(
         &mut self,
         mut fit: Fit<'_>,
         train: &D,
-        test: Option<&E>,
+        test: impl Into<EvaluationSets<D::Batch>>,
     ) -> Result<Vec<EpochReport>>
     where
         D: Dataset<Batch: Supervised> + Clone,
-        E: Dataset<Batch = D::Batch> + Clone,
     {
         if std::mem::take(&mut fit.config.graph) {
             self.record_steps();

@@ -8,6 +8,7 @@ use candelabrum_dist::launch::interrupted_by;
 use super::config::FitConfig;
 use super::control::{Asked, Control, Decision};
 use super::epoch::EpochClock;
+use super::evaluation_sets::EvaluationSets;
 use super::kept::{self, Evaluated};
 use super::memory::MemoryProfile;
 use super::settings;
@@ -19,21 +20,19 @@ use crate::task::Task;
 use crate::{EpochReport, Metrics, Result, evaluation, parts};
 
 /// A run of a task on its data.
-pub(super) struct Session<'s, 'a, T: ?Sized, D, E> {
+pub(super) struct Session<'s, 'a, T: ?Sized, D: Dataset> {
     pub(super) task: &'s mut T,
     pub(super) train: &'s D,
-    /// The data for evaluations.
-    pub(super) test: Option<&'s E>,
+    pub(super) sets: EvaluationSets<D::Batch>,
     pub(super) loading: LoaderOptions,
     pub(super) state: TrainerState<'s, 'a>,
 }
 
-impl<B, T, D, E> Session<'_, '_, T, D, E>
+impl<B, T, D> Session<'_, '_, T, D>
 where
     B: Collated,
     T: Task<B> + ?Sized,
     D: Dataset<Batch = B> + Clone,
-    E: Dataset<Batch = B> + Clone,
 {
     pub(super) fn run(mut self) -> Result<Vec<EpochReport>> {
         let params = TaskView::of(self.task).params();
@@ -77,10 +76,9 @@ where
             self.state.settings = settings::of_run(config, train)?;
         }
         if ranks > 1 {
-            let test = self.test.map(parts::described).transpose()?;
-            let hooks = kept::keys(&self.state.hooks);
-            let other =
-                [("the hooks", hooks.join(", ")), ("the test data", test.unwrap_or_default())];
+            let hooks = kept::keys(&self.state.hooks).join(", ");
+            let mut other = vec![("the hooks".to_owned(), hooks)];
+            other.append(&mut self.sets.facts()?);
             settings::check_same(&group, &self.state.settings, config, before, other)?;
         }
         let lens = parts::lens(&group, train)?;
@@ -182,7 +180,7 @@ where
         let evaluated = self.state.evaluated.as_ref();
         let is_evaluated = evaluated.is_some_and(|last| last.step == position.step);
         self.state.resumed.is_some()
-            && self.test.is_some()
+            && !self.sets.is_empty()
             && !is_evaluated
             && self.evaluates_after(position)
     }
@@ -237,8 +235,8 @@ where
     fn close_step(&mut self, control: &Control, mut asked: Asked) -> Result<Option<String>> {
         let position = *self.task.position();
         if self.evaluates_after(position)
-            && let Some(test) = self.test
-            && self.evaluate(test, &mut asked)?.is_none()
+            && !self.sets.is_empty()
+            && self.evaluate(&mut asked)?.is_none()
         {
             // The run that continues evaluates, and is not complete before.
             asked.go_on();
@@ -285,8 +283,8 @@ where
         let trained = own.over_ranks(&*self.state.group)?;
         self.state.lines.trained(&trained);
         let (mut asked, mut evaluated) = (Asked::default(), None);
-        if let Some(test) = self.test {
-            evaluated = self.evaluate(test, &mut asked)?;
+        if !self.sets.is_empty() {
+            evaluated = self.evaluate(&mut asked)?;
             if evaluated.is_none() {
                 self.state.metrics = own;
                 return Ok(None);
@@ -300,9 +298,9 @@ where
         Ok(Some((report, Decision::from(asked))))
     }
 
-    /// Evaluates on all of `test`, and asks the hooks. A model that has been evaluated after this step is not evaluated
+    /// Evaluates on all sets, and asks the hooks. A model that has been evaluated after this step is not evaluated
     /// again, and the hooks know its metrics. `None` if a signal has cut the evaluation, on all ranks.
-    fn evaluate(&mut self, test: &E, asked: &mut Asked) -> Result<Option<Metrics>> {
+    fn evaluate(&mut self, asked: &mut Asked) -> Result<Option<Metrics>> {
         let step = self.task.position().step;
         if let Some(evaluated) = self.state.evaluated.as_ref().filter(|last| last.step == step) {
             return Ok(Some(evaluated.metrics.clone()));
@@ -314,9 +312,11 @@ where
             state.each_hook(&mut TaskView::of(task), |_, hook, run| hook.before_evaluate(run))
         };
         let (task, loading) = (&mut *self.task, &self.loading);
-        let metrics = evaluation::run(task, test, batch, loading, prepare, || control.goes_on());
+        let sets = self.sets.datasets();
+        let metrics = evaluation::run(task, &sets, batch, loading, prepare, || control.goes_on());
         self.state.after_evaluate(&mut TaskView::of(self.task))?;
         let Some(metrics) = metrics? else { return Ok(None) };
+        let metrics = self.sets.together(metrics);
         self.state.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
         let task = &mut TaskView::of(self.task);
         // A hook may compare with the best checkpoint, so it must know whether that has been written.

@@ -50,7 +50,7 @@ pub(super) fn check_same(
     of_run: &RunSettings,
     config: &FitConfig,
     position: Position,
-    other: [(&str, String); 2],
+    other: Vec<(String, String)>,
 ) -> Result<()> {
     let checkpoints =
         config.checkpoints.as_ref().map(|(dir, config)| (dir.display().to_string(), config));
@@ -72,6 +72,6 @@ pub(super) fn check_same(
         ("the steps between evaluations", format!("{:?}", config.evaluate_every)),
         ("the checkpoints", format!("{checkpoints:?}")),
     ];
-    let facts = own.into_iter().chain(other).map(|(name, value)| (name.to_owned(), value));
-    Ok(check_consistency(&**group, &facts.collect::<Vec<_>>())?)
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+    Ok(check_consistency(&**group, &own.chain(other).collect::<Vec<_>>())?)
 }

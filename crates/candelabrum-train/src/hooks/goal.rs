@@ -32,7 +32,8 @@ pub(super) enum Threshold {
 }
 
 impl Monitor {
-    /// Follows the measure of this name; `loss` is the mean loss of a batch.
+    /// Follows the measure of this name; `loss` is the mean loss of a sample. `SET/loss` and `SET/NAME` are those of a
+    /// further one of the [`EvaluationSets`](crate::EvaluationSets).
     pub fn new(measure: &str, goal: Goal) -> Self {
         Self { measure: measure.to_owned(), goal, threshold: None, best: None }
     }
@@ -88,11 +89,7 @@ impl Monitor {
 
     /// The value of an evaluation. `None` if it was not measured, and NaN if nothing in the evaluation counts.
     pub fn value(&self, metrics: &Metrics) -> Option<f64> {
-        if self.measure == "loss" {
-            return Some(metrics.mean_loss());
-        }
-        let nothing = metrics.knows(&self.measure).then_some(f64::NAN);
-        metrics.measure(&self.measure).or(nothing)
+        metrics.monitored(&self.measure)
     }
 
     /// Takes the value of an evaluation. Returns it, and whether it is the best so far.
