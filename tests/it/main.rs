@@ -31,6 +31,7 @@ mod plain_candle;
 
 // Whole runs.
 mod averages;
+mod best_models;
 mod evaluation_sets;
 mod hooks;
 mod houses;

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use candelabrum_dist::{Error as DistError, Group};
 use candelabrum_nn::{NameMap, Params};
 
 use super::directory::{BEST, Directory};
-use super::manifest::Best;
+use super::manifest::{Best, Ranked};
 use super::model::PARAMETERS;
 use super::restored::HOOK_FILES;
 use crate::{Error, Result};
@@ -53,6 +54,31 @@ pub fn load_best_average(
     Ok(best)
 }
 
+/// Those of `ranked` that the directory still has, as rank 0 sees it, on all ranks. States of earlier versions have no
+/// steps: for these the directory has noted the step of the value.
+pub(crate) fn still_there(
+    dir: &Path,
+    measure: &str,
+    ranked: &[Ranked],
+    group: &Group,
+) -> Result<Vec<Ranked>> {
+    let directory = Directory::new(dir, String::new());
+    let noted = directory.best().unwrap_or_default();
+    let noted = noted.values().filter(|best| best.measure == measure).flat_map(Best::ranked);
+    let noted: Vec<Ranked> = noted.collect();
+    let is_here = |ranked: &Ranked| directory.of_step(ranked.step).exists();
+    let found = |wanted: &Ranked| {
+        let of_value = noted.iter().find(|noted| noted.value.to_bits() == wanted.value.to_bits());
+        [wanted].into_iter().chain(of_value).copied().find(is_here)
+    };
+    let own: Vec<Ranked> = ranked.iter().filter_map(found).collect();
+    let own = serde_json::to_string(&own).unwrap_or_default();
+    let unreadable = |error| DistError::Protocol {
+        what: format!("rank 0 sent an unreadable list of its best checkpoints: {error}"),
+    };
+    Ok(serde_json::from_str(&group.broadcast_text(&own, 0)?).map_err(unreadable)?)
+}
+
 /// The best checkpoint by this value, and its directory.
 fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
     let directory = Directory::new(dir, String::new());
@@ -68,4 +94,31 @@ fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
     let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
     let path = directory.of_step(best.step);
     Ok((best, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use candelabrum_dist::World;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_longer_there_does_not_count_and_steps_come_from_the_notes() -> Result<()> {
+        let ranked = |step, value| Ranked { step, value };
+        let dir = tempfile::tempdir().map_err(candle_core::Error::wrap)?;
+        let directory = Directory::new(dir.path(), String::new());
+        for step in [7, 9] {
+            std::fs::create_dir(directory.of_step(step)).map_err(candle_core::Error::wrap)?;
+        }
+        let all = [ranked(9, 0.25), ranked(8, 0.5), ranked(7, 0.75)];
+        let best = Best::of("loss".to_owned(), all).expect("a list of three");
+        directory.record_best(BEST, &best).map_err(candle_core::Error::wrap)?;
+        let group = World::single().group();
+        let there = |ranked: &[Ranked]| still_there(dir.path(), "loss", ranked, &group);
+        assert_eq!(there(&all)?, [all[0], all[2]]);
+        // An earlier version has kept the value alone.
+        assert_eq!(there(&[ranked(0, 0.75)])?, [all[2]]);
+        assert_eq!(there(&[ranked(0, 0.5), ranked(0, 3.0)])?, []);
+        Ok(())
+    }
 }

@@ -10,7 +10,7 @@ pub struct CheckpointConfig {
     /// The steps between two checkpoints. `None` makes one only at the end, and where a hook or a signal asks for
     /// one.
     pub every: Option<u64>,
-    /// How many of the newest ones stay, at least 1. The best one stays, too.
+    /// How many of the newest ones stay, at least 1. The best ones stay, too.
     pub keep: usize,
     /// From where the training begins.
     pub resume: Resume,

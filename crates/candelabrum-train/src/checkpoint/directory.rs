@@ -156,7 +156,9 @@ impl Directory {
 
     /// Removes all checkpoints but the newest `keep`, the best ones, and `source`, from which the run began.
     pub(super) fn prune(&self, keep: usize, source: Option<u64>) -> io::Result<()> {
-        let best: Vec<u64> = self.best()?.into_values().map(|best| best.step).collect();
+        let best = self.best()?;
+        let best: Vec<u64> =
+            best.values().flat_map(Best::ranked).map(|ranked| ranked.step).collect();
         let stays = |step: &u64| Some(*step) == source || best.contains(step);
         // One that cannot be read counts as the oldest.
         let mut steps = self.newest_first()?;
@@ -186,8 +188,7 @@ impl Directory {
             fs::rename(self.path.join(&file), other(&file))?;
         }
         if !later.is_empty() {
-            let still_here = |best: &&Best| self.of_step(best.step).exists();
-            for (name, best) in best.iter().filter(|(_, best)| still_here(best)) {
+            for (name, best) in best {
                 self.record_best(name, best)?;
             }
             sync(&self.path)?;
@@ -211,10 +212,12 @@ impl Directory {
         Ok(all)
     }
 
-    /// Notes the best checkpoint in the file `name`.
+    /// Notes those of the best checkpoints that are still here in the file `name`.
     pub(super) fn record_best(&self, name: &str, best: &Best) -> io::Result<()> {
+        let here = best.ranked().filter(|ranked| self.of_step(ranked.step).exists());
+        let Some(best) = Best::of(best.measure.clone(), here) else { return Ok(()) };
         write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
-            serde_json::to_writer(&mut *out, best)?;
+            serde_json::to_writer(&mut *out, &best)?;
             out.write_all(b"\n")
         })?;
         sync(&self.path)

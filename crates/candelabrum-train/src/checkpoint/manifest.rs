@@ -80,6 +80,34 @@ pub struct Best {
     /// The name of the value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub measure: String,
+    /// The other best checkpoints, the better one first, if the hook keeps several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<Ranked>,
+}
+
+/// One of the best checkpoints by some value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ranked {
+    /// Its step.
+    pub step: u64,
+    /// The value.
+    #[serde(with = "number::single")]
+    pub value: f64,
+}
+
+impl Best {
+    /// The best ones of this list, which begins with the best. `None` if it is empty.
+    pub(crate) fn of(measure: String, ranked: impl IntoIterator<Item = Ranked>) -> Option<Self> {
+        let mut ranked = ranked.into_iter();
+        let Ranked { step, value } = ranked.next()?;
+        Some(Self { step, value, measure, next: ranked.collect() })
+    }
+
+    /// All of them, the best one first.
+    pub fn ranked(&self) -> impl Iterator<Item = Ranked> {
+        let &Self { step, value, ref next, .. } = self;
+        [Ranked { step, value }].into_iter().chain(next.iter().copied())
+    }
 }
 
 /// Settings by their names, or by the sentences of format 1.
@@ -247,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_manifest_comes_back_with_every_number() {
-        let best = Best { step: 3, value: f64::INFINITY, measure: "perplexity".to_owned() };
+        let ranked = [(3, f64::INFINITY), (9, 0.5)].map(|(step, value)| Ranked { step, value });
+        let best = Best::of("perplexity".to_owned(), ranked).unwrap();
         let change = |manifest: &mut Manifest| {
             manifest.number = 7;
             manifest.parent = Some(Parent { run: "other".to_owned(), step: 40 });
@@ -258,6 +287,9 @@ mod tests {
         assert_eq!((read.number, read.settings.seed), (7, Some(u64::MAX)));
         assert_eq!(read.parent.unwrap().step, 40);
         assert_eq!(read.best["best"], best);
+        assert_eq!(best.ranked().collect::<Vec<_>>(), ranked);
+        let before: Best = serde_json::from_str(r#"{"step":3,"value":0.5}"#).unwrap();
+        assert_eq!(before, Best { step: 3, value: 0.5, measure: String::new(), next: Vec::new() });
     }
 
     #[test]

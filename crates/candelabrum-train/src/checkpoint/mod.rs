@@ -44,12 +44,13 @@ mod snapshot;
 mod stateful;
 mod store;
 
+pub(crate) use best::still_there;
 pub use best::{load_best, load_best_average};
 pub use checkpoints::{Checkpoints, Outcome, Resumed, RunState, Saved};
 pub use config::{CheckpointConfig, Resume};
 pub use digest::FileDigest;
 pub(crate) use digest::sha256;
-pub use manifest::{Best, Manifest, Parent, PartState, SavedStrategy};
+pub use manifest::{Best, Manifest, Parent, PartState, Ranked, SavedStrategy};
 pub(crate) use newest::newest_checkpoint;
 pub use numbers::Numbers;
 pub use position::Position;

@@ -479,8 +479,8 @@ impl TrainArgs {
         if let Some(average) = self.averages.hook() {
             fit = fit.hook(average);
         }
-        if self.checkpoints.keep_best {
-            fit = fit.hook(BestModel::new(Monitor::loss()));
+        if let Some(most) = self.checkpoints.keep_best {
+            fit = fit.hook(BestModel::new(Monitor::loss()).keep(most));
         }
         if let Some(patience) = self.limits.early_stopping {
             fit = fit.hook(EarlyStopping::new(Monitor::loss(), patience));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::numbers::parse_positive;
 use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::{Error, Result};
 
@@ -20,14 +21,14 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "STEPS")]
     pub checkpoint_every: Option<u64>,
 
-    /// How many of the newest checkpoints stay, and the best one besides
+    /// How many of the newest checkpoints stay, and the best ones besides
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub checkpoint_keep: usize,
 
-    /// Make a checkpoint after each evaluation whose loss is the best so far, and keep it; the file best.json in
-    /// --checkpoint-dir names it
-    #[arg(long)]
-    pub keep_best: bool,
+    /// Make a checkpoint after each evaluation whose loss is one of the K best so far, and keep these K (1 without a
+    /// number); the file best.json in --checkpoint-dir names them
+    #[arg(long, value_name = "K", num_args = 0..=1, default_missing_value = "1", value_parser = parse_positive)]
+    pub keep_best: Option<usize>,
 
     /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
     /// checkpoint or a directory of some, or never
@@ -53,7 +54,7 @@ impl CheckpointArgs {
         }
         if self.checkpoint_dir.is_none() {
             let with = "used with --checkpoint-dir";
-            if self.keep_best {
+            if self.keep_best.is_some() {
                 return Err(Error::option("--keep-best", &"set", with));
             }
             if let Some(every) = self.checkpoint_every {

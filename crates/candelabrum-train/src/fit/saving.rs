@@ -6,7 +6,7 @@ use super::kept::{self, Kept};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, RunState, Saved};
+use crate::checkpoint::{Best, Ranked, RunState, Saved};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -50,7 +50,11 @@ impl TrainerState<'_, '_> {
         let files = kept::best_files(&self.hooks);
         let best = best.iter().filter_map(|&(hook, value)| {
             let (file, measure) = files.get(hook).cloned().flatten()?;
-            Some((file, Best { step: position.step, value, measure }))
+            let mut ranked = self.hooks.get(hook)?.best_checkpoints();
+            if ranked.is_empty() {
+                ranked.push(Ranked { step: position.step, value });
+            }
+            Some((file, Best::of(measure, ranked)?))
         });
         let states = self.hooks.iter().map(|hook| hook.state());
         let kept = Kept {

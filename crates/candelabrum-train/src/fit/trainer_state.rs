@@ -122,6 +122,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
                 max_steps: self.config.max_steps,
                 global_batch_size: self.global_batch,
                 makes_checkpoints: self.config.checkpoints.is_some(),
+                checkpoint_dir: self.config.checkpoints.as_ref().map(|(dir, _)| &**dir),
                 resumed: self.resumed.as_deref(),
                 loss: self.last.loss,
                 loss_weight: self.last.weight,

@@ -116,6 +116,11 @@ impl Monitor {
 
     /// Whether a value is better than the best so far. NaN is never better.
     pub(super) fn is_better(&self, value: f64) -> bool {
+        self.is_better_than(value, self.best)
+    }
+
+    /// Whether a value is better than another one by more than the least change. NaN is never better.
+    pub(super) fn is_better_than(&self, value: f64, other: Option<f64>) -> bool {
         let by = |best: f64| match self.threshold {
             None => 0.0,
             Some(Threshold::Absolute(delta)) => delta,
@@ -124,10 +129,18 @@ impl Monitor {
             Some(Threshold::Relative(_)) => 0.0,
         };
         !value.is_nan()
-            && self.best.is_none_or(|best| match self.goal {
+            && other.is_none_or(|best| match self.goal {
                 Goal::Minimize => value < best - by(best),
                 Goal::Maximize => value > best + by(best),
             })
+    }
+
+    /// Whether a value is better than another one, by however little.
+    pub(super) fn precedes(&self, value: f64, other: f64) -> bool {
+        match self.goal {
+            Goal::Minimize => value < other,
+            Goal::Maximize => value > other,
+        }
     }
 
     pub(super) fn set_best(&mut self, best: Option<f64>) {

@@ -8,7 +8,7 @@ use candelabrum_memory::Span;
 use candelabrum_runlog::Memory;
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{Outcome, Position, Saved};
+use crate::checkpoint::{Outcome, Position, Ranked, Saved};
 use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
@@ -177,6 +177,12 @@ pub trait Hook {
         None
     }
 
+    /// The checkpoints that stay by this value, the best one first, as they are when the checkpoint is on the disk for
+    /// which the hook has asked by [`Action::best`]. By default it is that one alone.
+    fn best_checkpoints(&self) -> Vec<Ranked> {
+        Vec::new()
+    }
+
     /// Whether the hook only reports what happens. If its saved state cannot be used, it begins anew with a note,
     /// and the training continues. For other hooks that is an error.
     fn only_reports(&self) -> bool {
@@ -258,6 +264,10 @@ impl<H: Hook + ?Sized> Hook for &mut H {
         (**self).best_measure()
     }
 
+    fn best_checkpoints(&self) -> Vec<Ranked> {
+        (**self).best_checkpoints()
+    }
+
     fn only_reports(&self) -> bool {
         (**self).only_reports()
     }
@@ -297,6 +307,8 @@ pub struct Run<'r, 'p> {
     pub global_batch_size: usize,
     /// Whether the training makes checkpoints.
     pub makes_checkpoints: bool,
+    /// The directory of the training's checkpoints.
+    pub checkpoint_dir: Option<&'r Path>,
     /// The checkpoint from which this call of `fit` continued.
     pub resumed: Option<&'r Path>,
     /// The loss of this rank's last step.
@@ -349,7 +361,8 @@ pub struct Action {
     pub pause: Option<String>,
     /// Makes a checkpoint.
     pub save: bool,
-    /// Makes a checkpoint and notes it as the best one, with the value by which it is.
+    /// Makes a checkpoint and notes it as the best one, or as one of the [best](Hook::best_checkpoints), with the value
+    /// by which it is.
     pub best: Option<f64>,
 }
 
