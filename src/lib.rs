@@ -72,11 +72,12 @@ pub mod prelude {
         Optimizer, ParamGroup, RmsProp, Schedule, Sgd,
     };
     pub use candelabrum_train::checkpoint::{
-        CheckpointConfig, Checkpoints, Resume, load_best, load_best_average,
+        CheckpointConfig, Checkpoints, Resume, export_best, export_best_average, load_best,
+        load_best_average,
     };
     pub use candelabrum_train::hooks::{
-        BestModel, EarlyStopping, Goal, Hook, LearningRateFinder, Monitor, ReduceOnPlateau,
-        WeightAverage,
+        BestModel, EarlyStopping, ExportBest, Goal, Hook, LearningRateFinder, Monitor,
+        ReduceOnPlateau, WeightAverage,
     };
     pub use candelabrum_train::{
         Accuracy, ConfusionMatrix, EvaluationSets, F1, Fit, FitConfig, LogFiles, LossOnly, Metrics,

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::thread;
 
 use candelabrum::prelude::*;
 use candelabrum::train::Result;
@@ -12,6 +11,7 @@ use candelabrum::train::hooks::{Action, Run};
 use clap::Parser;
 
 use crate::line::{Line, SAMPLES, data};
+use crate::threads::on_ranks;
 
 /// The steps of an epoch on one rank.
 const EPOCH: u64 = 12;
@@ -101,21 +101,12 @@ fn the_k_best_checkpoints_stay_and_a_run_that_continues_goes_on_with_the_list() 
 fn ranks_keep_the_same_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     for last in [2, 4] {
-        let work = |world: World| {
+        let kept = on_ranks(2, |world| {
             let mut best = best(Goal::Maximize, 2);
             let config = FitConfig { batch_size: 4, ..config(dir.path(), last, Resume::Auto) };
             let fit = Fit::new(config).hook(&mut best);
-            trainer(&world).fit_with(fit, &data(), Some(&data())).unwrap();
+            trainer(world).fit_with(fit, &data(), Some(&data())).unwrap();
             best.kept().to_vec()
-        };
-        let kept: Vec<_> = thread::scope(|scope| {
-            let work = &work;
-            let ranks: Vec<_> = World::threads(2)
-                .unwrap()
-                .into_iter()
-                .map(|world| scope.spawn(move || work(world)))
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert_eq!(of_epochs(&kept[0]), [1, 2]);
         assert_eq!(kept[0], kept[1]);

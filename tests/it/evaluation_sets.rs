@@ -1,11 +1,10 @@
 //! Several evaluation sets: the names of their measures in reports, lines, logs and hooks, and ranks that differ.
 
-use std::thread;
-
 use candelabrum::prelude::*;
 use candelabrum::train::{EpochReport, EvaluationSets};
 
 use crate::line::{Line, SAMPLES, data};
+use crate::threads::on_ranks;
 
 type Points = TensorDataset<(Tensor, Tensor)>;
 
@@ -30,17 +29,6 @@ fn sets() -> EvaluationSets<(Tensor, Tensor)> {
 
 fn config(epochs: usize, ranks: usize) -> FitConfig {
     FitConfig { epochs, batch_size: 12 / ranks, ..FitConfig::default() }
-}
-
-/// What `work` returns on each of so many ranks.
-fn on_ranks<R: Send>(ranks: usize, work: impl Fn(&World) -> R + Sync) -> Vec<R> {
-    let worlds = World::threads(ranks).unwrap();
-    thread::scope(|scope| {
-        let work = &work;
-        let ranks: Vec<_> =
-            worlds.into_iter().map(|world| scope.spawn(move || work(&world))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
 }
 
 /// The values of the evaluations, without the times.

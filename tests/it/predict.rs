@@ -1,12 +1,12 @@
 //! The outputs of a model for all samples, on any number of ranks: in the order of the data, with the bits of one rank.
 
-use std::thread;
-
 use candelabrum::candle;
 use candelabrum::prelude::*;
 use candelabrum::train::{Inputs, Result};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
+
+use crate::threads::on_ranks;
 
 /// What a model of the tests does with its inputs.
 #[derive(Clone, Copy, PartialEq)]
@@ -66,17 +66,6 @@ fn rows(samples: usize) -> Tensor {
 
 fn inputs(samples: usize) -> TensorDataset<Tensor> {
     TensorDataset::single(rows(samples)).unwrap()
-}
-
-/// What `work` returns on each of so many ranks.
-fn on_ranks<R: Send>(ranks: usize, work: impl Fn(&World) -> R + Sync) -> Vec<R> {
-    let worlds = World::threads(ranks).unwrap();
-    thread::scope(|scope| {
-        let work = &work;
-        let ranks: Vec<_> =
-            worlds.into_iter().map(|world| scope.spawn(move || work(&world))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
 }
 
 /// Type, shape and bits of an output.

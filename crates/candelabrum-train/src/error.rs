@@ -30,6 +30,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The weights of the best checkpoint could not be written.
+    #[error("cannot write the weights {}: {source}", path.display())]
+    Export {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The log of the run cannot be written.
     #[error("the log: {what}")]
     Log {

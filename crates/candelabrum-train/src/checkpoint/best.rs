@@ -41,12 +41,7 @@ pub fn load_best_average(
 ) -> Result<Best> {
     let (dir, best) = (dir.as_ref(), load_best(&dir, measure, params)?);
     let (_, path) = find(dir, measure)?;
-    let file = path.join(format!("{HOOK_FILES}{average}.safetensors"));
-    if !file.exists() {
-        let what =
-            format!("has no average `{average}` of the weights: the hook WeightAverage makes it");
-        return Err(Error::checkpoint(&path, what));
-    }
+    let file = path.join(format!("{}.safetensors", average_file(&path, average)?));
     let mut report = params.load_weights(file, &NameMap::new())?;
     let trained = params.trainable();
     report.missing.retain(|name| trained.iter().any(|param| param.name() == name));
@@ -79,8 +74,34 @@ pub(crate) fn still_there(
     Ok(serde_json::from_str(&group.broadcast_text(&own, 0)?).map_err(unreadable)?)
 }
 
+/// The name of the file of a checkpoint's average, without its ending.
+pub(super) fn average_file(checkpoint: &Path, average: &str) -> Result<String> {
+    if has_average(checkpoint, average) {
+        return Ok(format!("{HOOK_FILES}{average}"));
+    }
+    let what =
+        format!("has no average `{average}` of the weights: the hook WeightAverage makes it");
+    Err(Error::checkpoint(checkpoint, what))
+}
+
+/// Whether a checkpoint has this average of the weights.
+pub(crate) fn has_average(checkpoint: &Path, average: &str) -> bool {
+    checkpoint.join(format!("{HOOK_FILES}{average}.safetensors")).exists()
+}
+
+/// The directory of the best checkpoint by this value, if there is one.
+pub(crate) fn best_checkpoint(dir: &Path, measure: Option<&str>) -> Result<Option<PathBuf>> {
+    Ok(noted(dir, measure)?.map(|(_, path)| path))
+}
+
 /// The best checkpoint by this value, and its directory.
-fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
+pub(super) fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
+    let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
+    let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
+    noted(dir, measure)?.ok_or_else(|| Error::checkpoint(dir, none()))
+}
+
+fn noted(dir: &Path, measure: Option<&str>) -> Result<Option<(Best, PathBuf)>> {
     let directory = Directory::new(dir, String::new());
     let mut all = directory
         .best()
@@ -89,11 +110,10 @@ fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
         None => all.remove(BEST),
         Some(measure) => all.into_values().find(|best| best.measure == measure),
     };
-    let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
-    let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
-    let best = best.ok_or_else(|| Error::checkpoint(dir, none()))?;
-    let path = directory.of_step(best.step);
-    Ok((best, path))
+    Ok(best.map(|best| {
+        let path = directory.of_step(best.step);
+        (best, path)
+    }))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use super::interrupt::interrupt;
 use super::numbers::{parse_positive, parse_seconds, parse_steps};
 use super::{AverageArgs, CheckpointArgs, KvStoreKind, LimitArgs, OptimizerArgs, Precision};
-use crate::hooks::{BestModel, EarlyStopping, Monitor};
+use crate::hooks::{BestModel, EarlyStopping, ExportBest, Hook, Monitor};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
@@ -476,10 +476,19 @@ impl TrainArgs {
     /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
         let mut fit = Fit::new(self.fit_config()).given(self.given());
-        if let Some(average) = self.averages.hook() {
+        let average = self.averages.hook();
+        if let Some(path) = &self.checkpoints.export_best {
+            let of_average = average.as_ref().filter(|_| self.averages.is_used());
+            let export = ExportBest::new(path);
+            fit = fit.hook(match of_average {
+                Some(average) => export.average(average.name()),
+                None => export,
+            });
+        }
+        if let Some(average) = average {
             fit = fit.hook(average);
         }
-        if let Some(most) = self.checkpoints.keep_best {
+        if let Some(most) = self.checkpoints.best() {
             fit = fit.hook(BestModel::new(Monitor::loss()).keep(most));
         }
         if let Some(patience) = self.limits.early_stopping {

@@ -39,8 +39,13 @@ impl AverageArgs {
             (None, None) => return None,
         };
         let average = if self.ema_warmup { average.warm_up() } else { average };
-        let is_used = self.use_average.unwrap_or(true);
+        let is_used = self.is_used();
         Some(average.evaluates(is_used).stays_at_end(is_used))
+    }
+
+    /// Whether evaluations, and what the run leaves, have the average if there is one.
+    pub(super) fn is_used(&self) -> bool {
+        self.use_average.unwrap_or(true)
     }
 
     /// Refuses options with which no average can be made.

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::numbers::parse_positive;
 use crate::checkpoint::{CheckpointConfig, Resume};
+use crate::hooks::ExportBest;
 use crate::{Error, Result};
 
 /// Options of checkpoints.
@@ -30,6 +31,11 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "K", num_args = 0..=1, default_missing_value = "1", value_parser = parse_positive)]
     pub keep_best: Option<usize>,
 
+    /// When the run ends, write the weights of the best checkpoint, or its average with --ema or --swa, to this
+    /// safetensors file; the run keeps the best checkpoint as with --keep-best
+    #[arg(long, value_name = "FILE")]
+    pub export_best: Option<PathBuf>,
+
     /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
     /// checkpoint or a directory of some, or never
     #[arg(long, value_name = "auto|PATH|never", default_value = "auto", value_parser = parse_resume)]
@@ -42,6 +48,11 @@ impl CheckpointArgs {
         let dir = self.checkpoint_dir.clone()?;
         let &Self { checkpoint_every: every, checkpoint_keep: keep, .. } = self;
         Some((dir, CheckpointConfig { every, keep, resume: self.resume.clone() }))
+    }
+
+    /// The number of the best checkpoints that stay, if the run keeps any.
+    pub(super) fn best(&self) -> Option<usize> {
+        self.keep_best.or(self.export_best.as_ref().map(|_| 1))
     }
 
     /// Refuses options that contradict each other.
@@ -57,6 +68,9 @@ impl CheckpointArgs {
             if self.keep_best.is_some() {
                 return Err(Error::option("--keep-best", &"set", with));
             }
+            if let Some(path) = &self.export_best {
+                return Err(Error::option("--export-best", &path.display(), with));
+            }
             if let Some(every) = self.checkpoint_every {
                 return Err(Error::option("--checkpoint-every", &every, with));
             }
@@ -64,7 +78,7 @@ impl CheckpointArgs {
                 return Err(Error::option("--resume", &path.display(), with));
             }
         }
-        Ok(())
+        self.export_best.as_deref().map_or(Ok(()), ExportBest::check_path)
     }
 }
 

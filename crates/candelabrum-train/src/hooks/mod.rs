@@ -1,9 +1,10 @@
 //! What is called while a training runs: to watch it, to stop it, to save it, to change its learning rate, to average
-//! its weights.
+//! or export its weights.
 
 mod averaged_weights;
 mod best_model;
 mod early_stopping;
+mod export_best;
 mod goal;
 mod hook;
 mod rate_finder;
@@ -12,6 +13,7 @@ mod weight_average;
 
 pub use best_model::BestModel;
 pub use early_stopping::EarlyStopping;
+pub use export_best::ExportBest;
 pub use goal::{Goal, Monitor};
 pub(crate) use hook::read_state;
 pub use hook::{Action, Hook, NamedVector, Run};
