@@ -114,9 +114,9 @@ fn targets_are_left_out_and_layers_get_back_their_mode() {
     let expected = bits(&expected(Kind::Net, DType::F32, 7, 4));
     for training in [true, false] {
         if training {
-            trainer.train()
+            trainer.train();
         } else {
-            trainer.eval()
+            trainer.eval();
         }
         assert_eq!(bits(&trainer.predict(&labelled, 4).unwrap()), expected);
         assert_eq!(trainer.opt().params().is_training(), training);

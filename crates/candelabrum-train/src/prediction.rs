@@ -38,7 +38,7 @@ pub(crate) fn run<D: Dataset + Clone>(
     // A rank that has failed does not let the others wait.
     let pass = share(group, Pass::over(group, data, batch_size, loading))?;
     let own = share(group, outputs(&pass, forward))?;
-    let row = common_row(group, share(group, row_of(&own))?)?;
+    let row = common_row(group, share(group, row_of(&own))?.as_ref())?;
     let mut steps = Vec::with_capacity(own.len());
     for output in own {
         steps.push(group.all_gather_v(&bytes(output)?)?);
@@ -87,7 +87,7 @@ fn row_of(outputs: &[Option<Tensor>]) -> Result<Option<Row>> {
 }
 
 /// What the rows of all ranks are. All ranks come to the same result.
-fn common_row(group: &Group, own: Option<Row>) -> Result<Row> {
+fn common_row(group: &Group, own: Option<&Row>) -> Result<Row> {
     let own = serde_json::to_string(&own).unwrap_or_default();
     let texts = if group.world_size() == 1 { vec![own] } else { group.all_gather_text(&own)? };
     let mut first = None;
