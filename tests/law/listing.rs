@@ -79,7 +79,8 @@ impl Listing {
             return Err(format!("step {source}, to which the run went back, is gone"));
         }
         let is_gone = |step: u64| !self.named.contains_key(&step);
-        if let Some((name, best)) = self.best.iter().find(|(_, best)| is_gone(best.step)) {
+        let has_gone = |best: &Best| best.ranked().any(|ranked| is_gone(ranked.step));
+        if let Some((name, best)) = self.best.iter().find(|(_, best)| has_gone(best)) {
             return Err(format!("{name} names {best:?}, which is gone"));
         }
         let newer = |number: u64| self.named.values().filter(|other| **other > number).count();
@@ -89,7 +90,8 @@ impl Listing {
         {
             return Err(format!("step {step} is gone, although the newest {keep} stay"));
         }
-        let most = keep + self.best.len() + usize::from(source.is_some());
+        let best = self.best.values().flat_map(Best::ranked).count();
+        let most = keep + best + usize::from(source.is_some());
         if !written.is_empty() && self.named.len() > most {
             return Err(format!("{:?} are more than {most}", self.named.keys()));
         }
