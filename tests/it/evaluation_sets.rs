@@ -122,6 +122,24 @@ fn hooks_follow_the_measures_of_any_set_and_the_log_has_them() {
 }
 
 #[test]
+fn all_sets_see_the_average_of_the_weights_and_each_rank_may_have_parts_of_them() {
+    for ranks in [1, 2, 3] {
+        on_ranks(ranks, |world| {
+            let part = Subset::new(last(), world.rank(), ranks, Remainder::Keep).unwrap();
+            let sets = EvaluationSets::new(&data()).and("whole", &last()).and("parts", &part);
+            let mut trainer = trainer(world);
+            let ema = WeightAverage::ema(0.9).stays_at_end(true);
+            let fit = Fit::new(config(1, ranks)).hook(ema);
+            let reports = trainer.fit_with(fit, &data(), sets).unwrap();
+            let of = |name: &str| reports[0].measures[name];
+            let average = trainer.evaluate(&last(), 12 / ranks).unwrap().mean_loss();
+            assert_eq!(of("whole/loss"), average);
+            assert!((of("parts/loss") - average).abs() < 1e-6 && of("parts/mse") > 0.0);
+        });
+    }
+}
+
+#[test]
 fn ranks_with_other_sets_are_refused_by_name() {
     let plain = || EvaluationSets::new(&data());
     let refused = |others: &(dyn Fn() -> EvaluationSets<(Tensor, Tensor)> + Sync), what: &str| {
