@@ -683,3 +683,28 @@ fn settings_of_steps_that_a_task_does_not_obey_are_refused() {
     let mut task = OwnSteps(trainer(&World::single(), 0.01));
     Fit::new(config(1)).run(&mut task, &data(), Some(&data())).unwrap();
 }
+
+#[test]
+fn a_hook_that_follows_evaluations_is_refused_without_data_for_them() {
+    fn refusal(hook: impl Hook) -> String {
+        let fit =
+            Fit::new(FitConfig { epochs: 1, batch_size: 4, ..FitConfig::default() }).hook(hook);
+        let end = trainer(&World::single(), 0.01).fit_with(
+            fit,
+            &data(),
+            None::<&TensorDataset<(Tensor, Tensor)>>,
+        );
+        end.unwrap_err().to_string()
+    }
+    let errors = [
+        ("best_model", refusal(BestModel::new(Monitor::loss()))),
+        ("early_stopping", refusal(EarlyStopping::new(Monitor::loss(), 2))),
+        ("reduce_on_plateau", refusal(ReduceOnPlateau::new(Monitor::loss()))),
+    ];
+    for (name, error) in errors {
+        let expected = format!(
+            "the hook is {name}: it must be left out in a run without data for evaluations"
+        );
+        assert_eq!(error, expected);
+    }
+}

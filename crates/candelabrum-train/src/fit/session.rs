@@ -17,7 +17,7 @@ use super::trainer_state::{LastStep, TrainerState};
 use crate::checkpoint::Position;
 use crate::progress::Progress;
 use crate::task::Task;
-use crate::{EpochReport, Metrics, Result, evaluation, parts};
+use crate::{EpochReport, Error, Metrics, Result, evaluation, parts};
 
 /// A run of a task on its data.
 pub(super) struct Session<'s, 'a, T: ?Sized, D: Dataset> {
@@ -62,8 +62,22 @@ where
         Ok(reports)
     }
 
+    /// Refuses a hook that would do nothing.
+    fn check_hooks(&self) -> Result<()> {
+        let idle = self.state.hooks.iter().find(|hook| hook.needs_evaluations());
+        match idle.filter(|_| self.sets.is_empty()) {
+            Some(hook) => Err(Error::option(
+                "the hook",
+                &hook.name(),
+                "left out in a run without data for evaluations",
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Compares the ranks' settings, continues from a checkpoint, if there is one, and divides the data.
     fn begin(&mut self) -> Result<Loader<D>> {
+        self.check_hooks()?;
         let train = self.train;
         let (config, group) = (self.state.config, self.state.group.clone());
         let before = *self.task.position();

@@ -93,6 +93,10 @@ impl Hook for BestModel {
         format!("{}:{}", self.name(), self.monitor.key())
     }
 
+    fn needs_evaluations(&self) -> bool {
+        true
+    }
+
     fn best_measure(&self) -> Option<String> {
         Some(self.monitor.measure().to_owned())
     }

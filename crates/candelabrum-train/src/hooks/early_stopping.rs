@@ -38,6 +38,10 @@ impl Hook for EarlyStopping {
         format!("{}:{}", self.name(), self.monitor.key())
     }
 
+    fn needs_evaluations(&self) -> bool {
+        true
+    }
+
     fn on_evaluate(&mut self, _: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         let (value, is_better) = self.monitor.judge(metrics)?;
         if is_better {

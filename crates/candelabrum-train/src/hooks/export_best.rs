@@ -65,6 +65,10 @@ impl Hook for ExportBest {
         "export_best"
     }
 
+    fn needs_evaluations(&self) -> bool {
+        true
+    }
+
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         if run.checkpoint_dir.is_none() {
             let range = "used with a directory of checkpoints (--checkpoint-dir)";

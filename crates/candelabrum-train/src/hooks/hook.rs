@@ -183,6 +183,11 @@ pub trait Hook {
         Vec::new()
     }
 
+    /// Whether the hook does nothing without evaluations. A run that has no data for them refuses such a hook.
+    fn needs_evaluations(&self) -> bool {
+        false
+    }
+
     /// Whether the hook only reports what happens. If its saved state cannot be used, it begins anew with a note,
     /// and the training continues. For other hooks that is an error.
     fn only_reports(&self) -> bool {
@@ -266,6 +271,10 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn best_checkpoints(&self) -> Vec<Ranked> {
         (**self).best_checkpoints()
+    }
+
+    fn needs_evaluations(&self) -> bool {
+        (**self).needs_evaluations()
     }
 
     fn only_reports(&self) -> bool {

@@ -87,6 +87,10 @@ impl Hook for ReduceOnPlateau {
         Err(Error::option("the optimizer", &"on the servers of a key-value store", range))
     }
 
+    fn needs_evaluations(&self) -> bool {
+        true
+    }
+
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         let (_, is_better) = self.monitor.judge(metrics)?;
         self.waited = if is_better { 0 } else { self.waited + 1 };
