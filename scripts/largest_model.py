@@ -57,6 +57,8 @@ def commands(way, blocks, port):
             command = [sys.executable, __file__, "--rank-of-pytorch", blocks, *TORCH[way]]
             variables = {"RANK": rank, "WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             variables["OMP_NUM_THREADS"] = 1
+            # glibc's allocator would keep what PyTorch frees: FSDP2 would have fewer blocks than DDP.
+            variables["MALLOC_MMAP_THRESHOLD_"] = 1 << 20
         yield list(map(str, command)), {name: str(value) for name, value in variables.items()}
 
 
@@ -121,11 +123,11 @@ def rank_of_pytorch(blocks, options):
     torch.manual_seed(0)
     torch.set_num_threads(1)
     networks.WIDTH, networks.HEADS = WIDTH, HEADS
-    model = networks.Gpt(blocks, recompute="recompute" in options)
-    with torch.no_grad():
-        for parameter in (model.tokens, model.positions):
-            parameter.normal_(std=0.02)
-    if "fsdp" in options:
+    is_sharded = "fsdp" in options
+    # Only the shards of a model of FSDP2 ever have memory.
+    with torch.device("meta" if is_sharded else "cpu"):
+        model = networks.Gpt(blocks, recompute="recompute" in options)
+    if is_sharded:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -133,7 +135,11 @@ def rank_of_pytorch(blocks, options):
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    else:
+        model.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.02)
+    if not is_sharded:
         model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     if "zero" in options:
         from torch.distributed.optim import ZeroRedundancyOptimizer

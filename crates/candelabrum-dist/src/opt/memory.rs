@@ -5,9 +5,6 @@ use std::ops::AddAssign;
 use candelabrum_memory::Flat;
 use candelabrum_nn::Params;
 
-use super::DistOpt;
-use crate::Result;
-
 /// The memory of a model and of its optimizer on this rank, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OptimizerMemory {
@@ -65,20 +62,4 @@ fn bytes<'a>(flats: impl Iterator<Item = &'a Flat>) -> (usize, usize) {
         let len = flat.room();
         (all + len, shared + if flat.is_shared() { len } else { 0 })
     })
-}
-
-impl DistOpt {
-    /// The memory of the model and of this optimizer on this rank.
-    ///
-    /// # Errors
-    /// Those of a first step, and a device's error.
-    pub fn memory(&mut self) -> Result<OptimizerMemory> {
-        let mut memory = OptimizerMemory::of_params(&self.params);
-        memory.state = self.optimizer_bytes()?;
-        if let Some(layouts) = &self.layouts {
-            layouts.add_memory(&mut memory);
-        }
-        memory.exchange += self.undo_log.bytes() + self.used.residual_bytes();
-        Ok(memory)
-    }
 }

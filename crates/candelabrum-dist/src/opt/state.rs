@@ -10,6 +10,7 @@ use candelabrum_nn::{DistOption, Param};
 use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSetState;
+use super::memory::OptimizerMemory;
 use super::shard::Shares;
 use super::used::UsedStrategy;
 use super::{DistOpt, Drift};
@@ -151,6 +152,20 @@ impl DistOpt {
     pub fn optimizer_bytes(&mut self) -> Result<usize> {
         let vectors = self.optimizer_vectors()?;
         Ok(vectors.iter().map(|vector| vector.values.len() * size_of::<f32>()).sum())
+    }
+
+    /// The memory of the model and of this optimizer on this rank.
+    ///
+    /// # Errors
+    /// Those of a first step, and a device's error.
+    pub fn memory(&mut self) -> Result<OptimizerMemory> {
+        let mut memory = OptimizerMemory::of_params(&self.params);
+        memory.state = self.optimizer_bytes()?;
+        if let Some(layouts) = &self.layouts {
+            layouts.add_memory(&mut memory);
+        }
+        memory.exchange += self.undo_log.bytes() + self.used.residual_bytes();
+        Ok(memory)
     }
 
     /// If the ranks keep shares of the optimizer's state: which ones. Known from the first step on.
