@@ -58,12 +58,11 @@ impl Memory {
         for Amount { name, bytes } in &self.layers {
             let pattern = pattern(name);
             let is_similar = |(known, ..): &&mut (String, _, _)| self::pattern(known) == pattern;
-            match groups.iter_mut().find(is_similar) {
-                Some((known, count, sum)) => {
-                    (*known, *count, *sum) = (pattern, *count + 1, *sum + bytes)
-                }
+            if let Some((known, count, sum)) = groups.iter_mut().find(is_similar) {
+                (*known, *count, *sum) = (pattern, *count + 1, *sum + bytes);
+            } else {
                 // A layer alone keeps its own name.
-                None => groups.push((name.clone(), 1, *bytes)),
+                groups.push((name.clone(), 1, *bytes));
             }
         }
         groups.sort_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));

@@ -34,7 +34,7 @@ impl MemoryProfile {
         }
         self.left -= 1;
         if let Some(saved) = saved::stop() {
-            self.last = Some(memory_of(task, saved)?);
+            self.last = Some(memory_of(task, &saved)?);
         }
         if self.left > 0 {
             begin_step(device_of(task));
@@ -69,7 +69,7 @@ fn begin_step(device: &Device) {
 }
 
 /// The memory of a step that is just over. Its forward pass kept `saved`.
-fn memory_of(task: &mut TaskView<'_>, saved: Saved) -> Result<Memory> {
+fn memory_of(task: &mut TaskView<'_>, saved: &Saved) -> Result<Memory> {
     let device = device_of(task).clone();
     let peak = usage::peak(&device);
     let process = Process::now();
