@@ -195,14 +195,24 @@ fn rank_main() {
         pixels[40 * 784 + 300] ^= 1;
         data.train = ImageDataset::new(pixels, labels, [1, 28, 28], 10).unwrap();
     }
-    let mut trainer = trainer(&world);
+    let (mut trainer, mut out) = (trainer(&world), Vec::new());
     if case == "scaling" && odd {
         data.train = data.train.scaled(Scaling::MNIST).unwrap();
     }
     if case == "epochs" && odd {
         trainer.set_epochs(1);
     }
-    match trainer.fit(&data.train, &data.test, &config(1), &mut Vec::new()) {
+    let mut fit = Fit::new(FitConfig { profile_memory: case == "memory" && odd, ..config(1) })
+        .output(&mut out);
+    let mut test = EvaluationSets::new(&data.test);
+    if case == "test data" {
+        // A hook that one rank alone would refuse.
+        fit = fit.hook(EarlyStopping::new(Monitor::loss(), 1));
+        if odd {
+            test = None::<&ImageDataset>.into();
+        }
+    }
+    match trainer.fit_with(fit, &data.train, test) {
         Ok(_) => println!("trained"),
         Err(error) => println!("refused: {error}"),
     }
@@ -215,6 +225,8 @@ fn ranks_whose_data_or_options_differ_are_refused_by_name() {
         ("data", "refused: the training data differs between ranks"),
         ("scaling", "refused: the training data differs between ranks"),
         ("epochs", "refused: the number of epochs and steps trained before differs between ranks"),
+        ("memory", "refused: `profile_memory` differs between ranks"),
+        ("test data", "refused: the test data differs between ranks"),
     ] {
         for output in RanksOf::of(rank_main).env("TRAINER_CASE", case).run_all_good(3) {
             assert!(output.text.contains(expected), "{case}: {}", output.text);

@@ -77,7 +77,6 @@ where
 
     /// Compares the ranks' settings, continues from a checkpoint, if there is one, and divides the data.
     fn begin(&mut self) -> Result<Loader<D>> {
-        self.check_hooks()?;
         let train = self.train;
         let (config, group) = (self.state.config, self.state.group.clone());
         let before = *self.task.position();
@@ -95,6 +94,8 @@ where
             other.append(&mut self.sets.facts()?);
             settings::check_same(&group, &self.state.settings, config, before, other)?;
         }
+        // On all ranks, which have the same hooks and data.
+        self.check_hooks()?;
         let lens = parts::lens(&group, train)?;
         if let Some(lens) = &lens {
             self.state.settings.data = Some(parts::fingerprint(&group, train)?);

@@ -70,6 +70,7 @@ pub(super) fn check_same(
         ("the number of epochs and steps trained before", format!("{position:?}")),
         ("the batch size", config.batch_size.to_string()),
         ("the steps between evaluations", format!("{:?}", config.evaluate_every)),
+        ("`profile_memory`", config.profile_memory.to_string()),
         ("the checkpoints", format!("{checkpoints:?}")),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
