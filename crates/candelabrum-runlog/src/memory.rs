@@ -88,9 +88,10 @@ impl Memory {
     }
 }
 
-/// A path with `*` in place of each part that is a number.
+/// A path with `*` in place of each part that is a number. The empty path, after the last layer, has no such part.
 fn pattern(path: &str) -> String {
-    let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts = path.split('.').map(|part| if is_number(&part) { "*" } else { part });
     parts.collect::<Vec<_>>().join(".")
 }
@@ -136,6 +137,15 @@ pub const SAVED: &str = "saved for the backward pass";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_model_is_not_similar_to_layers_that_are_numbers() {
+        let layers = [("0", 3), ("1", 4), ("", 1)].map(|(name, bytes)| Amount::new(name, bytes));
+        let memory = Memory { layers: layers.into(), ..Memory::default() };
+        let expected = [("*", 2, 7), ("", 1, 1)];
+        let expected = expected.map(|(name, count, bytes)| (name.to_owned(), count, bytes));
+        assert_eq!(memory.similar_layers(), expected);
+    }
 
     #[test]
     fn similar_layers_are_one_and_a_layer_alone_keeps_its_name() {
