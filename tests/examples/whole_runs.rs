@@ -315,6 +315,14 @@ fn a_run_shows_where_its_memory_is() {
     assert_eq!(amount(parts, "state of the optimizer"), 8 * ELEMENTS);
     assert!(amount(&whole["layers"], "blocks.1.up") > 0, "{whole}");
 
+    // The operations of evaluations between the steps do not count.
+    let rest = |memory: &Value| amount(&memory["parts"], "data and all else");
+    let small =
+        ["--window", "8", "--width", "8", "--heads", "1", "--batch-size", "1", "--max-steps", "3"];
+    let evaluated = memory_of(&[&small[..], &["--evaluate-every", "1"]].concat());
+    check(&evaluated, 3);
+    assert!(rest(&evaluated) < rest(&memory_of(&small)) + 100_000, "{evaluated}");
+
     let again = memory_of(&["--limit-train-batches", "5", "--recompute", "all"]);
     check(&again, 3);
     // 16 windows of 64 characters of 64 features.
@@ -335,6 +343,11 @@ fn a_run_shows_where_its_memory_is() {
     let half = memory_of(&["--precision", "f16", "--max-steps", "3", "--batch-size", "4"]);
     check(&half, 3);
     assert_eq!(amount(&half["parts"], "parameters"), 6 * ELEMENTS);
+
+    // The second rank has no sample, and so nothing to measure.
+    let alone = memory_of(&["--epoch-size", "1", "--uneven", "--workers", "2"]);
+    check(&alone, 1);
+    assert_eq!(alone["ranks"][1], 0, "{alone}");
 
     let store = memory_of(&["--workers", "2", "--kvstore", "dist_sync", "--max-steps", "4"]);
     check(&store, 3);

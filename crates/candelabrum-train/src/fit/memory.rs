@@ -12,7 +12,7 @@ use crate::Result;
 /// The steps that are measured. The first ones allocate what the later ones use again.
 const STEPS: usize = 3;
 
-/// The measurement, from the beginning of the first step on.
+/// The measurement of the first steps. What is between them, such as an evaluation, does not count.
 #[derive(Debug)]
 pub(super) struct MemoryProfile {
     left: usize,
@@ -21,10 +21,18 @@ pub(super) struct MemoryProfile {
 }
 
 impl MemoryProfile {
-    /// Begins with the next step.
-    pub(super) fn start(task: &TaskView<'_>) -> Self {
-        begin_step(device_of(task));
+    /// Before the first step.
+    pub(super) fn new() -> Self {
         Self { left: STEPS, last: None }
+    }
+
+    /// Before a step.
+    pub(super) fn on_step_start(&self, task: &TaskView<'_>) {
+        if self.left > 0 {
+            saved::start();
+            usage::forget_peak(device_of(task));
+            forget_process_peak();
+        }
     }
 
     /// After a step. Returns the memory of the last step that is measured, when that is over.
@@ -36,36 +44,37 @@ impl MemoryProfile {
         if let Some(saved) = saved::stop() {
             self.last = Some(memory_of(task, &saved)?);
         }
-        if self.left > 0 {
-            begin_step(device_of(task));
-            return Ok(None);
-        }
-        self.finish(task)
+        if self.left > 0 { Ok(None) } else { self.report(task) }
     }
 
     /// The memory of the last step, if the run ends before all steps were measured.
     pub(super) fn finish(&mut self, task: &mut TaskView<'_>) -> Result<Option<Memory>> {
-        self.left = 0;
         saved::stop();
-        let Some(mut memory) = self.last.take() else { return Ok(None) };
-        if let Some((_, optimizer)) = task.optimizers.first().filter(|(_, opt)| opt.is_in_step()) {
-            let own = memory.process.unwrap_or_default().to_string();
-            let ranks = optimizer.group().all_gather_text(&own)?;
-            memory.ranks = ranks.iter().map(|bytes| bytes.parse().unwrap_or_default()).collect();
+        match std::mem::take(&mut self.left) {
+            0 | STEPS => Ok(None),
+            _ => self.report(task),
         }
-        Ok(Some(memory))
+    }
+
+    /// What was measured, with the memory of all ranks. All ranks call it together, after as many steps, also a rank that
+    /// has measured nothing because it had no samples in these steps.
+    fn report(&mut self, task: &TaskView<'_>) -> Result<Option<Memory>> {
+        let mut last = self.last.take();
+        if let Some((_, optimizer)) = task.optimizers.first().filter(|(_, opt)| opt.is_in_step()) {
+            let own = last.as_ref().and_then(|memory| memory.process).unwrap_or_default();
+            let ranks = optimizer.group().all_gather_text(&own.to_string())?;
+            if let Some(memory) = &mut last {
+                memory.ranks =
+                    ranks.iter().map(|bytes| bytes.parse().unwrap_or_default()).collect();
+            }
+        }
+        Ok(last)
     }
 }
 
 /// The device of the first model.
 fn device_of<'t>(task: &'t TaskView<'_>) -> &'t Device {
     task.optimizers.first().map_or(&Device::Cpu, |(_, optimizer)| optimizer.params().device())
-}
-
-fn begin_step(device: &Device) {
-    saved::start();
-    usage::forget_peak(device);
-    forget_process_peak();
 }
 
 /// The memory of a step that is just over. Its forward pass kept `saved`.

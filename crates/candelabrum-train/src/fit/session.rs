@@ -44,7 +44,6 @@ where
     fn run_epochs(&mut self) -> Result<Vec<EpochReport>> {
         let loader = self.begin()?;
         self.state.each_hook(&mut TaskView::of(self.task), |_, hook, run| hook.on_start(run))?;
-        self.state.start_memory_profile(&TaskView::of(self.task));
         let mut reports = Vec::new();
         let mut stopped = self.state.reason_of_end();
         let has_ended = stopped.is_some();
@@ -176,6 +175,7 @@ where
         let left = self.state.steps_left(position);
         let mut batches = loader.epoch(epoch, step_in_epoch)?.take(left);
         while let Some(batch) = wait_for_batch(&mut batches) {
+            self.state.before_step(&TaskView::of(self.task));
             let mut stopped = self.train_batch(&batch?)?;
             if stopped.is_none() {
                 let asked = self.count_step(&mut progress, clock)?;

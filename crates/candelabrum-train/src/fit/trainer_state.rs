@@ -87,7 +87,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
             global_batch: 0,
             end: 0,
             notes: Vec::new(),
-            memory: None,
+            memory: config.profile_memory.then(MemoryProfile::new),
         }
     }
 
@@ -148,9 +148,11 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         })
     }
 
-    /// Begins to measure the memory, if the run is to.
-    pub(super) fn start_memory_profile(&mut self, task: &TaskView<'_>) {
-        self.memory = self.config.profile_memory.then(|| MemoryProfile::start(task));
+    /// Begins to measure the memory of the next step, if the run is to.
+    pub(super) fn before_step(&self, task: &TaskView<'_>) {
+        if let Some(profile) = &self.memory {
+            profile.on_step_start(task);
+        }
     }
 
     /// Shows where the memory of a step was, once that is known.
