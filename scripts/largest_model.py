@@ -85,6 +85,7 @@ def train(way, blocks, limit):
             codes.append(None)
             [other.kill() for other, _ in ranks]
     peaks = [int((group / "memory.max_usage_in_bytes").read_text()) >> 20 for group in groups]
+    [group.rmdir() for group in groups]
     good = all(code == 0 for code in codes)
     print(f"  {way}: {blocks} blocks: {'trains' if good else codes}, peaks {peaks} MiB", flush=True)
     if not good and max(peaks) < limit * 0.95:
@@ -98,7 +99,7 @@ def largest(way, limit):
     """The most blocks that fit, and the peak with them."""
     (_, small), (good, large) = train(way, 4, limit), train(way, 8, limit)
     if not good:
-        return 0, None
+        sys.exit(f"{way}: 8 blocks do not fit into {limit} MiB, so nothing tells how many do")
     blocks = max(8, 8 + int((limit - large) * 4 / max(large - small, 1)))
     good, peak = train(way, blocks, limit)
     step, best = (1 if good else -1), (blocks, peak)

@@ -78,7 +78,8 @@ impl Memory {
             ("kept by the allocator, stacks and all else", self.unexplained()),
             ("peak of the process, by the system", self.process),
         ];
-        totals.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)))
+        let known = totals.into_iter().filter_map(|(name, bytes)| Some((name, bytes?)));
+        known.filter(|(_, bytes)| *bytes > 0)
     }
 
     /// What the process has beside the peak of its allocations, the program, and memory of other ranks: what an
@@ -125,7 +126,11 @@ impl fmt::Display for Memory {
         }
         if self.ranks.len() > 1 {
             let ranks = self.ranks.iter().map(|bytes| format!("{:.1}", *bytes as f64 / 1e6));
-            writeln!(f, "the same of all ranks: {}", ranks.collect::<Vec<_>>().join(", "))?;
+            writeln!(
+                f,
+                "peak of the process of each rank: {}",
+                ranks.collect::<Vec<_>>().join(", ")
+            )?;
         }
         Ok(())
     }

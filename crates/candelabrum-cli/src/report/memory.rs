@@ -47,7 +47,7 @@ fn table(memory: &Memory) -> Markup {
                 tr { th { (name) } td { (bytes(sum as f64)) } }
             }
             @if memory.ranks.len() > 1 {
-                tr { th { "the same of all ranks" } td {
+                tr { th { "peak of the process of each rank" } td {
                     (memory.ranks.iter().map(|sum| bytes(*sum as f64)).collect::<Vec<_>>().join(", "))
                 } }
             }

@@ -99,7 +99,7 @@ fn a_page_shows_where_the_memory_was() {
             "blocks.*.up × 2</th><td class=\"aside\">2.5 MB</td>",
             "after the last layer</th><td class=\"aside\">500 kB</td>",
             "<th>kept by the allocator, stacks and all else</th><td>1 MB</td>",
-            "<th>the same of all ranks</th><td>7 MB, 6.5 MB</td>",
+            "<th>peak of the process of each rank</th><td>7 MB, 6.5 MB</td>",
         ],
     );
 }

@@ -72,6 +72,13 @@ impl MemoryProfile {
     }
 }
 
+impl Drop for MemoryProfile {
+    /// After a step that has failed, later passes of this thread are not measured.
+    fn drop(&mut self) {
+        saved::stop();
+    }
+}
+
 /// The device of the first model.
 fn device_of<'t>(task: &'t TaskView<'_>) -> &'t Device {
     task.optimizers.first().map_or(&Device::Cpu, |(_, optimizer)| optimizer.params().device())

@@ -121,7 +121,6 @@ impl<'a> Fit<'a> {
         }
         check_steps(&config, task)?;
         let sets = test.into();
-        sets.check()?;
         if let Some(given) = given {
             given.check(task.optimizer().params())?;
         }

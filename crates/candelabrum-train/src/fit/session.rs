@@ -94,6 +94,7 @@ where
             settings::check_same(&group, &self.state.settings, config, before, other)?;
         }
         // On all ranks, which have the same hooks and data.
+        self.sets.check()?;
         self.check_hooks()?;
         let lens = parts::lens(&group, train)?;
         if let Some(lens) = &lens {
