@@ -6,16 +6,14 @@
 //! cargo run --release --example char_lm -- --text book.txt --workers 2 --checkpoint-dir runs/book --epochs 40
 //! ```
 //!
-//! At the end it writes some text of its own. The last command goes on with the run of the
-//! one before it, up to 40 epochs in all.
+//! At the end it writes some text of its own. The last command goes on with the run of the one before it.
 
 use std::fs;
 use std::io::{self, Write};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candelabrum::models::{Gpt, GptConfig};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
@@ -42,16 +40,12 @@ struct Args {
     window: usize,
 
     /// The transformer blocks of the model
-    #[arg(long, value_name = "N", default_value = "2")]
-    blocks: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    blocks: usize,
 
-    /// The features of a character, a multiple of the heads
-    #[arg(long, value_name = "N", default_value = "64")]
-    width: NonZeroUsize,
-
-    /// The heads of each attention
-    #[arg(long, value_name = "N", default_value = "4")]
-    heads: NonZeroUsize,
+    /// The features of a character, a multiple of 64
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    width: usize,
 
     /// The characters to write at the end
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -86,17 +80,13 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let (train, test) = tokens.split_at(tokens.len() * 9 / 10);
     let train = TextDataset::new(train, args.window, args.window.div_ceil(2))?;
     let test = TextDataset::new(test, args.window, args.window).context("the last tenth")?;
-
     let params = args.train.precision.params(args.train.seed, world.device());
     let (size, context) = (vocabulary.len(), args.window);
-    let [layers, width, heads] = [args.blocks, args.width, args.heads].map(NonZeroUsize::get);
-    ensure!(width % heads == 0, "--width {width} is no multiple of --heads {heads}");
-    let config =
-        GptConfig { vocabulary: size, context, layers, width, heads, ..GptConfig::default() };
-    let model = Gpt::new(&params.root(), config);
+    let (layers, width, heads) = (args.blocks, args.width, (args.width / 64).max(4));
+    let gpt = GptConfig { vocabulary: size, context, layers, width, heads, ..Default::default() };
     let opt = args.train.make_optimizer(&params, world)?;
-    let mut trainer = Trainer::new(model, opt).with_score(LossOnly);
-    let example = Tensor::zeros((1, args.window), DType::U32, params.device())?;
+    let mut trainer = Trainer::new(Gpt::new(&params.root(), gpt), opt).with_score(LossOnly);
+    let example = Tensor::zeros((1, context), DType::U32, world.device())?;
     let summary = trainer.compile_with(&example)?;
     let mut out = io::stdout();
     if world.is_root() {
@@ -105,7 +95,6 @@ fn train(args: &Args, world: &World) -> Result<()> {
     let name = args.text.as_ref().map_or("a rhyme".into(), |path| path.display().to_string());
     let fit = args.train.fit_on(world, &name, train.len())?.output(&mut out);
     trainer.fit_with(fit, &train, Some(&test))?;
-
     trainer.eval();
     if world.is_root() {
         let written = write(args, trainer.model(), &tokens[..1], params.device())?;

@@ -48,7 +48,7 @@ def commands(way, blocks, port):
     for rank in range(RANKS):
         if way in OURS:
             program = ROOT / "target/release/examples/char_lm"
-            options = ["--blocks", blocks, "--width", WIDTH, "--heads", HEADS, "--window", WINDOW]
+            options = ["--blocks", blocks, "--width", WIDTH, "--window", WINDOW]
             options += ["--batch-size", 1, "--epochs", 1, "--max-steps", STEPS, "--write", 1, "--threads", 1]
             variables = {"CANDELABRUM_RANK": rank, "CANDELABRUM_WORLD_SIZE": RANKS}
             variables["CANDELABRUM_JOB"] = f"largest-{port}"
