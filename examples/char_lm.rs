@@ -18,12 +18,11 @@ use candelabrum::models::{Gpt, GptConfig};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use clap::Parser;
-use mimalloc::MiMalloc;
 use rand::distr::{Distribution, weighted::WeightedIndex};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train a transformer on the characters of a text
 #[derive(Parser)]

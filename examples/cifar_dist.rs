@@ -21,10 +21,9 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use candelabrum::train::load_data;
 use clap::{Parser, ValueEnum};
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train a network on CIFAR
 #[derive(Parser)]

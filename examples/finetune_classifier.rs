@@ -20,10 +20,9 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::{ClassifiedTexts, Pretrained, check_vocabulary};
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Fine-tune a pretrained encoder to classify texts
 #[derive(Parser)]

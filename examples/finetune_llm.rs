@@ -21,10 +21,9 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, interrupted, parse, run};
 use candelabrum::transformers::*;
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Fine-tune a pretrained language model
 #[derive(Parser)]

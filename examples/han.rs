@@ -18,10 +18,9 @@ use candelabrum::models::{Han, HanConfig};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train a hierarchical attention network to classify documents
 #[derive(Parser)]

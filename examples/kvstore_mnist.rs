@@ -20,10 +20,9 @@ use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train SINGA's convolutional network on MNIST through a key-value store
 #[derive(Parser)]

@@ -21,10 +21,9 @@ use candelabrum::train::cli::{
     OptimizerArgs, OptimizerKind, ScheduleKind, TrainArgs, load_data, parse, run,
 };
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// The batch for which `--lr` is the learning rate.
 const BASE: f64 = 256.0;

@@ -15,10 +15,9 @@ use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::{DOWNLOAD_TIME, load_data, set_threads};
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train SINGA's convolutional network on several processes that this one starts
 #[derive(Parser)]

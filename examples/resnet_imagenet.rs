@@ -17,10 +17,9 @@ use candelabrum::models::{ResNet18, ResNet50};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use clap::{Parser, ValueEnum};
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train a ResNet on a folder of images
 #[derive(Parser)]

@@ -19,10 +19,9 @@ use candelabrum::models::{TextGru, TextGruConfig};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, parse, run};
 use clap::Parser;
-use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: CountedHeap<MiMalloc> = CountedHeap(MiMalloc);
+static ALLOCATOR: CountedHeap<mimalloc::MiMalloc> = CountedHeap(mimalloc::MiMalloc);
 
 /// Train gated recurrent units to classify texts
 #[derive(Parser)]

@@ -317,8 +317,7 @@ fn a_run_shows_where_its_memory_is() {
 
     // The operations of evaluations between the steps do not count.
     let rest = |memory: &Value| amount(&memory["parts"], "data and all else");
-    let small =
-        ["--window", "8", "--width", "8", "--heads", "1", "--batch-size", "1", "--max-steps", "3"];
+    let small = ["--window", "8", "--width", "8", "--batch-size", "1", "--max-steps", "3"];
     let evaluated = memory_of(&[&small[..], &["--evaluate-every", "1"]].concat());
     check(&evaluated, 3);
     assert!(rest(&evaluated) < rest(&memory_of(&small)) + 100_000, "{evaluated}");
