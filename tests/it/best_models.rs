@@ -10,7 +10,7 @@ use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use clap::Parser;
 
-use crate::line::{Line, SAMPLES, data};
+use crate::line::{self, Line, SAMPLES, data};
 use crate::threads::on_ranks;
 
 /// The steps of an epoch on one rank.
@@ -18,12 +18,7 @@ const EPOCH: u64 = 12;
 
 /// So slow that the error falls from epoch to epoch.
 fn trainer(world: &World) -> Trainer<Line> {
-    let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let opt = DistOpt::new(Sgd::new(0.001), &params, world).unwrap();
-    let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
-    trainer.compile((1, 6)).unwrap();
-    trainer
+    line::trainer(world, 0.001)
 }
 
 /// The newest checkpoint alone stays beside the best ones.

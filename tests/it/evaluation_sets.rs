@@ -3,18 +3,13 @@
 use candelabrum::prelude::*;
 use candelabrum::train::{EpochReport, EvaluationSets};
 
-use crate::line::{Line, SAMPLES, data};
+use crate::line::{self, Line, SAMPLES, data};
 use crate::threads::on_ranks;
 
 type Points = TensorDataset<(Tensor, Tensor)>;
 
 fn trainer(world: &World) -> Trainer<Line> {
-    let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let opt = DistOpt::new(Sgd::new(0.05), &params, world).unwrap();
-    let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
-    trainer.compile((1, 6)).unwrap();
-    trainer
+    line::trainer(world, 0.05)
 }
 
 /// The last points, whose number no number of ranks divides.

@@ -25,3 +25,13 @@ impl Model for Line {
         (output - ys)?.to_dtype(DType::F32)?.sqr()?.mean_all()
     }
 }
+
+/// A trainer of the line with this learning rate, which measures the errors of a regression.
+pub(crate) fn trainer(world: &World, rate: f64) -> Trainer<Line> {
+    let params = Params::new(1);
+    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
+    let opt = DistOpt::new(Sgd::new(rate), &params, world).unwrap();
+    let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
+    trainer.compile((1, 6)).unwrap();
+    trainer
+}

@@ -1,7 +1,6 @@
 //! What servers count.
 
-use std::fs;
-
+use candelabrum_memory::usage;
 use serde::{Deserialize, Serialize};
 
 /// The staleness of one worker's pushes: the updates between the value that the worker had pulled and
@@ -64,8 +63,5 @@ impl ServerStats {
 
 /// See [`ServerStats::peak_memory`].
 pub(crate) fn peak_memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    kib.unwrap_or(0) * 1024
+    usage::of_process("VmHWM").unwrap_or(0)
 }

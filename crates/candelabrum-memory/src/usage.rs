@@ -1,8 +1,20 @@
-//! How much of a device's memory is allocated: of a GPU by this process, and on the CPU on the heap.
+//! How much of a device's memory is allocated: of a GPU by this process, and on the CPU on the heap. And what the
+//! system says of the process.
+
+use std::fs;
 
 use candle_core::Device;
 
 use crate::{cuda, heap};
+
+/// An amount of memory of this process by the system's name: `VmHWM` is the most that was in use at one time, in bytes.
+/// `None` where the system does not tell.
+pub fn of_process(name: &str) -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
 
 /// The bytes that are allocated for `device` now. `None` if nobody counts: see [`heap`].
 pub fn in_use(device: &Device) -> Option<usize> {

@@ -6,8 +6,8 @@
 //!
 //! glibc's allocator and mimalloc return the memory of large tensors to the system and ask for it again in
 //! the next step, so a program spends its time in page faults. Their variables make them keep this memory
-//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md). mimalloc's huge pages cost 7% of
-//! the memory and save at most 2% of the time (docs/log/2026-11-28-memory.md).
+//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md). mimalloc's huge pages cost 8%
+//! of the memory and more, and save at most 2% of the time (docs/log/2026-11-28-memory.md).
 //!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it

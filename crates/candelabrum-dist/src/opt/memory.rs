@@ -27,11 +27,6 @@ impl OptimizerMemory {
         Self { parameters: params.bytes(), ..Self::default() }
     }
 
-    /// The bytes of all kinds.
-    pub fn total(&self) -> usize {
-        self.parameters + self.gradients + self.state + self.exchange
-    }
-
     /// Counts the memory of gradients.
     pub fn add_gradients<'a>(&mut self, buckets: impl IntoIterator<Item = &'a Flat>) {
         let (all, shared) = bytes(buckets.into_iter());

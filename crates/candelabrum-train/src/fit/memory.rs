@@ -49,7 +49,6 @@ impl MemoryProfile {
 
     /// The memory of the last step, if the run ends before all steps were measured.
     pub(super) fn finish(&mut self, task: &mut TaskView<'_>) -> Result<Option<Memory>> {
-        saved::stop();
         match std::mem::take(&mut self.left) {
             0 | STEPS => Ok(None),
             _ => self.report(task),
@@ -147,12 +146,7 @@ struct Process {
 impl Process {
     /// `None` where the system does not tell.
     fn now() -> Option<Self> {
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let of = |name: &str| {
-            let line =
-                status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-        };
+        let of = usage::of_process;
         Some(Self { peak: of("VmHWM")?, program: of("RssFile")?, shared: of("RssShmem")? })
     }
 }

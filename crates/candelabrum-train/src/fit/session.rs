@@ -176,7 +176,9 @@ where
         let left = self.state.steps_left(position);
         let mut batches = loader.epoch(epoch, step_in_epoch)?.take(left);
         while let Some(batch) = wait_for_batch(&mut batches) {
-            self.state.before_step(&TaskView::of(self.task));
+            if let Some(profile) = &self.state.memory {
+                profile.on_step_start(&TaskView::of(self.task));
+            }
             let mut stopped = self.train_batch(&batch?)?;
             if stopped.is_none() {
                 let asked = self.count_step(&mut progress, clock)?;

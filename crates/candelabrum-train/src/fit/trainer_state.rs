@@ -50,7 +50,8 @@ pub(super) struct TrainerState<'s, 'a> {
     pub(super) end: usize,
     /// The notes of the present epoch.
     pub(super) notes: Vec<String>,
-    memory: Option<MemoryProfile>,
+    /// The measurement of the memory, if the run makes one.
+    pub(super) memory: Option<MemoryProfile>,
 }
 
 /// This rank's part of a step.
@@ -146,13 +147,6 @@ impl<'s, 'a> TrainerState<'s, 'a> {
             asked.add(number, f(hook, run)?);
             Ok(())
         })
-    }
-
-    /// Begins to measure the memory of the next step, if the run is to.
-    pub(super) fn before_step(&self, task: &TaskView<'_>) {
-        if let Some(profile) = &self.memory {
-            profile.on_step_start(task);
-        }
     }
 
     /// Shows where the memory of a step was, once that is known.
