@@ -32,7 +32,10 @@ OURS = {
     "shared state": ["--shard", "optimizer"],
     "shared gradients": ["--shard", "gradients"],
     "shared gradients, recomputed": ["--shard", "gradients", "--recompute", "all"],
-    "all": ["--shard", "gradients", "--recompute", "all", "--optimizer", "adamw8bit"],
+    "shared gradients, recomputed, 8 bits":
+        ["--shard", "gradients", "--recompute", "all", "--optimizer", "adamw8bit"],
+    "shared parameters": ["--shard", "parameters", "--recompute", "all"],
+    "all": ["--shard", "parameters", "--recompute", "all", "--optimizer", "adamw8bit"],
 }
 TORCH = {
     "DDP": [],

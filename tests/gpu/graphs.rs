@@ -77,6 +77,7 @@ struct Setting {
     /// The type of the parameters and images.
     dtype: DType,
     loss_scale: LossScale,
+    shard: Shard,
 }
 
 const PLAIN: Setting = Setting {
@@ -87,6 +88,7 @@ const PLAIN: Setting = Setting {
     frozen: (0, 0),
     dtype: DType::F32,
     loss_scale: LossScale::Off,
+    shard: Shard::Nothing,
 };
 
 fn images(seed: u64, samples: usize) -> Tensor {
@@ -108,7 +110,7 @@ fn train<M: Model>(
     setting: Setting,
     use_graph: bool,
 ) -> (Trained, u64, Vec<String>) {
-    let Setting { option, overlap, bad, alternates, frozen, dtype, loss_scale } = setting;
+    let Setting { option, overlap, bad, alternates, frozen, dtype, loss_scale, shard } = setting;
     let params = Params::on(3, dtype, device);
     let on_device = |batch: Tensor| {
         let dtype = if batch.dtype() == DType::F32 { dtype } else { batch.dtype() };
@@ -120,6 +122,7 @@ fn train<M: Model>(
         bucket_bytes: 600,
         buffers: BufferSync::Local,
         loss_scale,
+        shard,
         ..DistOptConfig::default()
     };
     let sgd = Sgd::new(0.05).momentum(0.9);
@@ -196,6 +199,11 @@ fn strategies_main() {
             let setting = Setting { option, overlap, ..PLAIN };
             assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None));
         }
+    }
+    // The masters of parameters in bf16 are shares.
+    for dtype in [DType::F32, DType::BF16] {
+        let setting = Setting { dtype, shard: Shard::Optimizer, ..PLAIN };
+        assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None), "{dtype:?}");
     }
 }
 

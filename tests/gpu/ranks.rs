@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use candelabrum::dist::{BufferSync, DistOptConfig, parameters_sha256};
-use candelabrum::nn::layers::{BatchNorm2d, Conv2d, Linear};
+use candelabrum::nn::Recompute;
+use candelabrum::nn::layers::{BatchNorm2d, Blocks, Conv2d, Linear};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
@@ -66,18 +67,26 @@ impl Network for Residual {
     }
 }
 
-/// So many layers that their gradients are lent memory where ranks share them.
-struct Deep(Vec<Linear>);
+/// So many layers that their gradients are lent memory where ranks share them. They are computed again in the backward
+/// pass, so that ranks can share the parameters, too.
+struct Deep(Blocks<Linear>);
 
-impl Network for Deep {
-    fn new(device: &Device) -> (Params, Self) {
-        let params = Params::on(5, DType::F32, device);
+impl Deep {
+    fn of_type(dtype: DType, device: &Device) -> (Params, Self) {
+        let params = Params::on(5, dtype, device);
+        params.set_recompute(Recompute::All);
         let layer = |number: usize| {
             let scope = params.root().pp(format!("l{number}"));
             Linear::new(&scope, 12).activation(Activation::Tanh)
         };
-        let layers = (0..24).map(layer).collect();
+        let layers = Blocks::new(&params.root(), (0..24).map(layer));
         (params, Self(layers))
+    }
+}
+
+impl Network for Deep {
+    fn new(device: &Device) -> (Params, Self) {
+        Self::of_type(DType::F32, device)
     }
 
     fn input(rank: usize, step: u64) -> Tensor {
@@ -85,11 +94,25 @@ impl Network for Deep {
     }
 
     fn loss(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        let mut ys = xs.clone();
-        for layer in &self.0 {
-            ys = layer.forward(&ys)?;
-        }
-        ys.sqr()?.mean_all()
+        self.0.forward(xs)?.to_dtype(DType::F32)?.sqr()?.mean_all()
+    }
+}
+
+/// [`Deep`] in bf16, whose masters ranks share.
+struct DeepBf16(Deep);
+
+impl Network for DeepBf16 {
+    fn new(device: &Device) -> (Params, Self) {
+        let (params, network) = Deep::of_type(DType::BF16, device);
+        (params, Self(network))
+    }
+
+    fn input(rank: usize, step: u64) -> Tensor {
+        Deep::input(rank, step).to_dtype(DType::BF16).unwrap()
+    }
+
+    fn loss(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.loss(xs)
     }
 }
 
@@ -160,8 +183,9 @@ fn compare<N: Network>(world: &World) {
         assert!(digests.iter().all(|other| *other == digest), "{option}: {digests:?}");
         let without_overlap = train::<N>(world, world.device(), option, (false, Shard::Nothing));
         assert_eq!((&losses, digest), (&without_overlap.0, without_overlap.1), "{option}");
-        for shard in [Shard::Optimizer, Shard::Gradients] {
-            if option == DistOption::PartialUpdate {
+        for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
+            let has_blocks = N::new(&Device::Cpu).0.has_blocks();
+            if option == DistOption::PartialUpdate || shard == Shard::Parameters && !has_blocks {
                 continue;
             }
             let (shared, digest) = train::<N>(world, world.device(), option, (true, shard));
@@ -176,7 +200,8 @@ fn compare<N: Network>(world: &World) {
         // The CPU's numbers through the same communicator.
         let (on_cpu, _) = train::<N>(world, &Device::Cpu, option, (true, Shard::Nothing));
         let mut pairs = losses.iter().zip(&on_cpu);
-        let are_close = pairs.all(|(gpu, cpu)| (gpu - cpu).abs() <= 1e-4);
+        let limit = if N::new(&Device::Cpu).0.dtype() == DType::F32 { 1e-4 } else { 0.02 };
+        let are_close = pairs.all(|(gpu, cpu)| (gpu - cpu).abs() <= limit);
         assert!(are_close, "{option}: {losses:?}, {on_cpu:?}");
     }
 }
@@ -209,6 +234,7 @@ fn strategies_main() {
         let world = world();
         compare::<Residual>(&world);
         compare::<Deep>(&world);
+        compare::<DeepBf16>(&world);
         compare::<Stock>(&world);
     }
 }

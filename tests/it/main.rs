@@ -16,6 +16,7 @@ mod groups;
 mod kvstore;
 mod overlap;
 mod sharded;
+mod shared_parameters;
 mod strategies;
 mod sync_batch_norm;
 mod tensor_parallel;

@@ -1,9 +1,13 @@
 //! Ranks that share the optimizer's state, and gradients too, train as ranks that have all: the same bits, a part of the
 //! memory, the same bytes between ranks. A rank that dies in any phase of the exchange ends all of them.
 
+use std::sync::Arc;
+
 use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
 use candelabrum::dist::LossScale;
 use candelabrum::memory::{Span, SpanMut};
+use candelabrum::nn::Recompute;
+use candelabrum::nn::layers::Blocks;
 use candelabrum::optim::{Error, Optimizer, ParamInfo, Recipe};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
@@ -13,23 +17,27 @@ use candelabrum_testkit::{runs_all, uniform};
 /// two parts.
 const SMALL: usize = 200;
 
-struct Mlp(Vec<Linear>);
+/// Layers that are computed again in the backward pass, and a last one.
+struct Mlp {
+    blocks: Blocks<Linear>,
+    last: Linear,
+}
 
 impl Mlp {
     fn new(params: &Params, widths: &[usize]) -> Self {
+        params.set_recompute(Recompute::All);
+        let (scope, (last, widths)) = (params.root(), widths.split_last().unwrap());
         let layers = widths.iter().enumerate();
-        let layer = |(number, &width)| Linear::new(&params.root().pp(format!("l{number}")), width);
-        Self(layers.map(layer).collect())
+        let layer = |(number, &width)| Linear::new(&scope.pp(format!("l{number}")), width);
+        let blocks = Blocks::new(&scope, layers.map(layer));
+        Self { blocks, last: Linear::new(&scope.pp("last"), *last) }
     }
 }
 
 impl Model for Mlp {
     fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
-        let mut ys = xs.clone();
-        for layer in &self.0 {
-            ys = layer.forward(&ys)?.relu()?;
-        }
-        Ok(ys)
+        let ys = self.blocks.forward_by(xs, |layer, xs| layer.forward(xs)?.relu())?;
+        self.last.forward(&ys)?.relu()
     }
 }
 
@@ -51,6 +59,8 @@ struct Outcome {
     bits: Vec<u32>,
     /// Of the optimizer.
     bytes: usize,
+    /// Of the parameters, before anybody reads them.
+    of_parameters: usize,
     sent: u64,
 }
 
@@ -76,6 +86,7 @@ impl Training<'_> {
             }
             opt.backward_and_update_with(&loss(step * accumulate), option, 0.05).unwrap();
         }
+        let of_parameters = opt.memory().unwrap().parameters;
         let values = |param: &candelabrum::nn::Param| {
             let values = param.var().flatten_all().unwrap().to_dtype(DType::F32).unwrap();
             values.to_vec1::<f32>().unwrap()
@@ -83,6 +94,7 @@ impl Training<'_> {
         Outcome {
             bits: params.list().iter().flat_map(values).map(f32::to_bits).collect(),
             bytes: opt.optimizer_bytes().unwrap(),
+            of_parameters,
             sent: opt.figures(option).bytes_sent,
         }
     }
@@ -128,10 +140,27 @@ fn rank_compares() {
     ];
     for (number, training) in each.iter().enumerate() {
         let whole = training.run(Shard::Nothing);
-        for shard in [Shard::Optimizer, Shard::Gradients] {
+        for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
             let shared = training.run(shard);
             assert!(shared.bits == whole.bits, "training {number}, {shard}: other bits");
             assert!(shared.bytes < whole.bytes, "training {number}, {shard}");
+            // The last layer and a cut at a place of norms, and for f16 and bf16 masters.
+            let most = match (shard, training.dtype) {
+                (Shard::Parameters, DType::F32) => whole.of_parameters / 2 + 8 * SMALL * SMALL,
+                (Shard::Parameters, _) => whole.of_parameters / 2 + 8 * SMALL * SMALL,
+                (_, DType::F32) => whole.of_parameters,
+                _ => whole.of_parameters * 2 / 3 + 8 * SMALL * SMALL,
+            };
+            println!(
+                "training {number}, {shard}: {} of {}",
+                shared.of_parameters, whole.of_parameters
+            );
+            assert!(
+                shared.of_parameters <= most,
+                "training {number}, {shard}: {} of {}",
+                shared.of_parameters,
+                whole.of_parameters
+            );
             let all = world.comm().all_gather(&[shared.bytes as i64]).unwrap();
             assert_eq!(all.iter().sum::<i64>(), whole.bytes as i64, "training {number}, {shard}");
             if number == 0 {
@@ -261,29 +290,30 @@ fn rank_dies() {
     }
     let world = World::from_env().unwrap();
     let phase = std::env::var("SHARDED_PHASE").ok();
+    let shard = std::env::var("SHARDED_WHAT").unwrap().parse().unwrap();
     let params = Params::new(1);
     let model = Mlp::new(&params, &[SMALL, SMALL, SMALL, 5]);
     let xs = Tensor::ones((1, SMALL), DType::F32, &Device::Cpu).unwrap();
     model.compile_with(&params, &xs).unwrap();
-    let config = DistOptConfig {
-        shard: Shard::Gradients,
-        first_bucket_bytes: 1 << 10,
-        ..DistOptConfig::default()
-    };
+    let config = DistOptConfig { shard, first_bucket_bytes: 1 << 10, ..DistOptConfig::default() };
     let dying = Dying { inner: Box::new(AdamW::new(1e-3)), phase: phase.clone(), steps: 0 };
     let mut opt = DistOpt::with_config(dying, &params, &world, config).unwrap();
     for step in 0..4 {
         if step == 2 && phase.as_deref() == Some("forward") {
             std::process::abort();
         }
-        let mut ys = xs.clone();
-        for (number, layer) in model.0.iter().enumerate() {
-            ys = layer.forward(&ys).unwrap().relu().unwrap();
+        let second = Arc::clone(&model.blocks[1]);
+        let is_deadly = step == 2 && phase.as_deref() == Some("backward");
+        let ys = model.blocks.forward_by(&xs, move |layer, xs| {
+            let ys = layer.forward(xs)?.relu()?;
             // The buckets of the layers after it have left by then.
-            if step == 2 && number == 1 && phase.as_deref() == Some("backward") {
-                ys = ys.apply_op1(Deadly).unwrap();
-            }
-        }
+            if is_deadly && std::ptr::eq(layer, &*second) { ys.apply_op1(Deadly) } else { Ok(ys) }
+        });
+        let ys = ys.and_then(|ys| model.last.forward(&ys));
+        let ys = ys.unwrap_or_else(|error| {
+            println!("step {step}: {error}");
+            std::process::exit(3);
+        });
         let loss = ys.sqr().unwrap().mean_all().unwrap();
         if let Err(error) = opt.backward_and_update(&loss) {
             println!("step {step}: {error}");
@@ -295,12 +325,16 @@ fn rank_dies() {
 #[test]
 fn a_rank_that_dies_in_any_phase_ends_all() {
     for phase in ["forward", "backward", "updates", "gathers"] {
-        let ended = RanksOf::of(rank_dies).env_of(1, "SHARDED_PHASE", phase).run(3);
-        for rank in [0, 2] {
-            let text = &ended[rank].text;
-            assert!(text.contains("rank 1"), "{phase}: rank {rank} does not name it: {text}");
-            assert!(text.contains("step 2") || text.contains("step 3"), "{phase}: {text}");
-            assert!(!ended[rank].succeeded(), "{phase}: rank {rank} has succeeded");
+        for shard in [Shard::Gradients, Shard::Parameters] {
+            let ranks = RanksOf::of(rank_dies).env("SHARDED_WHAT", shard.to_string());
+            let ended = ranks.env_of(1, "SHARDED_PHASE", phase).run(3);
+            for rank in [0, 2] {
+                let text = &ended[rank].text;
+                let of = format!("{shard}, {phase}, rank {rank}");
+                assert!(text.contains("rank 1"), "{of}: it does not name the rank: {text}");
+                assert!(text.contains("step 2") || text.contains("step 3"), "{of}: {text}");
+                assert!(!ended[rank].succeeded(), "{of} has succeeded");
+            }
         }
     }
 }

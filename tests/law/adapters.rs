@@ -1,11 +1,12 @@
-//! A linear layer whose weight is trained, or has the values of a file and an adapter. The backward pass may compute the
-//! layer again.
+//! Linear layers, of which one has a weight that is trained, or that has the values of a file and an adapter. The
+//! backward pass may compute the layers again.
 
 use std::sync::Arc;
 
 use candelabrum::candle::quantized::{GgmlDType, QTensor};
 use candelabrum::candle::{Result, Shape, Var};
-use candelabrum::nn::{InitialValues, LoraConfig, LoraLayers, QuantizedMatrix, recompute};
+use candelabrum::nn::layers::Blocks;
+use candelabrum::nn::{InitialValues, LoraConfig, LoraLayers, QuantizedMatrix, Recompute};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
@@ -29,47 +30,78 @@ impl Trained {
         if draw.chance(50) { Self::Weight } else { draw.one_of(&adapters) }
     }
 
-    /// The layer `name`, from inputs of `features`. `dropout` is that of an adapter.
-    pub(crate) fn layer(
-        self,
-        params: &Params,
-        name: &'static str,
-        [classes, features]: [usize; 2],
-        dropout: f32,
-    ) -> Linear {
+    /// Lets the weight of the layer `name` have the values of a file, before the layer has its parameters.
+    fn prepare(self, params: &Params, name: &'static str, shape: (usize, usize)) {
         if self != Self::Weight {
             let is_quantized = self == Self::LoraOfQuantized;
-            let file = File { name, shape: (classes, features), is_quantized };
-            params.set_initial_values(Some(Arc::new(file)));
+            params.set_initial_values(Some(Arc::new(File { name, shape, is_quantized })));
         }
-        let layer = Linear::new(&params.root().pp(name), classes);
-        let row = Tensor::zeros((1, features), DType::F32, &Device::Cpu).unwrap();
-        layer.forward(&row).unwrap();
+    }
+
+    /// Gives the layer `name` its adapter, with this dropout.
+    fn attach(self, params: &Params, name: &str, dropout: f32) {
         if self != Self::Weight {
             let dora = self == Self::Dora;
             // DoRA refuses dropout.
             let dropout = if dora { 0.0 } else { dropout };
-            let config = LoraConfig { rank: 2, alpha: 3.0, dora, dropout, ..LoraConfig::default() };
+            let targets = vec![name.to_owned()];
+            let defaults = LoraConfig::default();
+            let config = LoraConfig { rank: 2, alpha: 3.0, dora, dropout, targets, ..defaults };
             LoraLayers::attach(params, &config).unwrap();
-            // The bias is trained beside the adapter.
-            params.get(&format!("{name}.bias")).unwrap().unfreeze();
+            // All but the weight is trained beside the adapter.
+            let weight = format!("{name}.weight");
+            let others = params.list().into_iter().filter(|param| param.name() != weight);
+            others.for_each(|param| param.unfreeze());
         }
-        layer
     }
 }
 
-/// The result of a layer, which the backward pass computes again if it `is_recomputed`.
-pub(crate) fn forward(
-    params: &Params,
-    layer: &Arc<Linear>,
-    xs: &Tensor,
-    is_recomputed: bool,
-) -> Result<Tensor> {
-    if !is_recomputed {
-        return layer.forward(xs);
+/// The sum of the results of linear layers, of which each is a block: the first one with what is drawn, and enough others
+/// that buckets are lent where gradients are shared out.
+pub(crate) struct SumOfLayers {
+    blocks: Blocks<Linear>,
+    features: usize,
+    classes: usize,
+}
+
+impl SumOfLayers {
+    /// The layer `name`, which has what is `trained`, and `more` others. They are computed again in the backward pass if
+    /// they are `recomputed`.
+    pub(crate) fn new(
+        params: &Params,
+        (trained, dropout): (Trained, f32),
+        name: &'static str,
+        more: usize,
+        [classes, features]: [usize; 2],
+        is_recomputed: bool,
+    ) -> Self {
+        trained.prepare(params, name, (classes, features));
+        let scope = params.root();
+        let first = Linear::new(&scope.pp(name), classes);
+        let others =
+            (0..more).map(|number| Linear::new(&scope.pp(format!("more{number}")), classes));
+        let blocks = Blocks::new(&scope, [first].into_iter().chain(others));
+        let sum = Self { blocks, features, classes };
+        sum.forward(&Tensor::zeros((1, features), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        trained.attach(params, name, dropout);
+        if is_recomputed {
+            params.set_recompute(Recompute::All);
+        }
+        sum
     }
-    let layer = Arc::clone(layer);
-    recompute(params, &[xs], move |inputs| layer.forward(&inputs[0]))
+
+    pub(crate) fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let &Self { features, classes, .. } = self;
+        let zeros = Tensor::zeros((xs.dim(0)?, classes), xs.dtype(), xs.device())?;
+        // The features and the sum so far.
+        let state = Tensor::cat(&[xs, &zeros], 1)?;
+        let state = self.blocks.forward_by(&state, move |layer, state| {
+            let xs = state.narrow(1, 0, features)?.contiguous()?;
+            let sum = (state.narrow(1, features, classes)? + layer.forward(&xs)?)?;
+            Tensor::cat(&[xs, sum], 1)
+        })?;
+        state.narrow(1, features, classes)?.contiguous()
+    }
 }
 
 /// The values of a file that has the weight of a layer.

@@ -18,7 +18,7 @@ use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{DistributedOptimizer, Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
-use crate::adapters::{Trained, forward};
+use crate::adapters::{SumOfLayers, Trained};
 use crate::draw::{Draw, for_each_seed};
 use crate::listing::Listing;
 use crate::ranks::on_ranks;
@@ -219,7 +219,14 @@ impl Case {
             false => Shard::Nothing,
         };
         parts.iter_mut().for_each(|part| part.shard = shard());
-        let shard = shard();
+        let mut shard = shard();
+        let is_recomputed = draw_adapter.chance(30);
+        if is_recomputed {
+            // Then a block can do without its parameters between its passes.
+            let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
+            let drawn = shards.filter(|shard| **shard != Shard::Nothing);
+            drawn.filter(|_| draw_adapter.chance(60)).for_each(|shard| *shard = Shard::Parameters);
+        }
         // So are those that came later; a kept seed is the case that it was.
         let draw_later = &mut Draw::new(seed ^ 0xA7E);
         let is_kept = KEPT.contains(&seed);
@@ -265,7 +272,7 @@ impl Case {
             option,
             trained,
             dropout,
-            is_recomputed: draw_adapter.chance(30),
+            is_recomputed,
             profiles_memory: draw_adapter.chance(20),
             shard,
             optimizer: new_optimizer.unwrap_or(old_optimizer),
@@ -318,10 +325,7 @@ impl Case {
 
 /// A linear classifier that notes the numbers of the rows on which it trains.
 struct Net {
-    out: Arc<Linear>,
-    /// Enough further parameters that buckets are lent where gradients are shared out.
-    more: Vec<Linear>,
-    is_recomputed: bool,
+    layers: SumOfLayers,
     params: Params,
     seen: Rc<RefCell<Vec<u32>>>,
 }
@@ -333,11 +337,7 @@ impl Model for Net {
             self.seen.borrow_mut().extend(numbers.into_iter().map(|number| number as u32));
         }
         let xs = xs.narrow(1, 1, FEATURES)?.contiguous()?;
-        let mut ys = forward(&self.params, &self.out, &xs, self.is_recomputed)?;
-        for layer in &self.more {
-            ys = (ys + layer.forward(&xs)?)?;
-        }
-        Ok(ys)
+        self.layers.forward(&xs)
     }
 
     fn loss(&self, output: &Tensor, targets: &Tensor) -> candle::Result<Tensor> {
@@ -491,12 +491,9 @@ impl Call<'_> {
         let Self { case, part, .. } = *self;
         let params = Params::new(5);
         let own = Rc::new(RefCell::new(Vec::new()));
+        let (trained, sizes) = ((case.trained, case.dropout), [CLASSES, FEATURES]);
         let model = Net {
-            out: Arc::new(case.trained.layer(&params, "out", [CLASSES, FEATURES], case.dropout)),
-            more: (0..MORE)
-                .map(|i| Linear::new(&params.root().pp(format!("m{i}")), CLASSES))
-                .collect(),
-            is_recomputed: case.is_recomputed,
+            layers: SumOfLayers::new(&params, trained, "out", MORE, sizes, case.is_recomputed),
             params: params.clone(),
             seen: Rc::clone(&own),
         };
@@ -595,10 +592,29 @@ fn change_a_byte(checkpoint: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The files of averages of the weights in the checkpoint of a step.
-fn averages(dir: &Path, step: u64) -> [Option<Vec<u8>>; 2] {
-    ["hook-ema", "hook-swa"]
-        .map(|name| fs::read(checkpoint(dir, step).join(format!("{name}.safetensors"))).ok())
+/// The averages of the weights in the checkpoint of a step, by the names of the parameters, whoever has written them.
+fn averages(dir: &Path, step: u64) -> BTreeMap<String, Vec<u32>> {
+    let mut averages: BTreeMap<String, BTreeMap<usize, Vec<u32>>> = BTreeMap::new();
+    for file in fs::read_dir(checkpoint(dir, step)).unwrap().map(|file| file.unwrap().path()) {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("hook-") || !name.ends_with(".safetensors") {
+            continue;
+        }
+        let hook = &name[..8];
+        let tensors = candle::safetensors::load(&file, &Device::Cpu).unwrap();
+        for (key, values) in tensors.into_iter().collect::<BTreeMap<_, _>>() {
+            // A share has the name of the vector, the place of its first value, and the dimensions.
+            let (vector, place) = key.rsplit_once('@').unwrap_or((&key, "0"));
+            let start = place.split(',').next().unwrap().parse().unwrap();
+            let values = values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let bits = values.into_iter().map(f32::to_bits).collect();
+            averages.entry(format!("{hook}/{vector}")).or_default().insert(start, bits);
+        }
+    }
+    averages
+        .into_iter()
+        .map(|(name, shares)| (name, shares.into_values().flatten().collect()))
+        .collect()
 }
 
 /// The losses and accuracies of the epochs in the report.

@@ -2,14 +2,13 @@
 //! the batch is divided into micro-batches and among ranks.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use candelabrum::candle::{Result, Var};
 use candelabrum::nn::{LossWeight, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
-use crate::adapters::{Trained, forward};
+use crate::adapters::{SumOfLayers, Trained};
 use crate::draw::{Draw, for_each_seed};
 use crate::ranks::on_ranks;
 
@@ -196,17 +195,8 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
     let servers = usize::from(case.through == Through::Store);
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
-        let line = Arc::new(case.trained.layer(&params, "line", [CLASSES, FEATURES], 0.0));
-        // Enough parameters that buckets are lent.
-        let more: Vec<Linear> = (0..MORE)
-            .map(|number| {
-                let layer = Linear::new(&params.root().pp(format!("more{number}")), CLASSES);
-                layer
-                    .forward(&Tensor::zeros((1, FEATURES), DType::F32, &Device::Cpu).unwrap())
-                    .unwrap();
-                layer
-            })
-            .collect();
+        let (trained, sizes) = ((case.trained, 0.0), [CLASSES, FEATURES]);
+        let model = SumOfLayers::new(&params, trained, "line", MORE, sizes, case.is_recomputed);
         let recipe = optimizer(case.optimizer);
         let mut opt = match case.through {
             Through::AllReduce { uneven } => {
@@ -264,10 +254,7 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             let mut start = before;
             for (number, rows) in own.iter().enumerate() {
                 let xs = xs.narrow(0, start, *rows).unwrap();
-                let mut logits = forward(&params, &line, &xs, case.is_recomputed).unwrap();
-                for layer in &more {
-                    logits = (logits + layer.forward(&xs).unwrap()).unwrap();
-                }
+                let logits = model.forward(&xs).unwrap();
                 let whole = loss(case.counts, &logits, &labels[start..start + rows]).unwrap();
                 let part = (&whole / own.len() as f64).unwrap();
                 LossWeight::of(&whole).unwrap().give_to(&part);
@@ -307,7 +294,11 @@ fn check(seed: u64) {
     let ranks = train(&case);
     if case.through != Through::Store && seed.is_multiple_of(2) {
         // Ranks that share the state of the optimizer make the same bits.
-        let shard = if seed.is_multiple_of(4) { Shard::Optimizer } else { Shard::Gradients };
+        let shard = match seed.is_multiple_of(4) {
+            _ if case.is_recomputed => Shard::Parameters,
+            true => Shard::Optimizer,
+            false => Shard::Gradients,
+        };
         let sharded = train(&Case { shard, ..case.clone() });
         assert_eq!(sharded, ranks, "seed {seed}: shares of the state change a step: {case:#?}");
     }

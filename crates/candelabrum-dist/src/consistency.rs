@@ -87,8 +87,7 @@ const PARAMETER: &str = "parameter ";
 /// in order.
 pub(crate) fn parameter_facts(params: &[Param]) -> Vec<(String, String)> {
     let fact = |param: &Param| {
-        let var = param.var();
-        (format!("{PARAMETER}{}", param.name()), format!("{:?} {:?}", var.dims(), var.dtype()))
+        (format!("{PARAMETER}{}", param.name()), format!("{:?} {:?}", param.dims(), param.dtype()))
     };
     let mut facts = vec![("the number of parameters".to_owned(), params.len().to_string())];
     facts.extend(params.iter().map(fact));
@@ -112,7 +111,7 @@ pub(crate) fn hexadecimal(digest: &[u8]) -> String {
 pub(crate) fn digest(params: &[Param]) -> Result<String> {
     let mut hasher = Sha256::new();
     for param in params {
-        let mut values = vec![0.0; param.var().elem_count()];
+        let mut values = vec![0.0; param.element_count()];
         param.with_values(|numbers| numbers.copy_to_slice(&mut values))?;
         hasher.update(param.name().as_bytes());
         hasher.update([0]);

@@ -464,7 +464,11 @@ pub fn carried<E: std::error::Error + 'static>(error: &candle_core::Error) -> Op
 
 impl From<candelabrum_nn::Error> for Error {
     fn from(error: candelabrum_nn::Error) -> Self {
-        Self::Model { message: error.to_string() }
+        match error {
+            // Values that other ranks keep may not have come.
+            candelabrum_nn::Error::Tensor(error) => Self::from(error),
+            other => Self::Model { message: other.to_string() },
+        }
     }
 }
 

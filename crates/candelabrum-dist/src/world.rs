@@ -8,8 +8,8 @@ use std::time::Duration;
 use candle_core::{Device, DeviceLocation};
 
 use crate::comm::{
-    Communicator, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig, connect_local,
-    connect_mpi, connect_nccl, connect_tcp,
+    Communicator, EndOfServices, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
+    connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
 use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint, WorldConfig};
@@ -29,6 +29,8 @@ pub struct World {
     device: Device,
     /// The reason why the device is no GPU, if one was wanted.
     why_no_gpu: Option<String>,
+    /// Dropped last, when this rank has left the groups above.
+    _services: Option<Arc<EndOfServices>>,
 }
 
 impl World {
@@ -104,7 +106,8 @@ impl World {
         let (device, why_no_gpu) = gpu::device(choice, launch.local_rank)?;
         let everyone = connect(&launch, &device)?;
         let (launch, comm) = (Arc::new(launch), Arc::clone(&everyone));
-        Self { launch, comm, everyone, device, why_no_gpu }.divided()
+        let services = services_of(&everyone);
+        Self { launch, comm, everyone, device, why_no_gpu, _services: services }.divided()
     }
 
     /// A world of one rank, whatever the environment contains.
@@ -112,7 +115,8 @@ impl World {
         let launch = Launch::alone();
         let comm: Group = Arc::new(Single::default());
         let everyone = Arc::clone(&comm);
-        Self { launch: Arc::new(launch), comm, everyone, device: Device::Cpu, why_no_gpu: None }
+        let (launch, device) = (Arc::new(launch), Device::Cpu);
+        Self { launch, comm, everyone, device, why_no_gpu: None, _services: None }
     }
 
     /// `ranks` ranks in this process, in rank order: give each to a thread of its own. They use the local backend,
@@ -150,8 +154,9 @@ impl World {
                 let job = launch.job_id()?;
                 connect_local(JobMember { job, rank, world_size: ranks, deadline })?
             };
-            let (comm, device) = (Arc::clone(&everyone), Device::Cpu);
-            Ok(Self { launch: Arc::new(launch), comm, everyone, device, why_no_gpu: None })
+            let (launch, comm, device) = (Arc::new(launch), Arc::clone(&everyone), Device::Cpu);
+            let services = services_of(&everyone);
+            Ok(Self { launch, comm, everyone, device, why_no_gpu: None, _services: services })
         };
         thread::scope(|scope| {
             let meet = &meet;
@@ -419,4 +424,8 @@ fn connect_hosts(
     Err(Error::Launch {
         what: format!("{what}: start them with mpiexec and build with `--features mpi`"),
     })
+}
+
+fn services_of(everyone: &Group) -> Option<Arc<EndOfServices>> {
+    everyone.services().map(|services| Arc::new(EndOfServices(Arc::clone(services))))
 }

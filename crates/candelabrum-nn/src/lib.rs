@@ -50,8 +50,8 @@ pub use lora::{LoraConfig, LoraLayers};
 pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
 pub use noise::{Noise, NoiseRecorder};
 pub use params::{
-    Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Recompute, Scope, Weight, to_flat,
-    with_span,
+    Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Recompute, Scope, ShardedValues,
+    Weight, to_flat, with_span,
 };
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;

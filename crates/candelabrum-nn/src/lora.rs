@@ -259,7 +259,7 @@ impl LoraAdapter {
             merged = merged.broadcast_mul(&factors)?;
         }
         *before = Some(param.var().as_detached_tensor().copy()?);
-        Ok(param.set(&merged.to_dtype(param.var().dtype())?)?)
+        Ok(param.set(&merged.to_dtype(param.dtype())?)?)
     }
 
     fn unmerge(&self, weight: &Weight) -> CandleResult<()> {

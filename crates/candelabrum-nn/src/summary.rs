@@ -14,7 +14,7 @@ pub struct Summary {
 
 impl Summary {
     pub(crate) fn new(input: &[usize], layers: Vec<LayerRow>, params: &Params) -> Self {
-        let shape = |p: &Param| (p.name().to_owned(), p.var().dims().to_vec());
+        let shape = |p: &Param| (p.name().to_owned(), p.dims().to_vec());
         Self { input: input.to_vec(), layers, params: params.list().iter().map(shape).collect() }
     }
 

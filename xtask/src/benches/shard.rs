@@ -36,24 +36,28 @@ struct Contender {
     colour: usize,
     /// What ranks keep only their share of.
     shard: &'static str,
+    /// The blocks that are computed again.
+    recompute: &'static str,
 }
 
-const CONTENDERS: [Contender; 5] = [
-    Contender { name: "ours", label: "Candelabrum", colour: 0, shard: "nothing" },
-    Contender { name: "ours-optimizer", label: "shared state", colour: 1, shard: "optimizer" },
-    Contender {
-        name: "ours-gradients",
-        label: "shared state and gradients",
-        colour: 4,
-        shard: "gradients",
-    },
-    Contender { name: "ddp", label: "PyTorch DDP", colour: 2, shard: "nothing" },
-    Contender {
-        name: "ddp-optimizer",
-        label: "PyTorch ZeroRedundancyOptimizer",
-        colour: 3,
-        shard: "optimizer",
-    },
+const fn contender(
+    name: &'static str,
+    label: &'static str,
+    colour: usize,
+    shard: &'static str,
+    recompute: &'static str,
+) -> Contender {
+    Contender { name, label, colour, shard, recompute }
+}
+
+const CONTENDERS: [Contender; 7] = [
+    contender("ours", "Candelabrum", 0, "nothing", "none"),
+    contender("ours-optimizer", "shared state", 1, "optimizer", "none"),
+    contender("ours-gradients", "shared state and gradients", 4, "gradients", "none"),
+    contender("ours-recomputed", "all blocks again", 5, "nothing", "all"),
+    contender("ours-parameters", "all shared, all blocks again", 6, "parameters", "all"),
+    contender("ddp", "PyTorch DDP", 2, "nothing", "none"),
+    contender("ddp-optimizer", "PyTorch ZeroRedundancyOptimizer", 3, "optimizer", "none"),
 ];
 
 impl Bench for Shard {
@@ -83,10 +87,15 @@ impl Bench for Shard {
         let training = Training { network, batch_size, threads: 1 };
         let place = place(network, [("batch_size", batch_size), ("workers", workers)]);
         let mut block = Block::new(format!("{}, batch {batch_size} per rank", network.label));
-        for Contender { name, shard, .. } in CONTENDERS {
+        for Contender { name, shard, recompute, .. } in CONTENDERS {
+            // Shared parameters are those of blocks.
+            if recompute == "all" && network.name != "gpt" {
+                continue;
+            }
             let player = if name.starts_with("ours") {
                 let player = training.rust(&programs.player, "ours");
-                player.option("--shard", shard).ranks(workers, "local")
+                let player = player.option("--shard", shard).option("--recompute", recompute);
+                player.ranks(workers, "local")
             } else {
                 let Some(python) = &programs.python else { continue };
                 let player = training.torch(python, "pytorch").option("--ddp", "bucket-view");

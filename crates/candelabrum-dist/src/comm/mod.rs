@@ -59,6 +59,7 @@ mod ready;
 mod ready;
 #[cfg(local_ranks)]
 mod rendezvous;
+mod services;
 mod single;
 mod slice;
 mod stats;
@@ -87,6 +88,9 @@ pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
 #[cfg(not(local_ranks))]
 pub(crate) use no_local::{connect_local, connect_tcp, no_ranks_here};
+#[doc(hidden)]
+pub use services::Services;
+pub(crate) use services::{EndOfServices, Service};
 pub(crate) use single::Single;
 #[cfg(local_ranks)]
 pub(crate) use tcp::connect as connect_tcp;
@@ -251,4 +255,10 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// the name of its own operation.
     #[doc(hidden)]
     fn leave_reports_to_the_caller(&self) {}
+
+    /// The threads of this rank that answer messages of other ranks.
+    #[doc(hidden)]
+    fn services(&self) -> Option<&Arc<Services>> {
+        None
+    }
 }

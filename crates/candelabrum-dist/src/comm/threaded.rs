@@ -16,6 +16,7 @@ use super::group_info::{GroupInfo, Layers, OpContext};
 use super::groups::Groups;
 use super::message::{MessageOwner, PairMessage};
 use super::queue::{CommQueue, Resource, When};
+use super::services::Services;
 use super::stats::Moved;
 use super::transport::Transport;
 use super::{
@@ -43,6 +44,7 @@ struct Common<T: Transport> {
     deadline: Duration,
     failures: Arc<Failures>,
     queue: CommQueue<Groups<T>>,
+    services: Arc<Services>,
 }
 
 impl<T: Transport> MessageOwner for Common<T> {
@@ -88,7 +90,16 @@ impl<T: Transport> Threaded<T> {
         })?;
         let (group_info, backend, takes_device_memory, deadline, failures) = made;
         let world_size = group_info.ranks.len();
-        let common = Common { backend, world_size, takes_device_memory, deadline, failures, queue };
+        let services = Arc::default();
+        let common = Common {
+            backend,
+            world_size,
+            takes_device_memory,
+            deadline,
+            failures,
+            queue,
+            services,
+        };
         Ok(Self::of(Arc::new(common), group_info))
     }
 
@@ -304,6 +315,10 @@ impl<T: Transport> Communicator for Threaded<T> {
 
     fn leave_reports_to_the_caller(&self) {
         self.common.failures.leaves_reports.store(true, Ordering::Relaxed);
+    }
+
+    fn services(&self) -> Option<&Arc<Services>> {
+        Some(&self.common.services)
     }
 }
 

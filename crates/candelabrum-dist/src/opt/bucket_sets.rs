@@ -4,15 +4,18 @@
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, Flat, Location};
-use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Param};
-use candle_core::Tensor;
+use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Param, Params};
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::config::Shard;
 use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::shard::Shares;
+use super::shared_values::{OpenValues, SharedValues};
 use crate::bucketing::{self, BucketSizing};
-use crate::comm::{Communicator, Label};
+use crate::comm::{Communicator, Group, Label};
+use crate::consistency::check_consistency;
 use crate::{Error, Result, Trained};
 
 /// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
@@ -37,6 +40,10 @@ pub(super) struct BucketSets {
     trained: Trained,
     /// If ranks keep shares of the optimizer's state: which ones. All layouts then have the same buckets.
     shares: Option<Arc<Shares>>,
+    /// By parameter: whether its values are with their ranks, and fetched when a block needs them.
+    away: Vec<bool>,
+    /// The values of parameters of which each rank keeps its share alone.
+    values: Option<OpenValues>,
     /// If buckets have memory only while they are on their way: the elements that each of them has room for.
     lent: Option<usize>,
     kept: Vec<BucketSet>,
@@ -93,23 +100,84 @@ pub(super) struct BucketSetState {
 impl BucketSets {
     /// No layouts yet.
     pub(super) fn new(trained: Trained) -> Self {
-        Self { trained, shares: None, lent: None, kept: Vec::new(), early: None, made: 0 }
+        Self {
+            trained,
+            shares: None,
+            away: Vec::new(),
+            values: None,
+            lent: None,
+            kept: Vec::new(),
+            early: None,
+            made: 0,
+        }
     }
 
     /// Divides the state of the optimizer among the ranks, by buckets of this size. `whole`: parameters are not cut.
-    /// `lends`: buckets have memory only while they are on their way, if that saves half of it.
+    ///
+    /// # Errors
+    /// Parameters to be shared in a model that has no blocks for it.
     pub(super) fn share(
         &mut self,
+        shard: Shard,
         sizing: BucketSizing,
         comm: &dyn Communicator,
         whole: bool,
-        lends: bool,
-    ) {
-        let sizes = self.params().iter().map(|param| param.var().elem_count()).collect::<Vec<_>>();
+    ) -> Result<()> {
+        let lends = shard.lends();
+        if shard == Shard::Parameters {
+            self.away = self.params().iter().map(|param| param.block().is_some()).collect();
+            if !self.away.contains(&true) {
+                let (setting, value) = ("shard", shard.to_string());
+                let range = "nothing, optimizer or gradients for a model without blocks (`candelabrum::nn::layers::Blocks`)";
+                return Err(Error::Setting { setting, value, range });
+            }
+        }
+        let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
         let shares = Shares::of(&plans, comm.rank(), comm.world_size(), whole);
         self.shares = Some(Arc::new(shares));
+        Ok(())
+    }
+
+    /// Whether a block fetches the values of this parameter.
+    fn is_away(&self, param: usize) -> bool {
+        self.away.get(param).copied().unwrap_or_default()
+    }
+
+    /// Leaves to each rank its share of the values: of those that blocks fetch, and of the masters of parameters in 16
+    /// bits. All ranks call it together.
+    pub(super) fn share_values(&mut self, group: &Group, store: &Params) -> Result<()> {
+        let Some(shares) = self.shares.clone() else { return Ok(()) };
+        let params = Arc::clone(self.params());
+        let is_rounded = |param: &Param| matches!(param.dtype(), DType::F16 | DType::BF16);
+        let is_shared = |number: usize| self.is_away(number) || is_rounded(&params[number]);
+        if self.values.is_some() || !(0..params.len()).any(is_shared) {
+            return Ok(());
+        }
+        let away = (0..params.len()).filter(|&number| self.is_away(number));
+        let away: Vec<Param> = away.map(|number| params[number].clone()).collect();
+        let names = away.iter().map(Param::name).collect::<Vec<_>>().join(", ");
+        check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
+        let values = Arc::new(SharedValues::new(group, &params, &shares, is_shared)?);
+        for (number, param) in params.iter().enumerate().filter(|(number, _)| is_shared(*number)) {
+            param.shard(values.clone(), number, !self.is_away(number));
+            param.release()?;
+        }
+        store.note_sharded(&away);
+        self.values = Some(OpenValues(values));
+        Ok(())
+    }
+
+    pub(super) fn values(&self) -> Option<&Arc<SharedValues>> {
+        self.values.as_ref().map(|values| &values.0)
+    }
+
+    /// Gives all ranks all values. The next [`Self::share_values`] divides them again.
+    pub(super) fn gather_values(&mut self) -> Result<()> {
+        self.params().iter().try_for_each(Param::unshard)?;
+        self.values = None;
+        Ok(())
     }
 
     /// Counts the memory of all layouts.
@@ -119,6 +187,7 @@ impl BucketSets {
             memory.add_gradients(&layout.own);
             memory.add_exchange(layout.wire.iter().flat_map(|(_, flats)| flats).flatten());
         }
+        memory.parameters += self.values().map_or(0, |values| values.bytes());
     }
 
     /// Whether buckets have memory only while they are on their way.
@@ -289,10 +358,12 @@ impl BucketSets {
     }
 
     fn plan(&self, sizing: BucketSizing, order: &[usize]) -> Vec<BucketPlan> {
-        let sizes: Vec<usize> =
-            self.params().iter().map(|param| param.var().elem_count()).collect();
+        let sizes: Vec<usize> = self.params().iter().map(|param| param.element_count()).collect();
         let sizing = self.lent.map_or(sizing, |room| sizing.at_most(room));
-        let mut plans = bucketing::plan(&sizes, sizing, order);
+        // A bucket whose values nobody gathers after an update has no others.
+        let runs = order.chunk_by(|&a, &b| self.is_away(a) == self.is_away(b));
+        let mut plans: Vec<BucketPlan> =
+            runs.flat_map(|run| bucketing::plan(&sizes, sizing, run)).collect();
         if !location(self.params()).is_host() {
             plans.iter_mut().for_each(|plan| plan.align(GPU_STEP));
         }
@@ -367,7 +438,7 @@ fn lent_room(sizes: &[usize], sizing: BucketSizing) -> Option<usize> {
 
 /// The memory of the parameters, which are all on one device.
 pub(super) fn location(params: &[Param]) -> Location {
-    params.first().map_or(Location::HOST, |param| Location::of(param.var().device()))
+    params.first().map_or(Location::HOST, |param| Location::of(param.device()))
 }
 
 /// Memory for the numbers of a bucket: on the parameters' GPU, or on the host at the place where the

@@ -81,6 +81,16 @@ pub enum Shard {
     /// them, because a sum over micro-batches before the exchange has other bits than one after it. A step is not
     /// recorded as CUDA graphs, which write to the same memory at every replay.
     Gradients,
+    /// The state, the averaged gradients, and the parameters (ZeRO-3) of the
+    /// [blocks](candelabrum_nn::layers::Blocks) of a model that are computed again in the backward pass: of all blocks,
+    /// with [`Recompute::All`](candelabrum_nn::Recompute). A rank has the values of a block only while it computes the
+    /// block, and asks for those of the next one meanwhile. Parameters outside of blocks stay whole, and those that are
+    /// frozen at the first step.
+    ///
+    /// A rank may read a parameter at any time: it gets the values of the other ranks by messages, which their programs
+    /// need not expect. All ranks must change a parameter together. A rank whose optimizer is dropped reads no values any
+    /// more: [`gather_parameters`](crate::DistOpt::gather_parameters) makes the model whole before.
+    Parameters,
 }
 
 /// The reaction to an overflow.
@@ -148,12 +158,20 @@ impl DistOptConfig {
     }
 }
 
+impl Shard {
+    /// Whether buckets have memory only while they are on their way.
+    pub(crate) fn lends(self) -> bool {
+        matches!(self, Self::Gradients | Self::Parameters)
+    }
+}
+
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Nothing => "nothing",
             Self::Optimizer => "optimizer",
             Self::Gradients => "gradients",
+            Self::Parameters => "parameters",
         })
     }
 }
@@ -166,10 +184,11 @@ impl FromStr for Shard {
             "nothing" => Ok(Self::Nothing),
             "optimizer" => Ok(Self::Optimizer),
             "gradients" => Ok(Self::Gradients),
+            "parameters" => Ok(Self::Parameters),
             other => Err(Error::Setting {
                 setting: "shard",
                 value: other.to_owned(),
-                range: "nothing, optimizer or gradients",
+                range: "nothing, optimizer, gradients or parameters",
             }),
         }
     }

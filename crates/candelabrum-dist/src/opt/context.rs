@@ -8,6 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::{self, BucketSet};
 use super::shard::Shares;
+use super::shared_values::SharedValues;
 use crate::comm::{Group, Label};
 use crate::strategy::Bucket;
 
@@ -20,6 +21,8 @@ pub(super) struct StepContext {
     pub(super) labels: Arc<[Label]>,
     /// If ranks keep shares of the optimizer's state: which ones.
     pub(super) shares: Option<Arc<Shares>>,
+    /// The values of parameters of which each rank keeps its share alone.
+    pub(super) values: Option<Arc<SharedValues>>,
     /// The number of the layout.
     pub(super) layout: usize,
     /// Earlier steps of this strategy.
@@ -28,9 +31,15 @@ pub(super) struct StepContext {
 }
 
 impl StepContext {
-    pub(super) fn new(group: Group, layout: &BucketSet, step: u64, spars: f32) -> Self {
+    pub(super) fn new(
+        group: Group,
+        layout: &BucketSet,
+        values: Option<Arc<SharedValues>>,
+        (step, spars): (u64, f32),
+    ) -> Self {
         Self {
             group,
+            values,
             params: Arc::clone(layout.gradients.params()),
             plans: Arc::clone(layout.gradients.plans()),
             labels: Arc::clone(&layout.labels),
@@ -68,6 +77,19 @@ impl StepContext {
     pub(super) fn place_of_owned(&self, slot: &BucketSlot) -> Range<usize> {
         let own = self.owned(slot);
         slot.range.start + own.start..slot.range.start + own.end
+    }
+
+    /// Whether blocks fetch the values of a bucket's parameters. Buckets have no other parameters then.
+    pub(super) fn is_away(&self, index: usize) -> bool {
+        let is_away = |slot: &BucketSlot| {
+            self.shares_values(slot.param) && self.params[slot.param].is_released()
+        };
+        self.plans[index].slots.iter().any(is_away)
+    }
+
+    /// Whether ranks share the values of this parameter.
+    pub(super) fn shares_values(&self, param: usize) -> bool {
+        self.values.as_ref().is_some_and(|values| values.has(param))
     }
 
     /// The name of the parameter at this position of a bucket.

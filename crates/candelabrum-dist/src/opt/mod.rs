@@ -33,6 +33,7 @@ mod replay;
 mod replicas;
 mod shard;
 mod sharded_step;
+mod shared_values;
 mod singa;
 mod state;
 mod step;
@@ -53,7 +54,7 @@ pub use state::{DistOptState, OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 
 use candelabrum_memory::Location;
-use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params};
+use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params, Recompute};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
@@ -399,6 +400,16 @@ impl DistOpt {
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
 
+    /// Gives this rank all values of all parameters, where [`Shard`] has left it a share: those in f32 of a parameter in
+    /// 16 bits, too. It takes the memory of the whole model, until the next step divides the values again. Call it on
+    /// all ranks before the optimizer is dropped, if the model is used afterwards.
+    ///
+    /// # Errors
+    /// A failure of another rank or a passed deadline.
+    pub fn gather_parameters(&mut self) -> Result<()> {
+        self.layouts.as_mut().map_or(Ok(()), BucketSets::gather_values)
+    }
+
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
     /// [`Self::new`] calls it. Call it again after you have changed parameters by hand.
     ///
@@ -422,6 +433,8 @@ impl DistOpt {
                 let digest = self.constants.sha256(&self.params)?.unwrap_or_default();
                 check_consistency(group, &[(what.to_owned(), digest)])?;
             }
+            // Those of which each rank keeps its share cannot differ.
+            let params: Vec<_> = params.into_iter().filter(|param| !param.is_sharded()).collect();
             replicas::broadcast_parameters(group, &params)?;
         }
         synchronize_buffers(&self.params, group, BufferSync::Broadcast)?;
@@ -443,8 +456,8 @@ impl DistOpt {
     /// Returns an error if the ranks would not train the same model in the same way.
     fn check_same(&self, params: &[Param]) -> Result<()> {
         let is_trainable = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
-        if let Some(param) = params.iter().find(|param| !is_trainable(param.var().dtype())) {
-            let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.var().dtype()));
+        if let Some(param) = params.iter().find(|param| !is_trainable(param.dtype())) {
+            let (name, dtype) = (param.name().to_owned(), format!("{:?}", param.dtype()));
             return Err(Error::ParameterType { name, dtype });
         }
         let mut facts = vec![
@@ -476,14 +489,18 @@ impl DistOpt {
         let mut layouts = BucketSets::new(trained);
         let is_shared = self.config.shard != Shard::Nothing && self.group.world_size() > 1;
         if is_shared {
+            if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
+                let (setting, value) = ("shard", self.config.shard.to_string());
+                let range = "nothing, optimizer or gradients, unless all blocks are computed again (`Params::set_recompute`, --recompute all)";
+                return Err(Error::Setting { setting, value, range });
+            }
             let whole = !self.optimizer.is_elementwise();
-            let lends = self.config.shard == Shard::Gradients;
-            layouts.share(self.config.sizing(), &*self.group, whole, lends);
+            layouts.share(self.config.shard, self.config.sizing(), &*self.group, whole)?;
+            layouts.share_values(&self.group, &self.params)?;
         }
         let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
-            let var = param.var();
-            (param.name().to_owned(), var.dims().to_vec(), Location::of(var.device()))
+            (param.name().to_owned(), param.dims().to_vec(), Location::of(param.device()))
         };
         let infos: Vec<_> = layouts.params().iter().map(info).collect();
         let infos: Vec<_> = infos
@@ -601,13 +618,16 @@ impl DistOpt {
         let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
         let Self { used, group, notes, scaler, .. } = self;
+        layouts.share_values(group, &self.params)?;
         layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
         }
+        let values = layouts.values().cloned();
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
-        let context = StepContext::new(group.clone(), layout, strategy.steps, request.spars);
+        let (steps, spars) = (strategy.steps, request.spars);
+        let context = StepContext::new(group.clone(), layout, values, (steps, spars));
         notes.extend(strategy.prepare(&context)?);
         let averages = subject == Subject::Gradients;
         let factor = match averages {

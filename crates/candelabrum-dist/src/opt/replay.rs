@@ -3,8 +3,9 @@
 //! The exchange and the update are not recorded: a replay is followed by the same code as a backward
 //! pass, for every strategy.
 
+use candelabrum_memory::cuda;
 use candelabrum_nn::{LossWeight, Observer, PassState};
-use candle_core::Tensor;
+use candle_core::{Storage, Tensor};
 
 use super::DistOpt;
 use super::bucket_sets::{BucketSet, BucketSets};
@@ -17,7 +18,10 @@ use crate::{Error, Result};
 fn addresses(layout: &mut BucketSet) -> Result<Vec<u64>> {
     let mut all = Vec::new();
     for param in &**layout.gradients.params() {
-        param.with_values(|values| values.cuda().map(|values| all.push(values.address())))?;
+        let (storage, layout) = param.var().storage_and_layout();
+        if let Storage::Cuda(storage) = &*storage {
+            all.push(cuda::numbers(storage, layout)?.address());
+        }
     }
     for (_, bucket) in layout.gradients.buckets() {
         all.push(bucket.span()?.cuda()?.address());

@@ -24,8 +24,9 @@ pub(super) struct Shares {
     parts: Vec<Arc<[usize]>>,
     /// By bucket: the range of this rank's part.
     ranges: Vec<Range<usize>>,
-    /// By parameter: the range of its elements that this rank owns, counted from the parameter's first one.
-    owned: Vec<Range<usize>>,
+    /// By parameter and rank: the range of its elements that the rank owns, counted from the parameter's first one.
+    owners: Vec<Vec<Range<usize>>>,
+    rank: usize,
 }
 
 impl Shares {
@@ -33,7 +34,7 @@ impl Shares {
     /// cut.
     pub(super) fn of(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
         let count = plans.iter().map(|plan| plan.slots.len()).sum();
-        let mut owned = vec![0..0; count];
+        let mut owners = vec![Vec::new(); count];
         let (mut parts, mut ranges) = (Vec::new(), Vec::new());
         let mut loads = vec![0; world_size];
         for plan in plans {
@@ -41,17 +42,21 @@ impl Shares {
             for (load, len) in loads.iter_mut().zip(&lens) {
                 *load += len;
             }
-            let start = lens[..rank].iter().sum::<usize>();
-            let own = start..start + lens[rank];
-            for slot in &plan.slots {
-                let begin = own.start.clamp(slot.range.start, slot.range.end);
-                let end = own.end.clamp(begin, slot.range.end);
-                owned[slot.param] = begin - slot.range.start..end - slot.range.start;
+            let mut start = 0;
+            for len in &lens {
+                let part = start..start + len;
+                start = part.end;
+                for slot in &plan.slots {
+                    let begin = part.start.clamp(slot.range.start, slot.range.end);
+                    let end = part.end.clamp(begin, slot.range.end);
+                    owners[slot.param].push(begin - slot.range.start..end - slot.range.start);
+                }
             }
+            let start = lens[..rank].iter().sum::<usize>();
+            ranges.push(start..start + lens[rank]);
             parts.push(lens.into());
-            ranges.push(own);
         }
-        Self { parts, ranges, owned }
+        Self { parts, ranges, owners, rank }
     }
 
     /// The elements of each rank's part of a bucket.
@@ -66,7 +71,12 @@ impl Shares {
 
     /// The elements of a parameter that this rank owns.
     pub(super) fn owned(&self, param: usize) -> Range<usize> {
-        self.owned[param].clone()
+        self.owners[param][self.rank].clone()
+    }
+
+    /// The elements of a parameter that each rank owns, in rank order.
+    pub(super) fn owners(&self, param: usize) -> &[Range<usize>] {
+        &self.owners[param]
     }
 }
 
@@ -161,7 +171,7 @@ mod tests {
                     prop_assert_eq!(end, slot.range.len());
                 }
             }
-            let loads = shares.iter().map(|one| one.owned.iter().map(Range::len).sum::<usize>());
+            let loads = shares.iter().map(|one| one.owners.iter().map(|owners| owners[one.rank].len()).sum::<usize>());
             let (least, most) = loads.fold((usize::MAX, 0), |(least, most), load| {
                 (load.min(least), load.max(most))
             });

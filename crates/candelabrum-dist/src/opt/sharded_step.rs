@@ -59,7 +59,7 @@ impl Step<'_> {
     fn shared_norm(&mut self) -> Result<f64> {
         let BucketExchange { context, own: averages, .. } = &mut self.exchange;
         // By parameter, in the order in which a rank with all averages adds.
-        let lens = context.params.iter().map(|param| param.var().elem_count().div_ceil(CHUNK));
+        let lens = context.params.iter().map(|param| param.element_count().div_ceil(CHUNK));
         let lens: Vec<usize> = lens.collect();
         let starts: Vec<usize> = prefix_sums(&lens);
         let mut sums = vec![0.0; lens.iter().sum()];
@@ -100,6 +100,9 @@ impl Step<'_> {
         let mut under_way = VecDeque::new();
         let most = if self.exchange.own.is_some() { ON_THEIR_WAY } else { usize::MAX };
         for index in 0..self.layout.buckets() {
+            if self.exchange.context.is_away(index) {
+                continue;
+            }
             under_way.push_back((index, self.start_gather(index, &shares)?));
             if under_way.len() > most
                 && let Some((index, pending)) = under_way.pop_front()
@@ -141,7 +144,10 @@ impl Step<'_> {
                 }
                 let mut place = bucket.range_mut(context.place_of_owned(slot))?;
                 let param = &context.params[slot.param];
-                param.with_values(|values| place.copy_from(values.range(own)))?;
+                match context.shares_values(slot.param) {
+                    true => param.with_own_values(|_, values| place.copy_from(values)),
+                    false => param.with_values(|values| place.copy_from(values.range(own))),
+                }?;
             }
             Ok(())
         })
@@ -154,7 +160,14 @@ impl Step<'_> {
             for slot in &context.plans[index].slots {
                 let (param, own) = (&context.params[slot.param], context.owned(slot));
                 let others = [0..own.start, own.end..slot.range.len()];
-                if param.is_frozen() || others.iter().all(Range::is_empty) {
+                if param.is_frozen() {
+                    continue;
+                }
+                if context.shares_values(slot.param) {
+                    param.put(bucket.range(slot.range.clone())?)?;
+                    continue;
+                }
+                if others.iter().all(Range::is_empty) {
                     continue;
                 }
                 param.update_in_place(|mut values: SpanMut<'_>| {

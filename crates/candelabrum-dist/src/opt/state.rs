@@ -216,7 +216,7 @@ impl DistOpt {
             feedback.iter().filter(|(kind, ..)| *kind == ErrorFeedback::RESIDUAL)
         {
             let param = params.iter().find(|param| param.name() == name);
-            let expected = param.map_or(0, |param| param.var().elem_count());
+            let expected = param.map_or(0, |param| param.element_count());
             if expected != values.len() {
                 let (name, got) = (name.to_owned(), values.len());
                 return Err(Error::Residual { name, expected, got });

@@ -21,6 +21,7 @@ use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::bucket_sets::BucketSet;
 use super::config::{DistOptConfig, OnOverflow};
+use super::context::StepContext;
 use super::figures::{StepFigures, timed};
 use super::loss_scale::LossScaler;
 use super::recording::Recording;
@@ -214,6 +215,11 @@ impl Step<'_> {
         self.clip()?;
         arrived.into_iter().try_for_each(|index| self.update(index))?;
         self.optimizer.step();
+        if let Some(values) = &self.exchange.context.values {
+            values.advance()?;
+            // Also where this rank has no share, and where no block has been computed since an access.
+            self.exchange.context.params.iter().try_for_each(Param::release)?;
+        }
         self.gather_updated()?;
         Ok(StepEnd::Taken)
     }
@@ -379,27 +385,59 @@ impl Step<'_> {
             };
             let slots = context.plans[index].slots.iter().filter(is_updated);
             if bucket.is_on_device() {
-                let params: Vec<&Param> =
-                    slots.clone().map(|slot| &context.params[slot.param]).collect();
-                if params.is_empty() {
-                    return Ok(());
-                }
-                return Param::update_together(&params, |values| {
-                    let updates = values.into_iter().zip(slots).map(|(value, slot)| {
-                        let value = value.range(context.owned(slot));
-                        let grad = bucket.range(context.place_of_owned(slot))?;
-                        Ok(Update { index: slot.param, value, grad })
-                    });
-                    Ok(self.optimizer.update_all(updates.collect::<Result<_>>()?)?)
-                })?;
+                return update_on_device(context, &bucket, slots, self.optimizer);
             }
             for slot in slots {
                 let gradient = bucket.range(context.place_of_owned(slot))?;
-                context.params[slot.param].update_in_place(|values| {
-                    self.optimizer.update(slot.param, values.range(context.owned(slot)), gradient)
-                })??;
+                let (param, number) = (&context.params[slot.param], slot.param);
+                match context.shares_values(number) {
+                    true => {
+                        param.update_own_in_step(|own| self.optimizer.update(number, own, gradient))
+                    }
+                    false => param.update_in_place(|values| {
+                        self.optimizer.update(number, values.range(context.owned(slot)), gradient)
+                    }),
+                }??;
             }
             Ok(())
         })
     }
+}
+
+/// Updates the parameters of these slots by as few launches as possible.
+fn update_on_device<'a>(
+    context: &StepContext,
+    bucket: &Averages<'_>,
+    slots: impl Iterator<Item = &'a BucketSlot>,
+    optimizer: &mut dyn Optimizer,
+) -> Result<()> {
+    let (mut shared, whole): (Vec<_>, Vec<_>) =
+        slots.partition(|slot| context.shares_values(slot.param));
+    let gradient = |slot: &BucketSlot| bucket.range(context.place_of_owned(slot));
+    if !whole.is_empty() {
+        let params: Vec<&Param> = whole.iter().map(|slot| &context.params[slot.param]).collect();
+        Param::update_together(&params, |values| {
+            let updates = values.into_iter().zip(&whole).map(|(value, slot)| {
+                let value = value.range(context.owned(slot));
+                Ok(Update { index: slot.param, value, grad: gradient(slot)? })
+            });
+            Ok::<_, Error>(optimizer.update_all(updates.collect::<Result<_>>()?)?)
+        })??;
+    }
+    if let Some(values) = &context.values
+        && !shared.is_empty()
+    {
+        shared.sort_unstable_by_key(|slot| slot.param);
+        let numbers: Vec<usize> = shared.iter().map(|slot| slot.param).collect();
+        values.with_shares(&numbers, |values| {
+            let updates = values.into_iter().zip(&shared).map(|(value, slot)| {
+                Ok(Update { index: slot.param, value, grad: gradient(slot)? })
+            });
+            Ok::<_, Error>(optimizer.update_all(updates.collect::<Result<_>>()?)?)
+        })??;
+        for number in numbers {
+            context.params[number].note_update()?;
+        }
+    }
+    Ok(())
 }

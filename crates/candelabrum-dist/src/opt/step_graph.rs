@@ -5,8 +5,8 @@ use std::fmt::Display;
 use candelabrum_nn::{DistOption, LossWeight};
 use candle_core::{DType, Shape, Tensor};
 
+use super::DistOpt;
 use super::recording::{Recorder, Recording, Stage};
-use super::{DistOpt, Shard};
 use crate::{Error, Result};
 
 /// Steps of a kind that are computed operation by operation before one is recorded. The first of them
@@ -142,7 +142,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         if let Some(known) = self.kinds.iter().position(|(other, _)| *other == kind) {
             return Some(known);
         }
-        let lends = opt.config.shard == Shard::Gradients && opt.group.world_size() > 1;
+        let lends = opt.config.shard.lends() && opt.group.world_size() > 1;
         if !on_gpu || lends || self.kinds.len() == MOST {
             let why = match (on_gpu, lends) {
                 (false, _) => "there is no GPU",

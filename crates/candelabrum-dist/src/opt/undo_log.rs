@@ -3,6 +3,7 @@
 //! A bucket's parameters may be updated while later buckets are still under way, but a step that fails
 //! must leave the model unchanged. So the step records the old values before each such update.
 
+use candelabrum_memory::SpanMut;
 use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
 
@@ -40,19 +41,20 @@ impl UndoLog {
         param: &Param,
         optimizer: &mut dyn Optimizer,
     ) -> Result<bool> {
-        if !param.var().device().is_cpu() {
+        if !param.device().is_cpu() {
             // On a GPU the host enqueues updates and waits for none, so early ones save no time.
             return Ok(false);
         }
         let Some(states) = optimizer.parameter_state(index)? else { return Ok(false) };
-        let len = param.var().elem_count() * (1 + states.len());
+        let own = param.with_own_values(|_, values| Ok(values.len()))?;
+        let len = own + states.iter().map(SpanMut::len).sum::<usize>();
         if self.values.len() + len > LIMIT {
             return Ok(false);
         }
         for state in &states {
             self.values.extend_from_slice(state.as_span().host()?);
         }
-        param.with_values(|values| {
+        param.with_own_values(|_, values| {
             self.values.extend_from_slice(values.host()?);
             Ok(())
         })?;
@@ -73,7 +75,7 @@ impl UndoLog {
                 state.copy_from(next(state.len()).into())?;
             }
             params[index]
-                .update_in_place(|mut values| values.copy_from(next(values.len()).into()))??;
+                .update_own_in_step(|mut values| values.copy_from(next(values.len()).into()))??;
         }
         self.clear();
         Ok(())
@@ -93,10 +95,10 @@ mod tests {
         let init = Init::Normal { std: 1.0 };
         let list = [params.root().param("a", (2, 3), init)?, params.root().param("b", 5, init)?];
         let mut adam = Adam::new(0.1);
-        let info = |param| ParamInfo::on_host(Param::name(param), param.var().dims());
+        let info = |param| ParamInfo::on_host(Param::name(param), param.dims());
         adam.bind(&[info(&list[0]), info(&list[1])])?;
         let update = |adam: &mut Adam, i: usize, gradient: f32| {
-            let gradient = vec![gradient; list[i].var().elem_count()];
+            let gradient = vec![gradient; list[i].element_count()];
             list[i].update_in_place(|values| adam.update(i, values, (&gradient).into()))??;
             Ok::<_, crate::Error>(())
         };

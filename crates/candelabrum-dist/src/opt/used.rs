@@ -177,7 +177,7 @@ impl UsedStrategy {
             strategy.lock().prepare(&buckets, &*context.group)?;
             self.prepared.push(context.layout);
         }
-        let on_gpu = context.params.iter().any(|param| !param.var().device().is_cpu());
+        let on_gpu = context.params.iter().any(|param| !param.device().is_cpu());
         if !on_gpu || self.told || strategy.lock().on_gpu().is_some() {
             return Ok(None);
         }

@@ -82,7 +82,7 @@ fn compare(params: &[Param], loss: &impl Fn() -> Result<Tensor>) -> crate::Resul
     drop(graph);
     let mut differing = Vec::new();
     for (number, param) in params.iter().enumerate() {
-        let dtype = param.var().dtype();
+        let dtype = param.dtype();
         if !matches!(dtype, DType::F32 | DType::F64) {
             return Err(Error::Tensor(candle_core::Error::UnsupportedDTypeForOp(
                 dtype,

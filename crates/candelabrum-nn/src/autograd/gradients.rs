@@ -145,8 +145,8 @@ impl FlatGradients {
                 let Some(param) = params.get(place.param) else {
                     bail!("gradients: bucket {number} holds parameter number {}", place.param)
                 };
-                if place.range.len() != param.var().elem_count() || place.range.end > plan.len {
-                    let (name, shape, range) = (param.name(), param.var().shape(), &place.range);
+                if place.range.len() != param.element_count() || place.range.end > plan.len {
+                    let (name, shape, range) = (param.name(), param.shape(), &place.range);
                     bail!("gradients: elements {range:?} for `{name}` of shape {shape:?}")
                 }
                 let state = GradientState { bucket: number, slot, ..GradientState::default() };
@@ -158,7 +158,7 @@ impl FlatGradients {
         params.iter().try_for_each(Param::watch)?;
         let mut by_variable = HashMap::new();
         for (i, param) in params.iter().enumerate() {
-            if let Some(other) = by_variable.insert(param.variable(), i) {
+            if let Some(other) = by_variable.insert(param.id(), i) {
                 let (first, second) = (params[other].name().to_owned(), param.name().to_owned());
                 return Err(Error::SharedVariable { first, second }.into());
             }
@@ -376,7 +376,7 @@ impl FlatGradients {
             // Then no gradient has a part that comes later.
             self.learnt = fused::has_fused_operations_only(loss);
         }
-        saved::measure_beside(loss, self.params.iter().map(|param| param.var().as_tensor()));
+        saved::measure_beside(loss, self.params.iter().map(|param| param.variable().as_tensor()));
         self.begin_pass()?;
         let mut pass = PassSink { gradients: self, observer };
         let (store, varying) = pass::run(&mut pass, || differentiate(loss));
@@ -409,7 +409,7 @@ impl FlatGradients {
     fn add_candles(&mut self, store: &GradStore) -> Result<()> {
         let plans = Arc::clone(&self.plans);
         for slot in plans.iter().flat_map(|plan| &plan.slots) {
-            let variable = self.params[slot.param].variable();
+            let variable = self.params[slot.param].id();
             let Some(gradient) = store.get_id(variable) else { continue };
             if self.states[slot.param].frozen {
                 continue;

@@ -74,7 +74,7 @@ fn explain_rest(
 ) {
     let name = |&param: &usize| params[param].name();
     let numbers: HashMap<_, usize> =
-        params.iter().enumerate().map(|(number, param)| (param.variable(), number)).collect();
+        params.iter().enumerate().map(|(number, param)| (param.id(), number)).collect();
     let graph = loss.sorted_nodes();
     let variables: Vec<_> = graph.iter().filter(|node| node.is_variable()).collect();
     if variables.is_empty() {
@@ -182,7 +182,7 @@ mod tests {
                 params.root().param(name, 2, init)?;
             }
             let list = params.list();
-            let tensors = list.iter().map(|param| param.var().as_tensor().clone()).collect();
+            let tensors = list.iter().map(|param| param.variable().as_tensor().clone()).collect();
             Ok((params, tensors))
         };
         let (params, t) = layers(&["a", "b", "c"])?;

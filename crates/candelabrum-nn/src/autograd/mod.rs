@@ -34,6 +34,7 @@ pub use bucket_plan::{BucketPlan, BucketSlot};
 pub use bucket_pool::BucketPool;
 pub use check_gradients::check_gradients;
 pub use fused::recompute;
+pub(crate) use fused::recompute_at;
 pub use gradients::{FlatGradients, Observer, PassState};
 pub use loss_weight::{LossWeight, weighted};
 pub use missing::MissingGradients;

@@ -295,7 +295,7 @@ mod tests {
         let xs = Tensor::ones((3, 64), DType::F32, &Device::Cpu)?;
         linear.forward(&xs)?;
         let (list, mut plan) = (params.list(), BucketPlan::default());
-        list.iter().enumerate().for_each(|(i, param)| plan.push(i, param.var().elem_count()));
+        list.iter().enumerate().for_each(|(i, param)| plan.push(i, param.element_count()));
         let bucket = Flat::zeros(ElementType::F32, plan.len);
         let mut gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
         start();

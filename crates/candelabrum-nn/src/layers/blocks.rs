@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use candle_core::{Module, Result, Tensor};
 
-use crate::{Params, Scope, recompute};
+use crate::autograd::recompute_at;
+use crate::params::{BlockPlace, Pass};
+use crate::{Params, Scope};
 
 /// Blocks of which each takes the result of the one before. Those that [`Params::set_recompute`] chooses keep only their
-/// input for the backward pass, which computes them again ([`recompute`]).
+/// input for the backward pass, which computes them again ([`recompute`](crate::recompute)).
 ///
 /// ```
 /// use candelabrum_nn::layers::{Blocks, TransformerBlock};
@@ -28,14 +30,16 @@ use crate::{Params, Scope, recompute};
 pub struct Blocks<B> {
     params: Params,
     blocks: Vec<Arc<B>>,
+    places: Vec<BlockPlace>,
 }
 
 impl<B: Send + Sync + 'static> Blocks<B> {
     /// These blocks, whose parameters are in the store of `scope`.
     pub fn new(scope: &Scope, blocks: impl IntoIterator<Item = B>) -> Self {
         let params = scope.params().clone();
-        params.note_blocks();
-        Self { params, blocks: blocks.into_iter().map(Arc::new).collect() }
+        let blocks: Vec<Arc<B>> = blocks.into_iter().map(Arc::new).collect();
+        let places = params.add_blocks(blocks.len());
+        Self { params, blocks, places }
     }
 
     /// The result of the last block, where `forward` computes a block.
@@ -49,11 +53,13 @@ impl<B: Send + Sync + 'static> Blocks<B> {
     ) -> Result<Tensor> {
         let chosen = self.params.recompute();
         let mut xs = xs.clone();
-        for (number, block) in self.blocks.iter().enumerate() {
+        for (number, (block, place)) in self.blocks.iter().zip(&self.places).enumerate() {
             xs = if chosen.has(number) {
                 let (block, forward) = (Arc::clone(block), forward.clone());
-                recompute(&self.params, &[&xs], move |inputs| forward(&block, &inputs[0]))?
+                let forward = move |inputs: &[Tensor]| forward(&block, &inputs[0]);
+                recompute_at(Some(place.clone()), &self.params, &[&xs], forward)?
             } else {
+                let _entered = place.enter(Pass::Kept)?;
                 forward(block, &xs)?
             };
         }

@@ -71,7 +71,7 @@ impl Module for Conv1d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let [_, channels, _] = sizes(&self.scope, xs, "(N, C, L)")?;
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
-        let expected = weights.weight.var().dim(1)? * self.config.groups;
+        let expected = weights.weight.variable().dim(1)? * self.config.groups;
         check_features(&self.scope, "channels", expected, channels)?;
         let (weight, bias) = weights.pair();
         let ys = ops::conv1d(xs, weight, bias, self.config, self.activation)?;

@@ -95,7 +95,7 @@ impl Conv2d {
     ) -> Result<Tensor> {
         let [_, channels, _, _] = sizes(&self.scope, xs, "(N, C, H, W)")?;
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
-        let expected = weights.weight.var().dim(1)? * self.config.groups;
+        let expected = weights.weight.variable().dim(1)? * self.config.groups;
         check_features(&self.scope, "channels", expected, channels)?;
         let &Self { config, activation, .. } = self;
         let weight = weights.weight.tensor();

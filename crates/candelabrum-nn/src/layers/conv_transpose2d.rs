@@ -80,7 +80,7 @@ impl Module for ConvTranspose2d {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let [_, channels, _, _] = sizes(&self.scope, xs, "(N, C, H, W)")?;
         let weights = self.weights.get_or_try_init(|| self.create(channels))?;
-        check_features(&self.scope, "channels", weights.weight.var().dim(0)?, channels)?;
+        check_features(&self.scope, "channels", weights.weight.variable().dim(0)?, channels)?;
         let (weight, bias) = weights.pair();
         let ys = ops::conv_transpose2d(xs, weight, bias, self.config, self.activation)?;
         let kind = format!("ConvTranspose2d {0}×{0}", self.kernel);

@@ -308,7 +308,7 @@ impl Stack {
     fn weights(&self, xs: &Tensor) -> Result<&[CellWeights]> {
         let [_, _, inputs] = sizes(&self.scope, xs, "(N, T, in)")?;
         let weights = self.weights.get_or_try_init(|| self.create(inputs))?;
-        check_features(&self.scope, "features", weights[0].weight_ih.var().dim(1)?, inputs)?;
+        check_features(&self.scope, "features", weights[0].weight_ih.variable().dim(1)?, inputs)?;
         Ok(weights)
     }
 

@@ -36,6 +36,11 @@ impl Master {
         f(made(&mut self.lock(), var)?.span()?)
     }
 
+    /// Sets the master to `values`, of which the parameter has the rounded ones.
+    pub(crate) fn set(&self, values: Flat) {
+        *self.lock() = Some(values);
+    }
+
     /// Forgets the master, because the parameter has been set to other values.
     pub(crate) fn forget(&self) {
         *self.lock() = None;

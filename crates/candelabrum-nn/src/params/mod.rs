@@ -5,8 +5,10 @@
 //! on nothing else.
 
 mod arrival;
+mod blocks;
 mod buffers;
 mod freeze;
+mod home;
 mod init;
 mod initial_values;
 mod master;
@@ -14,12 +16,14 @@ mod param;
 mod quantized;
 mod recompute;
 mod scope;
+mod sharding;
 mod store;
 mod tensors;
 mod together;
 mod var_builder;
 mod weight;
 
+pub(crate) use blocks::{BlockPlace, Pass};
 pub use buffers::Buffer;
 pub(crate) use buffers::update_on_gpu;
 pub use init::Init;
@@ -29,6 +33,7 @@ pub use param::Param;
 pub use quantized::QuantizedMatrix;
 pub use recompute::Recompute;
 pub use scope::Scope;
+pub use sharding::ShardedValues;
 pub use store::Params;
 pub(crate) use store::is_running_statistic;
 pub use tensors::{to_flat, with_span};

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::{Flat, Span, SpanMut};
-use candle_core::{Tensor, TensorId, Var, bail};
+use candelabrum_memory::{Flat, Span, SpanMut, cuda};
+use candle_core::{DType, Device, Shape, Storage, Tensor, TensorId, Var, bail};
 
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::tensors::{VariableValues, tensor_bytes, with_span, with_variable};
+use super::sharding::{Place, ShardedValues, Sharding};
+use super::tensors::{VariableValues, Whole, tensor_bytes, to_flat, with_span, with_variable};
 use super::together::update_together;
 use crate::autograd::hooks::{self, Watch};
 use crate::{Error, Result};
@@ -22,6 +23,7 @@ pub struct Param {
     master: Master,
     arrival: Arrival,
     freeze: Freeze,
+    sharding: Sharding,
     /// Whether the variable came from outside, so that a model may keep its tensor.
     is_given: bool,
 }
@@ -31,7 +33,8 @@ impl Param {
     pub(super) fn new(name: String, var: Var, is_given: bool) -> Self {
         let (watch, master) = (Watch::default(), Master::default());
         let (arrival, freeze) = (Arrival::default(), Freeze::default());
-        Self { name: name.into(), var, watch, master, arrival, freeze, is_given }
+        let sharding = Sharding::default();
+        Self { name: name.into(), var, watch, master, arrival, freeze, sharding, is_given }
     }
 
     /// The full name: the layers' names and the parameter's own, joined by dots, as in
@@ -46,11 +49,46 @@ impl Param {
         &self.var
     }
 
+    /// The variable, whose values may not be here.
+    pub(crate) fn variable(&self) -> &Var {
+        &self.var
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.var.shape()
+    }
+
+    /// The sizes of the dimensions.
+    pub fn dims(&self) -> &[usize] {
+        self.var.dims()
+    }
+
+    /// The number of elements.
+    pub fn element_count(&self) -> usize {
+        self.var.elem_count()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.var.dtype()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.var.device()
+    }
+
     /// The value as a tensor that is part of the graph. That of a [frozen](Self::freeze) parameter is not.
     pub fn tensor(&self) -> &Tensor {
         self.arrive();
-        self.arrival.note_use();
+        self.note_use();
         self.freeze.tensor(&self.var)
+    }
+
+    fn note_use(&self) {
+        self.arrival.note_use();
+        self.sharding.note_use();
     }
 
     /// Leaves the parameter out of training: no gradient of it is computed or applied. Freeze it on all ranks
@@ -94,7 +132,7 @@ impl Param {
     }
 
     /// candle's number of the variable.
-    pub(crate) fn variable(&self) -> TensorId {
+    pub(crate) fn id(&self) -> TensorId {
         self.var.as_tensor().id()
     }
 
@@ -121,11 +159,166 @@ impl Param {
     }
 
     /// Waits for values that are on their way.
-    fn arrive(&self) {
+    fn await_arrival(&self) {
         self.arrival.complete(|fetch| {
             // It fails only for a type that no optimizer updates, so that no values are expected.
             drop(self.write(fetch));
         });
+    }
+
+    /// Waits for values that are on their way, and fetches those that other processes keep.
+    fn arrive(&self) {
+        self.await_arrival();
+        if self.sharding.place() == Place::Away
+            && let Err(error) = self.gather()
+        {
+            // Whoever computes with it gets NaN, and the next step the failure.
+            tracing::error!("the values of `{}` could not be fetched: {error}", self.name);
+            let mut bad = Whole::of(&self.var);
+            bad.push(&vec![f32::NAN; self.element_count()]);
+            drop(bad.put(&self.var));
+        }
+    }
+
+    /// Makes sure that the variable has its values, if other processes keep some of them.
+    ///
+    /// # Errors
+    /// A failure of another process.
+    pub fn gather(&self) -> Result<()> {
+        if self.sharding.place() == Place::Away
+            && let Some(shared) = self.sharding.shared()
+        {
+            shared.gather(&self.var)?;
+            self.sharding.set(Place::Gathered);
+        }
+        Ok(())
+    }
+
+    /// From now on this process keeps a part of the values, and other processes the rest: `values` has them, and knows
+    /// this parameter by `number`. With `is_kept`, the variable always has the values rounded to its type, and
+    /// [`Self::put`] refreshes them. Otherwise it has them only while they are used.
+    pub fn shard(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
+        self.sharding.begin(values, number, is_kept);
+        self.master.forget();
+    }
+
+    /// Undoes [`Self::shard`]: this process has all values again.
+    ///
+    /// # Errors
+    /// A failure of another process.
+    pub fn unshard(&self) -> Result<()> {
+        let Some(shared) = self.sharding.shared() else { return Ok(()) };
+        let values = shared.read(&self.var)?;
+        self.put(values.span().map_err(candle_core::Error::from)?)?;
+        self.sharding.end();
+        if master::is_half(self.var.dtype()) {
+            self.master.set(values);
+        }
+        Ok(())
+    }
+
+    /// Whether this process keeps only a part of the values ([`Self::shard`]).
+    pub fn is_sharded(&self) -> bool {
+        self.sharding.place() != Place::Here
+    }
+
+    /// The number of the [block](crate::layers::Blocks) that alone has used the parameter so far, counted from 0 in the
+    /// order of the creation of blocks. `None` if it was used elsewhere, or not at all.
+    pub fn block(&self) -> Option<usize> {
+        self.sharding.home()
+    }
+
+    /// The place of the values and what processes share of them.
+    pub(super) fn sharding(&self) -> &Sharding {
+        &self.sharding
+    }
+
+    /// Gives the memory of the variable back, if other processes keep some of the values ([`Self::shard`] without
+    /// `is_kept`).
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn release(&self) -> Result<()> {
+        Ok(self.sharding.release(&self.var)?)
+    }
+
+    /// Sets the variable to `values`, rounded to its type, and changes nothing that processes share.
+    ///
+    /// # Errors
+    /// Another number of values, or a device's error.
+    pub fn put(&self, values: Span<'_>) -> Result<()> {
+        if let Span::Cuda(values) = values
+            && self.sharding.place() != Place::Away
+            && let (Storage::Cuda(storage), layout) =
+                (&*self.var.storage_and_layout().0, self.var.layout())
+        {
+            return Ok(
+                cuda::round_all(&[(values, storage, layout)]).map_err(candle_core::Error::from)?
+            );
+        }
+        let mut host = vec![0.0; values.len()];
+        values.copy_to_slice(&mut host).map_err(candle_core::Error::from)?;
+        let mut whole = Whole::of(&self.var);
+        whole.push(&host);
+        whole.put(&self.var)?;
+        if self.sharding.place() == Place::Away {
+            self.sharding.set(Place::Gathered);
+        }
+        Ok(())
+    }
+
+    /// Runs `update` on the values that this process keeps, and returns its result. All other processes do the same with
+    /// theirs, together. `update` gets all values in a process that keeps all.
+    ///
+    /// # Errors
+    /// Those of [`Self::update_in_place`], and a failure of another process.
+    pub fn update_own<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        let Some(shared) = self.sharding.shared() else { return self.update_in_place(update) };
+        let result = shared.with_own(true, update)?;
+        self.note_update()?;
+        if shared.is_kept {
+            shared.gather(&self.var)?;
+        }
+        Ok(result)
+    }
+
+    /// [`Self::update_own`] in a step of a distributed optimizer, at the end of which all processes have updated.
+    ///
+    /// # Errors
+    /// Those of [`Self::update_in_place`].
+    pub fn update_own_in_step<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        let Some(shared) = self.sharding.shared() else { return self.update_in_place(update) };
+        let result = shared.with_own(false, update)?;
+        self.note_update()?;
+        Ok(result)
+    }
+
+    /// Says that the values that processes share have changed.
+    ///
+    /// # Errors
+    /// Those of [`Self::release`].
+    pub fn note_update(&self) -> Result<()> {
+        self.note_change();
+        self.release()
+    }
+
+    /// Whether the values are here only while they are used ([`Self::shard`] without `is_kept`).
+    pub fn is_released(&self) -> bool {
+        self.sharding.shared().is_some_and(|shared| !shared.is_kept)
+    }
+
+    /// Calls `f` with the place of the first value that this process keeps, and with these values.
+    ///
+    /// # Errors
+    /// Those of [`Self::with_values`].
+    pub fn with_own_values<R>(
+        &self,
+        f: impl FnOnce(usize, Span<'_>) -> candelabrum_memory::Result<R>,
+    ) -> Result<R> {
+        let Some(shared) = self.sharding.shared() else { return self.with_values(|all| f(0, all)) };
+        let start = shared.values.own(shared.number).start;
+        let result = shared.with_own(false, |values| f(start, values.as_span()))?;
+        Ok(result.map_err(candle_core::Error::from)?)
     }
 
     /// Makes fused operations that are created from now on report to
@@ -146,7 +339,7 @@ impl Param {
     /// On the CPU, a parameter that is neither f32 nor f64.
     pub fn identity(&self) -> Result<Tensor> {
         self.arrive();
-        self.arrival.note_use();
+        self.note_use();
         if self.is_frozen() {
             return Ok(self.freeze.tensor(&self.var).clone());
         }
@@ -161,12 +354,18 @@ impl Param {
     /// # Errors
     /// A parameter that is neither f32 nor f16 nor bf16.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
-        self.arrive();
+        self.await_arrival();
         self.write(update)
     }
 
     fn write<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.note_change();
+        if let Some(shared) = self.sharding.shared() {
+            let mut all = shared.read(&self.var)?;
+            let result = update(all.span_mut().map_err(candle_core::Error::from)?);
+            self.write_all(&all)?;
+            return Ok(result);
+        }
         if master::is_half(self.var.dtype()) {
             return Ok(self.master.update(&self.var, update)?);
         }
@@ -174,6 +373,19 @@ impl Param {
             VariableValues::F32(values) => Ok(update(values)),
             VariableValues::F64(_) => bail!("a parameter in f64 cannot be updated in place"),
         })?)
+    }
+
+    /// Replaces the values that processes share.
+    fn write_all(&self, values: &Flat) -> Result<()> {
+        let Some(shared) = self.sharding.shared() else { return Ok(()) };
+        let (values, own) =
+            (values.span().map_err(candle_core::Error::from)?, shared.values.own(shared.number));
+        let copied = shared.with_own(true, |mut place| place.copy_from(values.range(own)))?;
+        copied.map_err(candle_core::Error::from)?;
+        if self.sharding.place() == Place::Gathered {
+            self.put(values)?;
+        }
+        Ok(())
     }
 
     /// [`Self::update_in_place`] for several different parameters on one GPU: `update` gets the values
@@ -193,10 +405,12 @@ impl Param {
         Ok(update_together(&params, update)?)
     }
 
-    /// The bytes of the values, and of the master if there is one by now.
+    /// The bytes of the values that the variable has, and of the master if there is one by now.
     pub(super) fn bytes(&self) -> usize {
         let master = self.master.lock();
-        tensor_bytes(&self.var) + master.as_ref().map_or(0, Flat::byte_len)
+        let is_here = self.sharding.place() != Place::Away;
+        let values = if is_here { tensor_bytes(&self.var) } else { 0 };
+        values + master.as_ref().map_or(0, Flat::byte_len)
     }
 
     /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a
@@ -208,8 +422,15 @@ impl Param {
         &self,
         f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
     ) -> Result<R> {
-        self.arrive();
+        self.await_arrival();
         let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
+        let is_rounded = master::is_half(self.var.dtype());
+        if let Some(shared) = self.sharding.shared()
+            && (is_rounded || self.sharding.place() == Place::Away)
+        {
+            let all = shared.read(&self.var)?;
+            return Ok(f(all.span().map_err(candle_core::Error::from)?)?);
+        }
         Ok(if master::is_half(self.var.dtype()) {
             self.master.read(&self.var, f)?
         } else {
@@ -231,9 +452,12 @@ impl Param {
                 got_dtype: value.dtype(),
             });
         }
-        self.arrive();
+        self.await_arrival();
         self.note_change();
         self.master.forget();
+        if self.is_sharded() {
+            return self.write_all(&to_flat(value)?);
+        }
         Ok(self.var.set(&value.detach())?)
     }
 }

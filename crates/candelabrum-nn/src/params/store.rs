@@ -1,12 +1,13 @@
 //! The parameters of a model in their order, and the state that its layers share.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use candle_core::{DType, Device, Var};
 use candle_nn::VarMap;
 
+use super::blocks::{BlockPlace, ShardedBlocks};
 use super::buffers::{self, Buffer};
 use super::initial_values::InitialValues;
 use super::param::Param;
@@ -41,8 +42,9 @@ struct ParamStore {
     noise_stream: Mutex<NoiseStream>,
     noise_draws: AtomicU64,
     recompute: RwLock<Recompute>,
-    /// Whether a model has blocks for it.
-    has_blocks: AtomicBool,
+    /// The number of blocks so far.
+    block_count: AtomicUsize,
+    sharded_blocks: ShardedBlocks,
     trace: Mutex<Option<Vec<LayerRow>>>,
     statistics_exchange: RwLock<Option<Arc<dyn StatisticsExchange>>>,
     /// Whether a layer has an exchange of its own.
@@ -86,7 +88,8 @@ impl Params {
             noise_stream: Mutex::new(NoiseStream::Suggested(0)),
             noise_draws: AtomicU64::new(0),
             recompute: RwLock::default(),
-            has_blocks: AtomicBool::new(false),
+            block_count: AtomicUsize::new(0),
+            sharded_blocks: ShardedBlocks::default(),
             trace: Mutex::default(),
             statistics_exchange: RwLock::default(),
             has_own_exchange: AtomicBool::new(false),
@@ -318,12 +321,12 @@ impl Params {
 
     /// The number of elements in all parameters together, without [constants](Self::constants).
     pub fn element_count(&self) -> usize {
-        self.list().iter().map(|param| param.var().elem_count()).sum()
+        self.list().iter().map(|param| param.element_count()).sum()
     }
 
     /// The number of elements in all [trainable](Self::trainable) parameters together.
     pub fn trainable_count(&self) -> usize {
-        self.trainable().iter().map(|param| param.var().elem_count()).sum()
+        self.trainable().iter().map(|param| param.element_count()).sum()
     }
 
     /// The device of the parameters.
@@ -378,11 +381,20 @@ impl Params {
 
     /// Whether a model of these parameters has [blocks](crate::layers::Blocks).
     pub fn has_blocks(&self) -> bool {
-        self.0.has_blocks.load(Ordering::Relaxed)
+        self.0.block_count.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn note_blocks(&self) {
-        self.0.has_blocks.store(true, Ordering::Relaxed);
+    /// The places of so many more blocks.
+    pub(crate) fn add_blocks(&self, count: usize) -> Vec<BlockPlace> {
+        let first = self.0.block_count.fetch_add(count, Ordering::Relaxed);
+        let place = |number| BlockPlace::new(self.0.sharded_blocks.clone(), number);
+        (first..first + count).map(place).collect()
+    }
+
+    /// Says which parameters this process keeps only a part of ([`Param::shard`]), so that the blocks that use them
+    /// fetch their values.
+    pub fn note_sharded(&self, params: &[Param]) {
+        self.0.sharded_blocks.set(params);
     }
 
     /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend
@@ -492,7 +504,7 @@ impl Params {
 
 /// Returns an error if a parameter or buffer has this name, or is this variable.
 fn check_free(list: &[Param], buffers: &[Buffer], name: &str, var: &Var) -> Result<()> {
-    let taken = list.iter().map(|param| (param.name(), param.variable()));
+    let taken = list.iter().map(|param| (param.name(), param.id()));
     let taken =
         taken.chain(buffers.iter().map(|buffer| (buffer.name(), buffer.var().as_tensor().id())));
     for (other, variable) in taken {
@@ -515,7 +527,7 @@ pub(crate) fn is_running_statistic(name: &str) -> bool {
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shapes = self.list();
-        f.debug_map().entries(shapes.iter().map(|p| (p.name(), p.var().shape().dims()))).finish()
+        f.debug_map().entries(shapes.iter().map(|p| (p.name(), p.dims()))).finish()
     }
 }
 

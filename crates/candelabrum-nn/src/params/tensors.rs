@@ -1,12 +1,13 @@
 //! The numbers of candle's tensors as spans.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use candelabrum_memory::{ElementType, Flat, Span, SpanMut, cuda};
 use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
 };
+use half::{bf16, f16};
 
 /// The bytes of a tensor's elements.
 pub(super) fn tensor_bytes(tensor: &Tensor) -> usize {
@@ -104,6 +105,94 @@ impl<R, F: FnOnce(VariableValues<'_>) -> Result<R>> InPlace<F, R> {
         let mut state = self.0.borrow_mut();
         let Some(f) = state.0.take() else { bail!("candle ran the change of a variable twice") };
         state.1 = Some(f(values)?);
+        Ok(())
+    }
+}
+
+/// The values of a variable, put together from runs of them.
+pub(super) enum Whole {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Whole {
+    /// No values yet of `var`, in its type. For a variable on a GPU they are f32, and are rounded there.
+    pub(super) fn of(var: &Var) -> Self {
+        let len = var.elem_count();
+        match var.dtype() {
+            DType::F16 if var.device().is_cpu() => Self::F16(Vec::with_capacity(len)),
+            DType::BF16 if var.device().is_cpu() => Self::Bf16(Vec::with_capacity(len)),
+            _ => Self::F32(Vec::with_capacity(len)),
+        }
+    }
+
+    /// Appends a run of values, rounded to nearest.
+    pub(super) fn push(&mut self, values: &[f32]) {
+        match self {
+            Self::F32(all) => all.extend_from_slice(values),
+            Self::F16(all) => all.extend(values.iter().map(|&value| f16::from_f32(value))),
+            Self::Bf16(all) => all.extend(values.iter().map(|&value| bf16::from_f32(value))),
+        }
+    }
+
+    /// Makes them the values of `var`, whose memory may be empty.
+    pub(super) fn put(self, var: &Var) -> Result<()> {
+        let len = match &self {
+            Self::F32(all) => all.len(),
+            Self::F16(all) => all.len(),
+            Self::Bf16(all) => all.len(),
+        };
+        if len != var.elem_count() {
+            bail!("{len} values of a variable of {} have come", var.elem_count());
+        }
+        let values = match self {
+            Self::F32(all) if !var.device().is_cpu() => {
+                let values = Tensor::from_vec(all, var.shape(), var.device())?;
+                return var
+                    .inplace_op1(&Replaced(Cell::new(None), Some(values.to_dtype(var.dtype())?)));
+            }
+            Self::F32(all) => CpuStorage::F32(all),
+            Self::F16(all) => CpuStorage::F16(all),
+            Self::Bf16(all) => CpuStorage::BF16(all),
+        };
+        var.inplace_op1(&Replaced(Cell::new(Some(values)), None))
+    }
+}
+
+/// Gives the memory of a variable back. Its values are lost: an access to one of them panics.
+pub(super) fn clear_variable(var: &Var) -> Result<()> {
+    let (nothing, device) = match (var.device().is_cpu(), var.dtype()) {
+        // An allocation of nothing may fail on a GPU.
+        (false, dtype) => (None, Some(Tensor::zeros(1, dtype, var.device())?)),
+        (_, DType::F16) => (Some(CpuStorage::F16(Vec::new())), None),
+        (_, DType::BF16) => (Some(CpuStorage::BF16(Vec::new())), None),
+        _ => (Some(CpuStorage::F32(Vec::new())), None),
+    };
+    var.inplace_op1(&Replaced(Cell::new(nothing), device))
+}
+
+/// Puts other memory in the place of a variable's: this on the CPU, a copy of the tensor's on a GPU.
+struct Replaced(Cell<Option<CpuStorage>>, Option<Tensor>);
+
+impl InplaceOp1 for Replaced {
+    fn name(&self) -> &'static str {
+        "replace"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        if let Some(values) = self.0.take() {
+            *storage = values;
+        }
+        Ok(())
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> Result<()> {
+        if let Some(values) = &self.1 {
+            let (values, layout) = values.storage_and_layout();
+            let Storage::Cuda(values) = &*values else { bail!("the values are not on the GPU") };
+            *storage = values.try_clone(layout)?;
+        }
         Ok(())
     }
 }

@@ -62,7 +62,7 @@ impl Weight {
     pub fn dims(&self) -> (usize, usize) {
         match &self.matrix {
             Matrix::Param(param) => {
-                let dims = param.var().dims();
+                let dims = param.dims();
                 (dims[0], dims[1])
             }
             Matrix::Quantized(matrix) => matrix.dims(),

@@ -32,9 +32,26 @@ impl Params {
     /// numbers (of a quantised model), or numbers that are too large for the parameter's type. Then no parameter has changed.
     pub fn load_weights(&self, path: impl AsRef<Path>, names: &NameMap) -> Result<LoadReport> {
         let path = path.as_ref();
+        let unreadable = |error| Error::Weights {
+            path: path.to_owned(),
+            what: format!("cannot be read: {error}"),
+        };
+        self.load_weight_bytes(&fs::read(path).map_err(unreadable)?, path, names)
+    }
+
+    /// [`Self::load_weights`] from the bytes of a safetensors file. Errors say that they come from `path`.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_weights`].
+    pub fn load_weight_bytes(
+        &self,
+        bytes: &[u8],
+        path: impl AsRef<Path>,
+        names: &NameMap,
+    ) -> Result<LoadReport> {
+        let path = path.as_ref();
         let refuse = |what: String| Error::Weights { path: path.to_owned(), what };
-        let bytes = fs::read(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
-        let file = safetensors::load_buffer(&bytes, &Device::Cpu)
+        let file = safetensors::load_buffer(bytes, &Device::Cpu)
             .map_err(|error| refuse(format!("is no safetensors file: {error}")))?;
         // In the order of the names, so that an error always names the same ones.
         let file: BTreeMap<String, Tensor> = file.into_iter().collect();
@@ -62,6 +79,7 @@ impl Params {
         };
         let mut values = BTreeMap::new();
         for param in self.list() {
+            param.gather()?;
             values.insert(param.name().to_owned(), param.var().as_detached_tensor());
         }
         for buffer in self.buffers() {
@@ -159,7 +177,7 @@ impl WeightTarget {
 
     fn expected(&self) -> (Vec<usize>, DType) {
         match self {
-            Self::Param(param) => (param.var().dims().to_vec(), param.var().dtype()),
+            Self::Param(param) => (param.dims().to_vec(), param.dtype()),
             Self::Buffer(buffer) => (buffer.value().dims().to_vec(), buffer.value().dtype()),
         }
     }

@@ -3,6 +3,7 @@
 //! | file | content | written by |
 //! |---|---|---|
 //! | `parameters` | parameters and buffers, without what the model's own files have and nothing trains | rank 0 |
+//! | `parameters-shard-N` | the share of rank N in parameters, if ranks keep shares of them | rank N |
 //! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
 //! | `optimizer-shard-N` | the share of rank N in these vectors, if ranks keep shares | rank N |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
@@ -18,11 +19,12 @@ use candelabrum_nn::Params;
 
 use super::manifest::{PartState, SavedStrategy};
 use super::model::{
-    OPTIMIZER, PARAMETERS, RESIDUALS, check_buffers, check_parameters, device, load_buffers,
-    load_parameters, mean_of, save_buffers, save_parameters,
+    OPTIMIZER, PARAMETERS, RESIDUALS, check_buffers, device, load_buffers, mean_of, save_buffers,
 };
+use super::parameters::{check_parameters, load_parameters, save_parameters, save_shares};
 use super::restored::{Loaded, Restored};
 use super::shards;
+use super::share::Share;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
 use crate::{Error, Result};
@@ -43,6 +45,7 @@ impl Stateful for DistOpt {
         if let Some(file) = snapshot.shared(name, PARAMETERS) {
             save_parameters(self.params(), file)?;
         }
+        save_shares(self.params(), || snapshot.shard(name, PARAMETERS))?;
         let own_buffers = has_own_buffers(self);
         if own_buffers {
             save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
@@ -57,7 +60,7 @@ impl Stateful for DistOpt {
                 let values = values.as_span();
                 match state.sharded {
                     true if values.is_empty() => Ok(()),
-                    true => file.put(&shards::key(&name, start), &[values.len()], values),
+                    true => file.put(&Share::key(&name, start, &[]), &[values.len()], values),
                     false => file.put(&name, &[values.len()], values),
                 }
                 .map_err(device)?;
@@ -85,7 +88,7 @@ impl Stateful for DistOpt {
             ));
         };
         restored.check_constants(constants.as_deref(), self.constants_sha256()?.as_deref())?;
-        check_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        check_parameters(self.params(), restored, name)?;
         for file in restored.own(name, BUFFERS) {
             check_buffers(self.params(), file)?;
         }
@@ -128,7 +131,7 @@ impl Stateful for DistOpt {
         let PartState::AllReduce { state, strategies, .. } = restored.part(name)? else {
             return self.check(name, restored);
         };
-        load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        load_parameters(self.params(), restored, name)?;
         // At another number of ranks, all begin with the buffers of rank 0, which are beside the parameters.
         if let [own] = restored.own(name, BUFFERS)[..] {
             load_buffers(self.params(), own)?;

@@ -9,6 +9,8 @@ use super::directory::{BEST, Directory};
 use super::manifest::{Best, Ranked};
 use super::model::PARAMETERS;
 use super::restored::HOOK_FILES;
+use super::share::SHARD;
+use super::whole_file;
 use crate::{Error, Result};
 
 /// Loads parameters and buffers of the best checkpoint in the directory `dir`, and says which checkpoint it was. A run
@@ -19,8 +21,8 @@ use crate::{Error, Result};
 /// No best checkpoint by this value, a model with other parameters, and those of [`Params::load_weights`].
 pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) -> Result<Best> {
     let (best, path) = find(dir.as_ref(), measure)?;
-    let weights = path.join(format!("{PARAMETERS}.safetensors"));
-    let mut report = params.load_weights(weights, &NameMap::new())?;
+    let weights = whole_file::read(&path, PARAMETERS)?;
+    let mut report = params.load_weight_bytes(&weights, &path, &NameMap::new())?;
     // What the model has from its own files and nothing trains is not in checkpoints.
     let is_constant = |name: &String| params.get(name).is_ok_and(|param| param.is_constant());
     report.missing.retain(|name| !is_constant(name));
@@ -41,8 +43,8 @@ pub fn load_best_average(
 ) -> Result<Best> {
     let (dir, best) = (dir.as_ref(), load_best(&dir, measure, params)?);
     let (_, path) = find(dir, measure)?;
-    let file = path.join(format!("{}.safetensors", average_file(&path, average)?));
-    let mut report = params.load_weights(file, &NameMap::new())?;
+    let averages = whole_file::read(&path, &average_file(&path, average)?)?;
+    let mut report = params.load_weight_bytes(&averages, &path, &NameMap::new())?;
     let trained = params.trainable();
     report.missing.retain(|name| trained.iter().any(|param| param.name() == name));
     report.complete()?;
@@ -86,7 +88,9 @@ pub(super) fn average_file(checkpoint: &Path, average: &str) -> Result<String> {
 
 /// Whether a checkpoint has this average of the weights.
 pub(crate) fn has_average(checkpoint: &Path, average: &str) -> bool {
-    checkpoint.join(format!("{HOOK_FILES}{average}.safetensors")).exists()
+    ["", &format!("{SHARD}0")]
+        .iter()
+        .any(|end| checkpoint.join(format!("{HOOK_FILES}{average}{end}.safetensors")).exists())
 }
 
 /// The directory of the best checkpoint by this value, if there is one.

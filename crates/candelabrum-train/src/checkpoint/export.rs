@@ -1,7 +1,6 @@
 //! The weights of the best checkpoint in a file of their own, for other programs.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use candelabrum_datasets::write_whole;
@@ -9,8 +8,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
 use super::best::{average_file, find};
-use super::manifest::{Best, Manifest};
+use super::manifest::Best;
 use super::model::PARAMETERS;
+use super::whole_file::{self, unusable};
 use crate::{Error, Result};
 
 /// Writes parameters and buffers of the best checkpoint in the directory `dir` to the safetensors file `path`, and says
@@ -30,7 +30,7 @@ pub fn export_best(
     path: impl AsRef<Path>,
 ) -> Result<Best> {
     let (best, checkpoint) = find(dir.as_ref(), measure)?;
-    write(path.as_ref(), &read(&checkpoint, PARAMETERS)?)?;
+    write(path.as_ref(), &whole_file::read(&checkpoint, PARAMETERS)?)?;
     Ok(best)
 }
 
@@ -46,8 +46,8 @@ pub fn export_best_average(
     path: impl AsRef<Path>,
 ) -> Result<Best> {
     let (best, checkpoint) = find(dir.as_ref(), measure)?;
-    let average = read(&checkpoint, &average_file(&checkpoint, average)?)?;
-    let weights = read(&checkpoint, PARAMETERS)?;
+    let average = whole_file::read(&checkpoint, &average_file(&checkpoint, average)?)?;
+    let weights = whole_file::read(&checkpoint, PARAMETERS)?;
     let mut all = BTreeMap::new();
     for bytes in [&weights, &average] {
         let file =
@@ -57,26 +57,6 @@ pub fn export_best_average(
     let bytes = serialize(all, None).map_err(|error| unusable(&checkpoint, &error))?;
     write(path.as_ref(), &bytes)?;
     Ok(best)
-}
-
-/// The bytes of a file of a checkpoint, verified. Its name is given without the ending.
-fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
-    let name = format!("{name}.safetensors");
-    let manifest = Manifest::read(checkpoint)?;
-    let missing =
-        || format!("has no `{name}`: a training of several models has a file for each model");
-    let digest =
-        manifest.files.get(&name).ok_or_else(|| Error::checkpoint(checkpoint, missing()))?;
-    let path = checkpoint.join(&name);
-    let bytes = fs::read(&path).map_err(|error| unusable(&path, &error))?;
-    match digest.difference(&bytes) {
-        None => Ok(bytes),
-        Some(what) => Err(Error::checkpoint(&path, what)),
-    }
-}
-
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::checkpoint(path, format!("cannot be read: {error}"))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

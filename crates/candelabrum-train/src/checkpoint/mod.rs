@@ -36,14 +36,17 @@ mod page_cache;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_page_cache.rs"]
 mod page_cache;
+mod parameters;
 mod position;
 mod restored;
 mod saving;
 mod settings;
 mod shards;
+mod share;
 mod snapshot;
 mod stateful;
 mod store;
+mod whole_file;
 
 pub(crate) use best::{best_checkpoint, has_average, still_there};
 pub use best::{load_best, load_best_average};
@@ -60,5 +63,6 @@ pub(crate) use restored::HOOK_FILES;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;
+pub(crate) use share::Share;
 pub use snapshot::{OwnFacts, Snapshot};
 pub use stateful::Stateful;

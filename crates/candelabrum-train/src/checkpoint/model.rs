@@ -1,6 +1,6 @@
-//! The parameters and buffers of a model in a checkpoint.
+//! The buffers of a model in a checkpoint, and the names of the files of a model.
 
-use candelabrum_nn::{Param, Params, with_span};
+use candelabrum_nn::{Params, with_span};
 
 use super::numbers::Numbers;
 use super::restored::Loaded;
@@ -13,20 +13,6 @@ pub(super) const PARAMETERS: &str = "parameters";
 pub(super) const OPTIMIZER: &str = "optimizer";
 pub(super) const RESIDUALS: &str = "residuals";
 
-/// Copies all parameters, and all buffers.
-pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
-    for param in saved(params) {
-        let dims = param.var().dims().to_vec();
-        param.with_values(|values| to.put(param.name(), &dims, values))?;
-    }
-    save_buffers(params, to)
-}
-
-/// The parameters that a checkpoint contains. The others have the values of the files that the model was loaded from.
-fn saved(params: &Params) -> impl Iterator<Item = Param> {
-    params.list().into_iter().filter(|param| !param.is_constant())
-}
-
 /// Copies all buffers.
 pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
     for buffer in params.buffers() {
@@ -38,23 +24,9 @@ pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if the file is not of the parameters and buffers of this model.
-pub(super) fn check_parameters(params: &Params, from: &Loaded) -> Result<()> {
-    let list = saved(params).map(|p| (p.name().to_owned(), p.var().dims().to_vec()));
-    from.check(&list.chain(buffers(params)).collect::<Vec<_>>())
-}
-
 /// Returns an error if the file is not of the buffers of this model.
 pub(super) fn check_buffers(params: &Params, from: &Loaded) -> Result<()> {
     from.check(&buffers(params).collect::<Vec<_>>())
-}
-
-/// Sets all parameters and buffers.
-pub(super) fn load_parameters(params: &Params, from: &Loaded) -> Result<()> {
-    for param in saved(params) {
-        param.update_in_place(|place| from.copy_to(param.name(), place))??;
-    }
-    load_buffers(params, from)
 }
 
 /// Sets all buffers.
@@ -69,7 +41,8 @@ pub(super) fn load_buffers(params: &Params, from: &Loaded) -> Result<()> {
     Ok(())
 }
 
-fn buffers(params: &Params) -> impl Iterator<Item = (String, Vec<usize>)> {
+/// The names and dimensions of all buffers.
+pub(super) fn buffers(params: &Params) -> impl Iterator<Item = (String, Vec<usize>)> {
     params.buffers().into_iter().map(|b| (b.name().to_owned(), b.value().dims().to_vec()))
 }
 

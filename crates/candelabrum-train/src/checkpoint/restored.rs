@@ -1,6 +1,6 @@
 //! A checkpoint that has been read: every file that this rank needs, verified, in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,9 @@ use safetensors::{Dtype, SafeTensors};
 use super::digest::FileDigest;
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
-use super::snapshot::{OwnFacts, SHARD, own_name, shard_name, shared_name};
+use super::share::SHARD;
+use super::snapshot::{OwnFacts, own_name, shard_name, shared_name};
+use super::whole_file;
 use crate::{Error, Metrics, Result};
 
 /// How the names of files begin that hooks have in a checkpoint.
@@ -141,6 +143,12 @@ impl Restored {
         Loaded::of(&file, read(&file, digest)?).map(Some)
     }
 
+    /// Whether ranks have written shares of the file called `name` of a part.
+    pub(super) fn has_shares(&self, part: &str, name: &str) -> bool {
+        let start = format!("{}{SHARD}", shared_name(part, name));
+        self.manifest.files.keys().any(|file| file.starts_with(&start))
+    }
+
     /// The ranks that have written shares. This rank's number comes first, if it is among them.
     pub(super) fn shards(&self) -> impl Iterator<Item = usize> + use<> {
         let (own, count) = (self.rank, self.manifest.world_size);
@@ -149,11 +157,23 @@ impl Restored {
 
     /// The vectors of hooks, by the name of their file and by their own.
     pub(super) fn hook_vectors(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
-        let files = self.files.iter().filter(|(name, _)| name.starts_with(HOOK_FILES));
         let vectors = |file: &Loaded| -> Result<BTreeMap<String, Vec<f32>>> {
             file.names().map(|name| Ok((name.to_owned(), file.values(name)?))).collect()
         };
-        files.map(|(name, file)| Ok((name.clone(), vectors(file)?))).collect()
+        let files = self.manifest.files.keys().filter(|name| name.starts_with(HOOK_FILES));
+        let names: BTreeSet<&str> = files
+            .map(|name| name.split(SHARD).next().unwrap_or(name))
+            .map(|name| name.trim_end_matches(".safetensors"))
+            .collect();
+        let mut all = BTreeMap::new();
+        for name in names {
+            let file = match self.files.get(name) {
+                Some(file) if !self.has_shares("", name) => vectors(file)?,
+                _ => vectors(&Loaded::of(&self.path, whole_file::read(&self.path, name)?)?)?,
+            };
+            all.insert(name.to_owned(), file);
+        }
+        Ok(all)
     }
 
     /// Whether as many ranks train now as when the checkpoint was written.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::Numbers;
+use super::share::SHARD;
 use crate::Metrics;
 
 /// The numbers of the files that this rank writes, and what else is its own.
@@ -70,9 +71,6 @@ pub(super) fn shared_name(part: &str, name: &str) -> String {
 pub(super) fn shard_name(part: &str, name: &str, rank: usize) -> String {
     format!("{}{SHARD}{rank}", shared_name(part, name))
 }
-
-/// What distinguishes the names of files with shares.
-pub(super) const SHARD: &str = "-shard-";
 
 /// As [`shared_name`], for a file of one rank.
 pub(super) fn own_name(part: &str, name: &str, rank: usize) -> String {

@@ -9,9 +9,8 @@ use candelabrum_memory::Span;
 use candelabrum_nn::Params;
 
 use super::manifest::PartState;
-use super::model::{
-    PARAMETERS, RESIDUALS, check_parameters, device, load_parameters, mean_of, save_parameters,
-};
+use super::model::{PARAMETERS, RESIDUALS, device, mean_of};
+use super::parameters::{check_parameters, load_parameters, save_parameters};
 use super::restored::Restored;
 use super::snapshot::{Snapshot, shared_name};
 use super::stateful::Stateful;
@@ -51,7 +50,7 @@ impl Stateful for StoreOpt {
             ));
         };
         restored.check_constants(constants.as_deref(), self.constants_sha256()?.as_deref())?;
-        check_parameters(self.params(), restored.shared(name, PARAMETERS)?)
+        check_parameters(self.params(), restored, name)
     }
 
     fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
@@ -59,7 +58,7 @@ impl Stateful for StoreOpt {
             return self.check(name, restored);
         };
         // For the buffers: the parameters come from the servers.
-        load_parameters(self.params(), restored.shared(name, PARAMETERS)?)?;
+        load_parameters(self.params(), restored, name)?;
         self.store().load_optimizer_states(&restored.path().join(servers))?;
         let residuals = restored.own(name, RESIDUALS);
         for param in self.params().trainable() {

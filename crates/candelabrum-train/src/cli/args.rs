@@ -95,8 +95,9 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BLOCKS", value_enum, default_value_t)]
     pub recompute: RecomputedBlocks,
 
-    /// What each rank keeps only its share of: nothing, optimizer (the state of the optimizer, ZeRO-1) or gradients (also
-    /// the averaged gradients, ZeRO-2). Less memory, the same training
+    /// What each rank keeps only its share of: nothing, optimizer (the state of the optimizer, ZeRO-1), gradients (also
+    /// the averaged gradients, ZeRO-2) or parameters (also those of blocks, ZeRO-3, with --recompute all). Less memory, the
+    /// same training
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
 
@@ -345,6 +346,10 @@ impl TrainArgs {
             strategy.options.set(option)?;
         }
         let &Self { threshold, on_overflow, overlap, uneven, shard, .. } = self;
+        if shard == Shard::Parameters && self.recompute != RecomputedBlocks::All {
+            let range = "nothing, optimizer or gradients without --recompute all";
+            return Err(Error::option("--shard", &shard, range));
+        }
         Ok(DistOptConfig {
             threshold,
             overlap,

@@ -6,7 +6,7 @@ use super::kept::{self, Kept};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, Ranked, RunState, Saved};
+use crate::checkpoint::{Best, Ranked, RunState, Saved, Share, Snapshot};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -28,14 +28,8 @@ impl TrainerState<'_, '_> {
         let mut snapshot = checkpoints.snapshot()?;
         let keys = kept::keys(&self.hooks);
         self.each_hook(task, |number, hook, run| {
-            let vectors = hook.vectors(run)?;
-            let Some(file) = snapshot.shared("", &kept::vectors_file(&keys[number])) else {
-                return Ok(());
-            };
-            for NamedVector { name, dims, values } in vectors {
-                file.put(&name, &dims, values).map_err(candelabrum_dist::Error::from)?;
-            }
-            Ok(())
+            let file = kept::vectors_file(&keys[number]);
+            hook.vectors(run)?.into_iter().try_for_each(|vector| put(&mut snapshot, &file, vector))
         })?;
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let saved = checkpoints.save_snapshot(snapshot, &mut task.stateful(), &state)?;
@@ -104,4 +98,18 @@ impl TrainerState<'_, '_> {
         }
         self.each_hook(task, |_, hook, run| hook.on_end(run, stopped))
     }
+}
+
+/// Copies a vector of a hook, or this rank's share of it, to the file called `name`.
+fn put(snapshot: &mut Snapshot, name: &str, vector: NamedVector<'_>) -> Result<()> {
+    let NamedVector { name: vector, dims, values, share } = vector;
+    let put = match share {
+        Some(_) if values.is_empty() => Ok(()),
+        Some(start) => {
+            let key = Share::key(&vector, start, &dims);
+            snapshot.shard("", name).put(&key, &[values.len()], values)
+        }
+        None => snapshot.shared("", name).map_or(Ok(()), |file| file.put(&vector, &dims, values)),
+    };
+    Ok(put.map_err(candelabrum_dist::Error::from)?)
 }

@@ -31,6 +31,8 @@ struct Entry {
     /// The names of the model and of the parameter.
     name: String,
     param: Param,
+    /// The place of the first value, if this rank keeps only its share of the parameter, and so of the average.
+    share: Option<usize>,
     values: Flat,
 }
 
@@ -51,12 +53,14 @@ impl AveragedWeights {
         for entry in &mut self.entries {
             let missing = || refuse(format!("it has no average of `{}`", entry.name));
             let values = vectors.remove(&entry.name).ok_or_else(missing)?;
-            let (saved, here) = (values.len(), entry.values.len());
+            let (saved, here) = (values.len(), entry.param.element_count());
             if saved != here {
                 let name = &entry.name;
                 return Err(refuse(format!("`{name}` has {saved} elements there and {here} here")));
             }
-            memory(entry.values.span_mut().and_then(|mut to| to.copy_from((&values).into())))?;
+            let start = entry.share.unwrap_or_default();
+            let own = &values[start..start + entry.values.len()];
+            memory(entry.values.span_mut().and_then(|mut to| to.copy_from(own.into())))?;
         }
         match vectors.keys().next() {
             Some(name) => Err(refuse(format!("it has `{name}`, which is not trained here"))),
@@ -73,10 +77,11 @@ impl AveragedWeights {
                     "" => param.name().to_owned(),
                     model => format!("{model}/{}", param.name()),
                 };
-                let (location, len) =
-                    (Location::of(param.var().device()), param.var().elem_count());
+                let location = Location::of(param.device());
+                let (start, len) = param.with_own_values(|start, own| Ok((start, own.len())))?;
+                let share = param.is_sharded().then_some(start);
                 let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;
-                self.entries.push(Entry { name, param, values });
+                self.entries.push(Entry { name, param, share, values });
             }
         }
         Ok(())
@@ -89,7 +94,7 @@ impl AveragedWeights {
         }
         self.differ |= run.optimizers.iter().any(|(_, optimizer)| optimizer.may_differ());
         for Entry { param, values, .. } in &mut self.entries {
-            param.with_values(|weights| moved(values.span_mut()?, weights, share))?;
+            param.with_own_values(|_, weights| moved(values.span_mut()?, weights, share))?;
         }
         Ok(())
     }
@@ -114,10 +119,10 @@ impl AveragedWeights {
         self.are_in_model
     }
 
-    /// Lets the averages and the weights change places.
+    /// Lets the averages and the weights change places. All ranks call it together.
     pub(super) fn swap(&mut self) -> Result<()> {
         for Entry { param, values, .. } in &mut self.entries {
-            memory(param.update_in_place(|weights| swapped(weights, values))?)?;
+            memory(param.update_own(|weights| swapped(weights, values))?)?;
         }
         self.are_in_model = !self.are_in_model;
         Ok(())
@@ -126,9 +131,9 @@ impl AveragedWeights {
     /// The averages by their names.
     pub(super) fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
         let mut vectors = Vec::with_capacity(self.entries.len());
-        for Entry { name, param, values } in &self.entries {
-            let (name, dims) = (name.clone(), param.var().dims().to_vec());
-            vectors.push(NamedVector { name, dims, values: memory(values.span())? });
+        for Entry { name, param, share, values } in &self.entries {
+            let (name, dims, share) = (name.clone(), param.dims().to_vec(), *share);
+            vectors.push(NamedVector { name, dims, values: memory(values.span())?, share });
         }
         Ok(vectors)
     }

@@ -356,8 +356,10 @@ pub struct NamedVector<'a> {
     pub name: String,
     /// The dimensions of its tensor.
     pub dims: Vec<usize>,
-    /// Its numbers.
+    /// Its numbers, or this rank's share of them.
     pub values: Span<'a>,
+    /// The place of the first number in the tensor, if ranks have shares of it.
+    pub share: Option<usize>,
 }
 
 /// What a hook asks for.

@@ -54,6 +54,9 @@ impl DistributedOptimizer for DistOpt {
     fn residual_norm(&self) -> f64 {
         self.residual_norm()
     }
+    fn gather_parameters(&mut self) -> Result<()> {
+        Ok(self.gather_parameters()?)
+    }
     fn memory(&mut self) -> Result<OptimizerMemory> {
         Ok(self.memory()?)
     }

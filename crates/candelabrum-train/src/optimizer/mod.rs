@@ -110,6 +110,15 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// The Euclidean norm of what this rank's strategies have not sent yet.
     fn residual_norm(&self) -> f64;
 
+    /// Gives this rank all values of all parameters, if ranks keep shares of them, until the next step. It needs the
+    /// memory of the whole model.
+    ///
+    /// # Errors
+    /// A failure of another rank, or a passed deadline.
+    fn gather_parameters(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// The memory of the model and of this optimizer on this rank.
     ///
     /// # Errors

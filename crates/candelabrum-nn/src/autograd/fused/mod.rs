@@ -49,6 +49,7 @@ pub(crate) use self::on_gpu::{GpuBackward, OnGpu};
 pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
 use self::operation::{Kernels, Operation};
 pub use self::recompute::recompute;
+pub(crate) use self::recompute::recompute_at;
 pub(crate) use self::walk::{backward, has_fused_operations_only};
 use super::profile::{self, Phase};
 use super::recomputing::{self, Unread};

@@ -23,7 +23,7 @@ use crate::autograd::recomputing::Script;
 use crate::autograd::saved::{self, Saves};
 use crate::autograd::{candle_pass, pass, recomputing};
 use crate::kernels::scratch::Values;
-use crate::params::is_half;
+use crate::params::{BlockPlace, Pass, is_half};
 use crate::{Error, Params};
 
 const NAME: &str = "recompute";
@@ -63,9 +63,21 @@ pub fn recompute(
     inputs: &[&Tensor],
     block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    recompute_at(None, params, inputs, block)
+}
+
+/// As [`recompute`], for a block of a model, which has its parameters only while it is computed.
+pub(crate) fn recompute_at(
+    place: Option<BlockPlace>,
+    params: &Params,
+    inputs: &[&Tensor],
+    block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+) -> Result<Tensor> {
     candle_pass::check()?;
+    let entered = place.as_ref().map(|place| place.enter(Pass::Forward)).transpose()?;
     let mut targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
     let block = Block {
+        place,
         params: params.clone(),
         is_training: params.is_training(),
         inputs: inputs.iter().map(|input| input.detach()).collect(),
@@ -74,6 +86,7 @@ pub fn recompute(
     let (first, layers) = (node::next_number(), saved::ended_layers());
     let (computed, mut script) = recomputing::record(|| block.compute(&targets));
     let Computed { leaves, ys } = computed?;
+    drop(entered);
     if !ys.track_op() {
         return Ok(ys);
     }
@@ -88,6 +101,7 @@ pub fn recompute(
 
 /// A block and its inputs, outside of the graph.
 struct Block {
+    place: Option<BlockPlace>,
     params: Params,
     /// The mode of the first pass.
     is_training: bool,
@@ -235,6 +249,8 @@ impl Differentiable for Recomputed {
         let Some(dys) = self.inbox.take() else {
             bail!("{NAME}: the result has no gradient, this is a bug")
         };
+        let place = self.block.place.as_ref();
+        let _entered = place.map(|place| place.enter(Pass::Backward)).transpose()?;
         let Computed { leaves, ys } = self.compute_again()?;
         let store = pass::in_block(|| differentiate(&ys, dys))?;
         let gradient = |(number, target): (usize, &Option<GradientTarget>)| {

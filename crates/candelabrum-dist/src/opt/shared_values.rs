@@ -1,0 +1,495 @@
+//! The values of parameters of which each rank keeps its share alone: in f32, in the memory of the parameters' device.
+//!
+//! A rank that needs a parameter asks the others for their shares, by a message, and a thread of each rank answers. So
+//! a rank may read any parameter at any time, whatever the other ranks do: one that has no batch left, or has failed,
+//! or waits for this rank's checkpoint, need not know that another one reads.
+//!
+//! **Invariant** A rank gets the values that belong to its own place in the program. Values have a version, which every
+//! rank counts up after the same changes. A request names the version of the rank that asks. A rank that is behind
+//! answers when it has come so far. A rank cannot be ahead: an update needs the gradients of all ranks, which they
+//! compute after they have read the parameters, and before another change all ranks wait for each other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
+use candelabrum_nn::{Param, ShardedValues};
+use parking_lot::Mutex;
+
+use super::shard::Shares;
+use crate::comm::{Collective, Group, Payload, Pending, Service};
+use crate::{Error, Result};
+
+/// The time after which the thread that answers looks whether it is needed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The first number of every message.
+const MAGIC: u64 = 0x5A4E_D7A1_0E50_0001;
+
+/// The first part of a message. A request is followed by the numbers of parameters, as u64, and an answer by the shares
+/// of these parameters, in this order, as f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct Header {
+    magic: u64,
+    kind: u64,
+    /// The number of the request.
+    ticket: u64,
+    version: u64,
+}
+
+const HEADER: usize = size_of::<Header>();
+
+const READ: u64 = 1;
+const VALUES: u64 = 2;
+/// A rank reads nothing any more.
+const GOODBYE: u64 = 3;
+
+/// The shares of all ranks, as one rank sees them.
+pub(super) struct SharedValues {
+    /// Carries requests.
+    requests: Group,
+    table: Arc<Table>,
+    own: Arc<Own>,
+    kept: Arc<Mutex<Kept>>,
+    reader: Mutex<Reader>,
+    /// Whether this rank reads nothing any more.
+    closed: Arc<AtomicBool>,
+}
+
+/// Where the values are.
+struct Table {
+    /// Carries answers.
+    answers: Group,
+    /// By parameter: the elements of each rank. Empty for a parameter that is not shared.
+    owners: Vec<Vec<Range<usize>>>,
+}
+
+/// By parameter: this rank's share, where the parameter is.
+type Own = Mutex<Vec<Flat>>;
+
+/// What other ranks get.
+struct Kept {
+    version: u64,
+    shares: OnHost,
+    /// Requests of ranks that are ahead.
+    deferred: Vec<Request>,
+    /// Answers under way.
+    sent: Vec<Pending>,
+}
+
+/// The shares of this rank, in the memory of the host.
+enum OnHost {
+    Themselves(Arc<Own>),
+    /// Copies of shares on a GPU. An answer must not wait for the GPU, which may wait for the gradients of the rank that
+    /// has asked.
+    Copies(Vec<Flat>),
+}
+
+/// A request of another rank.
+struct Request {
+    from: usize,
+    ticket: u64,
+    version: u64,
+    params: Vec<usize>,
+}
+
+/// The requests of this rank.
+#[derive(Default)]
+struct Reader {
+    tickets: u64,
+    /// Answers that have not come, of any request.
+    expected: VecDeque<Pending>,
+    /// The answers that have come to requests whose values are wanted, by their tickets and by ranks.
+    arrived: BTreeMap<u64, BTreeMap<usize, Payload>>,
+    /// What will probably be read next.
+    prefetched: Option<Ticket>,
+}
+
+/// A request to all ranks that have some of the values.
+struct Ticket {
+    number: u64,
+    version: u64,
+    params: Vec<usize>,
+    ranks: usize,
+}
+
+impl SharedValues {
+    /// Takes the share of this rank of the values of `params`, as far as `is_shared` says so by their numbers. All ranks
+    /// call it together.
+    pub(super) fn new(
+        group: &Group,
+        params: &[Param],
+        shares: &Shares,
+        is_shared: impl Fn(usize) -> bool,
+    ) -> Result<Self> {
+        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
+        let channel = || group.split(Some(0), 0)?.ok_or_else(lost);
+        let (requests, answers) = (channel()?, channel()?);
+        let (mut own, mut owners) = (Vec::new(), Vec::new());
+        for (number, param) in params.iter().enumerate() {
+            let location = Location::of(param.device());
+            let owned = if is_shared(number) { shares.owners(number).to_vec() } else { Vec::new() };
+            let range = owned.get(group.rank()).cloned().unwrap_or_default();
+            let mut values = Flat::zeros_on(&location, ElementType::F32, range.len())?;
+            if !range.is_empty() {
+                let mut to = values.span_mut()?;
+                param.with_values(|values| to.copy_from(values.range(range)))?;
+            }
+            own.push(values);
+            owners.push(owned);
+        }
+        let own = Arc::new(Mutex::new(own));
+        let shares = OnHost::of(&own)?;
+        let kept = Kept { version: 0, shares, deferred: Vec::new(), sent: Vec::new() };
+        let kept = Arc::new(Mutex::new(kept));
+        let (table, closed) = (Arc::new(Table { answers, owners }), Arc::default());
+        let values = Self { requests, table, own, kept, reader: Mutex::default(), closed };
+        values.serve();
+        Ok(values)
+    }
+
+    /// Starts the thread that answers.
+    fn serve(&self) {
+        let (requests, table, kept) =
+            (Arc::clone(&self.requests), Arc::clone(&self.table), Arc::clone(&self.kept));
+        let (closed, goodbye) = (Arc::clone(&self.closed), Arc::clone(&self.requests));
+        let thread = thread::Builder::new().name("shared values".to_owned());
+        let thread = thread.spawn(move || {
+            // The group knows of a failure, and so does whoever uses it next.
+            if let Err(error) = answer_all(&requests, &table, &kept) {
+                tracing::debug!("no more parameters for other ranks: {error}");
+                if !error.is_shared() {
+                    requests.fail(&error);
+                }
+            }
+        });
+        match (thread, self.requests.services()) {
+            (Ok(thread), Some(services)) => {
+                let close = Box::new(move || say_goodbye(&goodbye, &closed));
+                services.add(Service { close, thread });
+            }
+            (Ok(_), None) => {}
+            (Err(error), _) => {
+                self.requests.fail(&Error::io("start a thread", error.kind()));
+            }
+        }
+    }
+
+    /// Says that this rank reads nothing any more.
+    pub(super) fn close(&self) {
+        say_goodbye(&self.requests, &self.closed);
+    }
+
+    /// Whether processes share the values of this parameter.
+    pub(super) fn has(&self, param: usize) -> bool {
+        !self.table.owners[param].is_empty()
+    }
+
+    /// Notes that the values have changed on all ranks.
+    pub(super) fn advance(&self) -> Result<()> {
+        let shares = OnHost::of(&self.own)?;
+        let mut kept = self.kept.lock();
+        kept.shares = shares;
+        kept.advance(&self.table)
+    }
+
+    /// Calls `f` with the shares of these parameters, whose numbers rise.
+    pub(super) fn with_shares<R>(
+        &self,
+        params: &[usize],
+        f: impl FnOnce(Vec<SpanMut<'_>>) -> R,
+    ) -> Result<R> {
+        let mut own = self.own.lock();
+        let chosen = own.iter_mut().enumerate();
+        let chosen = chosen.filter(|(number, _)| params.contains(number));
+        let shares = chosen.map(|(_, share)| share.span_mut());
+        Ok(f(shares.collect::<candelabrum_memory::Result<_>>()?))
+    }
+
+    /// The bytes of this rank's shares.
+    pub(super) fn bytes(&self) -> usize {
+        self.own.lock().iter().map(Flat::byte_len).sum()
+    }
+
+    /// Asks the other ranks for their shares of these parameters.
+    fn ask(&self, reader: &mut Reader, version: u64, params: &[usize]) -> Result<Ticket> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Unsupported {
+                what: "a parameter whose values other ranks keep, after the optimizer was dropped: call gather_parameters before".to_owned(),
+            });
+        }
+        reader.tickets += 1;
+        let number = reader.tickets;
+        let mut ranks = 0;
+        for rank in (0..self.requests.world_size()).filter(|&rank| rank != self.requests.rank()) {
+            let wanted = params.iter().filter(|&&param| !self.table.owners[param][rank].is_empty());
+            let wanted: Vec<u64> = wanted.map(|&param| param as u64).collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            // The answer may come at once.
+            let answer = Payload::zeros(ElementType::U8, 0);
+            reader.expected.push_back(self.table.answers.start(Collective::RecvAny, answer));
+            let header = Header { magic: MAGIC, kind: READ, ticket: number, version };
+            let message = [bytemuck::bytes_of(&header), bytemuck::cast_slice(&wanted)].concat();
+            self.requests.send(&message, rank)?;
+            ranks += 1;
+        }
+        reader.arrived.insert(number, BTreeMap::new());
+        Ok(Ticket { number, version, params: params.to_vec(), ranks })
+    }
+
+    /// Waits for all answers to a request.
+    fn wait(&self, reader: &mut Reader, ticket: &Ticket) -> Result<BTreeMap<usize, Payload>> {
+        loop {
+            let arrived = reader.arrived.get(&ticket.number).map_or(0, BTreeMap::len);
+            if arrived == ticket.ranks {
+                let answers = reader.arrived.remove(&ticket.number).unwrap_or_default();
+                check_versions(&answers, ticket.version)?;
+                return Ok(answers);
+            }
+            let Some(next) = reader.expected.pop_front() else {
+                return Err(protocol("fewer answers than requests for parameters"));
+            };
+            let answer = next.wait()?;
+            let (header, _) = header_of(answer.as_slice::<u8>()?)?;
+            let from = answer.source().unwrap_or_default();
+            // Nobody waits for the answers to a request that was given up.
+            if let Some(answers) = reader.arrived.get_mut(&header.ticket) {
+                answers.insert(from, answer);
+            }
+        }
+    }
+
+    fn read_all(&self, params: &[usize], take: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let mut reader = self.reader.lock();
+        let version = self.kept.lock().version;
+        let is_wanted = |ticket: &Ticket| ticket.version == version && ticket.params == params;
+        let ticket = match reader.prefetched.take() {
+            Some(ticket) if is_wanted(&ticket) => ticket,
+            other => {
+                // Its answers are dropped when they come.
+                other.map(|ticket| reader.arrived.remove(&ticket.number));
+                self.ask(&mut reader, version, params)?
+            }
+        };
+        let answers = self.wait(&mut reader, &ticket)?;
+        drop(reader);
+        let mut rest: BTreeMap<usize, &[u8]> = BTreeMap::new();
+        for (&rank, answer) in &answers {
+            rest.insert(rank, header_of(answer.as_slice::<u8>()?)?.1);
+        }
+        for &param in params {
+            for (rank, range) in self.table.owners[param].iter().enumerate() {
+                if rank == self.requests.rank() {
+                    let kept = self.kept.lock();
+                    kept.shares.with(|shares| {
+                        take(param, shares[param].as_slice()?);
+                        Ok(())
+                    })?;
+                    continue;
+                }
+                if range.is_empty() {
+                    continue;
+                }
+                let bytes = rest.get_mut(&rank).and_then(|rest| {
+                    let (values, tail) = rest.split_at_checked(range.len() * size_of::<f32>())?;
+                    *rest = tail;
+                    Some(values)
+                });
+                let bytes = bytes.ok_or_else(|| protocol("an answer with too few values"))?;
+                match bytemuck::try_cast_slice::<u8, f32>(bytes) {
+                    Ok(values) => take(param, values),
+                    Err(_) => take(param, &numbers(bytes, f32::from_ne_bytes)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ShardedValues for SharedValues {
+    fn prefetch(&self, params: &[usize]) {
+        let mut reader = self.reader.lock();
+        let version = self.kept.lock().version;
+        let old = reader.prefetched.take();
+        old.map(|ticket| reader.arrived.remove(&ticket.number));
+        // A failure shows when the values are read.
+        reader.prefetched = self.ask(&mut reader, version, params).ok();
+    }
+
+    fn read(
+        &self,
+        params: &[usize],
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) -> candle_core::Result<()> {
+        let _span = tracing::trace_span!(target: "candelabrum::step", "fetch").entered();
+        Ok(self.read_all(params, take)?)
+    }
+
+    fn own(&self, param: usize) -> Range<usize> {
+        self.table.owners[param].get(self.requests.rank()).cloned().unwrap_or_default()
+    }
+
+    fn with_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
+        f(self.own.lock()[param].span_mut()?);
+        Ok(())
+    }
+
+    fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
+        // No rank may still need the old values.
+        self.requests.barrier()?;
+        f(self.own.lock()[param].span_mut()?);
+        Ok(self.advance()?)
+    }
+}
+
+impl Kept {
+    fn advance(&mut self, table: &Table) -> Result<()> {
+        self.version += 1;
+        let version = self.version;
+        let (due, later) =
+            self.deferred.drain(..).partition(|request: &Request| request.version <= version);
+        self.deferred = later;
+        let due: Vec<Request> = due;
+        due.into_iter().try_for_each(|request| self.answer(table, request))
+    }
+
+    /// Sends this rank's shares, now or when they have the version that is asked for.
+    fn answer(&mut self, table: &Table, request: Request) -> Result<()> {
+        if request.version > self.version {
+            self.deferred.push(request);
+            return Ok(());
+        }
+        let rank = table.answers.rank();
+        let range = |&param: &usize| table.owners.get(param).and_then(|owners| owners.get(rank));
+        let lens = request.params.iter().map(|param| range(param).map(Range::len));
+        let lens: Option<Vec<usize>> = lens.collect();
+        let lens = lens.ok_or_else(|| protocol("a request for a parameter that is not shared"))?;
+        let len = lens.iter().sum::<usize>() * size_of::<f32>();
+        let mut message = table.answers.alloc_message(HEADER + len);
+        let header =
+            Header { magic: MAGIC, kind: VALUES, ticket: request.ticket, version: self.version };
+        let (start, mut rest) = message.bytes_mut().split_at_mut(HEADER);
+        start.copy_from_slice(bytemuck::bytes_of(&header));
+        self.shares.with(|shares| {
+            for (&param, len) in request.params.iter().zip(lens) {
+                let (place, tail) = rest.split_at_mut(len * size_of::<f32>());
+                rest = tail;
+                place.copy_from_slice(shares[param].bytes());
+            }
+            Ok(())
+        })?;
+        self.sent.retain_mut(|sent| !sent.is_complete());
+        self.sent.push(table.answers.start(Collective::Send { to: request.from }, message));
+        Ok(())
+    }
+}
+
+impl OnHost {
+    fn of(own: &Arc<Own>) -> Result<Self> {
+        let shares = own.lock();
+        if !shares.iter().any(Flat::is_on_device) {
+            return Ok(Self::Themselves(Arc::clone(own)));
+        }
+        let copies = shares.iter().map(Flat::to_host);
+        Ok(Self::Copies(copies.collect::<candelabrum_memory::Result<_>>()?))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&[Flat]) -> Result<R>) -> Result<R> {
+        match self {
+            Self::Themselves(own) => f(&own.lock()),
+            Self::Copies(copies) => f(copies),
+        }
+    }
+}
+
+/// Answers the other ranks until all ranks have said goodbye.
+fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()> {
+    let mut goodbyes = 0;
+    while goodbyes < requests.world_size() - 1 {
+        let mut next = requests.start(Collective::RecvAny, Payload::zeros(ElementType::U8, 0));
+        while !next.wait_for(LOOK) {}
+        let message = next.wait()?;
+        let (header, params) = header_of(message.as_slice::<u8>()?)?;
+        match (header.kind, message.source()) {
+            (GOODBYE, _) => goodbyes += 1,
+            (READ, Some(from)) => {
+                let params = numbers(params, |bytes| u64::from_ne_bytes(bytes) as usize);
+                let Header { ticket, version, .. } = header;
+                kept.lock().answer(table, Request { from, ticket, version, params })?;
+            }
+            _ => return Err(protocol("a message that is no request for parameters")),
+        }
+    }
+    // The last answers.
+    let sent = std::mem::take(&mut kept.lock().sent);
+    sent.into_iter().try_for_each(|sent| sent.wait().map(drop))
+}
+
+/// Tells the other ranks that this one reads nothing any more.
+fn say_goodbye(requests: &Group, closed: &AtomicBool) {
+    if closed.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let header = Header { magic: MAGIC, kind: GOODBYE, ticket: 0, version: 0 };
+    for rank in (0..requests.world_size()).filter(|&rank| rank != requests.rank()) {
+        if let Err(error) = requests.send(bytemuck::bytes_of(&header), rank) {
+            tracing::debug!("no goodbye to rank {rank}: {error}");
+        }
+    }
+}
+
+/// Returns an error if a rank has answered with values of another version.
+fn check_versions(answers: &BTreeMap<usize, Payload>, version: u64) -> Result<()> {
+    for (from, answer) in answers {
+        let (header, _) = header_of(answer.as_slice::<u8>()?)?;
+        if header.version != version {
+            return Err(protocol(&format!(
+                "rank {from} has changed its parameters {} times, this rank {version} times: all ranks must change them together",
+                header.version
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn header_of(message: &[u8]) -> Result<(Header, &[u8])> {
+    let parts = message.split_at_checked(HEADER);
+    let parts = parts.map(|(header, rest)| (bytemuck::pod_read_unaligned::<Header>(header), rest));
+    let parts = parts.filter(|(header, _)| header.magic == MAGIC);
+    parts.ok_or_else(|| protocol("a message that is none of the parameters' values"))
+}
+
+/// Numbers of `N` bytes each, wherever they lie.
+fn numbers<const N: usize, T>(bytes: &[u8], read: fn([u8; N]) -> T) -> Vec<T> {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    chunks.iter().map(|&bytes| read(bytes)).collect()
+}
+
+fn protocol(what: &str) -> Error {
+    Error::Protocol { what: what.to_owned() }
+}
+
+impl fmt::Debug for SharedValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedValues").field("version", &self.kept.lock().version).finish()
+    }
+}
+
+/// The shared values of an optimizer. When it is dropped, this rank reads none of them any more.
+#[derive(Debug)]
+pub(super) struct OpenValues(pub(super) Arc<SharedValues>);
+
+impl Drop for OpenValues {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

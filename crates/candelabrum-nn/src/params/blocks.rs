@@ -1,0 +1,134 @@
+//! The blocks of a model, as the parameters see them: which block uses a parameter, and when a block needs its
+//! parameters' values.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use candle_core::Result;
+
+use super::home;
+use super::param::Param;
+use super::sharding::{Place, Shared};
+use super::tensors::Whole;
+
+/// The parameters of each block, by its number, of which this process keeps a part of the values. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShardedBlocks(Arc<RwLock<Arc<[Vec<Param>]>>>);
+
+impl ShardedBlocks {
+    /// Says which parameters they are.
+    pub(super) fn set(&self, params: &[Param]) {
+        let mut blocks: Vec<Vec<Param>> = Vec::new();
+        for param in params {
+            if let Some(number) = param.block() {
+                blocks.resize_with(blocks.len().max(number + 1), Vec::new);
+                blocks[number].push(param.clone());
+            }
+        }
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = blocks.into();
+    }
+
+    fn get(&self) -> Arc<[Vec<Param>]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A pass through a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pass {
+    /// Whose parameters are not needed before the backward pass of the block.
+    Forward,
+    /// A forward pass whose results the backward pass reads, so that it needs the same parameters.
+    Kept,
+    Backward,
+}
+
+/// One of a model's blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockPlace {
+    blocks: ShardedBlocks,
+    number: usize,
+}
+
+impl BlockPlace {
+    pub(super) fn new(blocks: ShardedBlocks, number: usize) -> Self {
+        Self { blocks, number }
+    }
+
+    /// Begins a pass through the block on this thread, which ends with the result.
+    ///
+    /// # Errors
+    /// Values that another process should have sent.
+    pub(crate) fn enter(&self, pass: Pass) -> Result<Entered> {
+        let before = home::enter(self.number);
+        let entered = Entered { blocks: self.blocks.get(), number: self.number, before, pass };
+        gather(entered.params(self.number))?;
+        let next = match pass {
+            Pass::Forward | Pass::Kept => Some(self.number + 1),
+            Pass::Backward => self.number.checked_sub(1),
+        };
+        prefetch(next.map_or(&[], |next| entered.params(next)));
+        Ok(entered)
+    }
+}
+
+/// A pass through a block under way.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    blocks: Arc<[Vec<Param>]>,
+    number: usize,
+    before: usize,
+    pass: Pass,
+}
+
+impl Entered {
+    fn params(&self, number: usize) -> &[Param] {
+        self.blocks.get(number).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        home::leave(self.before);
+        if self.pass == Pass::Kept {
+            return;
+        }
+        for param in self.params(self.number) {
+            if let Err(error) = param.release() {
+                tracing::error!("the memory of `{}` could not be freed: {error}", param.name());
+            }
+        }
+    }
+}
+
+/// The parameters that are not here, and what processes share of the first of them.
+fn away(params: &[Param]) -> Option<(Vec<(usize, &Param)>, Shared)> {
+    let away = params.iter().filter(|param| param.sharding().place() == Place::Away);
+    let away = away.filter_map(|param| Some((param.sharding().shared()?.number, param)));
+    let away: Vec<_> = away.collect();
+    let shared = away.first()?.1.sharding().shared()?;
+    Some((away, shared))
+}
+
+fn prefetch(params: &[Param]) {
+    if let Some((away, shared)) = away(params) {
+        let numbers: Vec<usize> = away.iter().map(|(number, _)| *number).collect();
+        shared.values.prefetch(&numbers);
+    }
+}
+
+/// Fetches the values of these parameters that are not here.
+fn gather(params: &[Param]) -> Result<()> {
+    let Some((away, shared)) = away(params) else { return Ok(()) };
+    let numbers: Vec<usize> = away.iter().map(|(number, _)| *number).collect();
+    let mut whole: Vec<Whole> = away.iter().map(|(_, param)| Whole::of(param.variable())).collect();
+    shared.values.read(&numbers, &mut |number, values| {
+        if let Some(place) = numbers.iter().position(|other| *other == number) {
+            whole[place].push(values);
+        }
+    })?;
+    for ((_, param), whole) in away.into_iter().zip(whole) {
+        whole.put(param.variable())?;
+        param.sharding().set(Place::Gathered);
+    }
+    Ok(())
+}

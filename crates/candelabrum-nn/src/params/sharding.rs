@@ -1,0 +1,177 @@
+//! Parameters of which this process keeps a part alone, and other processes the rest (ZeRO-3: Rajbhandari et al., SC
+//! 2020, arXiv:1910.02054; PyTorch's FSDP).
+//!
+//! Between two uses such a parameter has no numbers: the variable is there, and its memory is empty. The block that
+//! uses the parameter fetches the numbers when its pass begins and gives the memory back when the pass ends. Any other
+//! access fetches them, too, and they stay until the next pass through the block or the next update.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
+use candle_core::{Result, Var, bail};
+
+use super::home;
+use super::tensors::{Whole, clear_variable};
+
+/// The values of parameters that are divided among processes, each in f32 and in row-major order. A distributed
+/// optimizer implements it. Parameters have the numbers that [`Param::shard`](crate::Param::shard) has given them.
+///
+/// Reads need no other call of another process, and a process reads the values that parameters have after as many
+/// changes as it has made itself.
+pub trait ShardedValues: fmt::Debug + Send + Sync {
+    /// Asks for the values of these parameters, so that [`read`](Self::read) waits less. It may do nothing.
+    fn prefetch(&self, params: &[usize]);
+
+    /// Calls `take` with the number of a parameter and a run of its values, until all values of these parameters were
+    /// given. The runs of a parameter come in their order.
+    ///
+    /// # Errors
+    /// A failure of another process.
+    fn read(&self, params: &[usize], take: &mut dyn FnMut(usize, &[f32])) -> Result<()>;
+
+    /// The elements of a parameter that this process keeps.
+    fn own(&self, param: usize) -> Range<usize>;
+
+    /// Calls `f` once, with the values that this process keeps of a parameter. `f` changes them only in the middle of a
+    /// step.
+    ///
+    /// # Errors
+    /// A device's error.
+    fn with_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> Result<()>;
+
+    /// As [`with_own`](Self::with_own), to change the values outside of a step. All processes call it together.
+    ///
+    /// # Errors
+    /// A device's error, and a failure of another process.
+    fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> Result<()>;
+}
+
+/// Whether and where the values of a parameter are divided. Clones of a parameter share it.
+#[derive(Clone, Default)]
+pub(crate) struct Sharding(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    place: AtomicU8,
+    /// The only block that has used the parameter.
+    home: AtomicUsize,
+    shared: RwLock<Option<Shared>>,
+}
+
+/// The values of a parameter among those that processes share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) values: Arc<dyn ShardedValues>,
+    pub(crate) number: usize,
+    /// Whether the variable has the values all the time, rounded to its type.
+    pub(crate) is_kept: bool,
+}
+
+/// Where the values of a parameter are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Place {
+    /// In the variable, or in its master.
+    Here = 0,
+    /// Divided among processes, and in the variable.
+    Gathered = 1,
+    /// Divided among processes. The variable is empty.
+    Away = 2,
+}
+
+impl Sharding {
+    pub(crate) fn place(&self) -> Place {
+        match self.0.place.load(Ordering::Acquire) {
+            0 => Place::Here,
+            1 => Place::Gathered,
+            _ => Place::Away,
+        }
+    }
+
+    /// Notes that the parameter was used as a tensor, in a block or outside of all.
+    pub(crate) fn note_use(&self) {
+        self.0.home.store(home::home_after(self.0.home.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// The number of the block that alone has used the parameter.
+    pub(crate) fn home(&self) -> Option<usize> {
+        home::block_of(self.0.home.load(Ordering::Relaxed))
+    }
+
+    /// What the processes share. `None` if every process has all values.
+    pub(crate) fn shared(&self) -> Option<Shared> {
+        if self.place() == Place::Here {
+            return None;
+        }
+        self.0.shared.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Divides the values among processes.
+    pub(crate) fn begin(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
+        let mut shared = self.0.shared.write().unwrap_or_else(PoisonError::into_inner);
+        *shared = Some(Shared { values, number, is_kept });
+        self.set(Place::Gathered);
+    }
+
+    /// Ends the division. The variable has the values.
+    pub(crate) fn end(&self) {
+        self.set(Place::Here);
+        *self.0.shared.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Empties the variable, unless it keeps its values.
+    pub(crate) fn release(&self, var: &Var) -> Result<()> {
+        let is_kept = self.shared().is_none_or(|shared| shared.is_kept);
+        if is_kept || self.place() != Place::Gathered {
+            return Ok(());
+        }
+        self.set(Place::Away);
+        clear_variable(var)
+    }
+
+    pub(crate) fn set(&self, place: Place) {
+        self.0.place.store(place as u8, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// All values in f32, where those of `var` are.
+    pub(crate) fn read(&self, var: &Var) -> Result<Flat> {
+        let mut all = Vec::with_capacity(var.elem_count());
+        self.values.read(&[self.number], &mut |_, values| all.extend_from_slice(values))?;
+        let mut flat = Flat::zeros_on(&Location::of(var.device()), ElementType::F32, all.len())?;
+        flat.span_mut()?.copy_from((&all).into())?;
+        Ok(flat)
+    }
+
+    /// Fetches the values into the variable.
+    pub(crate) fn gather(&self, var: &Var) -> Result<()> {
+        let mut whole = Whole::of(var);
+        self.values.read(&[self.number], &mut |_, values| whole.push(values))?;
+        whole.put(var)
+    }
+
+    /// Calls `f` with the values that this process keeps: by [`ShardedValues::change_own`] if it `changes` them outside of
+    /// a step.
+    pub(crate) fn with_own<R>(&self, changes: bool, f: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
+        let (mut f, mut result) = (Some(f), None);
+        let mut call = |values: SpanMut<'_>| result = f.take().map(|f| f(values));
+        match changes {
+            true => self.values.change_own(self.number, &mut call),
+            false => self.values.with_own(self.number, &mut call),
+        }?;
+        match result {
+            Some(result) => Ok(result),
+            None => bail!("the values that this process keeps were not given"),
+        }
+    }
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sharding({:?})", self.place())
+    }
+}

@@ -1,0 +1,48 @@
+//! The names of what a rank writes of its share of a file.
+
+/// What distinguishes the names of files with shares.
+pub(super) const SHARD: &str = "-shard-";
+
+/// A part of a vector in a file, as its name in the file has it.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Share<'k> {
+    pub(super) vector: &'k str,
+    /// The place of its first value in the vector.
+    pub(super) start: usize,
+    /// The dimensions of the whole tensor, of which the vector has the values. Optimizers' vectors have none.
+    pub(super) dims: Vec<usize>,
+}
+
+impl<'k> Share<'k> {
+    /// The name of a part of a vector.
+    pub(crate) fn key(vector: &str, start: usize, dims: &[usize]) -> String {
+        let dims: String = dims.iter().map(|dim| format!(",{dim}")).collect();
+        format!("{vector}@{start}{dims}")
+    }
+
+    /// What [`key`](Self::key) has joined. A vector of a run without shares is whole.
+    pub(super) fn of(key: &'k str) -> Self {
+        let share = key.rsplit_once('@').and_then(|(vector, numbers)| {
+            let numbers = numbers.split(',').map(|number| number.parse().ok());
+            let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
+            let (&start, dims) = numbers.split_first()?;
+            Some(Self { vector, start, dims: dims.to_vec() })
+        });
+        share.unwrap_or(Self { vector: key, start: 0, dims: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_an_at_sign_survives() {
+        for dims in [vec![], vec![4, 5]] {
+            let key = Share::key("a@b.weight.0", 70, &dims);
+            assert_eq!(Share::of(&key), Share { vector: "a@b.weight.0", start: 70, dims });
+        }
+        let whole = Share { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
+        assert_eq!(Share::of("a@b.weight.0"), whole);
+    }
+}
