@@ -8,6 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Pa
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::arriving::Arriving;
 use super::config::Shard;
 use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
@@ -81,6 +82,10 @@ pub(super) struct BucketSet {
     /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
     /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
+    /// The buckets with new values that are still on their way.
+    pub(super) arriving: Vec<(usize, Arc<Arriving>)>,
+    /// Whether the last pass has read each parameter by [`Param::tensor`], so that the next one waits for new values.
+    pub(super) reads_parameters: bool,
     /// Steps taken with this layout.
     steps: u64,
     /// Whether the order of the buckets is final.
@@ -253,6 +258,8 @@ impl BucketSets {
                 shares: None,
                 own: Vec::new(),
                 wire: Vec::new(),
+                arriving: Vec::new(),
+                reads_parameters: false,
                 steps: 0,
                 settled: true,
             });
@@ -275,6 +282,11 @@ impl BucketSets {
         let what = || "buckets with accumulated gradients are not there".to_owned();
         let from = from.ok_or_else(|| Error::State { what: what() })?;
         Ok(to.gradients.take_over(&from.gradients)?)
+    }
+
+    /// Waits for new values that are still on their way.
+    pub(super) fn finish_arrivals(&mut self) -> Result<()> {
+        self.kept.iter_mut().try_for_each(BucketSet::finish_arrivals)
     }
 
     pub(super) fn last_used(&mut self) -> Option<&mut BucketSet> {
@@ -414,6 +426,8 @@ impl BucketSets {
             shares,
             own,
             wire,
+            arriving: Vec::new(),
+            reads_parameters: false,
             steps: 0,
             settled,
         });
@@ -476,6 +490,18 @@ impl BucketSet {
         self.own = own.parts;
     }
 
+    /// Waits for the new values that are still on their way, and takes their buckets back.
+    fn finish_arrivals(&mut self) -> Result<()> {
+        for (index, arriving) in std::mem::take(&mut self.arriving) {
+            for slot in &self.gradients.plans()[index].slots {
+                // An access waits.
+                self.gradients.params()[slot.param].var();
+            }
+            self.gradients.put(index, arriving.take()?);
+        }
+        Ok(())
+    }
+
     /// Takes back a bucket that has not become averages.
     pub(super) fn put_back(&mut self, index: usize, bucket: Flat) {
         match self.gradients.pool() {
@@ -528,16 +554,20 @@ impl BucketSet {
     /// zeros.
     pub(super) fn complete(&mut self, loss: &Tensor, allow_unused: bool) -> Result<()> {
         if allow_unused {
+            self.note_uses();
             return Ok(self.gradients.zero_rest()?);
         }
         if let Some(MissingGradients { names, why }) = self.gradients.missing(loss) {
             return Err(Error::NoGradient { names, why });
         }
-        // What is used from now on is used by a later pass.
-        self.gradients.params().iter().for_each(|param| {
-            param.take_use();
-        });
+        self.note_uses();
         Ok(())
+    }
+
+    /// Notes whether the pass has used all parameters. What is used from now on is used by a later pass.
+    fn note_uses(&mut self) {
+        let uses: Vec<bool> = self.gradients.params().iter().map(Param::take_use).collect();
+        self.reads_parameters = uses.into_iter().all(|is_used| is_used);
     }
 
     /// Memory for each bucket's numbers in the type `element`, at the place where the backend reduces

@@ -8,6 +8,7 @@
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
 //! | the share of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
+//! | values of parameters that ranks share, and new values that arrive late | `shared_values.rs`, `arriving.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
@@ -18,6 +19,7 @@
 //! | the strategies used so far, and their state | `used.rs`, `state.rs` |
 //! | the cost of steps, and the memory | `figures.rs`, `memory.rs` |
 
+mod arriving;
 mod averages;
 mod bucket_exchange;
 mod bucket_sets;
@@ -549,7 +551,7 @@ impl DistOpt {
         }
         let layouts = self.layouts.take().map_or_else(|| self.bind(), Ok);
         let result = layouts.and_then(|mut layouts| {
-            let result = work(self, &mut layouts);
+            let result = layouts.finish_arrivals().and_then(|()| work(self, &mut layouts));
             self.layouts = Some(layouts);
             result
         });

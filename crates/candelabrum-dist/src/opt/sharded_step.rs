@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Flat, Norm, Span, SpanMut, square_sums};
 use candelabrum_optim::{Clip, clip};
 
+use super::arriving::Arriving;
 use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
@@ -97,6 +99,9 @@ impl Step<'_> {
     pub(super) fn gather_updated(&mut self) -> Result<()> {
         let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
         let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
+        if self.can_gather_late() {
+            return self.gather_late(&shares);
+        }
         let mut under_way = VecDeque::new();
         let most = if self.exchange.own.is_some() { ON_THEIR_WAY } else { usize::MAX };
         for index in 0..self.layout.buckets() {
@@ -123,6 +128,35 @@ impl Step<'_> {
         let payload = Payload::from(bucket).with_parts(&**shares.parts(index))?;
         let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
         Ok(context.group.start(Collective::AllGatherInPlace, payload))
+    }
+
+    /// Whether new values may arrive after the step: on the host, in buckets that have memory all the time, of a model
+    /// whose every pass reads its parameters where they are.
+    fn can_gather_late(&self) -> bool {
+        let context = &self.exchange.context;
+        self.exchange.own.is_none()
+            && context.values.is_none()
+            && context.location().is_host()
+            && self.layout.reads_parameters
+    }
+
+    /// Starts the gatherings, in the order in which a forward pass needs them.
+    fn gather_late(&mut self, shares: &Shares) -> Result<()> {
+        for index in (0..self.layout.buckets()).rev() {
+            let arriving = Arc::new(Arriving::new(self.start_gather(index, shares)?));
+            let context = &self.exchange.context;
+            for slot in context.plans[index].slots.iter() {
+                let (param, own, place) =
+                    (&context.params[slot.param], context.owned(slot), slot.range.clone());
+                // A rank that owns all of it waits for nothing.
+                if !param.is_frozen() && own.len() < place.len() {
+                    let arriving = Arc::clone(&arriving);
+                    param.expect(move |values| arriving.copy_others(values, place, own));
+                }
+            }
+            self.layout.arriving.push((index, arriving));
+        }
+        Ok(())
     }
 
     fn end_gather(&mut self, index: usize, pending: Pending) -> Result<()> {

@@ -1,0 +1,76 @@
+//! New values of other ranks' shares that arrive while the next forward pass begins. A step starts the gatherings, and the
+//! first access to a parameter waits for those of its bucket.
+//!
+//! The buckets carry the values, so they come back before the next step needs them for gradients.
+
+use std::fmt;
+use std::ops::Range;
+
+use candelabrum_memory::{Flat, SpanMut};
+use parking_lot::Mutex;
+
+use crate::comm::Pending;
+use crate::{Error, Result};
+
+/// The values of a bucket on their way.
+pub(super) struct Arriving(Mutex<State>);
+
+enum State {
+    UnderWay(Pending),
+    Here(Flat),
+    /// The failure is kept for the next step. The parameters have their old values.
+    Failed(Error),
+    Taken,
+}
+
+impl Arriving {
+    pub(super) fn new(bucket: Pending) -> Self {
+        Self(Mutex::new(State::UnderWay(bucket)))
+    }
+
+    /// Waits for the values, and copies those at `place` of the bucket to a parameter, but for this rank's `own`.
+    pub(super) fn copy_others(&self, mut to: SpanMut<'_>, place: Range<usize>, own: Range<usize>) {
+        let mut state = self.0.lock();
+        state.arrive();
+        let State::Here(bucket) = &*state else { return };
+        let copied = [0..own.start, own.end..place.len()].into_iter().try_for_each(|part| {
+            let from = bucket.range(place.start + part.start..place.start + part.end)?;
+            to.reborrow().range(part).copy_from(from)
+        });
+        if let Err(error) = copied {
+            *state = State::Failed(error.into());
+        }
+    }
+
+    /// The bucket, after all parameters have their values.
+    pub(super) fn take(&self) -> Result<Flat> {
+        let mut state = self.0.lock();
+        state.arrive();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Here(bucket) => Ok(bucket),
+            State::Failed(error) => Err(error),
+            State::UnderWay(_) | State::Taken => {
+                Err(Error::Protocol { what: "a bucket of new values was taken twice".to_owned() })
+            }
+        }
+    }
+}
+
+impl State {
+    fn arrive(&mut self) {
+        if let Self::UnderWay(_) = self
+            && let Self::UnderWay(pending) = std::mem::replace(self, Self::Taken)
+        {
+            *self = match pending.wait() {
+                Ok(bucket) => Self::Here(bucket.into_flat()),
+                Err(error) => Self::Failed(error),
+            };
+        }
+    }
+}
+
+impl fmt::Debug for Arriving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Arriving")
+    }
+}
