@@ -50,7 +50,7 @@ impl GroupInfo {
     }
 }
 
-/// The groups of an all-reduce over several hosts, by their numbers.
+/// The groups of a reduction over several hosts, by their numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     /// All ranks.
@@ -61,6 +61,17 @@ pub(super) struct Layers {
     pub(super) across: Option<usize>,
     /// Whether all hosts have equally many ranks.
     pub(super) even: bool,
+}
+
+impl Layers {
+    /// Whether an operation of group `id` runs in the groups of the layers.
+    pub(super) fn divide(&self, id: usize, op: Collective) -> bool {
+        match op {
+            Collective::AllReduce(_) => id == self.flat,
+            Collective::ReduceScatterV(_) => id == self.host,
+            _ => false,
+        }
+    }
 }
 
 /// The data by which an operation is named in an error, and the place where the error is stored.

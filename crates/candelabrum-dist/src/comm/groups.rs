@@ -56,7 +56,8 @@ impl<T: Transport> Groups<T> {
         self.groups.get_mut(&id).ok_or_else(|| Error::Unsupported { what: what.to_owned() })
     }
 
-    /// Runs the operation in group `id`. An all-reduce of a group with `layers` runs in their groups.
+    /// Runs the operation in group `id`. In a group with `layers` an all-reduce of all ranks runs in their groups, and
+    /// so does a reduce-scatter of the ranks of a host.
     pub(super) fn run(
         &mut self,
         id: usize,
@@ -64,14 +65,23 @@ impl<T: Transport> Groups<T> {
         op: Collective,
         payload: Payload,
     ) -> Result<Pending> {
-        let (Some(layers), Collective::AllReduce(op)) = (layers, op) else {
-            let member = self.member(id)?;
-            return match payload.is_on_device() && member.transport.takes_device_memory() {
-                true => member.begin(op, payload),
-                false => Ok(Pending::ready(Ok(member.execute(op, payload)?))),
-            };
+        let in_layers = layers.filter(|layers| layers.divide(id, op));
+        let result = match (in_layers, op) {
+            (Some(layers), Collective::AllReduce(op)) => {
+                self.all_reduce_in_layers(layers, op, payload)
+            }
+            (Some(layers), Collective::ReduceScatterV(op)) => {
+                self.reduce_scatter_in_layers(layers, op, payload)
+            }
+            _ => {
+                let member = self.member(id)?;
+                return match payload.is_on_device() && member.transport.takes_device_memory() {
+                    true => member.begin(op, payload),
+                    false => Ok(Pending::ready(Ok(member.execute(op, payload)?))),
+                };
+            }
         };
-        let result = self.all_reduce_in_layers(layers, op, payload).inspect_err(|error| {
+        let result = result.inspect_err(|error| {
             // A rank of another host may wait for this rank, and must not see it leave before it
             // knows why.
             if error.is_echo() {
@@ -132,6 +142,11 @@ impl<T: Transport> Groups<T> {
     /// The number of ranks in a group.
     pub(super) fn size(&self, id: usize) -> usize {
         self.groups.get(&id).map_or(1, |member| member.group_info.ranks.len())
+    }
+
+    /// This rank's number in a group.
+    pub(super) fn rank(&self, id: usize) -> usize {
+        self.groups.get(&id).map_or(0, |member| member.group_info.rank)
     }
 
     /// Counts an operation that consisted of other operations.
@@ -197,6 +212,15 @@ impl<T: Transport> GroupTransport<T> {
 
     /// Runs the next operation to its end.
     pub(super) fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
+        let moved = Moved::of(&payload, self.group_info.rank);
+        let start = Instant::now();
+        let result = self.execute_part(op, payload)?;
+        self.group_info.count(op, moved.to(&result), start.elapsed());
+        Ok(result)
+    }
+
+    /// As [`Self::execute`], for a step of an operation that is counted as a whole.
+    pub(super) fn execute_part(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
         if !self.transport.takes_device_memory()
             && let Err(error) = payload.check_on_host()
         {
@@ -207,16 +231,9 @@ impl<T: Transport> GroupTransport<T> {
         self.sequence += 1;
         let header = Header::of(self.sequence, op, &payload);
         let label = payload.label().cloned();
-        let moved = Moved::of(&payload, self.group_info.rank);
         let _span = span(header, label.as_ref()).entered();
-        let start = Instant::now();
-        match self.transport.execute(header, payload) {
-            Ok(result) => {
-                self.group_info.count(op, moved.to(&result), start.elapsed());
-                Ok(result)
-            }
-            Err(error) => Err(self.failed(error, header, label.as_ref())),
-        }
+        let result = self.transport.execute(header, payload);
+        result.map_err(|error| self.failed(error, header, label.as_ref()))
     }
 
     /// Runs the next operation on numbers in the caller's memory.

@@ -225,10 +225,27 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// hosts' lowest ranks. Each of these sums is rounded to the element type. A mean is the sum
     /// divided once by the number of ranks. All other operations are the same as in this group.
     ///
+    /// Ranks of a [`DistOpt`](crate::DistOpt) over it keep their [shares](crate::Shard) by hosts, if all hosts have
+    /// equally many ranks: [`Self::replica`].
+    ///
     /// # Errors
     /// [`Error::Length`] if `hosts` does not have one number per rank. A failure of another rank, a
     /// passed deadline or a disagreement between ranks.
     fn hierarchical(&self, hosts: &[usize]) -> Result<Group>;
+
+    /// The ranks of this rank's host, if this group is [hierarchical](Self::hierarchical) and all hosts have equally
+    /// many ranks. These ranks together keep one copy of what the ranks of a [`DistOpt`](crate::DistOpt) share out
+    /// ([`Shard`](crate::Shard)), and each host has a copy.
+    ///
+    /// A [`Collective::ReduceScatterV`] of this group reduces over the ranks of *all* hosts: each rank gets its part,
+    /// one of as many as its host has ranks, with the bits that the all-reduce of the hierarchical group has there. All
+    /// ranks of all hosts must start it together. All other operations are those of the ranks of the host alone.
+    ///
+    /// `None` for any other group, for hosts with different numbers of ranks, and over NCCL, where the reductions by
+    /// layers take no numbers in a GPU's memory.
+    fn replica(&self) -> Option<Group> {
+        None
+    }
 
     /// Bytes and time of all operations so far.
     fn stats(&self) -> CommStats;

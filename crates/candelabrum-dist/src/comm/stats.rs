@@ -1,6 +1,6 @@
 //! The traffic of a communicator: bytes and time.
 
-use std::ops::Sub;
+use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use super::{Collective, Payload};
 /// Bytes are payload bytes that this rank gave to the transport or received from it. For `n` bytes
 /// in this rank's payload and `N` ranks, an all-reduce sends and receives `n`; an all-gather sends
 /// `n` and receives `(N-1)·n`; a reduce-scatter sends `n` and receives the rank's part; an all-gather in
-/// place sends the rank's part and receives the others; an all-to-all counts all parts except the rank's
+/// place sends the rank's part and receives the others. Where [hosts have copies](super::Communicator::replica), a
+/// reduce-scatter also sends and receives the part between hosts. An all-to-all counts all parts except the rank's
 /// own; a reduce sends `n`, and the root receives `n`; broadcast,
 /// gather and scatter count on each rank the bytes that the rank sends or receives. A world of one
 /// sends nothing.
@@ -27,6 +28,19 @@ pub struct CommStats {
     /// Time in which callers were blocked: in [`Pending::wait`](super::Pending::wait), and in
     /// operations that they [ran](super::Communicator::run) instead of starting them.
     pub exposed: Duration,
+}
+
+impl Add for CommStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            busy: self.busy + other.busy,
+            exposed: self.exposed + other.exposed,
+        }
+    }
 }
 
 impl Sub for CommStats {

@@ -29,7 +29,7 @@ use crate::{Error, Result};
 pub(crate) struct Threaded<T: Transport> {
     common: Arc<Common<T>>,
     group_info: GroupInfo,
-    /// If set, an all-reduce is divided into layers.
+    /// If set, an all-reduce of all ranks or a reduce-scatter of a host's ranks is divided into layers.
     layers: Option<Layered<T>>,
     /// See [`Communicator::interleave`].
     interleaved: AtomicBool,
@@ -57,11 +57,13 @@ impl<T: Transport> MessageOwner for Common<T> {
     }
 }
 
-/// The groups of an all-reduce by layers, in addition to the group of all ranks.
+/// The groups of a reduction by layers, in addition to the group that it belongs to.
 struct Layered<T: Transport> {
     layers: Layers,
-    /// Keeps the groups of the layers alive.
-    _groups: Vec<Threaded<T>>,
+    /// The ranks of this host, in the group of all ranks.
+    host: Option<Arc<Threaded<T>>>,
+    /// Keeps the group between hosts alive.
+    _across: Option<Arc<Threaded<T>>>,
 }
 
 /// The properties of a transport after it has connected.
@@ -124,11 +126,12 @@ impl<T: Transport> Threaded<T> {
 
     /// The groups in which this rank would exchange data for an operation that it refuses.
     fn exchanging(&self, op: Collective) -> Vec<usize> {
-        match (&self.layers, op) {
-            (Some(Layered { layers, .. }), Collective::AllReduce(_)) => {
+        let id = self.group_info.id;
+        match &self.layers {
+            Some(Layered { layers, .. }) if layers.divide(id, op) => {
                 std::iter::once(layers.host).chain(layers.across).collect()
             }
-            _ => vec![self.group_info.id],
+            _ => vec![id],
         }
     }
 
@@ -229,7 +232,9 @@ impl<T: Transport> Communicator for Threaded<T> {
     fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
         let id = self.group_info.id;
         let without_copy = match op {
-            Collective::AllReduce(_) => self.layers.is_none(),
+            Collective::AllReduce(_) => {
+                self.layers.as_ref().is_none_or(|all| !all.layers.divide(id, op))
+            }
             Collective::Broadcast { .. } => true,
             _ => false,
         };
@@ -280,7 +285,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         let lost = || Error::Protocol { what: "a group without its member".to_owned() };
 
         let mut flat = self.part(Some(0), 0)?.ok_or_else(lost)?;
-        let host = self.part(Some(own as u64), 0)?.ok_or_else(lost)?;
+        let mut host = self.part(Some(own as u64), 0)?.ok_or_else(lost)?;
         let speaks = even || place == 0;
         let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
         let layers = Layers {
@@ -289,9 +294,20 @@ impl<T: Transport> Communicator for Threaded<T> {
             across: across.as_ref().map(|across| across.group_info.id),
             even,
         };
-        let groups = std::iter::once(host).chain(across).collect();
-        flat.layers = Some(Layered { layers, _groups: groups });
+        let across = across.map(Arc::new);
+        if even {
+            host.layers = Some(Layered { layers, host: None, _across: across.clone() });
+        }
+        let host = Some(Arc::new(host));
+        flat.layers = Some(Layered { layers, host, _across: across });
         Ok(Arc::new(flat))
+    }
+
+    fn replica(&self) -> Option<Group> {
+        let Layered { layers, host, .. } = self.layers.as_ref()?;
+        let has_replicas = layers.even && !self.common.takes_device_memory;
+        let host = host.as_ref().filter(|_| has_replicas)?;
+        Some(Arc::clone(host) as Group)
     }
 
     fn stats(&self) -> CommStats {

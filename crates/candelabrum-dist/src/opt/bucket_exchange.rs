@@ -283,7 +283,8 @@ impl BucketExchange {
                 };
                 bucket.labelled(label.clone()).of_step(context.step)
             });
-            context.group.announce(buckets.collect());
+            // Where hosts have copies, a bucket leaves by several operations, and this has no effect.
+            context.replica.announce(buckets.collect());
         }
     }
 
@@ -365,7 +366,7 @@ impl BucketExchange {
             Ok(match (kind, op, &context.shares) {
                 (ExchangeKind::AllReduce(_), Collective::AllReduce(op), Some(shares)) => {
                     let payload = payload.with_parts(&**shares.parts(index))?;
-                    context.group.start(Collective::ReduceScatterV(op), payload)
+                    context.replica.start(Collective::ReduceScatterV(op), payload)
                 }
                 (ExchangeKind::AllReduce(_), ..) => context.group.start(op, payload),
                 (ExchangeKind::Strategy(strategy), ..) => {

@@ -117,7 +117,8 @@ impl BucketSets {
         }
     }
 
-    /// Divides the state of the optimizer among the ranks, by buckets of this size. `whole`: parameters are not cut.
+    /// Divides the state of the optimizer among the ranks of `replica`, by buckets of this size. `whole`: parameters are
+    /// not cut.
     ///
     /// # Errors
     /// Parameters to be shared in a model that has no blocks for it.
@@ -125,7 +126,7 @@ impl BucketSets {
         &mut self,
         shard: Shard,
         sizing: BucketSizing,
-        comm: &dyn Communicator,
+        replica: &dyn Communicator,
         whole: bool,
     ) -> Result<()> {
         let lends = shard.lends();
@@ -140,7 +141,7 @@ impl BucketSets {
         let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
-        let shares = Shares::of(&plans, comm.rank(), comm.world_size(), whole);
+        let shares = Shares::of(&plans, replica.rank(), replica.world_size(), whole);
         self.shares = Some(Arc::new(shares));
         Ok(())
     }
@@ -151,8 +152,13 @@ impl BucketSets {
     }
 
     /// Leaves to each rank its share of the values: of those that blocks fetch, and of the masters of parameters in 16
-    /// bits. All ranks call it together.
-    pub(super) fn share_values(&mut self, group: &Group, store: &Params) -> Result<()> {
+    /// bits. The ranks of `replica` have all of them together. All ranks of `group` call it together.
+    pub(super) fn share_values(
+        &mut self,
+        group: &Group,
+        replica: &Group,
+        store: &Params,
+    ) -> Result<()> {
         let Some(shares) = self.shares.clone() else { return Ok(()) };
         let params = Arc::clone(self.params());
         let is_rounded = |param: &Param| matches!(param.dtype(), DType::F16 | DType::BF16);
@@ -164,7 +170,7 @@ impl BucketSets {
         let away: Vec<Param> = away.map(|number| params[number].clone()).collect();
         let names = away.iter().map(Param::name).collect::<Vec<_>>().join(", ");
         check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
-        let values = Arc::new(SharedValues::new(group, &params, &shares, is_shared)?);
+        let values = Arc::new(SharedValues::new(replica, &params, &shares, is_shared)?);
         for (number, param) in params.iter().enumerate().filter(|(number, _)| is_shared(*number)) {
             param.shard(values.clone(), number, !self.is_away(number));
             param.release()?;

@@ -9,13 +9,15 @@ use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 use super::bucket_sets::{self, BucketSet};
 use super::shard::Shares;
 use super::shared_values::SharedValues;
-use crate::comm::{Group, Label};
+use crate::comm::{CommStats, Group, Label};
 use crate::strategy::Bucket;
 
 /// The ranks, the buckets and the settings of one step.
 #[derive(Clone, Debug)]
 pub(super) struct StepContext {
     pub(super) group: Group,
+    /// The ranks that have all shares together: those of this rank's host where hosts have copies, or all.
+    pub(super) replica: Group,
     pub(super) params: Arc<[Param]>,
     pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
@@ -32,13 +34,14 @@ pub(super) struct StepContext {
 
 impl StepContext {
     pub(super) fn new(
-        group: Group,
+        (group, replica): (Group, Group),
         layout: &BucketSet,
         values: Option<Arc<SharedValues>>,
         (step, spars): (u64, f32),
     ) -> Self {
         Self {
             group,
+            replica,
             values,
             params: Arc::clone(layout.gradients.params()),
             plans: Arc::clone(layout.gradients.plans()),
@@ -48,6 +51,11 @@ impl StepContext {
             step,
             spars,
         }
+    }
+
+    /// The traffic so far.
+    pub(super) fn traffic(&self) -> CommStats {
+        traffic(&self.group, &self.replica)
     }
 
     /// Bucket number `index`, as a strategy receives it.
@@ -95,5 +103,13 @@ impl StepContext {
     /// The name of the parameter at this position of a bucket.
     pub(super) fn name_at(&self, bucket: usize, position: usize) -> String {
         self.bucket(bucket).parameter_at(position).map_or("", Param::name).to_owned()
+    }
+}
+
+/// The traffic of all ranks' group and of that of the ranks that have all shares together, which may be the same.
+pub(super) fn traffic(group: &Group, replica: &Group) -> CommStats {
+    match Arc::ptr_eq(group, replica) {
+        true => group.stats(),
+        false => group.stats() + replica.stats(),
     }
 }

@@ -55,6 +55,8 @@ pub use memory::OptimizerMemory;
 pub use state::{DistOptState, OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 
+use std::sync::Arc;
+
 use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params, Recompute};
 use candelabrum_optim::{Optimizer, ParamInfo};
@@ -72,7 +74,7 @@ use self::step_request::StepRequest;
 use self::undo_log::UndoLog;
 use self::used::{ExchangeKind, UsedStrategies};
 use crate::buffers::{BufferSync, synchronize_buffers};
-use crate::comm::{Group, Pending};
+use crate::comm::{CommStats, Group, Pending};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, StrategyConfig, Subject};
 use crate::{Constants, Error, Result, StepWeight, TotalWeight, Trained};
@@ -88,6 +90,8 @@ pub struct DistOpt {
     optimizer: Box<dyn Optimizer>,
     params: Params,
     group: Group,
+    /// The ranks that have all shares together: those of this rank's host where hosts have copies, or all.
+    replica: Group,
     config: DistOptConfig,
     /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
@@ -180,10 +184,14 @@ impl DistOpt {
         // times.
         params.suggest_noise_stream(group.rank() as u64);
         let scaler = LossScaler::new(config.loss_scale);
+        let has_copies = config.shard != Shard::Nothing;
+        let replica = has_copies.then(|| group.replica()).flatten();
+        let replica = replica.unwrap_or_else(|| Arc::clone(&group));
         let mut opt = Self {
             optimizer: Box::new(optimizer),
             params: params.clone(),
             group,
+            replica,
             config,
             synchronized: 0,
             constants: Constants::default(),
@@ -212,6 +220,17 @@ impl DistOpt {
     /// The ranks that train together.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Whether this rank's [shares](Shard) belong into a checkpoint. Where hosts have copies of them
+    /// ([`Communicator::replica`](crate::Communicator::replica)), those of the first rank's host do.
+    pub fn saves_shares(&self) -> bool {
+        self.group.ranks().first().is_none_or(|first| self.replica.ranks().contains(first))
+    }
+
+    /// Bytes and time of this rank's communication with the ranks that train together.
+    pub fn traffic(&self) -> CommStats {
+        context::traffic(&self.group, &self.replica)
     }
 
     /// The wrapped optimizer. It knows its learning rate and how many steps it has taken.
@@ -347,13 +366,13 @@ impl DistOpt {
         }
         // An error of the pass stays on this rank until the next step, which reports it.
         let failed = self.bound(|opt, layouts| {
-            let (group, used) = (&*opt.group, &mut opt.used);
+            let (replica, used) = (&*opt.replica, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 // A micro-batch sends nothing, so its gradients need whole buckets.
                 _ if layouts.are_lent() => (Place::Early, layouts.early(opt.config.sizing())?),
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
                 Some(StepRequest { sizing, .. }) => {
-                    (Place::Shared(*sizing), layouts.of(*sizing, group, &mut |id| used.forget(id))?)
+                    (Place::Shared(*sizing), layouts.of(*sizing, replica, &mut |id| used.forget(id))?)
                 }
             };
             if opt.accumulated.take() != Some(place) {
@@ -467,6 +486,7 @@ impl DistOpt {
             ("the precision".to_owned(), self.params.dtype().as_str().to_owned()),
             ("the optimizer".to_owned(), self.optimizer.describe()),
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
+            ("the ranks with all shares".to_owned(), self.replica.world_size().to_string()),
         ];
         facts.extend(parameter_facts(params));
         let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
@@ -489,7 +509,7 @@ impl DistOpt {
             self.check_uneven()?;
         }
         let mut layouts = BucketSets::new(trained);
-        let is_shared = self.config.shard != Shard::Nothing && self.group.world_size() > 1;
+        let is_shared = self.config.shard != Shard::Nothing && self.replica.world_size() > 1;
         if is_shared {
             if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
                 let (setting, value) = ("shard", self.config.shard.to_string());
@@ -497,8 +517,8 @@ impl DistOpt {
                 return Err(Error::Setting { setting, value, range });
             }
             let whole = !self.optimizer.is_elementwise();
-            layouts.share(self.config.shard, self.config.sizing(), &*self.group, whole)?;
-            layouts.share_values(&self.group, &self.params)?;
+            layouts.share(self.config.shard, self.config.sizing(), &*self.replica, whole)?;
+            layouts.share_values(&self.group, &self.replica, &self.params)?;
         }
         let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
@@ -619,9 +639,9 @@ impl DistOpt {
         let late = layouts.trained().check(&self.params).err();
         let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
-        let Self { used, group, notes, scaler, .. } = self;
-        layouts.share_values(group, &self.params)?;
-        layouts.of(request.sizing, &**group, &mut |id| used.forget(id))?;
+        let Self { used, group, replica, notes, scaler, .. } = self;
+        layouts.share_values(group, replica, &self.params)?;
+        layouts.of(request.sizing, &**replica, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
         }
@@ -629,7 +649,7 @@ impl DistOpt {
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
         let (steps, spars) = (strategy.steps, request.spars);
-        let context = StepContext::new(group.clone(), layout, values, (steps, spars));
+        let context = StepContext::new((group.clone(), replica.clone()), layout, values, (steps, spars));
         notes.extend(strategy.prepare(&context)?);
         let averages = subject == Subject::Gradients;
         let factor = match averages {
@@ -642,7 +662,7 @@ impl DistOpt {
         }
         // Lent buckets leave one after the other, and so does memory for their numbers in another type.
         let element = kind.separate_type().filter(|_| layout.gradients.pool().is_none());
-        let wire = element.map(|element| layout.take_wire(element, &**group)).transpose()?;
+        let wire = element.map(|element| layout.take_wire(element, &**replica)).transpose()?;
         let wire = wire.unwrap_or_default();
         let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
         let rejoin = self.drift != Drift::Nothing;

@@ -37,7 +37,8 @@ impl BucketExchange {
 
 impl Step<'_> {
     /// Clips this rank's share of the averages. The norm is that of the whole gradient, with the bits that a rank with
-    /// all averages would compute: the ranks exchange the sums of the chunks of which that rank would make it.
+    /// all averages would compute: the ranks exchange the sums of the chunks of which that rank would make it. Where
+    /// hosts have copies, the ranks of a host have all chunks, each once.
     pub(super) fn clip_share(&mut self, limit: Clip) -> Result<()> {
         let factor = match limit {
             Clip::Norm(_) => limit.factor(self.shared_norm()?),
@@ -85,7 +86,7 @@ impl Step<'_> {
         }
         // A GPU adds in an order of its own.
         sums.push(on_device.sum_of_squares()?);
-        context.group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        context.replica.all_reduce(&mut sums, ReduceOp::Sum)?;
         let mut norm = Norm::default();
         for (start, len) in starts.into_iter().zip(lens) {
             norm.add_square_sums(&sums[start..start + len]);
@@ -94,7 +95,7 @@ impl Step<'_> {
         Ok(norm.get()?)
     }
 
-    /// Sends the new values of this rank's share to all ranks, and takes theirs. The buckets carry them, whose
+    /// Sends the new values of this rank's share to the ranks that have the others, and takes theirs. The buckets carry them, whose
     /// gradients are not needed any more.
     pub(super) fn gather_updated(&mut self) -> Result<()> {
         let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
@@ -127,7 +128,7 @@ impl Step<'_> {
         let context = &self.exchange.context;
         let payload = Payload::from(bucket).with_parts(&**shares.parts(index))?;
         let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
-        Ok(context.group.start(Collective::AllGatherInPlace, payload))
+        Ok(context.replica.start(Collective::AllGatherInPlace, payload))
     }
 
     /// Whether new values may arrive after the step: on the host, in buckets that have memory all the time, of a model

@@ -121,8 +121,8 @@ struct Ticket {
 }
 
 impl SharedValues {
-    /// Takes the share of this rank of the values of `params`, as far as `is_shared` says so by their numbers. All ranks
-    /// call it together.
+    /// Takes the share of this rank of the values of `params`, as far as `is_shared` says so by their numbers. The ranks of
+    /// `group` have all shares together, and call it together.
     pub(super) fn new(
         group: &Group,
         params: &[Param],
@@ -344,7 +344,7 @@ impl ShardedValues for SharedValues {
     }
 
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
-        // No rank may still need the old values.
+        // No rank may still need the old values. Only the ranks that have the other shares read this one.
         self.requests.barrier()?;
         f(self.own.lock()[param].span_mut()?);
         Ok(self.advance()?)

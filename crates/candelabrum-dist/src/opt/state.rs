@@ -102,8 +102,8 @@ impl DistOpt {
                 let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without shard first".to_owned();
                 return Err(Error::State { what });
             }
-            let (group, used) = (&*opt.group, &mut opt.used);
-            layouts.load_state(&state.layouts, group, &mut |id| used.forget(id))?;
+            let (replica, used) = (&*opt.replica, &mut opt.used);
+            layouts.load_state(&state.layouts, replica, &mut |id| used.forget(id))?;
             opt.optimizer.set_steps(state.steps);
             opt.optimizer.set_rate_factor(state.rate_factor)?;
             opt.scaler.load_state(state.loss_scale, state.good_steps);

@@ -86,8 +86,7 @@ impl Step<'_> {
         batch: Option<Batch<'_>>,
         failure: Option<Error>,
     ) -> Result<StepEnd> {
-        let group = self.exchange.context.group.clone();
-        let before = group.stats();
+        let before = self.exchange.context.traffic();
         let result = self.backward(batch, failure).and_then(|()| match self.exchange.subject {
             Subject::Gradients => self.average_and_update(),
             Subject::Parameters => self.update_and_average(batch.is_some()),
@@ -100,7 +99,7 @@ impl Step<'_> {
         if !matches!(result, Ok(StepEnd::Taken)) {
             self.exchange.recall(self.layout);
         }
-        let traffic = group.stats() - before;
+        let traffic = self.exchange.context.traffic() - before;
         self.exchange.figures = StepFigures {
             steps: 1,
             skipped: u64::from(matches!(result, Ok(StepEnd::Skipped))),
