@@ -37,6 +37,7 @@ mod evaluation_sets;
 mod export;
 mod hooks;
 mod houses;
+mod hybrid_shards;
 mod limits;
 mod line;
 mod long_run;

@@ -62,6 +62,8 @@ struct Case {
     parts: Vec<Vec<Vec<usize>>>,
     /// What each rank keeps only its share of.
     shard: Shard,
+    /// By rank: its host, if the ranks add by hosts.
+    hosts: Option<Vec<usize>>,
 }
 
 impl Case {
@@ -130,14 +132,35 @@ impl Case {
             labels,
             parts,
             shard: Shard::Nothing,
+            hosts: None,
         }
+    }
+
+    /// The same ranks on hosts at random.
+    fn on_hosts(&self, seed: u64) -> Self {
+        let draw = &mut Draw::new(seed ^ 0x4057);
+        let count = draw.number(1, self.ranks);
+        let hosts = match self.ranks.is_multiple_of(count) && draw.chance(80) {
+            // As many ranks on each, neighbours or not.
+            true if draw.chance(50) => (0..self.ranks).map(|rank| rank % count).collect(),
+            true => (0..self.ranks).map(|rank| rank * count / self.ranks).collect(),
+            false => (0..self.ranks).map(|_| draw.number(0, count - 1)).collect(),
+        };
+        Self { hosts: Some(hosts), ..self.clone() }
+    }
+
+    fn has_even_hosts(&self) -> bool {
+        let hosts = self.hosts.as_deref().unwrap_or_default();
+        let on = |host: &usize| hosts.iter().filter(|other| *other == host).count();
+        hosts.iter().all(|host| on(host) == on(&hosts[0]))
     }
 
     /// The same global batches, as one micro-batch of one rank.
     fn whole(&self) -> Self {
         let parts = self.labels.iter().map(|labels| vec![vec![labels.len()]]).collect();
         let through = Through::AllReduce { uneven: false };
-        Self { ranks: 1, through, parts, begins: false, is_recomputed: false, ..self.clone() }
+        let hosts = None;
+        Self { ranks: 1, through, parts, begins: false, is_recomputed: false, hosts, ..self.clone() }
     }
 }
 
@@ -208,7 +231,11 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                     first_bucket_bytes: 16,
                     ..DistOptConfig::default()
                 };
-                let opt = DistOpt::with_config(recipe.build(), &params, world, config);
+                let ranks = match &case.hosts {
+                    Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
+                    None => world.group(),
+                };
+                let opt = DistOpt::with_config(recipe.build(), &params, ranks, config);
                 Opt::AllReduce(Box::new(opt.unwrap()))
             }
             Through::Store => {
@@ -301,6 +328,13 @@ fn check(seed: u64) {
         };
         let sharded = train(&Case { shard, ..case.clone() });
         assert_eq!(sharded, ranks, "seed {seed}: shares of the state change a step: {case:#?}");
+        if case.ranks > 1 {
+            let case = case.on_hosts(seed);
+            let sharded = train(&Case { shard, ..case.clone() });
+            // Hosts with different numbers of ranks have no copies, and the ranks share as without hosts.
+            let expected = if case.has_even_hosts() { train(&case) } else { ranks.clone() };
+            assert_eq!(sharded, expected, "seed {seed}: shares of hosts change a step: {case:#?}");
+        }
     }
     for (rank, (values, notes)) in ranks.iter().enumerate() {
         assert_eq!(values, &ranks[0].0, "seed {seed}: rank {rank} differs from rank 0: {case:?}");

@@ -222,6 +222,11 @@ impl DistOpt {
         &self.group
     }
 
+    /// Whether ranks keep [shares](Shard).
+    pub fn has_shares(&self) -> bool {
+        self.config.shard != Shard::Nothing && self.replica.world_size() > 1
+    }
+
     /// Whether this rank's [shares](Shard) belong into a checkpoint. Where hosts have copies of them
     /// ([`Communicator::replica`](crate::Communicator::replica)), those of the first rank's host do.
     pub fn saves_shares(&self) -> bool {
@@ -509,7 +514,7 @@ impl DistOpt {
             self.check_uneven()?;
         }
         let mut layouts = BucketSets::new(trained);
-        let is_shared = self.config.shard != Shard::Nothing && self.replica.world_size() > 1;
+        let is_shared = self.has_shares();
         if is_shared {
             if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
                 let (setting, value) = ("shard", self.config.shard.to_string());

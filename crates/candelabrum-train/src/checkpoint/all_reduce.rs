@@ -3,9 +3,9 @@
 //! | file | content | written by |
 //! |---|---|---|
 //! | `parameters` | parameters and buffers, without what the model's own files have and nothing trains | rank 0 |
-//! | `parameters-shard-N` | the share of rank N in parameters, if ranks keep shares of them | rank N |
+//! | `parameters-shard-N` | the share of rank N in parameters, if ranks keep shares of them | rank N of one host, if hosts have copies |
 //! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
-//! | `optimizer-shard-N` | the share of rank N in these vectors, if ranks keep shares | rank N |
+//! | `optimizer-shard-N` | the share of rank N in these vectors, if ranks keep shares | rank N of one host, if hosts have copies |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
 //! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
 //! | `residuals-rank-N` | what the strategies have not sent yet, by number of the strategy, kind and parameter | rank N |
@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use candelabrum_dist::strategy::ErrorFeedback;
-use candelabrum_dist::{BufferSync, DistOpt, OptimizerVector, Shard, StrategyState};
+use candelabrum_dist::{BufferSync, DistOpt, OptimizerVector, StrategyState};
 use candelabrum_memory::Span;
 use candelabrum_nn::Params;
 
@@ -45,13 +45,16 @@ impl Stateful for DistOpt {
         if let Some(file) = snapshot.shared(name, PARAMETERS) {
             save_parameters(self.params(), file)?;
         }
-        save_shares(self.params(), || snapshot.shard(name, PARAMETERS))?;
+        let saves_shares = self.saves_shares();
+        if saves_shares {
+            save_shares(self.params(), || snapshot.shard(name, PARAMETERS))?;
+        }
         let own_buffers = has_own_buffers(self);
         if own_buffers {
             save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
         }
         let file = match state.has_equal_vectors() {
-            _ if state.sharded => Some(snapshot.shard(name, OPTIMIZER)),
+            _ if state.sharded => saves_shares.then(|| snapshot.shard(name, OPTIMIZER)),
             true => snapshot.shared(name, OPTIMIZER),
             false => Some(snapshot.own(name, OPTIMIZER)),
         };
@@ -109,7 +112,7 @@ impl Stateful for DistOpt {
             )),
             other => other,
         };
-        let is_divided = state.sharded || is_sharded(self);
+        let is_divided = state.sharded || self.has_shares();
         let vectors = self.optimizer_vectors()?;
         if is_divided {
             return shards::check(restored, name, state, &vectors).map_err(explained);
@@ -138,7 +141,7 @@ impl Stateful for DistOpt {
         }
         self.load_state(state)?;
         let own = restored.own(name, OPTIMIZER);
-        let is_divided = state.sharded || is_sharded(self);
+        let is_divided = state.sharded || self.has_shares();
         let vectors = self.optimizer_vectors()?;
         if is_divided {
             shards::load(restored, name, state, vectors)?;
@@ -167,11 +170,6 @@ impl Stateful for DistOpt {
         }
         Ok(self.load_strategy_state(&states)?)
     }
-}
-
-/// Whether the ranks of this run keep shares of the optimizer's vectors.
-fn is_sharded(opt: &DistOpt) -> bool {
-    opt.config().shard != Shard::Nothing && opt.group().world_size() > 1
 }
 
 fn has_own_buffers(opt: &DistOpt) -> bool {

@@ -33,6 +33,8 @@ struct Entry {
     param: Param,
     /// The place of the first value, if this rank keeps only its share of the parameter, and so of the average.
     share: Option<usize>,
+    /// Whether it goes into a checkpoint: another host may save a copy of the share.
+    is_saved: bool,
     values: Flat,
 }
 
@@ -81,7 +83,8 @@ impl AveragedWeights {
                 let (start, len) = param.with_own_values(|start, own| Ok((start, own.len())))?;
                 let share = param.is_sharded().then_some(start);
                 let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;
-                self.entries.push(Entry { name, param, share, values });
+                let is_saved = share.is_none() || optimizer.saves_shares();
+                self.entries.push(Entry { name, param, share, is_saved, values });
             }
         }
         Ok(())
@@ -131,7 +134,7 @@ impl AveragedWeights {
     /// The averages by their names.
     pub(super) fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
         let mut vectors = Vec::with_capacity(self.entries.len());
-        for Entry { name, param, share, values } in &self.entries {
+        for Entry { name, param, share, values, .. } in self.entries.iter().filter(|e| e.is_saved) {
             let (name, dims, share) = (name.clone(), param.dims().to_vec(), *share);
             vectors.push(NamedVector { name, dims, values: memory(values.span())?, share });
         }

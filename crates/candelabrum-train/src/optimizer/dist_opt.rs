@@ -48,6 +48,9 @@ impl DistributedOptimizer for DistOpt {
     fn may_differ(&self) -> bool {
         !self.state().has_equal_vectors()
     }
+    fn saves_shares(&self) -> bool {
+        self.saves_shares()
+    }
     fn figures(&self, option: DistOption) -> StepFigures {
         self.figures(option)
     }
@@ -61,7 +64,7 @@ impl DistributedOptimizer for DistOpt {
         Ok(self.memory()?)
     }
     fn traffic(&self) -> CommStats {
-        self.group().stats()
+        self.traffic()
     }
     fn take_notes(&mut self) -> Vec<String> {
         self.take_notes()

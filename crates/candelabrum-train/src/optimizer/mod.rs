@@ -104,6 +104,12 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// Whether ranks may have different parameters at present.
     fn may_differ(&self) -> bool;
 
+    /// Whether this rank's shares, of parameters and of what belongs to them, go into a checkpoint. Where hosts have
+    /// copies of all shares, one host saves them.
+    fn saves_shares(&self) -> bool {
+        true
+    }
+
     /// The cost so far of a strategy's steps.
     fn figures(&self, option: DistOption) -> StepFigures;
 
