@@ -171,6 +171,10 @@ fn compare(ranks: &Group, replica: &Group) {
     for (number, training) in each.iter().enumerate() {
         let whole = training.run(Shard::Nothing);
         for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
+            // What it chooses depends on the buckets, which blocks divide.
+            if training.option == DistOption::SparseTopK && shard == Shard::Parameters {
+                continue;
+            }
             let shared = training.run(shard);
             let case = format!("training {number}, {shard}");
             assert!(shared.bits == whole.bits, "{case}: other bits");
@@ -297,7 +301,7 @@ fn fit(count: usize, shard: Shard, dir: &Path, steps: u64) -> Vec<u32> {
 /// The elements of the tensors in the files of the newest checkpoint, by the starts of the files' names.
 fn saved(dir: &Path) -> BTreeMap<String, usize> {
     let newest = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let newest = newest.filter(|path| path.join("manifest.json").exists()).max().unwrap();
+    let newest = newest.filter(|path| path.join("checkpoint.json").exists()).max().unwrap();
     let mut saved = BTreeMap::new();
     for file in fs::read_dir(newest).unwrap().map(|file| file.unwrap().path()) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
