@@ -153,9 +153,27 @@ fn compare(ranks: &Group, replica: &Group) {
         Training { recipe: adamw(), config: no_overlap, bad: vec![], ..few },
         Training { recipe: adamw(), config: small.clone(), accumulate: 3, bad: vec![], ..few },
         Training { recipe: Lamb::new(1e-2).into(), config: small.clone(), bad: vec![], ..few },
-        Training { recipe: adamw(), config: small.clone(), option: DistOption::Fp16, bad: vec![], ..few },
-        Training { recipe: adamw(), config: small.clone(), option: DistOption::Bf16, bad: vec![], ..few },
-        Training { recipe: adamw(), config: small.clone(), option: DistOption::SparseTopK, bad: vec![], ..few },
+        Training {
+            recipe: adamw(),
+            config: small.clone(),
+            option: DistOption::Fp16,
+            bad: vec![],
+            ..few
+        },
+        Training {
+            recipe: adamw(),
+            config: small.clone(),
+            option: DistOption::Bf16,
+            bad: vec![],
+            ..few
+        },
+        Training {
+            recipe: adamw(),
+            config: small.clone(),
+            option: DistOption::SparseTopK,
+            bad: vec![],
+            ..few
+        },
         Training { recipe: adamw(), config: small.clone(), dtype: DType::BF16, bad: vec![], ..few },
         Training {
             recipe: adamw(),
@@ -184,7 +202,12 @@ fn compare(ranks: &Group, replica: &Group) {
             assert_eq!(all.iter().sum::<i64>(), whole.bytes as i64, "{case}");
             // A cut is at a place of norms, and Lamb's are between parameters.
             let (half, cut) = (whole.bytes / 2, 8 * WIDTH * WIDTH);
-            assert!(shared.bytes.abs_diff(half) <= cut, "{case}: {} of {}", shared.bytes, whole.bytes);
+            assert!(
+                shared.bytes.abs_diff(half) <= cut,
+                "{case}: {} of {}",
+                shared.bytes,
+                whole.bytes
+            );
             if shard == Shard::Parameters {
                 let most = whole.of_parameters / 2 + cut;
                 assert!(shared.of_parameters <= most, "{case}: {} of {most}", shared.of_parameters);
@@ -230,7 +253,10 @@ fn rank_measures() {
         let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
         let (all, share) = (8 * elements, opt.optimizer_bytes().unwrap());
         // Cuts are at places of norms.
-        assert!(share.abs_diff(all / parts) <= 8 * WIDTH * WIDTH, "{share} of {all}, {parts} parts");
+        assert!(
+            share.abs_diff(all / parts) <= 8 * WIDTH * WIDTH,
+            "{share} of {all}, {parts} parts"
+        );
         // All gradients leave, the part of them between hosts, and the new values of the share.
         let (whole, own) = (4 * elements as u64, share as u64 / 2);
         let between = if parts == 2 { own } else { 0 };
@@ -276,7 +302,9 @@ fn fit(count: usize, shard: Shard, dir: &Path, steps: u64) -> Vec<u32> {
             4 => world.comm().hierarchical(&HOSTS[1]).unwrap(),
             _ => world.group(),
         };
-        model.compile_with(&params, &Tensor::zeros((1, WIDTH), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        model
+            .compile_with(&params, &Tensor::zeros((1, WIDTH), DType::F32, &Device::Cpu).unwrap())
+            .unwrap();
         let opt = DistOpt::with_config(AdamW::new(1e-3), &params, ranks, config).unwrap();
         let mut trainer = Trainer::new(model, opt);
         let checkpoints = Some((dir.to_owned(), CheckpointConfig::default()));

@@ -160,7 +160,15 @@ impl Case {
         let parts = self.labels.iter().map(|labels| vec![vec![labels.len()]]).collect();
         let through = Through::AllReduce { uneven: false };
         let hosts = None;
-        Self { ranks: 1, through, parts, begins: false, is_recomputed: false, hosts, ..self.clone() }
+        Self {
+            ranks: 1,
+            through,
+            parts,
+            begins: false,
+            is_recomputed: false,
+            hosts,
+            ..self.clone()
+        }
     }
 }
 

@@ -103,14 +103,16 @@ impl<T: Transport> Groups<T> {
         let scatter = Collective::ReduceScatter(op);
         let mut part = self.member(layers.host)?.execute_part(scatter, labelled(whole, payload))?;
         if let Some(across) = layers.across {
-            part =
-                self.member(across)?.execute_part(Collective::AllReduce(op), labelled(part, payload))?;
+            part = self
+                .member(across)?
+                .execute_part(Collective::AllReduce(op), labelled(part, payload))?;
         }
         if let Some(count) = divisor {
             reduce::divide(element, part.bytes_mut(), count);
         }
-        let whole =
-            self.member(layers.host)?.execute_part(Collective::AllGather, labelled(part, payload))?;
+        let whole = self
+            .member(layers.host)?
+            .execute_part(Collective::AllGather, labelled(part, payload))?;
         payload.bytes_mut().copy_from_slice(&whole.bytes()[..bytes]);
         Ok(())
     }
@@ -128,8 +130,9 @@ impl<T: Transport> Groups<T> {
         let reduce = Collective::Reduce { op, root: 0 };
         let mut sum = self.member(layers.host)?.execute_part(reduce, labelled(own, payload))?;
         if let Some(across) = layers.across {
-            sum =
-                self.member(across)?.execute_part(Collective::AllReduce(op), labelled(sum, payload))?;
+            sum = self
+                .member(across)?
+                .execute_part(Collective::AllReduce(op), labelled(sum, payload))?;
             if let Some(count) = divisor {
                 reduce::divide(element, sum.bytes_mut(), count);
             }

@@ -58,6 +58,17 @@ pub struct DistOptConfig {
 }
 
 /// What each rank keeps only a share of, so that the ranks together have it once.
+///
+/// # Hosts
+///
+/// Over a [hierarchical](crate::Communicator::hierarchical) group whose hosts have equally many ranks, the ranks of
+/// *each host* together have it once (PyTorch's hybrid sharding, HSDP). A rank keeps the share that belongs to its
+/// place on its host, and the ranks of the same place on other hosts keep copies. Only averages of a rank's own share
+/// travel between hosts: new values, and the values that blocks fetch, come from ranks of the same host. The ranks'
+/// models are those of the same group without shares, bit for bit. With one rank on each host every rank keeps all.
+///
+/// If hosts have different numbers of ranks, and over NCCL, the shares are those of all ranks, and the models are those
+/// of a group that knows no hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shard {

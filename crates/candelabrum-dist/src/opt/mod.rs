@@ -376,9 +376,10 @@ impl DistOpt {
                 // A micro-batch sends nothing, so its gradients need whole buckets.
                 _ if layouts.are_lent() => (Place::Early, layouts.early(opt.config.sizing())?),
                 None => (Place::Early, layouts.early(opt.config.sizing())?),
-                Some(StepRequest { sizing, .. }) => {
-                    (Place::Shared(*sizing), layouts.of(*sizing, replica, &mut |id| used.forget(id))?)
-                }
+                Some(StepRequest { sizing, .. }) => (
+                    Place::Shared(*sizing),
+                    layouts.of(*sizing, replica, &mut |id| used.forget(id))?,
+                ),
             };
             if opt.accumulated.take() != Some(place) {
                 layout.gradients.clear();
@@ -654,7 +655,8 @@ impl DistOpt {
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
         let (steps, spars) = (strategy.steps, request.spars);
-        let context = StepContext::new((group.clone(), replica.clone()), layout, values, (steps, spars));
+        let context =
+            StepContext::new((group.clone(), replica.clone()), layout, values, (steps, spars));
         notes.extend(strategy.prepare(&context)?);
         let averages = subject == Subject::Gradients;
         let factor = match averages {

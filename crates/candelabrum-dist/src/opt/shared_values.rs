@@ -7,7 +7,8 @@
 //! **Invariant** A rank gets the values that belong to its own place in the program. Values have a version, which every
 //! rank counts up after the same changes. A request names the version of the rank that asks. A rank that is behind
 //! answers when it has come so far. A rank cannot be ahead: an update needs the gradients of all ranks, which they
-//! compute after they have read the parameters, and before another change all ranks wait for each other.
+//! compute after they have read the parameters, and before another change all ranks wait for each other. Where hosts have
+//! copies of all shares, a rank reads from the ranks of its host alone, and so only these wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

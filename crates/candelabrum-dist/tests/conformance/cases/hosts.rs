@@ -18,6 +18,8 @@ pub(crate) fn all(world: &World, hosts: &str) -> Result<u64> {
     layered_sums::<f64>(world, &hosts, &mut digest)?;
     layered_sums::<f16>(world, &hosts, &mut digest)?;
     layered_sums::<i32>(world, &hosts, &mut digest)?;
+    scattered_by_hosts::<f32>(world, &hosts, &mut digest)?;
+    scattered_by_hosts::<f16>(world, &hosts, &mut digest)?;
     in_the_background(world, &hosts)?;
     everything_else_is_flat(world)?;
     world.comm().barrier()?;
@@ -81,6 +83,61 @@ fn layered_sums<T: Value>(world: &World, hosts: &[char], digest: &mut DefaultHas
             is_bits(allocated.as_slice()?, &expected, ("by layers, allocated", T::TYPE, op, len));
         }
     }
+    Ok(())
+}
+
+/// Each rank gets the part of its place on its host, with the bits of the all-reduce.
+fn scattered_by_hosts<T: Value>(
+    world: &World,
+    hosts: &[char],
+    digest: &mut DefaultHasher,
+) -> Result<()> {
+    let (rank, by_host) = (world.rank(), by_host(hosts));
+    let own = by_host.iter().find(|ranks| ranks.contains(&rank)).expect("every rank has a host");
+    let comm = world.hierarchical()?;
+    assert!(world.comm().replica().is_none(), "the world is not divided");
+    let is_even = by_host.iter().all(|ranks| ranks.len() == own.len());
+    let replica = comm.replica().filter(|_| world.comm().backend() != "single");
+    assert_eq!(replica.is_some(), is_even && world.world_size() > 1, "{hosts:?}");
+    let Some(replica) = replica else { return Ok(()) };
+    assert_eq!(replica.ranks(), &own[..]);
+    let place = replica.rank();
+    for (salt, first) in [0, 1, 7, 40_001].into_iter().enumerate() {
+        // The part of the last place is empty.
+        let parts: Vec<usize> = (0..own.len())
+            .map(|place| if place + 1 == own.len() { 0 } else { first + place })
+            .collect();
+        let parts = if own.len() == 1 { vec![first] } else { parts };
+        let (len, start) = (parts.iter().sum(), parts[..place].iter().sum::<usize>());
+        let range = start..start + parts[place];
+        for op in operations::<T>() {
+            let salt = salt as u64 + 20;
+            let expected = expected::<T>(op, hosts, salt, len);
+            let before = replica.stats();
+            let mine = Payload::from_slice(&values::<T>(rank, salt, len)).with_parts(&parts[..])?;
+            let result = replica.run(Collective::ReduceScatterV(op), mine)?;
+            let own_part = &result.as_slice::<T>()?[range.clone()];
+            is_bits(own_part, &expected[range.clone()], ("scattered by hosts", T::TYPE, op, len));
+            digest.write(bytemuck::cast_slice(own_part));
+            let mut allocated = replica.alloc(T::TYPE, len)?;
+            allocated.as_mut_slice()?.copy_from_slice(&values::<T>(rank, salt, len));
+            let allocated = allocated.with_parts(&parts[..])?;
+            let result = replica.run(Collective::ReduceScatterV(op), allocated)?;
+            let own_part = &result.as_slice::<T>()?[range.clone()];
+            is_bits(own_part, &expected[range.clone()], ("scattered by hosts, allocated", op, len));
+            if own.len() > 1 {
+                let between = if by_host.len() > 1 { range.len() } else { 0 };
+                let bytes = |elements: usize| (2 * elements * T::TYPE.size()) as u64;
+                let moved = replica.stats() - before;
+                assert_eq!(moved.bytes_sent, bytes(len + between), "{op:?} of {len}");
+                assert_eq!(moved.bytes_received, bytes(range.len() + between), "{op:?} of {len}");
+            }
+        }
+    }
+    // Every other operation is one of this host alone.
+    let mut one = [1_i32];
+    replica.all_reduce(&mut one, ReduceOp::Sum)?;
+    assert_eq!(one, [own.len() as i32]);
     Ok(())
 }
 
