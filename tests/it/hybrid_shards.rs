@@ -249,7 +249,13 @@ fn rank_measures() {
         let before = opt.traffic();
         let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
         opt.backward_and_update(&loss).unwrap();
+        // Waits for new values that are still on their way.
+        opt.optimizer_bytes().unwrap();
         let moved = opt.traffic() - before;
+        // Before the step the ranks have compared digests.
+        let (figures, other) = (opt.figures(DistOption::Fp32), 1 << 10);
+        assert!(figures.bytes_sent.abs_diff(moved.bytes_sent) < other, "{figures:?}, {moved:?}");
+        assert!(figures.bytes_received.abs_diff(moved.bytes_received) < other, "{figures:?}");
         let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
         let (all, share) = (8 * elements, opt.optimizer_bytes().unwrap());
         // Cuts are at places of norms.

@@ -37,9 +37,9 @@ impl Services {
 
     /// Ends the services, and waits for the last goodbye of the other ranks, or for the news of a failure.
     fn end(&self) {
-        let services = self.0.lock().take();
-        for Service { close, thread } in services.into_iter().flatten() {
-            close();
+        let services = self.0.lock().take().unwrap_or_default();
+        services.iter().for_each(|service| (service.close)());
+        for Service { thread, .. } in services {
             // A panic of the thread has been answered where it mattered.
             drop(thread.join());
         }

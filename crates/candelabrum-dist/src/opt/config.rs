@@ -76,7 +76,9 @@ pub enum Shard {
     #[default]
     Nothing,
     /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
-    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce.
+    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. On the host
+    /// the new values arrive while the next forward pass begins: the first access to a parameter waits for them. (A model
+    /// that keeps tensors of its parameters, as those of candle do, has them when the step ends.)
     ///
     /// The sizes of buckets are [`DistOptConfig::bucket_bytes`] for every strategy, SINGA's methods included, and the
     /// order of the buckets is that of the parameters' creation, the last one first.
@@ -100,7 +102,9 @@ pub enum Shard {
     ///
     /// A rank may read a parameter at any time: it gets the values of the other ranks by messages, which their programs
     /// need not expect. All ranks must change a parameter together. A rank whose optimizer is dropped reads no values any
-    /// more: [`gather_parameters`](crate::DistOpt::gather_parameters) makes the model whole before.
+    /// more: [`gather_parameters`](crate::DistOpt::gather_parameters) makes the model whole before. A loss may use such a
+    /// parameter outside of its block by [`Param::tensor`](candelabrum_nn::Param), not by `var`. Drop the optimizer before
+    /// the [`World`](crate::World), which waits at its end until no rank reads values of this one any more.
     Parameters,
 }
 

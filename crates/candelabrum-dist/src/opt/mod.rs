@@ -427,9 +427,9 @@ impl DistOpt {
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
 
-    /// Gives this rank all values of all parameters, where [`Shard`] has left it a share: those in f32 of a parameter in
-    /// 16 bits, too. It takes the memory of the whole model, until the next step divides the values again. Call it on
-    /// all ranks before the optimizer is dropped, if the model is used afterwards.
+    /// Gives each rank all values of all parameters, where [`Shard`] has left it a share: those in f32 of a parameter in
+    /// 16 bits, too. It takes the memory of the whole model, until the next step divides the values again. Call it before
+    /// the optimizer is dropped, if the model is used afterwards. All ranks call it between the same steps.
     ///
     /// # Errors
     /// A failure of another rank or a passed deadline.
@@ -438,7 +438,8 @@ impl DistOpt {
     }
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
-    /// [`Self::new`] calls it. Call it again after you have changed parameters by hand.
+    /// [`Self::new`] calls it. Call it again after you have changed parameters by hand. A parameter of which each rank
+    /// keeps its share of the values ([`Shard`]) stays as it is: all ranks together must change such a parameter.
     ///
     /// # Errors
     /// [`Error::Inconsistent`] if the ranks differ in version, optimizer or parameters. A failure
@@ -690,6 +691,7 @@ impl DistOpt {
             lacks_weight: needs_weight && batch.is_some_and(|batch| !batch.varies),
             scaler,
             notes,
+            traffic: None,
         };
         let end = step.run(batch.map(|batch| batch.batch), failure);
         let exchange = step.exchange;

@@ -104,8 +104,11 @@ impl Step<'_> {
             return self.gather_late(&shares);
         }
         let mut under_way = VecDeque::new();
-        let most = if self.exchange.own.is_some() { ON_THEIR_WAY } else { usize::MAX };
-        for index in 0..self.layout.buckets() {
+        let is_lent = self.exchange.own.is_some();
+        let most = if is_lent { ON_THEIR_WAY } else { usize::MAX };
+        for place in 0..self.layout.buckets() {
+            // The order of late gatherings: only some of the ranks may know that they can wait.
+            let index = if is_lent { place } else { self.layout.buckets() - 1 - place };
             if self.exchange.context.is_away(index) {
                 continue;
             }
@@ -143,7 +146,12 @@ impl Step<'_> {
 
     /// Starts the gatherings, in the order in which a forward pass needs them.
     fn gather_late(&mut self, shares: &Shares) -> Result<()> {
+        let mut traffic = self.exchange.context.traffic();
         for index in (0..self.layout.buckets()).rev() {
+            let (all, own) =
+                (self.exchange.context.plans[index].len, self.exchange.context.own_range(index));
+            traffic.bytes_sent += (own.len() * size_of::<f32>()) as u64;
+            traffic.bytes_received += ((all - own.len()) * size_of::<f32>()) as u64;
             let arriving = Arc::new(Arriving::new(self.start_gather(index, shares)?));
             let context = &self.exchange.context;
             for slot in context.plans[index].slots.iter() {
@@ -157,6 +165,7 @@ impl Step<'_> {
             }
             self.layout.arriving.push((index, arriving));
         }
+        self.traffic = Some(traffic);
         Ok(())
     }
 

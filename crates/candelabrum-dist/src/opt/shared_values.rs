@@ -7,7 +7,8 @@
 //! **Invariant** A rank gets the values that belong to its own place in the program. Values have a version, which every
 //! rank counts up after the same changes. A request names the version of the rank that asks. A rank that is behind
 //! answers when it has come so far. A rank cannot be ahead: an update needs the gradients of all ranks, which they
-//! compute after they have read the parameters, and before another change all ranks wait for each other. Where hosts have
+//! compute after they have read the parameters, and before another change all ranks wait for each other. A step that is
+//! not taken counts, too, because some ranks may have to undo early updates. Where hosts have
 //! copies of all shares, a rank reads from the ranks of its host alone, and so only these wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -46,6 +47,9 @@ struct Header {
 }
 
 const HEADER: usize = size_of::<Header>();
+
+/// What messages are about, in errors.
+const LABEL: &str = "values of parameters";
 
 const READ: u64 = 1;
 const VALUES: u64 = 2;
@@ -236,7 +240,7 @@ impl SharedValues {
                 continue;
             }
             // The answer may come at once.
-            let answer = Payload::zeros(ElementType::U8, 0);
+            let answer = Payload::zeros(ElementType::U8, 0).labelled(LABEL);
             reader.expected.push_back(self.table.answers.start(Collective::RecvAny, answer));
             let header = Header { magic: MAGIC, kind: READ, ticket: number, version };
             let message = [bytemuck::bytes_of(&header), bytemuck::cast_slice(&wanted)].concat();
@@ -285,7 +289,11 @@ impl SharedValues {
         drop(reader);
         let mut rest: BTreeMap<usize, &[u8]> = BTreeMap::new();
         for (&rank, answer) in &answers {
-            rest.insert(rank, header_of(answer.as_slice::<u8>()?)?.1);
+            let (header, values) = header_of(answer.as_slice::<u8>()?)?;
+            if header.kind != VALUES {
+                return Err(protocol("an answer without values of parameters"));
+            }
+            rest.insert(rank, values);
         }
         for &param in params {
             for (rank, range) in self.table.owners[param].iter().enumerate() {
@@ -312,7 +320,10 @@ impl SharedValues {
                 }
             }
         }
-        Ok(())
+        match rest.into_values().all(<[u8]>::is_empty) {
+            true => Ok(()),
+            false => Err(protocol("an answer with too many values")),
+        }
     }
 }
 
@@ -347,8 +358,15 @@ impl ShardedValues for SharedValues {
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
         // No rank may still need the old values. Only the ranks that have the other shares read this one.
         self.requests.barrier()?;
-        f(self.own.lock()[param].span_mut()?);
-        Ok(self.advance()?)
+        let mut own = self.own.lock();
+        f(own[param].span_mut()?);
+        let copy = own[param].is_on_device().then(|| own[param].to_host()).transpose()?;
+        drop(own);
+        let mut kept = self.kept.lock();
+        if let (OnHost::Copies(copies), Some(copy)) = (&mut kept.shares, copy) {
+            copies[param] = copy;
+        }
+        Ok(kept.advance(&self.table)?)
     }
 }
 
@@ -389,6 +407,7 @@ impl Kept {
             Ok(())
         })?;
         self.sent.retain_mut(|sent| !sent.is_complete());
+        let message = message.labelled(LABEL);
         self.sent.push(table.answers.start(Collective::Send { to: request.from }, message));
         Ok(())
     }
@@ -416,7 +435,8 @@ impl OnHost {
 fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()> {
     let mut goodbyes = 0;
     while goodbyes < requests.world_size() - 1 {
-        let mut next = requests.start(Collective::RecvAny, Payload::zeros(ElementType::U8, 0));
+        let request = Payload::zeros(ElementType::U8, 0).labelled(LABEL);
+        let mut next = requests.start(Collective::RecvAny, request);
         while !next.wait_for(LOOK) {}
         let message = next.wait()?;
         let (header, params) = header_of(message.as_slice::<u8>()?)?;

@@ -29,6 +29,7 @@ use super::replicas::average_replicas;
 use super::step_end::StepEnd;
 use super::step_failure::StepFailure;
 use super::undo_log::UndoLog;
+use crate::comm::CommStats;
 use crate::strategy::Subject;
 use crate::{Error, Result};
 
@@ -54,6 +55,8 @@ pub(super) struct Step<'a> {
     pub(super) scaler: &'a mut LossScaler,
     /// The notes for the user.
     pub(super) notes: &'a mut Vec<String>,
+    /// If new values arrive after the step: the traffic until the first of them, and their bytes.
+    pub(super) traffic: Option<CommStats>,
 }
 
 /// The batch of this rank, after the forward pass.
@@ -99,7 +102,8 @@ impl Step<'_> {
         if !matches!(result, Ok(StepEnd::Taken)) {
             self.exchange.recall(self.layout);
         }
-        let traffic = self.exchange.context.traffic() - before;
+        let after = self.traffic.unwrap_or_else(|| self.exchange.context.traffic());
+        let traffic = after - before;
         self.exchange.figures = StepFigures {
             steps: 1,
             skipped: u64::from(matches!(result, Ok(StepEnd::Skipped))),
@@ -202,6 +206,10 @@ impl Step<'_> {
         });
         if !matches!(outcome, Ok(None)) {
             self.undo_log.undo(&self.exchange.context.params, self.optimizer)?;
+            if let (Ok(_), Some(values)) = (&outcome, &self.exchange.context.values) {
+                // A rank that is in its next step already must not get what this one has just undone.
+                values.advance()?;
+            }
         }
         if let Some(end) = outcome? {
             return Ok(end);

@@ -67,6 +67,22 @@ impl<B: Send + Sync + 'static> Blocks<B> {
     }
 }
 
+impl<B> Blocks<B> {
+    /// Calls `f` with each block and its number, in order, for a pass that no backward pass follows: one with a cache for
+    /// each block, for instance. Where processes share the values of parameters, a block has its parameters during its
+    /// call.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub fn try_for_each(&self, mut f: impl FnMut(usize, &B) -> Result<()>) -> Result<()> {
+        for (number, (block, place)) in self.blocks.iter().zip(&self.places).enumerate() {
+            let _entered = place.enter(Pass::Forward)?;
+            f(number, block)?;
+        }
+        Ok(())
+    }
+}
+
 impl<B> Deref for Blocks<B> {
     type Target = [Arc<B>];
 

@@ -92,7 +92,9 @@ impl Drop for Entered {
         if self.pass == Pass::Kept {
             return;
         }
-        for param in self.params(self.number) {
+        // One that was also used elsewhere may be needed there, until the next update.
+        let own = self.params(self.number).iter();
+        for param in own.filter(|param| param.block() == Some(self.number)) {
             if let Err(error) = param.release() {
                 tracing::error!("the memory of `{}` could not be freed: {error}", param.name());
             }

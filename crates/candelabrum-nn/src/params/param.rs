@@ -382,8 +382,10 @@ impl Param {
             (values.span().map_err(candle_core::Error::from)?, shared.values.own(shared.number));
         let copied = shared.with_own(true, |mut place| place.copy_from(values.range(own)))?;
         copied.map_err(candle_core::Error::from)?;
-        if self.sharding.place() == Place::Gathered {
-            self.put(values)?;
+        self.release()?;
+        if shared.is_kept {
+            // Not `values`: a process keeps only its share of what another one may have given otherwise.
+            shared.gather(&self.var)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The weights of the best checkpoint.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use candelabrum_dist::{Error as DistError, Group};
@@ -88,9 +89,12 @@ pub(super) fn average_file(checkpoint: &Path, average: &str) -> Result<String> {
 
 /// Whether a checkpoint has this average of the weights.
 pub(crate) fn has_average(checkpoint: &Path, average: &str) -> bool {
-    ["", &format!("{SHARD}0")]
-        .iter()
-        .any(|end| checkpoint.join(format!("{HOOK_FILES}{average}{end}.safetensors")).exists())
+    let (name, entries) = (format!("{HOOK_FILES}{average}"), fs::read_dir(checkpoint));
+    let is_of_average = |file: &str| {
+        file == format!("{name}.safetensors") || file.starts_with(&format!("{name}{SHARD}"))
+    };
+    let files = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    files.into_iter().any(|file| is_of_average(&file.to_string_lossy()))
 }
 
 /// The directory of the best checkpoint by this value, if there is one.

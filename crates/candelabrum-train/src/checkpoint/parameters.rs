@@ -94,7 +94,10 @@ pub(super) fn load_parameters(params: &Params, restored: &Restored, part: &str) 
     for (param, values) in in_shares.iter().zip(values) {
         param.update_own(|mut place| place.copy_from((&values).into()))?.map_err(device)?;
     }
-    let Ok(whole) = whole else { return Ok(()) };
+    let whole = match whole {
+        Err(_) if has_shares && in_whole.is_empty() => return Ok(()),
+        whole => whole?,
+    };
     for param in in_whole {
         if param.is_sharded() {
             let (own, values) = (own_range(&param)?, whole.values(param.name())?);

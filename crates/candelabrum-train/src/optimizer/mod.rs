@@ -116,8 +116,8 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// The Euclidean norm of what this rank's strategies have not sent yet.
     fn residual_norm(&self) -> f64;
 
-    /// Gives this rank all values of all parameters, if ranks keep shares of them, until the next step. It needs the
-    /// memory of the whole model.
+    /// Gives each rank all values of all parameters, if ranks keep shares of them, until the next step. It needs the
+    /// memory of the whole model. All ranks call it between the same steps.
     ///
     /// # Errors
     /// A failure of another rank, or a passed deadline.

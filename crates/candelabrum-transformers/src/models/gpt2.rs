@@ -112,9 +112,10 @@ impl Gpt2 {
             let xs = self.blocks.forward_by(&xs, |block, xs| block.forward(xs, None))?;
             return self.ln_f.forward(&xs);
         };
-        for (number, block) in self.blocks.iter().enumerate() {
+        self.blocks.try_for_each(|number, block| {
             xs = block.forward(&xs, Some(&mut caches[number]))?;
-        }
+            Ok(())
+        })?;
         self.ln_f.forward(&xs)
     }
 

@@ -105,9 +105,10 @@ impl Llama {
             let xs = self.layers.forward_by(&xs, |layer, xs| layer.forward(xs, None))?;
             return self.norm.forward(&xs);
         };
-        for (number, layer) in self.layers.iter().enumerate() {
+        self.layers.try_for_each(|number, layer| {
             xs = layer.forward(&xs, Some(&mut caches[number]))?;
-        }
+            Ok(())
+        })?;
         self.norm.forward(&xs)
     }
 
