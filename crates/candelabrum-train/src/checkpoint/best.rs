@@ -136,7 +136,7 @@ mod tests {
         let dir = tempfile::tempdir().map_err(candle_core::Error::wrap)?;
         let directory = Directory::new(dir.path(), String::new());
         for step in [7, 9] {
-            std::fs::create_dir(directory.of_step(step)).map_err(candle_core::Error::wrap)?;
+            fs::create_dir(directory.of_step(step)).map_err(candle_core::Error::wrap)?;
         }
         let all = [ranked(9, 0.25), ranked(8, 0.5), ranked(7, 0.75)];
         let best = Best::of("loss".to_owned(), all).expect("a list of three");

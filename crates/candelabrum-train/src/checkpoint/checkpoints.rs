@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use super::config::{CheckpointConfig, Resume};
 use super::directory::Directory;
 use super::manifest::{Best, Manifest, Parent};
 use super::newest::record_newest;
+use super::patience::Patience;
 use super::position::Position;
 use super::restored::Restored;
 use super::saving::{self, WriteJob, Written};
@@ -105,6 +108,8 @@ pub struct Checkpoints {
     /// The memory of the numbers, while nothing is being written.
     snapshot: Option<Snapshot>,
     writing: Option<JoinHandle<Written>>,
+    /// Whether this run has ended by an error.
+    has_ended: Arc<AtomicBool>,
     /// The step of the checkpoint that was begun last.
     last: Option<u64>,
     /// Locked as long as this run lasts. Of rank 0.
@@ -153,6 +158,7 @@ impl Checkpoints {
             patience: PATIENCE.max(timeout()?),
             snapshot,
             writing,
+            has_ended: Arc::default(),
             last,
             _lock: lock,
         })
@@ -362,7 +368,7 @@ impl Checkpoints {
             keep: self.config.keep.max(1),
             source: self.source,
             best: state.best.clone(),
-            patience: self.patience,
+            patience: Patience::new(self.patience, &self.group, &self.has_ended),
         };
         let thread = saving::start(job);
         let unwritable =
@@ -414,6 +420,7 @@ impl Checkpoints {
 /// A run that ends by an error lets the last checkpoint be written.
 impl Drop for Checkpoints {
     fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.writing.take() {
             drop(thread.join());
         }

@@ -37,6 +37,7 @@ mod page_cache;
 #[path = "no_page_cache.rs"]
 mod page_cache;
 mod parameters;
+mod patience;
 mod position;
 mod restored;
 mod saving;

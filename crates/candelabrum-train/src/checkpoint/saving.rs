@@ -9,12 +9,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread::{self, Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::digest::FileDigest;
 use super::directory::{Directory, sync};
 use super::manifest::{Best, Manifest};
 use super::newest::record_newest;
+use super::patience::Patience;
 use super::snapshot::Snapshot;
 
 /// The time between two looks for the lists of other ranks.
@@ -43,8 +44,8 @@ pub(super) struct WriteJob {
     /// The checkpoint from which the run began, if the directory has it.
     pub(super) source: Option<u64>,
     pub(super) best: BTreeMap<String, Best>,
-    /// For how long rank 0 waits for the other ranks.
-    pub(super) patience: Duration,
+    /// For how long ranks wait for each other.
+    pub(super) patience: Patience,
 }
 
 /// The end of the work: the memory of the numbers, and what was wrong.
@@ -73,7 +74,7 @@ fn write(job: &WriteJob) -> io::Result<()> {
         if job.rank == 0 {
             fs::create_dir_all(&dir)?;
         } else {
-            wait_for(&dir, job.patience)?;
+            wait_for(&dir, &job.patience)?;
         }
         write_files(job, &dir)
     });
@@ -84,7 +85,7 @@ fn write(job: &WriteJob) -> io::Result<()> {
     let mut manifest = manifest.clone();
     let gathering = phase!("gather").entered();
     for rank in 0..manifest.world_size {
-        manifest.files.append(&mut take_listing(&dir, rank, job.patience)?);
+        manifest.files.append(&mut take_listing(&dir, rank, &job.patience)?);
     }
     add_files_of_servers(&dir, &mut manifest)?;
     manifest.write(&dir)?;
@@ -131,10 +132,11 @@ fn leave_listing(dir: &Path, rank: usize, listing: &RankFiles) -> io::Result<()>
 
 /// Waits until this rank sees the directory that rank 0 has made. It does not make the directory itself: rank 0 may
 /// have failed and removed it.
-fn wait_for(dir: &Path, patience: Duration) -> io::Result<()> {
-    let (parent, begin) = (dir.parent().unwrap_or(dir), Instant::now());
+fn wait_for(dir: &Path, patience: &Patience) -> io::Result<()> {
+    let parent = dir.parent().unwrap_or(dir);
+    let mut waiting = patience.begin(parent);
     while !lists(parent, dir)? {
-        if begin.elapsed() > patience {
+        if waiting.is_over() {
             let what = "rank 0 has not made this checkpoint's directory, or it is not seen here";
             return Err(io::Error::other(what));
         }
@@ -147,14 +149,15 @@ fn wait_for(dir: &Path, patience: Duration) -> io::Result<()> {
 fn take_listing(
     dir: &Path,
     rank: usize,
-    patience: Duration,
+    patience: &Patience,
 ) -> io::Result<BTreeMap<String, FileDigest>> {
-    let (path, begin) = (listing_path(dir, rank), Instant::now());
+    let path = listing_path(dir, rank);
+    let mut waiting = patience.begin(dir);
     while !lists(dir, &path)? {
-        if begin.elapsed() > patience {
+        if waiting.is_over() {
             return Err(io::Error::other(format!(
                 "rank {rank} has not written its files after {} s: do all ranks see this directory?",
-                patience.as_secs()
+                waiting.elapsed().as_secs()
             )));
         }
         thread::sleep(LOOK);
