@@ -76,9 +76,10 @@ pub enum Shard {
     #[default]
     Nothing,
     /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
-    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. On the host
-    /// the new values arrive while the next forward pass begins: the first access to a parameter waits for them. (A model
-    /// that keeps tensors of its parameters, as those of candle do, has them when the step ends.)
+    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. Where
+    /// the exchange takes no time from the threads that compute, as between hosts, the new values arrive while the next
+    /// forward pass begins: the first access to a parameter waits for them. (A model that keeps tensors of its parameters,
+    /// as those of candle do, has the values when the step ends.)
     ///
     /// The sizes of buckets are [`DistOptConfig::bucket_bytes`] for every strategy, SINGA's methods included, and the
     /// order of the buckets is that of the parameters' creation, the last one first.

@@ -100,24 +100,44 @@ impl Step<'_> {
     pub(super) fn gather_updated(&mut self) -> Result<()> {
         let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
         let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
-        if self.can_gather_late() {
-            return self.gather_late(&shares);
+        if self.exchange.own.is_none() {
+            return self.gather_all(&shares);
         }
         let mut under_way = VecDeque::new();
-        let is_lent = self.exchange.own.is_some();
-        let most = if is_lent { ON_THEIR_WAY } else { usize::MAX };
-        for place in 0..self.layout.buckets() {
-            // The order of late gatherings: only some of the ranks may know that they can wait.
-            let index = if is_lent { place } else { self.layout.buckets() - 1 - place };
+        for index in 0..self.layout.buckets() {
             if self.exchange.context.is_away(index) {
                 continue;
             }
             under_way.push_back((index, self.start_gather(index, &shares)?));
-            if under_way.len() > most
+            if under_way.len() > ON_THEIR_WAY
                 && let Some((index, pending)) = under_way.pop_front()
             {
                 self.end_gather(index, pending)?;
             }
+        }
+        under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
+    }
+
+    /// Starts the gatherings of buckets that have memory all the time, in the order in which a forward pass needs them.
+    /// They end now, or when the next pass accesses the parameters.
+    fn gather_all(&mut self, shares: &Shares) -> Result<()> {
+        let (mut under_way, mut traffic) = (Vec::new(), self.exchange.context.traffic());
+        for index in (0..self.layout.buckets()).rev() {
+            let context = &self.exchange.context;
+            if context.is_away(index) {
+                continue;
+            }
+            let (all, own) = (context.plans[index].len, context.own_range(index).len());
+            traffic.bytes_sent += (own * size_of::<f32>()) as u64;
+            traffic.bytes_received += ((all - own) * size_of::<f32>()) as u64;
+            under_way.push((index, self.start_gather(index, shares)?));
+        }
+        // One that its waiting thread carries out only delays the pass.
+        let comes = |(_, pending): &(usize, Pending)| !pending.needs_a_wait();
+        if self.can_arrive_late() && under_way.iter().all(comes) {
+            self.traffic = Some(traffic);
+            under_way.into_iter().for_each(|(index, pending)| self.leave_to_access(index, pending));
+            return Ok(());
         }
         under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
     }
@@ -134,39 +154,26 @@ impl Step<'_> {
         Ok(context.replica.start(Collective::AllGatherInPlace, payload))
     }
 
-    /// Whether new values may arrive after the step: on the host, in buckets that have memory all the time, of a model
-    /// whose every pass reads its parameters where they are.
-    fn can_gather_late(&self) -> bool {
+    /// Whether new values may arrive after the step: on the host, for a model whose every pass reads its parameters where
+    /// they are.
+    fn can_arrive_late(&self) -> bool {
         let context = &self.exchange.context;
-        self.exchange.own.is_none()
-            && context.values.is_none()
-            && context.location().is_host()
-            && self.layout.reads_parameters
+        context.values.is_none() && context.location().is_host() && self.layout.reads_parameters
     }
 
-    /// Starts the gatherings, in the order in which a forward pass needs them.
-    fn gather_late(&mut self, shares: &Shares) -> Result<()> {
-        let mut traffic = self.exchange.context.traffic();
-        for index in (0..self.layout.buckets()).rev() {
-            let (all, own) =
-                (self.exchange.context.plans[index].len, self.exchange.context.own_range(index));
-            traffic.bytes_sent += (own.len() * size_of::<f32>()) as u64;
-            traffic.bytes_received += ((all - own.len()) * size_of::<f32>()) as u64;
-            let arriving = Arc::new(Arriving::new(self.start_gather(index, shares)?));
-            let context = &self.exchange.context;
-            for slot in context.plans[index].slots.iter() {
-                let (param, own, place) =
-                    (&context.params[slot.param], context.owned(slot), slot.range.clone());
-                // A rank that owns all of it waits for nothing.
-                if !param.is_frozen() && own.len() < place.len() {
-                    let arriving = Arc::clone(&arriving);
-                    param.expect(move |values| arriving.copy_others(values, place, own));
-                }
+    /// Lets the first access to each parameter of a bucket wait for its new values.
+    fn leave_to_access(&mut self, index: usize, pending: Pending) {
+        let (context, arriving) = (&self.exchange.context, Arc::new(Arriving::new(pending)));
+        for slot in &context.plans[index].slots {
+            let (param, own, place) =
+                (&context.params[slot.param], context.owned(slot), slot.range.clone());
+            // A rank that owns all of it waits for nothing.
+            if !param.is_frozen() && own.len() < place.len() {
+                let arriving = Arc::clone(&arriving);
+                param.expect(move |values| arriving.copy_others(values, place, own));
             }
-            self.layout.arriving.push((index, arriving));
         }
-        self.traffic = Some(traffic);
-        Ok(())
+        self.layout.arriving.push((index, arriving));
     }
 
     fn end_gather(&mut self, index: usize, pending: Pending) -> Result<()> {
