@@ -6,113 +6,13 @@ use std::fs;
 use std::path::Path;
 
 use candelabrum::dist::{Group, LossScale};
-use candelabrum::nn::Recompute;
-use candelabrum::nn::layers::Blocks;
-use candelabrum::optim::Recipe;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 use tempfile::TempDir;
 
-/// Features between the layers: a weight of 40,000 elements is cut, because the sum of its norm has two parts.
-const WIDTH: usize = 200;
-
-/// Layers that are computed again in the backward pass, and a last one.
-struct Mlp {
-    blocks: Blocks<Linear>,
-    last: Linear,
-}
-
-impl Mlp {
-    fn new(params: &Params) -> Self {
-        params.set_recompute(Recompute::All);
-        let scope = params.root();
-        let layer = |number| Linear::new(&scope.pp(format!("l{number}")), WIDTH);
-        let blocks = Blocks::new(&scope, (0..3).map(layer));
-        Self { blocks, last: Linear::new(&scope.pp("last"), 5) }
-    }
-}
-
-impl Model for Mlp {
-    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        let ys = self.blocks.forward_by(xs, |layer, xs| layer.forward(xs)?.relu())?;
-        self.last.forward(&ys)?.relu()
-    }
-
-    fn loss(&self, output: &Tensor, targets: &Tensor) -> candelabrum::candle::Result<Tensor> {
-        SoftMaxCrossEntropy::new().forward(output, targets)
-    }
-}
-
-/// One training.
-struct Training<'a> {
-    ranks: &'a Group,
-    dtype: DType,
-    recipe: Recipe,
-    option: DistOption,
-    config: DistOptConfig,
-    /// Micro-batches of a step.
-    accumulate: usize,
-    steps: usize,
-    /// The steps in which the loss of the last rank is NaN.
-    bad: Vec<usize>,
-}
-
-/// What a training leaves on this rank.
-struct Outcome {
-    bits: Vec<u32>,
-    /// The ends of the steps.
-    ends: Vec<String>,
-    /// Of the optimizer.
-    bytes: usize,
-    /// Of the parameters, before anybody reads them.
-    of_parameters: usize,
-    sent: u64,
-}
-
-impl Training<'_> {
-    fn run(&self, shard: Shard) -> Outcome {
-        let &Self { ranks, dtype, option, accumulate, steps, .. } = self;
-        let params = Params::on(7, dtype, &Device::Cpu);
-        let model = Mlp::new(&params);
-        let rows = |seed: usize| {
-            let seed = (seed * 16 + ranks.rank()) as u64;
-            uniform((3, WIDTH), seed, -1.0, 1.0, DType::F32).unwrap().to_dtype(dtype).unwrap()
-        };
-        model.compile_with(&params, &rows(0)).unwrap();
-        let config = DistOptConfig { shard, ..self.config.clone() };
-        let opt = DistOpt::with_config(self.recipe.build(), &params, Group::clone(ranks), config);
-        let mut opt = opt.unwrap();
-        let loss = |number: usize| {
-            let ys = model.forward(&rows(number)).unwrap().to_dtype(DType::F32).unwrap();
-            (ys.sqr().unwrap().mean_all().unwrap() / accumulate as f64).unwrap()
-        };
-        let mut ends = Vec::new();
-        for step in 0..steps {
-            for micro in 1..accumulate {
-                opt.accumulate(&loss(step * accumulate + micro)).unwrap();
-            }
-            let is_bad = self.bad.contains(&step) && ranks.rank() + 1 == ranks.world_size();
-            let factor = if is_bad { f64::NAN } else { 1.0 };
-            let loss = (loss(step * accumulate) * factor).unwrap();
-            let end = opt.backward_and_update_with(&loss, option, 0.05);
-            assert_eq!(end.is_err(), self.bad.contains(&step), "step {step}: {end:?}");
-            ends.push(end.map_or_else(|error| error.to_string(), |()| String::new()));
-        }
-        let of_parameters = opt.memory().unwrap().parameters;
-        let values = |param: &candelabrum::nn::Param| {
-            let values = param.var().flatten_all().unwrap().to_dtype(DType::F32).unwrap();
-            values.to_vec1::<f32>().unwrap()
-        };
-        Outcome {
-            bits: params.list().iter().flat_map(values).map(f32::to_bits).collect(),
-            ends,
-            bytes: opt.optimizer_bytes().unwrap(),
-            of_parameters,
-            sent: opt.figures(option).bytes_sent,
-        }
-    }
-}
+use crate::shares::{Mlp, Training, WIDTH, bits};
+use crate::threads::on_ranks;
 
 /// The hosts of four ranks: two neighbours on each, or two that are not.
 const HOSTS: [[usize; 4]; 2] = [[0, 0, 1, 1], [0, 1, 0, 1]];
@@ -145,46 +45,28 @@ fn compare(ranks: &Group, replica: &Group) {
         config: small.clone(),
         accumulate: 1,
         steps: 5,
-        bad: Vec::new(),
+        bad: &[],
+        overflows: false,
     };
     let each = [
-        Training { recipe: adamw(), config: small.clone(), steps: 20, bad: vec![], ..few },
-        Training { recipe: adamw(), config: clip, bad: vec![], ..few },
-        Training { recipe: adamw(), config: no_overlap, bad: vec![], ..few },
-        Training { recipe: adamw(), config: small.clone(), accumulate: 3, bad: vec![], ..few },
-        Training { recipe: Lamb::new(1e-2).into(), config: small.clone(), bad: vec![], ..few },
-        Training {
-            recipe: adamw(),
-            config: small.clone(),
-            option: DistOption::Fp16,
-            bad: vec![],
-            ..few
-        },
-        Training {
-            recipe: adamw(),
-            config: small.clone(),
-            option: DistOption::Bf16,
-            bad: vec![],
-            ..few
-        },
-        Training {
-            recipe: adamw(),
-            config: small.clone(),
-            option: DistOption::SparseTopK,
-            bad: vec![],
-            ..few
-        },
-        Training { recipe: adamw(), config: small.clone(), dtype: DType::BF16, bad: vec![], ..few },
+        Training { recipe: adamw(), config: small.clone(), steps: 20, ..few },
+        Training { recipe: adamw(), config: clip, ..few },
+        Training { recipe: adamw(), config: no_overlap, ..few },
+        Training { recipe: adamw(), config: small.clone(), accumulate: 3, ..few },
+        Training { recipe: Lamb::new(1e-2).into(), config: small.clone(), ..few },
+        Training { recipe: adamw(), config: small.clone(), option: DistOption::Fp16, ..few },
+        Training { recipe: adamw(), config: small.clone(), option: DistOption::Bf16, ..few },
+        Training { recipe: adamw(), config: small.clone(), option: DistOption::SparseTopK, ..few },
+        Training { recipe: adamw(), config: small.clone(), dtype: DType::BF16, ..few },
         Training {
             recipe: adamw(),
             config: DistOptConfig { loss_scale: scale, ..small.clone() },
             dtype: DType::F16,
-            bad: vec![],
             ..few
         },
         // Updates that are undone.
-        Training { recipe: adamw(), config: no_clip, bad: vec![1, 3], ..few },
-        Training { recipe: adamw(), config: small, bad: vec![0, 2], ..few },
+        Training { recipe: adamw(), config: no_clip, bad: &[1, 3], ..few },
+        Training { recipe: adamw(), config: small, bad: &[0, 2], ..few },
     ];
     for (number, training) in each.iter().enumerate() {
         let whole = training.run(Shard::Nothing);
@@ -241,7 +123,7 @@ fn rank_measures() {
     assert!(world.comm().replica().is_none(), "a world is not divided into hosts");
     for (ranks, parts) in [(world.comm().hierarchical(&[0, 0, 1, 1]).unwrap(), 2), (uneven, 4)] {
         let params = Params::new(1);
-        let model = Mlp::new(&params);
+        let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
         let xs = Tensor::ones((1, WIDTH), DType::F32, &Device::Cpu).unwrap();
         model.compile_with(&params, &xs).unwrap();
         let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
@@ -281,23 +163,12 @@ fn a_share_is_the_part_of_a_host_and_hosts_exchange_it_alone() {
 const GLOBAL: usize = 8;
 const STEPS: u64 = 6;
 
-/// Runs `work` on each of `count` ranks, which are threads, and returns the results in rank order.
-fn on_ranks<R: Send>(count: usize, work: impl Fn(&World) -> R + Sync) -> Vec<R> {
-    let work = &work;
-    let worlds = World::threads(count).unwrap();
-    std::thread::scope(|scope| {
-        let rank = |world: World| scope.spawn(move || work(&world));
-        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
 /// Trains `steps` steps of a run on `count` ranks, from its newest checkpoint. Four ranks are on two hosts. Returns the
 /// bits of the parameters and of their average at the end.
 fn fit(count: usize, shard: Shard, dir: &Path, steps: u64) -> Vec<u32> {
     let of_ranks = on_ranks(count, |world| {
         let params = Params::new(5);
-        let model = Mlp::new(&params);
+        let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
         let rows = uniform((48, WIDTH), 1, -1.0, 1.0, DType::F32).unwrap();
         let targets: Vec<i64> = (0..48).map(|row| row % 5).collect();
         let targets = Tensor::new(targets, &Device::Cpu).unwrap();
@@ -323,10 +194,7 @@ fn fit(count: usize, shard: Shard, dir: &Path, steps: u64) -> Vec<u32> {
         };
         let average = WeightAverage::ema(0.7).stays_at_end(true);
         trainer.fit_with(Fit::new(config).hook(average), &data, None::<&TensorDataset<_>>).unwrap();
-        let values = |param: &candelabrum::nn::Param| {
-            param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap()
-        };
-        params.list().iter().flat_map(values).map(f32::to_bits).collect::<Vec<_>>()
+        bits(&params)
     });
     assert!(of_ranks.iter().all(|bits| *bits == of_ranks[0]), "ranks differ");
     of_ranks.into_iter().next().unwrap()

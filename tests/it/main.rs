@@ -17,6 +17,7 @@ mod kvstore;
 mod overlap;
 mod sharded;
 mod shared_parameters;
+mod shares;
 mod strategies;
 mod sync_batch_norm;
 mod tensor_parallel;

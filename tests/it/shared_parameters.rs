@@ -12,6 +12,9 @@ use candelabrum::train::checkpoint::load_best_average;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
+use crate::shares::bits;
+use crate::threads::on_ranks;
+
 const WIDTH: usize = 6;
 
 /// Two blocks and a last layer.
@@ -60,13 +63,6 @@ fn trained(world: &World, shard: Shard) -> (Params, Net, DistOpt) {
     let loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
     opt.backward_and_update(&loss).unwrap();
     (params, net, opt)
-}
-
-fn bits(params: &Params) -> Vec<u32> {
-    let values = |param: &candelabrum::nn::Param| {
-        param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap()
-    };
-    params.list().iter().flat_map(values).map(f32::to_bits).collect()
 }
 
 #[test]
@@ -123,23 +119,10 @@ fn a_rank_that_ends_early_is_waited_for_by_nobody() {
     RanksOf::of(rank_fails_alone).run_all_good(2);
 }
 
-/// Runs `work` on ranks that are threads.
-fn on_threads<R: Send>(ranks: usize, work: impl Fn(&World) -> R + Sync) -> Vec<R> {
-    let worlds = World::threads(ranks).unwrap();
-    std::thread::scope(|scope| {
-        let run = |world: World| {
-            let work = &work;
-            scope.spawn(move || work(&world))
-        };
-        let ranks: Vec<_> = worlds.into_iter().map(run).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
 #[test]
 fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
-    let whole = on_threads(2, |world| bits(&trained(world, Shard::Nothing).0));
-    let gathered = on_threads(2, |world| {
+    let whole = on_ranks(2, |world| bits(&trained(world, Shard::Nothing).0));
+    let gathered = on_ranks(2, |world| {
         let (params, net, mut opt) = trained(world, Shard::Parameters);
         opt.gather_parameters().unwrap();
         drop(opt);
@@ -147,14 +130,14 @@ fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
         bits(&params)
     });
     assert_eq!(gathered, whole);
-    on_threads(2, |world| {
+    on_ranks(2, |world| {
         let (_params, net, opt) = trained(world, Shard::Parameters);
         drop(opt);
         let error = net.forward(&inputs()).unwrap_err().to_string();
         assert!(error.contains("gather_parameters"), "{error}");
     });
     // A step divides them again.
-    on_threads(2, |world| {
+    on_ranks(2, |world| {
         let (params, net, mut opt) = trained(world, Shard::Parameters);
         let shared = opt.memory().unwrap().parameters;
         opt.gather_parameters().unwrap();
@@ -169,7 +152,7 @@ fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
 #[test]
 fn what_has_no_blocks_or_keeps_them_is_refused_on_every_rank() {
     let refused = |recompute, has_blocks| {
-        on_threads(2, |world| {
+        on_ranks(2, |world| {
             let params = Params::new(7);
             params.set_recompute(recompute);
             let (net, line) = (Net::new(&params), Linear::new(&params.root().pp("line"), 1));
@@ -192,7 +175,7 @@ fn what_has_no_blocks_or_keeps_them_is_refused_on_every_rank() {
 
 /// The digest of the parameters after a run with checkpoints, which ends with the averages' evaluation.
 fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
-    on_threads(ranks, |world| {
+    on_ranks(ranks, |world| {
         let params = Params::new(7);
         params.set_recompute(Recompute::All);
         let opt = DistOpt::with_config(AdamW::new(0.01), &params, world, config(shard)).unwrap();

@@ -1,0 +1,114 @@
+//! A network whose parameters ranks can share, and trainings of it with and without shares.
+
+use candelabrum::candle;
+use candelabrum::dist::Group;
+use candelabrum::nn::Recompute;
+use candelabrum::nn::layers::Blocks;
+use candelabrum::optim::Recipe;
+use candelabrum::prelude::*;
+use candelabrum_testkit::uniform;
+
+/// Features between the layers: a weight of 40,000 elements is cut, because the sum of its norm has two parts.
+pub(crate) const WIDTH: usize = 200;
+
+/// Layers that are computed again in the backward pass, and a last one.
+pub(crate) struct Mlp {
+    pub(crate) blocks: Blocks<Linear>,
+    pub(crate) last: Linear,
+}
+
+impl Mlp {
+    pub(crate) fn new(params: &Params, widths: &[usize]) -> Self {
+        params.set_recompute(Recompute::All);
+        let (scope, (last, widths)) = (params.root(), widths.split_last().unwrap());
+        let layers = widths.iter().enumerate();
+        let layer = |(number, &width)| Linear::new(&scope.pp(format!("l{number}")), width);
+        let blocks = Blocks::new(&scope, layers.map(layer));
+        Self { blocks, last: Linear::new(&scope.pp("last"), *last) }
+    }
+}
+
+impl Model for Mlp {
+    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {
+        let ys = self.blocks.forward_by(xs, |layer, xs| layer.forward(xs)?.relu())?;
+        self.last.forward(&ys)?.relu()
+    }
+}
+
+/// The bits of all parameters, whose values are f32 or converted to f32.
+pub(crate) fn bits(params: &Params) -> Vec<u32> {
+    let values = |param: &candelabrum::nn::Param| {
+        let values = param.var().flatten_all().unwrap().to_dtype(DType::F32).unwrap();
+        values.to_vec1::<f32>().unwrap()
+    };
+    params.list().iter().flat_map(values).map(f32::to_bits).collect()
+}
+
+/// One training.
+pub(crate) struct Training<'a> {
+    pub(crate) ranks: &'a Group,
+    pub(crate) dtype: DType,
+    pub(crate) recipe: Recipe,
+    pub(crate) option: DistOption,
+    pub(crate) config: DistOptConfig,
+    /// Micro-batches of a step.
+    pub(crate) accumulate: usize,
+    pub(crate) steps: usize,
+    /// The steps in which the loss of the last rank is NaN.
+    pub(crate) bad: &'static [usize],
+    /// Whether every second step has gradients that are too large for f16, so that it is left out.
+    pub(crate) overflows: bool,
+}
+
+/// What a training leaves on this rank.
+pub(crate) struct Outcome {
+    pub(crate) bits: Vec<u32>,
+    /// The ends of the steps: nothing, or the error.
+    pub(crate) ends: Vec<String>,
+    /// Of the optimizer.
+    pub(crate) bytes: usize,
+    /// Of the parameters, before anybody reads them.
+    pub(crate) of_parameters: usize,
+    pub(crate) sent: u64,
+}
+
+impl Training<'_> {
+    pub(crate) fn run(&self, shard: Shard) -> Outcome {
+        let &Self { ranks, dtype, option, accumulate, steps, bad, overflows, .. } = self;
+        let params = Params::on(7, dtype, &Device::Cpu);
+        let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
+        let rows = |seed: usize| {
+            let seed = (seed * 16 + ranks.rank()) as u64;
+            uniform((3, WIDTH), seed, -1.0, 1.0, DType::F32).unwrap().to_dtype(dtype).unwrap()
+        };
+        model.compile_with(&params, &rows(0)).unwrap();
+        let config = DistOptConfig { shard, ..self.config.clone() };
+        let opt = DistOpt::with_config(self.recipe.build(), &params, Group::clone(ranks), config);
+        let mut opt = opt.unwrap();
+        let loss = |number: usize| {
+            let ys = model.forward(&rows(number)).unwrap().to_dtype(DType::F32).unwrap();
+            let factor = if overflows && number % 2 == 1 { 1e9 } else { 1.0 };
+            (ys.sqr().unwrap().mean_all().unwrap() * (factor / accumulate as f64)).unwrap()
+        };
+        let mut ends = Vec::new();
+        for step in 0..steps {
+            for micro in 1..accumulate {
+                opt.accumulate(&loss(step * accumulate + micro)).unwrap();
+            }
+            let is_bad = bad.contains(&step) && ranks.rank() + 1 == ranks.world_size();
+            let factor = if is_bad { f64::NAN } else { 1.0 };
+            let loss = (loss(step * accumulate) * factor).unwrap();
+            let end = opt.backward_and_update_with(&loss, option, 0.05);
+            assert_eq!(end.is_err(), bad.contains(&step), "step {step}: {end:?}");
+            ends.push(end.map_or_else(|error| error.to_string(), |()| String::new()));
+        }
+        let of_parameters = opt.memory().unwrap().parameters;
+        Outcome {
+            bits: bits(&params),
+            ends,
+            bytes: opt.optimizer_bytes().unwrap(),
+            of_parameters,
+            sent: opt.figures(option).bytes_sent,
+        }
+    }
+}
