@@ -149,6 +149,12 @@ pub enum Error {
     Tensor(#[from] candle_core::Error),
 }
 
+impl From<candelabrum_memory::Error> for Error {
+    fn from(error: candelabrum_memory::Error) -> Self {
+        Self::Tensor(error.into())
+    }
+}
+
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {

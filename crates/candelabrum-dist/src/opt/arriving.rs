@@ -29,16 +29,12 @@ impl Arriving {
     }
 
     /// Waits for the values, and copies those at `place` of the bucket to a parameter, but for this rank's `own`.
-    pub(super) fn copy_others(&self, mut to: SpanMut<'_>, place: Range<usize>, own: Range<usize>) {
+    pub(super) fn copy_others(&self, to: SpanMut<'_>, place: Range<usize>, own: Range<usize>) {
         let mut state = self.0.lock();
         state.arrive();
         let State::Here(bucket) = &*state else { return };
-        let copied = [0..own.start, own.end..place.len()].into_iter().try_for_each(|part| {
-            let from = bucket.range(place.start + part.start..place.start + part.end)?;
-            to.reborrow().range(part).copy_from(from)
-        });
-        if let Err(error) = copied {
-            *state = State::Failed(error.into());
+        if let Err(error) = copy_others(to, bucket, place, own) {
+            *state = State::Failed(error);
         }
     }
 
@@ -54,6 +50,21 @@ impl Arriving {
             }
         }
     }
+}
+
+/// Copies the values at `place` of a bucket to a parameter, but for this rank's `own`.
+pub(super) fn copy_others(
+    mut to: SpanMut<'_>,
+    bucket: &Flat,
+    place: Range<usize>,
+    own: Range<usize>,
+) -> Result<()> {
+    let others = [0..own.start, own.end..place.len()].into_iter().filter(|part| !part.is_empty());
+    for part in others {
+        let from = bucket.range(place.start + part.start..place.start + part.end)?;
+        to.reborrow().range(part).copy_from(from)?;
+    }
+    Ok(())
 }
 
 impl State {

@@ -81,6 +81,12 @@ impl StepContext {
         self.shares.as_ref().map_or(0..slot.range.len(), |shares| shares.owned(slot.param))
     }
 
+    /// The same elements, counted from the first one that this rank keeps.
+    pub(super) fn owned_of_kept(&self, slot: &BucketSlot) -> Range<usize> {
+        let own = self.owned(slot);
+        if self.shares_values(slot.param) { 0..own.len() } else { own }
+    }
+
     /// The place in the bucket of the elements that [`Self::owned`] counts from the parameter's first one.
     pub(super) fn place_of_owned(&self, slot: &BucketSlot) -> Range<usize> {
         let own = self.owned(slot);

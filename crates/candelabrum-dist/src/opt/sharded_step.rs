@@ -1,14 +1,13 @@
 //! The parts of a step in which each rank has a share of the averages and of the optimizer's state.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use candelabrum_memory::chunks::CHUNK;
-use candelabrum_memory::{Flat, Norm, Span, SpanMut, square_sums};
+use candelabrum_memory::{Flat, Norm, Span, square_sums};
 use candelabrum_optim::{Clip, clip};
 
-use super::arriving::Arriving;
+use super::arriving::{Arriving, copy_others};
 use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
@@ -195,10 +194,9 @@ impl Step<'_> {
                 }
                 let mut place = bucket.range_mut(context.place_of_owned(slot))?;
                 let param = &context.params[slot.param];
-                match context.shares_values(slot.param) {
-                    true => param.with_own_values(|_, values| place.copy_from(values)),
-                    false => param.with_values(|values| place.copy_from(values.range(own))),
-                }?;
+                param.with_own_values(|start, values| {
+                    place.copy_from(values.range(own.start - start..own.end - start))
+                })?;
             }
             Ok(())
         })
@@ -210,23 +208,15 @@ impl Step<'_> {
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
                 let (param, own) = (&context.params[slot.param], context.owned(slot));
-                let others = [0..own.start, own.end..slot.range.len()];
+                let place = slot.range.clone();
                 if param.is_frozen() {
                     continue;
                 }
                 if context.shares_values(slot.param) {
-                    param.put(bucket.range(slot.range.clone())?)?;
-                    continue;
+                    param.put(bucket.range(place)?)?;
+                } else if own.len() < place.len() {
+                    param.update_in_place(|values| copy_others(values, bucket, place, own))??;
                 }
-                if others.iter().all(Range::is_empty) {
-                    continue;
-                }
-                param.update_in_place(|mut values: SpanMut<'_>| {
-                    others.iter().filter(|part| !part.is_empty()).try_for_each(|part| {
-                        let from = slot.range.start + part.start..slot.range.start + part.end;
-                        values.reborrow().range(part.clone()).copy_from(bucket.range(from)?)
-                    })
-                })??;
             }
             Ok(())
         })

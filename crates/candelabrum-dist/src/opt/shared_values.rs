@@ -28,8 +28,8 @@ use super::shard::Shares;
 use crate::comm::{Collective, Group, Payload, Pending, Service};
 use crate::{Error, Result};
 
-/// The time after which the thread that answers looks whether it is needed.
-const LOOK: Duration = Duration::from_millis(50);
+/// A part of the wait for the next request, which has no deadline.
+const PART: Duration = Duration::from_secs(1);
 
 /// The first number of every message.
 const MAGIC: u64 = 0x5A4E_D7A1_0E50_0001;
@@ -233,7 +233,7 @@ impl SharedValues {
         reader.tickets += 1;
         let number = reader.tickets;
         let mut ranks = 0;
-        for rank in (0..self.requests.world_size()).filter(|&rank| rank != self.requests.rank()) {
+        for rank in others(&self.requests) {
             let wanted = params.iter().filter(|&&param| !self.table.owners[param][rank].is_empty());
             let wanted: Vec<u64> = wanted.map(|&param| param as u64).collect();
             if wanted.is_empty() {
@@ -280,8 +280,7 @@ impl SharedValues {
         let ticket = match reader.prefetched.take() {
             Some(ticket) if is_wanted(&ticket) => ticket,
             other => {
-                // Its answers are dropped when they come.
-                other.map(|ticket| reader.arrived.remove(&ticket.number));
+                reader.give_up(other);
                 self.ask(&mut reader, version, params)?
             }
         };
@@ -332,7 +331,7 @@ impl ShardedValues for SharedValues {
         let mut reader = self.reader.lock();
         let version = self.kept.lock().version;
         let old = reader.prefetched.take();
-        old.map(|ticket| reader.arrived.remove(&ticket.number));
+        reader.give_up(old);
         // A failure shows when the values are read.
         reader.prefetched = self.ask(&mut reader, version, params).ok();
     }
@@ -367,6 +366,15 @@ impl ShardedValues for SharedValues {
             copies[param] = copy;
         }
         Ok(kept.advance(&self.table)?)
+    }
+}
+
+impl Reader {
+    /// Drops the answers to a request, now and when they come.
+    fn give_up(&mut self, ticket: Option<Ticket>) {
+        if let Some(ticket) = ticket {
+            self.arrived.remove(&ticket.number);
+        }
     }
 }
 
@@ -437,7 +445,7 @@ fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()>
     while goodbyes < requests.world_size() - 1 {
         let request = Payload::zeros(ElementType::U8, 0).labelled(LABEL);
         let mut next = requests.start(Collective::RecvAny, request);
-        while !next.wait_for(LOOK) {}
+        while !next.wait_for(PART) {}
         let message = next.wait()?;
         let (header, params) = header_of(message.as_slice::<u8>()?)?;
         match (header.kind, message.source()) {
@@ -455,13 +463,19 @@ fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()>
     sent.into_iter().try_for_each(|sent| sent.wait().map(drop))
 }
 
+/// The other ranks of a group.
+fn others(group: &Group) -> impl Iterator<Item = usize> {
+    let own = group.rank();
+    (0..group.world_size()).filter(move |&rank| rank != own)
+}
+
 /// Tells the other ranks that this one reads nothing any more.
 fn say_goodbye(requests: &Group, closed: &AtomicBool) {
     if closed.swap(true, Ordering::AcqRel) {
         return;
     }
     let header = Header { magic: MAGIC, kind: GOODBYE, ticket: 0, version: 0 };
-    for rank in (0..requests.world_size()).filter(|&rank| rank != requests.rank()) {
+    for rank in others(requests) {
         if let Err(error) = requests.send(bytemuck::bytes_of(&header), rank) {
             tracing::debug!("no goodbye to rank {rank}: {error}");
         }

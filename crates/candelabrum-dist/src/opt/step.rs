@@ -397,14 +397,10 @@ impl Step<'_> {
             for slot in slots {
                 let gradient = bucket.range(context.place_of_owned(slot))?;
                 let (param, number) = (&context.params[slot.param], slot.param);
-                match context.shares_values(number) {
-                    true => {
-                        param.update_own_in_step(|own| self.optimizer.update(number, own, gradient))
-                    }
-                    false => param.update_in_place(|values| {
-                        self.optimizer.update(number, values.range(context.owned(slot)), gradient)
-                    }),
-                }??;
+                param.update_own_in_step(|values| {
+                    let own = values.range(context.owned_of_kept(slot));
+                    self.optimizer.update(number, own, gradient)
+                })??;
             }
             Ok(())
         })

@@ -102,33 +102,35 @@ impl Drop for Entered {
     }
 }
 
-/// The parameters that are not here, and what processes share of the first of them.
-fn away(params: &[Param]) -> Option<(Vec<(usize, &Param)>, Shared)> {
+/// The parameters that are not here, with what processes share of each.
+fn away(params: &[Param]) -> Vec<(Shared, &Param)> {
     let away = params.iter().filter(|param| param.sharding().place() == Place::Away);
-    let away = away.filter_map(|param| Some((param.sharding().shared()?.number, param)));
-    let away: Vec<_> = away.collect();
-    let shared = away.first()?.1.sharding().shared()?;
-    Some((away, shared))
+    away.filter_map(|param| Some((param.sharding().shared()?, param))).collect()
+}
+
+fn numbers(away: &[(Shared, &Param)]) -> Vec<usize> {
+    away.iter().map(|(shared, _)| shared.number).collect()
 }
 
 fn prefetch(params: &[Param]) {
-    if let Some((away, shared)) = away(params) {
-        let numbers: Vec<usize> = away.iter().map(|(number, _)| *number).collect();
-        shared.values.prefetch(&numbers);
+    let away = away(params);
+    if let Some((shared, _)) = away.first() {
+        shared.values.prefetch(&numbers(&away));
     }
 }
 
 /// Fetches the values of these parameters that are not here.
 fn gather(params: &[Param]) -> Result<()> {
-    let Some((away, shared)) = away(params) else { return Ok(()) };
-    let numbers: Vec<usize> = away.iter().map(|(number, _)| *number).collect();
+    let away = away(params);
+    let Some((shared, _)) = away.first() else { return Ok(()) };
+    let numbers = numbers(&away);
     let mut whole: Vec<Whole> = away.iter().map(|(_, param)| Whole::of(param.variable())).collect();
     shared.values.read(&numbers, &mut |number, values| {
         if let Some(place) = numbers.iter().position(|other| *other == number) {
             whole[place].push(values);
         }
     })?;
-    for ((_, param), whole) in away.into_iter().zip(whole) {
+    for ((_, param), whole) in away.iter().zip(whole) {
         whole.put(param.variable())?;
         param.sharding().set(Place::Gathered);
     }

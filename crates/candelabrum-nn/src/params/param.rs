@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Shape, Storage, Tensor, TensorId, Var, bail};
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::sharding::{Place, ShardedValues, Sharding};
+use super::sharding::{Place, ShardedValues, Sharding, Shared};
 use super::tensors::{VariableValues, Whole, tensor_bytes, to_flat, with_span, with_variable};
 use super::together::update_together;
 use crate::autograd::hooks::{self, Watch};
@@ -209,7 +209,7 @@ impl Param {
     pub fn unshard(&self) -> Result<()> {
         let Some(shared) = self.sharding.shared() else { return Ok(()) };
         let values = shared.read(&self.var)?;
-        self.put(values.span().map_err(candle_core::Error::from)?)?;
+        self.put(values.span()?)?;
         self.sharding.end();
         if master::is_half(self.var.dtype()) {
             self.master.set(values);
@@ -247,19 +247,22 @@ impl Param {
     /// # Errors
     /// Another number of values, or a device's error.
     pub fn put(&self, values: Span<'_>) -> Result<()> {
-        if let Span::Cuda(values) = values
-            && self.sharding.place() != Place::Away
-            && let (Storage::Cuda(storage), layout) =
-                (&*self.var.storage_and_layout().0, self.var.layout())
-        {
-            return Ok(
-                cuda::round_all(&[(values, storage, layout)]).map_err(candle_core::Error::from)?
-            );
-        }
-        let mut host = vec![0.0; values.len()];
-        values.copy_to_slice(&mut host).map_err(candle_core::Error::from)?;
         let mut whole = Whole::of(&self.var);
-        whole.push(&host);
+        match values {
+            Span::Host(values) => whole.push(values),
+            Span::Cuda(on_device) if self.sharding.place() != Place::Away => {
+                let (storage, layout) = self.var.storage_and_layout();
+                let Storage::Cuda(storage) = &*storage else {
+                    return Err(candelabrum_memory::Error::OnDevice.into());
+                };
+                return Ok(cuda::round_all(&[(on_device, storage, layout)])?);
+            }
+            on_device => {
+                let mut host = vec![0.0; on_device.len()];
+                on_device.copy_to_slice(&mut host)?;
+                whole.push(&host);
+            }
+        }
         whole.put(&self.var)?;
         if self.sharding.place() == Place::Away {
             self.sharding.set(Place::Gathered);
@@ -317,8 +320,7 @@ impl Param {
     ) -> Result<R> {
         let Some(shared) = self.sharding.shared() else { return self.with_values(|all| f(0, all)) };
         let start = shared.values.own(shared.number).start;
-        let result = shared.with_own(false, |values| f(start, values.as_span()))?;
-        Ok(result.map_err(candle_core::Error::from)?)
+        Ok(shared.with_own(false, |values| f(start, values.as_span()))??)
     }
 
     /// Makes fused operations that are created from now on report to
@@ -362,8 +364,8 @@ impl Param {
         self.note_change();
         if let Some(shared) = self.sharding.shared() {
             let mut all = shared.read(&self.var)?;
-            let result = update(all.span_mut().map_err(candle_core::Error::from)?);
-            self.write_all(&all)?;
+            let result = update(all.span_mut()?);
+            self.write_own(&shared, &all)?;
             return Ok(result);
         }
         if master::is_half(self.var.dtype()) {
@@ -375,19 +377,10 @@ impl Param {
         })?)
     }
 
-    /// Replaces the values that processes share.
-    fn write_all(&self, values: &Flat) -> Result<()> {
-        let Some(shared) = self.sharding.shared() else { return Ok(()) };
-        let (values, own) =
-            (values.span().map_err(candle_core::Error::from)?, shared.values.own(shared.number));
-        let copied = shared.with_own(true, |mut place| place.copy_from(values.range(own)))?;
-        copied.map_err(candle_core::Error::from)?;
-        self.release()?;
-        if shared.is_kept {
-            // Not `values`: a process keeps only its share of what another one may have given otherwise.
-            shared.gather(&self.var)?;
-        }
-        Ok(())
+    /// Takes this process's share of new values. Other processes take theirs, of what they were given.
+    fn write_own(&self, shared: &Shared, values: &Flat) -> Result<()> {
+        let own = values.range(shared.values.own(shared.number))?;
+        Ok(self.update_own(|mut place| place.copy_from(own))??)
     }
 
     /// [`Self::update_in_place`] for several different parameters on one GPU: `update` gets the values
@@ -430,8 +423,7 @@ impl Param {
         if let Some(shared) = self.sharding.shared()
             && (is_rounded || self.sharding.place() == Place::Away)
         {
-            let all = shared.read(&self.var)?;
-            return Ok(f(all.span().map_err(candle_core::Error::from)?)?);
+            return Ok(f(shared.read(&self.var)?.span()?)?);
         }
         Ok(if master::is_half(self.var.dtype()) {
             self.master.read(&self.var, f)?
@@ -457,8 +449,8 @@ impl Param {
         self.await_arrival();
         self.note_change();
         self.master.forget();
-        if self.is_sharded() {
-            return self.write_all(&to_flat(value)?);
+        if let Some(shared) = self.sharding.shared() {
+            return self.write_own(&shared, &to_flat(value)?);
         }
         Ok(self.var.set(&value.detach())?)
     }

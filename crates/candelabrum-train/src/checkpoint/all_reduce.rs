@@ -24,7 +24,6 @@ use super::model::{
 use super::parameters::{check_parameters, load_parameters, save_parameters, save_shares};
 use super::restored::{Loaded, Restored};
 use super::shards;
-use super::share::Share;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
 use crate::{Error, Result};
@@ -62,8 +61,7 @@ impl Stateful for DistOpt {
             for OptimizerVector { name, start, values } in self.optimizer_vectors()? {
                 let values = values.as_span();
                 match state.sharded {
-                    true if values.is_empty() => Ok(()),
-                    true => file.put(&Share::key(&name, start, &[]), &[values.len()], values),
+                    true => file.put_share(&name, start, &[], values),
                     false => file.put(&name, &[values.len()], values),
                 }
                 .map_err(device)?;

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -104,12 +102,10 @@ pub struct Checkpoints {
     /// The number of the next checkpoint in the order of writing. Of rank 0.
     number: u64,
     /// The time for which the ranks' threads wait for each other's files.
-    patience: Duration,
+    patience: Patience,
     /// The memory of the numbers, while nothing is being written.
     snapshot: Option<Snapshot>,
     writing: Option<JoinHandle<Written>>,
-    /// Whether this run has ended by an error.
-    has_ended: Arc<AtomicBool>,
     /// The step of the checkpoint that was begun last.
     last: Option<u64>,
     /// Locked as long as this run lasts. Of rank 0.
@@ -144,7 +140,7 @@ impl Checkpoints {
             }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
-        let group = group.clone();
+        let (group, patience) = (group.clone(), Patience::new(PATIENCE.max(timeout()?), group));
         let (run, parent, source, writing, last) = (word, None, None, None, None);
         Ok(Self {
             directory,
@@ -155,10 +151,9 @@ impl Checkpoints {
             source,
             left: None,
             number,
-            patience: PATIENCE.max(timeout()?),
+            patience,
             snapshot,
             writing,
-            has_ended: Arc::default(),
             last,
             _lock: lock,
         })
@@ -368,7 +363,7 @@ impl Checkpoints {
             keep: self.config.keep.max(1),
             source: self.source,
             best: state.best.clone(),
-            patience: Patience::new(self.patience, &self.group, &self.has_ended),
+            patience: self.patience.clone(),
         };
         let thread = saving::start(job);
         let unwritable =
@@ -420,7 +415,7 @@ impl Checkpoints {
 /// A run that ends by an error lets the last checkpoint be written.
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Relaxed);
+        self.patience.shorten();
         if let Some(thread) = self.writing.take() {
             drop(thread.join());
         }

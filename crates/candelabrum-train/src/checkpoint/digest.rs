@@ -1,11 +1,13 @@
 //! The length and the SHA-256 of a file, by which a damaged one is recognised.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
 
 /// The bytes of a file that are read at a time.
 const PART: usize = 256 * 1024;
@@ -45,8 +47,18 @@ impl FileDigest {
         }
     }
 
+    /// The bytes of a file, which must be those that were written.
+    pub(super) fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        let unreadable = |error| Error::checkpoint(path, format!("cannot be read: {error}"));
+        let bytes = fs::read(path).map_err(unreadable)?;
+        match self.difference(&bytes) {
+            None => Ok(bytes),
+            Some(what) => Err(Error::checkpoint(path, what)),
+        }
+    }
+
     /// The difference of a file from what was written.
-    pub(super) fn difference(&self, bytes: &[u8]) -> Option<String> {
+    fn difference(&self, bytes: &[u8]) -> Option<String> {
         if bytes.len() as u64 != self.bytes {
             return Some(format!("has {} bytes, {} were written", bytes.len(), self.bytes));
         }

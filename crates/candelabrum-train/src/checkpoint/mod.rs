@@ -64,6 +64,5 @@ pub(crate) use restored::HOOK_FILES;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;
-pub(crate) use share::Share;
 pub use snapshot::{OwnFacts, Snapshot};
 pub use stateful::Stateful;

@@ -13,6 +13,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::digest::FileDigest;
 use super::direct_file::DirectFile;
+use super::share::Share;
 
 /// The bytes of a file's numbers begin at a multiple of it.
 const ALIGNMENT: usize = 8;
@@ -61,6 +62,24 @@ impl Numbers {
         }
         entry.is_new = true;
         Ok(())
+    }
+
+    /// Copies this rank's share of a tensor of these dimensions, from the element `start` on. A share of nothing is left
+    /// out.
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn put_share(
+        &mut self,
+        name: &str,
+        start: usize,
+        dims: &[usize],
+        values: Span<'_>,
+    ) -> candelabrum_memory::Result<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        self.put(&Share::key(name, start, dims), &[values.len()], values)
     }
 
     /// Begins the next checkpoint. What it does not put is dropped by [`end`](Self::end).

@@ -8,7 +8,6 @@ use super::model::{PARAMETERS, buffers, device, load_buffers, save_buffers};
 use super::numbers::Numbers;
 use super::restored::Restored;
 use super::shards::{self, Wanted};
-use super::share::Share;
 use crate::Result;
 
 /// Copies all parameters of which this rank has all values, and all buffers.
@@ -30,11 +29,8 @@ pub(super) fn save_shares<'f>(
     }
     let to = file();
     for param in shared {
-        param.with_own_values(|start, values| match values.is_empty() {
-            true => Ok(()),
-            false => {
-                to.put(&Share::key(param.name(), start, param.dims()), &[values.len()], values)
-            }
+        param.with_own_values(|start, values| {
+            to.put_share(param.name(), start, param.dims(), values)
         })?;
     }
     Ok(())

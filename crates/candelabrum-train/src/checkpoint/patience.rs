@@ -22,9 +22,14 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// To wait for at most `most`, and less if the ranks of `group` have failed or this one `has_ended`.
-    pub(super) fn new(most: Duration, group: &Group, has_ended: &Arc<AtomicBool>) -> Self {
-        Self { most, group: Arc::clone(group), has_ended: Arc::clone(has_ended) }
+    /// To wait for at most `most`, and less if the ranks of `group` have failed.
+    pub(super) fn new(most: Duration, group: &Group) -> Self {
+        Self { most, group: Arc::clone(group), has_ended: Arc::default() }
+    }
+
+    /// Says that this rank's run has ended by an error. Clones know of it.
+    pub(super) fn shorten(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Begins a wait for files in `dir`.
@@ -91,15 +96,15 @@ mod tests {
 
     #[test]
     fn a_run_that_has_ended_waits_only_while_files_grow() {
-        let (dir, has_ended) = (tempfile::tempdir().unwrap(), Arc::<AtomicBool>::default());
+        let dir = tempfile::tempdir().unwrap();
         let hours = Duration::from_secs(10_000);
-        let patience = Patience::new(hours, &World::single().group(), &has_ended);
+        let patience = Patience::new(hours, &World::single().group());
         let mut waiting = patience.begin(dir.path());
         let long_ago = Instant::now().checked_sub(2 * QUIET).unwrap();
         assert!(!waiting.is_over());
         waiting.changed = long_ago;
         assert!(!waiting.is_over(), "the run goes on");
-        has_ended.store(true, Ordering::Relaxed);
+        patience.shorten();
         assert!(!waiting.is_over(), "nothing was looked at yet");
         waiting.changed = long_ago;
         fs::write(dir.path().join("file"), "more").unwrap();

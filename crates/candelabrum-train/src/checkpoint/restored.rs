@@ -1,14 +1,12 @@
 //! A checkpoint that has been read: every file that this rank needs, verified, in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candelabrum_memory::SpanMut;
 use safetensors::{Dtype, SafeTensors};
 
-use super::digest::FileDigest;
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
 use super::share::SHARD;
@@ -63,28 +61,28 @@ impl Restored {
                 continue;
             }
             let file = path.join(name);
-            let loaded = Loaded::of(&file, read(&file, digest)?)?;
+            let loaded = Loaded::of(&file, digest.read(&file)?)?;
             files.insert(name.trim_end_matches(".safetensors").to_owned(), loaded);
         }
         // What servers have is verified by rank 0 for all.
         for (name, digest) in
             manifest.files.iter().filter(|(name, _)| name.contains('/') && rank == 0)
         {
-            read(&path.join(name), digest)?;
+            digest.read(&path.join(name))?;
         }
         // Shares are read again when the vectors are there that they are for. A damaged one is found now.
         for (name, digest) in &manifest.files {
             let rank =
                 name.rsplit_once(SHARD).and_then(|(_, rank)| rank.strip_suffix(".safetensors"));
             if rank.and_then(|rank| rank.parse().ok()).is_some_and(|rank| needed.contains(&rank)) {
-                read(&path.join(name), digest)?;
+                digest.read(&path.join(name))?;
             }
         }
         for rank in needed {
             let name = own_facts(rank);
             let file = path.join(&name);
             let missing = || Error::checkpoint(&file, "is not among the files of the checkpoint");
-            let bytes = read(&file, manifest.files.get(&name).ok_or_else(missing)?)?;
+            let bytes = manifest.files.get(&name).ok_or_else(missing)?.read(&file)?;
             let facts = serde_json::from_slice(&bytes);
             own.push(facts.map_err(|error| damaged(&file, &error))?);
         }
@@ -140,7 +138,7 @@ impl Restored {
         let name = format!("{}.safetensors", shard_name(part, name, rank));
         let Some(digest) = self.manifest.files.get(&name) else { return Ok(None) };
         let file = self.path.join(&name);
-        Loaded::of(&file, read(&file, digest)?).map(Some)
+        Loaded::of(&file, digest.read(&file)?).map(Some)
     }
 
     /// Whether ranks have written shares of the file called `name` of a part.
@@ -221,16 +219,6 @@ impl Restored {
                 "is of another pretrained model, or of one with other frozen parameters: continue with the files and adapters of the first run".to_owned()
             }
         }))
-    }
-}
-
-/// The bytes of a file, which must be those that were written.
-fn read(path: &Path, digest: &FileDigest) -> Result<Vec<u8>> {
-    let unreadable = |error| Error::checkpoint(path, format!("cannot be read: {error}"));
-    let bytes = fs::read(path).map_err(unreadable)?;
-    match digest.difference(&bytes) {
-        None => Ok(bytes),
-        Some(what) => Err(Error::checkpoint(path, what)),
     }
 }
 

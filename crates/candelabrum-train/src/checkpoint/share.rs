@@ -5,7 +5,7 @@ pub(super) const SHARD: &str = "-shard-";
 
 /// A part of a vector in a file, as its name in the file has it.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Share<'k> {
+pub(super) struct Share<'k> {
     pub(super) vector: &'k str,
     /// The place of its first value in the vector.
     pub(super) start: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Share<'k> {
 
 impl<'k> Share<'k> {
     /// The name of a part of a vector.
-    pub(crate) fn key(vector: &str, start: usize, dims: &[usize]) -> String {
+    pub(super) fn key(vector: &str, start: usize, dims: &[usize]) -> String {
         let dims: String = dims.iter().map(|dim| format!(",{dim}")).collect();
         format!("{vector}@{start}{dims}")
     }

@@ -1,7 +1,6 @@
 //! A file of a checkpoint as a whole, where ranks have written their shares of it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use safetensors::tensor::{TensorView, serialize};
@@ -71,12 +70,7 @@ fn file(checkpoint: &Path, manifest: &Manifest, name: &str) -> Result<Vec<u8>> {
         || format!("has no `{name}`: a training of several models has a file for each model");
     let digest =
         manifest.files.get(name).ok_or_else(|| Error::checkpoint(checkpoint, missing()))?;
-    let path = checkpoint.join(name);
-    let bytes = fs::read(&path).map_err(|error| unusable(&path, &error))?;
-    match digest.difference(&bytes) {
-        None => Ok(bytes),
-        Some(what) => Err(Error::checkpoint(&path, what)),
-    }
+    digest.read(&checkpoint.join(name))
 }
 
 fn parsed<'b>(checkpoint: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {

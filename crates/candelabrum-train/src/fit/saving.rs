@@ -6,7 +6,7 @@ use super::kept::{self, Kept};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, Ranked, RunState, Saved, Share, Snapshot};
+use crate::checkpoint::{Best, Ranked, RunState, Saved, Snapshot};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -104,11 +104,7 @@ impl TrainerState<'_, '_> {
 fn put(snapshot: &mut Snapshot, name: &str, vector: NamedVector<'_>) -> Result<()> {
     let NamedVector { name: vector, dims, values, share } = vector;
     let put = match share {
-        Some(_) if values.is_empty() => Ok(()),
-        Some(start) => {
-            let key = Share::key(&vector, start, &dims);
-            snapshot.shard("", name).put(&key, &[values.len()], values)
-        }
+        Some(start) => snapshot.shard("", name).put_share(&vector, start, &dims, values),
         None => snapshot.shared("", name).map_or(Ok(()), |file| file.put(&vector, &dims, values)),
     };
     Ok(put.map_err(candelabrum_dist::Error::from)?)
