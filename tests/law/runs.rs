@@ -118,6 +118,8 @@ struct Part {
     back: bool,
     /// A byte of the newest checkpoint has changed, so the one before it is continued.
     damage: bool,
+    /// The files that note the best checkpoints are gone, as after a kill before the first of them was written.
+    forgets_best: bool,
     /// What each rank keeps only its share of.
     shard: Shard,
 }
@@ -179,6 +181,7 @@ impl Case {
                     batch,
                     back: draw.chance(30),
                     damage: draw.chance(20),
+                    forgets_best: false,
                     shard: Shard::Nothing,
                 }
             })
@@ -255,6 +258,19 @@ impl Case {
             if draw_limits.chance(15) && !is_kept {
                 part.way = Way::Time;
             }
+        }
+        let draw_starts = &mut Draw::new(seed ^ 0x57A7);
+        for part in parts.iter_mut().filter(|_| !is_kept) {
+            part.forgets_best = draw_starts.chance(20);
+            if same_world {
+                continue;
+            }
+            part.batch = match draw_starts.number(0, 9) {
+                // The command of the first start, and one that gives these ranks the same global batch.
+                0..=5 => batch,
+                6..=8 => (ranks * batch / part.ranks).max(1),
+                _ => part.batch,
+            };
         }
         let old_optimizer = draw.number(0, 2);
         Self {
@@ -675,11 +691,12 @@ fn check(seed: u64) {
             Manifest::read(&checkpoint(dir.path(), step)).unwrap().world_size
         });
         let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, shard, part).run();
-        // A global batch that these ranks cannot divide is refused, and a state of other servers.
+        // A global batch that these ranks cannot divide is refused, one that nobody has asked for, and a state of other
+        // servers. The command of the first start asks for its global batch at any number of ranks.
         let divides = case.global().is_multiple_of(ranks)
-            && (ranks != saved_world || ranks * batch * case.accumulate == case.global())
+            && (batch == case.batch || ranks * batch * case.accumulate == case.global())
             && servers == case.servers;
-        let after = Listing::read(&dir.path().join(CHECKPOINTS));
+        let mut after = Listing::read(&dir.path().join(CHECKPOINTS));
         if continued.is_some() && !divides {
             assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));
             assert!(seen.rows.is_empty(), "{}", say("a step was taken before it was refused"));
@@ -731,6 +748,11 @@ fn check(seed: u64) {
             shard = part.shard;
             let mut whole: Vec<u64> = after.named.keys().copied().collect();
             whole.retain(|step| !damaged.contains(step));
+            if part.forgets_best {
+                let files = after.best.keys().map(|name| dir.path().join(CHECKPOINTS).join(name));
+                files.for_each(|path| fs::remove_file(path).unwrap());
+                after.best.clear();
+            }
             if part.back && whole.len() > 1 {
                 // One that is not the newest.
                 back = Some(whole[(whole.len() - 1) / 2]);

@@ -36,23 +36,35 @@ pub(super) fn check_settings(restored: &Restored, settings: &RunSettings) -> Res
     Err(Error::checkpoint(restored.path(), what))
 }
 
-/// At another number of ranks the global batches must stay as they are.
+/// The global batches must stay as they are. A run asks for them by the batch size of its first start, at any number of
+/// ranks, or by any other batch size with which its ranks have the same global batch.
 pub(super) fn check_batch(restored: &Restored, settings: &RunSettings, ranks: usize) -> Result<()> {
     let Manifest { settings: there, world_size, .. } = restored.manifest();
     let (Some(saved), Some(here)) = (there.global_batch_size, settings.global_batch_size) else {
         return Ok(());
     };
-    if *world_size == ranks && saved != here {
-        let what = format!("was made with a global batch of {saved}, this run has one of {here}");
-        return Err(Error::checkpoint(restored.path(), what));
-    }
     if !saved.is_multiple_of(ranks) {
         let what = format!(
             "has a global batch of {saved}, which {ranks} ranks cannot divide equally: use a number of ranks by which it can be divided"
         );
         return Err(Error::checkpoint(restored.path(), what));
     }
-    Ok(())
+    let is_asked_for_again = match (there.rank_batch_size, settings.rank_batch_size) {
+        (Some(first), Some(asked)) => first == asked,
+        // An earlier version, or a loop of its own, has not noted it.
+        _ => *world_size != ranks,
+    };
+    if saved == here || is_asked_for_again {
+        return Ok(());
+    }
+    let part = saved / ranks;
+    let first = there.rank_batch_size.filter(|first| *first != part);
+    let first = first.map(|first| format!(", or {first} as at the first start"));
+    let what = format!(
+        "was made with a global batch of {saved}, this run has one of {here}: the batch size times the micro-batches must be {part} on each of {ranks} rank(s){}",
+        first.unwrap_or_default()
+    );
+    Err(Error::checkpoint(restored.path(), what))
 }
 
 pub(super) fn check_names(restored: &Restored, names: &[String]) -> Result<()> {

@@ -33,6 +33,11 @@ pub struct RunSettings {
     /// The samples of all ranks in a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_batch_size: Option<usize>,
+    /// The samples of one rank in a step, micro-batches included, as the first start of the run asked for them. The same
+    /// command asks for them again at any number of ranks, although each rank's part of the global batch is another one
+    /// there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_batch_size: Option<usize>,
     /// The strategy, and its parameter. A run that continues may have another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
@@ -139,6 +144,7 @@ mod tests {
             uneven: Some(false),
             fixed: [("the vocabulary".to_owned(), "a".to_owned())].into(),
             global_batch_size: Some(4),
+            rank_batch_size: Some(2),
             strategy: Some("fp32".to_owned()),
             optimizers: [(String::new(), "sgd".to_owned())].into(),
         }
@@ -157,7 +163,8 @@ mod tests {
             ("the vocabulary", "a"),
         ];
         let sentences = sentences.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let mut expected = RunSettings { sampling: None, uneven: None, ..settings() };
+        let mut expected =
+            RunSettings { sampling: None, uneven: None, rank_batch_size: None, ..settings() };
         expected.optimizers.insert("critic".to_owned(), "adam".to_owned());
         assert_eq!(RunSettings::of_sentences(sentences.into()), expected);
     }

@@ -55,6 +55,9 @@ impl TrainerState<'_, '_> {
         let ranks = self.group.world_size();
         // The checkpoint was refused if its global batches could not go on.
         let batch = settings.global_batch_size.map_or(batch, |saved| saved / ranks);
+        if settings.rank_batch_size.is_some() {
+            self.settings.rank_batch_size = settings.rank_batch_size;
+        }
         let kept = Kept::of_shared(&shared, position.step)
             .map_err(|error| Error::checkpoint(&path, format!("cannot be continued: {error}")))?;
         self.metrics = metrics;

@@ -101,8 +101,9 @@ where
             self.state.settings.data = Some(parts::fingerprint(&group, train)?);
             self.state.settings.samples = Some(lens.iter().sum());
         }
-        let mut batch = config.batch_size * config.accumulate.max(1);
-        self.state.settings.global_batch_size = Some(batch * ranks);
+        let mut batch = config.batch_size.saturating_mul(config.accumulate.max(1));
+        self.state.settings.rank_batch_size = Some(batch);
+        self.state.settings.global_batch_size = Some(batch.saturating_mul(ranks));
         if let Some(continued) = self.state.open_checkpoints(&mut TaskView::of(self.task), batch)? {
             *self.task.position() = continued.position;
             batch = continued.batch;
