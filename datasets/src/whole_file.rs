@@ -33,6 +33,7 @@ pub fn write_whole(
 pub(crate) fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     tempfile::Builder::new()
+        .prefix(".partial-")
         // By default only its user can read a temporary file. But a report is for everybody, and
         // several users may share a cache.
         .permissions(Permissions::from_mode(0o666))

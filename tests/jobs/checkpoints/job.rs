@@ -51,6 +51,11 @@ impl Place {
 
     /// The program with the run's options and `more`.
     pub(crate) fn program(&self, more: &[&str]) -> Program {
+        Program::test("checkpoints::rank_main").env(ARGS, self.args(more)).limit(LIMIT)
+    }
+
+    /// The options of the run and `more`, as the program reads them.
+    pub(crate) fn args(&self, more: &[&str]) -> String {
         let mut args = self.args.clone();
         args.extend(more.iter().map(|option| (*option).to_owned()));
         let report = self.notes().join("report");
@@ -67,9 +72,7 @@ impl Place {
                 args.extend([name.to_owned(), path.display().to_string()]);
             }
         }
-        Program::test("checkpoints::rank_main")
-            .env(ARGS, serde_json::to_string(&args).unwrap())
-            .limit(LIMIT)
+        serde_json::to_string(&args).unwrap()
     }
 
     pub(crate) fn start(&self, more: &[&str]) -> Running {

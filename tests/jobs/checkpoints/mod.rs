@@ -6,6 +6,7 @@
 //! | what the program is doing, and where it kills itself | `phases.rs` |
 //! | a job of the program: its start, its end, its result | `job.rs` |
 //! | SIGKILL at random moments and in every phase | `kills.rs` |
+//! | SIGKILL between two system calls that change files | `writes.rs`, by `tracer.rs` |
 //! | damaged checkpoints, other models, a full disk | `damage.rs` |
 //! | a run that goes back to an older checkpoint, checkpoints of the format before | `lineage.rs` |
 //! | another number of ranks, every strategy, servers | `sizes.rs` |
@@ -22,7 +23,11 @@ mod program;
 mod restarts;
 mod signals;
 mod sizes;
+#[cfg(target_arch = "x86_64")]
+mod tracer;
 mod ways;
+#[cfg(target_arch = "x86_64")]
+mod writes;
 
 /// Not a test: the program of the launcher and of the ranks.
 #[test]

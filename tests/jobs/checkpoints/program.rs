@@ -94,7 +94,8 @@ impl Model for Net {
     fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
         let pixels = xs.flatten_from(1)?;
         if self.params.is_training() {
-            let numbers = pixels.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
+            let numbers = pixels.narrow(1, 0, 1)?.flatten_all()?.to_dtype(DType::F32)?;
+            let numbers = numbers.to_vec1::<f32>()?;
             let mut seen = self.seen.borrow_mut();
             seen.extend(numbers.into_iter().map(|number| number as u32));
         } else {

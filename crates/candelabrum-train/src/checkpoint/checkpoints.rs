@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -97,8 +98,10 @@ pub struct Checkpoints {
     parent: Option<Parent>,
     /// The step of that checkpoint, if it is in this directory.
     source: Option<u64>,
-    /// The run goes back to an older checkpoint, whose best ones these were, and has not yet abandoned the others.
-    left: Option<BTreeMap<String, Best>>,
+    /// The best checkpoints of the run so far, by the names of their files. Of rank 0.
+    best: BTreeMap<String, Best>,
+    /// The branch of the checkpoint that the run continues, until the directory is left to it.
+    continued: Option<Branch>,
     /// The number of the next checkpoint in the order of writing. Of rank 0.
     number: u64,
     /// The time for which the ranks' threads wait for each other's files.
@@ -123,18 +126,15 @@ impl Checkpoints {
     pub fn open(dir: &Path, group: &Group, config: CheckpointConfig, begins: bool) -> Result<Self> {
         let word = group.broadcast_text(&random_word(), 0)?;
         let directory = Directory::new(dir, word.clone());
-        let (mut lock, mut number) = (None, 0);
-        let taken = if group.rank() == 0 {
-            let must_be_empty = begins && config.resume == Resume::Never;
-            take(&directory, must_be_empty)
-                .map(|(taken, next)| (lock, number) = (Some(taken), next))
-        } else {
-            Ok(())
+        let must_be_empty = begins && config.resume == Resume::Never;
+        let taken = match group.rank() {
+            0 => take(&directory, must_be_empty).map(Some),
+            _ => Ok(None),
         };
-        share(group, taken)?;
+        let Taken { lock, number, best } = share(group, taken)?.unwrap_or_default();
         share(group, find_mark(&directory, &word))?;
         if group.rank() == 0 {
-            drop(fs::remove_file(mark(&directory, &word)));
+            drop(fs::remove_file(directory.mark(&word)));
             if begins {
                 record_newest(0);
             }
@@ -149,7 +149,8 @@ impl Checkpoints {
             run,
             parent,
             source,
-            left: None,
+            best,
+            continued: None,
             number,
             patience,
             snapshot,
@@ -214,13 +215,13 @@ impl Checkpoints {
             let Manifest { run, parent, best, position, settings, shared, world_size, .. } =
                 restored.manifest().clone();
             let step = position.step;
+            (self.best, self.continued) = (best, Some(branch));
             if branch == Branch::Same {
                 (self.run, self.parent) = (run, parent);
                 self.source = self.step_of_parent();
             } else {
                 self.parent = Some(Parent { run, step });
                 self.source = (branch == Branch::FromHere).then_some(step);
-                self.left = Some(best);
             }
             if branch != Branch::FromElsewhere {
                 self.last = Some(step);
@@ -248,16 +249,16 @@ impl Checkpoints {
     }
 
     /// Gives all checkpoints of this directory beyond the one to which the run has gone back a name that begins with
-    /// `abandoned-`, and returns their number. Call it before the first step, when nothing else can refuse the run.
-    /// The first [`save`](Self::save) does it otherwise. It does nothing for a run that continues the newest
-    /// checkpoint.
+    /// `abandoned-`, and returns their number. A run that continues the newest checkpoint has none. `best.json` names
+    /// the best checkpoints of the branch from now on. Call it before the first step, when nothing else can refuse the
+    /// run. The first [`save`](Self::save) does it otherwise.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if a name cannot be changed, on all ranks.
     pub fn abandon(&mut self) -> Result<usize> {
-        let Some(best) = self.left.take() else { return Ok(0) };
+        let Some(branch) = self.continued.take() else { return Ok(0) };
         let own = match self.group.rank() {
-            0 => self.directory.abandon(self.source, &best).map_err(|error| {
+            0 => self.leave_to(branch).map_err(|error| {
                 let what = format!("has checkpoints that cannot be renamed: {error}");
                 Error::checkpoint(self.directory.path(), what)
             }),
@@ -266,6 +267,17 @@ impl Checkpoints {
         let mut count = [share(&self.group, own)? as i64];
         self.group.broadcast(&mut count, 0)?;
         Ok(count[0] as usize)
+    }
+
+    /// Leaves the directory to this branch.
+    fn leave_to(&mut self, branch: Branch) -> io::Result<usize> {
+        let abandoned =
+            if branch == Branch::Same { 0 } else { self.directory.abandon(self.source)? };
+        self.best = self.directory.present(std::mem::take(&mut self.best));
+        for (name, best) in &self.best {
+            self.directory.record_best(name, best)?;
+        }
+        Ok(abandoned)
     }
 
     fn restore(
@@ -340,7 +352,7 @@ impl Checkpoints {
         if self.group.rank() == 0 {
             // The other ranks write into it. If it cannot be made, the writing thread says why.
             drop(fs::create_dir_all(&dir));
-            manifest.best = self.directory.best().unwrap_or_default();
+            manifest.best = self.best.clone();
             manifest.best.extend(state.best.clone());
         }
         self.number += 1;
@@ -395,9 +407,9 @@ impl Checkpoints {
         let Some(thread) = self.writing.take() else { return Ok(None) };
         let step = self.last.unwrap_or_default();
         let outcome = match thread.join() {
-            Ok(Written { snapshot, result, .. }) => {
+            Ok(Written { snapshot, best, result }) => {
                 self.snapshot = Some(snapshot);
-                result.map_err(|error| error.to_string())
+                result.map(|()| self.best.extend(best)).map_err(|error| error.to_string())
             }
             Err(_) => Err("the thread that writes it has panicked".to_owned()),
         };
@@ -422,9 +434,17 @@ impl Drop for Checkpoints {
     }
 }
 
-/// Takes the directory for this run, and leaves a mark by which other ranks recognise it. Returns the lock and the
-/// number of the next checkpoint.
-fn take(directory: &Directory, must_be_empty: bool) -> Result<(File, u64)> {
+/// A directory that was taken for a run. Other ranks than rank 0 have none.
+#[derive(Default)]
+struct Taken {
+    lock: Option<File>,
+    /// The number of the next checkpoint.
+    number: u64,
+    best: BTreeMap<String, Best>,
+}
+
+/// Takes the directory for this run, and leaves a mark by which other ranks recognise it.
+fn take(directory: &Directory, must_be_empty: bool) -> Result<Taken> {
     let lock = directory.take()?;
     let unusable = |error| Error::checkpoint(directory.path(), format!("cannot be used: {error}"));
     if must_be_empty && !directory.is_empty().map_err(unusable)? {
@@ -433,18 +453,16 @@ fn take(directory: &Directory, must_be_empty: bool) -> Result<(File, u64)> {
         return Err(Error::checkpoint(directory.path(), what));
     }
     let word = directory.word();
-    fs::write(mark(directory, word), word).map_err(unusable)?;
-    Ok((lock, directory.next_number().map_err(unusable)?))
-}
-
-fn mark(directory: &Directory, word: &str) -> PathBuf {
-    directory.path().join(format!(".mark-{word}"))
+    fs::write(directory.mark(word), word).map_err(unusable)?;
+    let number = directory.next_number().map_err(unusable)?;
+    let best = directory.best().map_err(unusable)?;
+    Ok(Taken { lock: Some(lock), number, best })
 }
 
 /// Waits until this rank sees the mark of rank 0.
 fn find_mark(directory: &Directory, word: &str) -> Result<()> {
     let begin = Instant::now();
-    while !mark(directory, word).exists() {
+    while !directory.mark(word).exists() {
         if begin.elapsed() > VISIBLE {
             let what = "is not the directory that rank 0 sees: all hosts need a common one";
             return Err(Error::checkpoint(directory.path(), what));

@@ -5,12 +5,14 @@
 //! abandoned-9f3c-step-00000160/ one that a run has left behind: it went back to an older one
 //! .partial-00000140-9f3c/       one that is being written, or that was when its run died
 //! .removed-00000100-9f3c/       one that is being removed
-//! best.json, best-mae.json      which of them was the best by some measure
+//! best.json, best-mae.json      which of them was the best by some measure, for people and other programs
 //! lock                          is locked while a run uses the directory
 //! ```
 //!
 //! **Invariant (branch)** The checkpoints that are named by their steps are of one branch: each was made by the
 //! run that continued the one before.
+//! **Invariant (best)** The newest manifest says which checkpoints are the best ones, so a checkpoint gets its name
+//! and its rank by one rename. The files `best.json` repeat it, and may be older after a kill.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use crate::{Error, Result};
 const STEP: &str = "step-";
 const PARTIAL: &str = ".partial-";
 const REMOVED: &str = ".removed-";
+const MARK: &str = ".mark-";
 const ABANDONED: &str = "abandoned-";
 pub(super) const BEST: &str = "best";
 const JSON: &str = ".json";
@@ -72,12 +75,40 @@ impl Directory {
             }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
+        self.name_whole_ones().map_err(unusable)?;
         for name in self.names().map_err(unusable)? {
-            if name.starts_with(PARTIAL) || name.starts_with(REMOVED) {
-                fs::remove_dir_all(self.path.join(name)).map_err(unusable)?;
+            if [PARTIAL, REMOVED, MARK].iter().any(|left| name.starts_with(left)) {
+                let path = self.path.join(name);
+                let is_dir = path.is_dir();
+                let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+                removed.map_err(unusable)?;
             }
         }
         Ok(lock)
+    }
+
+    /// Gives checkpoints that are whole their names: a run has died before it did, or between the two renames of
+    /// [`Self::publish`].
+    fn name_whole_ones(&self) -> io::Result<()> {
+        for name in self.names()? {
+            let rest = name.strip_prefix(PARTIAL).and_then(|rest| rest.split_once('-'));
+            let step = rest.and_then(|(step, _)| step.parse().ok());
+            let Some(path) = step.map(|step| self.of_step(step)).filter(|path| !path.exists())
+            else {
+                continue;
+            };
+            let partial = self.path.join(&name);
+            if Manifest::read(&partial).is_ok() {
+                fs::rename(partial, path)?;
+                sync(&self.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file by which other ranks recognise the directory that rank 0 has taken.
+    pub(super) fn mark(&self, word: &str) -> PathBuf {
+        self.path.join(format!("{MARK}{word}"))
     }
 
     /// The checkpoint of a step.
@@ -98,12 +129,15 @@ impl Directory {
         if path.exists() {
             let exchanged = renameat_with(CWD, &partial, CWD, &path, RenameFlags::EXCHANGE);
             // Some file systems cannot do it.
-            if exchanged.is_err() {
-                self.remove(step)?;
+            let replaced = if exchanged.is_err() {
+                let removed = self.removed(step);
+                fs::rename(&path, &removed)?;
                 fs::rename(&partial, &path)?;
+                removed
             } else {
-                fs::remove_dir_all(&partial)?;
-            }
+                partial
+            };
+            fs::remove_dir_all(replaced)?;
         } else {
             fs::rename(&partial, &path)?;
         }
@@ -114,9 +148,14 @@ impl Directory {
 
     /// Removes a checkpoint. After an interruption it is whole or has another name.
     pub(super) fn remove(&self, step: u64) -> io::Result<()> {
-        let removed = self.path.join(format!("{REMOVED}{step:08}-{}", self.word));
+        let removed = self.removed(step);
         fs::rename(self.of_step(step), &removed)?;
         fs::remove_dir_all(removed)
+    }
+
+    /// The name of a checkpoint of a step that is being removed.
+    fn removed(&self, step: u64) -> PathBuf {
+        self.path.join(format!("{REMOVED}{step:08}-{}", self.word))
     }
 
     /// The steps of all directories that have a checkpoint's name, in no order.
@@ -154,9 +193,13 @@ impl Directory {
         Ok(numbers.max().unwrap_or(0) + 1)
     }
 
-    /// Removes all checkpoints but the newest `keep`, the best ones, and `source`, from which the run began.
-    pub(super) fn prune(&self, keep: usize, source: Option<u64>) -> io::Result<()> {
-        let best = self.best()?;
+    /// Removes all checkpoints but the newest `keep`, the `best` ones, and `source`, from which the run began.
+    pub(super) fn prune(
+        &self,
+        keep: usize,
+        best: &BTreeMap<String, Best>,
+        source: Option<u64>,
+    ) -> io::Result<()> {
         let best: Vec<u64> =
             best.values().flat_map(Best::ranked).map(|ranked| ranked.step).collect();
         let stays = |step: &u64| Some(*step) == source || best.contains(step);
@@ -169,53 +212,65 @@ impl Directory {
         Ok(())
     }
 
-    /// Gives all checkpoints but those up to step `last` another name, and goes back to the `best` ones of then. For a
-    /// run that continues an older one. Returns the number of the checkpoints.
-    pub(super) fn abandon(
-        &self,
-        last: Option<u64>,
-        best: &BTreeMap<String, Best>,
-    ) -> io::Result<usize> {
-        let steps = self.steps()?;
-        let later: Vec<u64> =
-            steps.iter().copied().filter(|step| last.is_none_or(|last| *step > last)).collect();
+    /// Gives all checkpoints but those up to step `last`, and the files that note the best ones, another name. For a run
+    /// that continues an older one. Returns the number of the checkpoints.
+    pub(super) fn abandon(&self, last: Option<u64>) -> io::Result<usize> {
+        // The newest one first: after a kill the others are still a branch, whose newest one names the best ones.
+        let mut later = self.newest_first()?;
+        later.retain(|step| last.is_none_or(|last| *step > last));
         let other = |name: &str| self.path.join(format!("{ABANDONED}{}-{name}", self.word));
         for &step in &later {
             fs::rename(self.of_step(step), other(&format!("{STEP}{step:08}")))?;
         }
-        for name in self.best()?.into_keys().filter(|_| !later.is_empty()) {
+        for name in self.best_files()?.into_iter().filter(|_| !later.is_empty()) {
             let file = format!("{name}{JSON}");
             fs::rename(self.path.join(&file), other(&file))?;
         }
-        if !later.is_empty() {
-            for (name, best) in best {
-                self.record_best(name, best)?;
-            }
-            sync(&self.path)?;
-        }
+        sync(&self.path)?;
         Ok(later.len())
     }
 
-    /// The best checkpoints, by the names of their files.
+    /// The best checkpoints that are here, by the names of their files: as the newest checkpoint knows them, and what
+    /// versions without this knowledge have noted in files.
     pub(super) fn best(&self) -> io::Result<BTreeMap<String, Best>> {
         let mut all = BTreeMap::new();
-        for name in self.names()? {
-            let Some(name) = name.strip_suffix(JSON).filter(|name| name.starts_with(BEST)) else {
-                continue;
-            };
+        for name in self.best_files()? {
             let text = fs::read_to_string(self.path.join(format!("{name}{JSON}")))?;
             // One that cannot be read protects nothing.
             if let Ok(best) = serde_json::from_str(&text) {
-                all.insert(name.to_owned(), best);
+                all.insert(name, best);
             }
         }
-        Ok(all)
+        let steps = self.newest_first()?;
+        let newest = steps.into_iter().find_map(|step| Manifest::read(&self.of_step(step)).ok());
+        all.extend(newest.map(|newest| newest.best).unwrap_or_default());
+        Ok(self.present(all))
+    }
+
+    /// Those of these best checkpoints that are still here.
+    pub(super) fn present(&self, best: BTreeMap<String, Best>) -> BTreeMap<String, Best> {
+        best.into_iter().filter_map(|(name, best)| Some((name, self.here(&best)?))).collect()
+    }
+
+    /// The names of the files that note the best checkpoints, without their ending.
+    fn best_files(&self) -> io::Result<Vec<String>> {
+        let best = |name: &String| name.starts_with(BEST);
+        let names = self.names()?.into_iter();
+        Ok(names
+            .filter_map(|name| name.strip_suffix(JSON).map(str::to_owned))
+            .filter(best)
+            .collect())
+    }
+
+    /// Those of the best checkpoints that are still here.
+    fn here(&self, best: &Best) -> Option<Best> {
+        let here = best.ranked().filter(|ranked| self.of_step(ranked.step).exists());
+        Best::of(best.measure.clone(), here)
     }
 
     /// Notes those of the best checkpoints that are still here in the file `name`.
     pub(super) fn record_best(&self, name: &str, best: &Best) -> io::Result<()> {
-        let here = best.ranked().filter(|ranked| self.of_step(ranked.step).exists());
-        let Some(best) = Best::of(best.measure.clone(), here) else { return Ok(()) };
+        let Some(best) = self.here(best) else { return Ok(()) };
         write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
             serde_json::to_writer(&mut *out, &best)?;
             out.write_all(b"\n")
@@ -240,4 +295,71 @@ pub(super) fn is_checkpoint(path: &Path) -> bool {
 /// Waits until the names in a directory are on the disk.
 pub(super) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::manifest::Ranked;
+    use super::super::position::Position;
+    use super::*;
+
+    fn best(steps: &[u64]) -> BTreeMap<String, Best> {
+        let ranked = steps.iter().map(|&step| Ranked { step, value: step as f64 });
+        Best::of("loss".to_owned(), ranked)
+            .map(|best| (BEST.to_owned(), best))
+            .into_iter()
+            .collect()
+    }
+
+    /// Writes a checkpoint, which counts these as the best ones, into `dir`.
+    fn write(dir: &Path, step: u64, steps: &[u64]) {
+        fs::create_dir(dir).unwrap();
+        let position = Position { step, ..Position::default() };
+        let mut manifest = Manifest::new("run", position, 1);
+        (manifest.number, manifest.best) = (step, best(steps));
+        manifest.write(dir).unwrap();
+    }
+
+    fn names(directory: &Directory) -> Vec<String> {
+        let mut names = directory.names().unwrap();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_newest_checkpoint_says_which_ones_are_the_best() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::new(dir.path(), "word".to_owned());
+        write(&directory.of_step(4), 4, &[4]);
+        directory.record_best(BEST, &best(&[4])[BEST]).unwrap();
+        // A kill comes before the file is written.
+        write(&directory.of_step(8), 8, &[8, 4]);
+        assert_eq!(directory.best().unwrap(), best(&[8, 4]));
+        directory.prune(1, &directory.best().unwrap(), None).unwrap();
+        assert_eq!(names(&directory), ["best.json", "step-00000004", "step-00000008"]);
+        // One that is gone does not count, and an earlier version has noted the best ones in the file alone.
+        fs::remove_dir_all(directory.of_step(4)).unwrap();
+        assert_eq!(directory.best().unwrap(), best(&[8]));
+        write(&directory.of_step(9), 9, &[]);
+        directory.record_best(BEST, &best(&[8])[BEST]).unwrap();
+        assert_eq!(directory.best().unwrap(), best(&[8]));
+    }
+
+    #[test]
+    fn what_dead_runs_have_left_is_removed_or_gets_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let [dead, directory] =
+            ["dead", "word"].map(|word| Directory::new(dir.path(), word.to_owned()));
+        for step in [1, 2] {
+            write(&dead.partial(step), step, &[]);
+        }
+        write(&dead.of_step(2), 2, &[2]);
+        fs::create_dir(dead.partial(3)).unwrap();
+        write(&dead.removed(1), 1, &[]);
+        fs::write(dead.mark("dead"), "dead").unwrap();
+        fs::write(dir.path().join(".partial-k3Jd0x"), "half of best.json").unwrap();
+        drop(directory.take().unwrap());
+        assert_eq!(names(&directory), ["lock", "step-00000001", "step-00000002"]);
+        assert_eq!(Manifest::read(&directory.of_step(2)).unwrap().best, best(&[2]));
+    }
 }

@@ -48,10 +48,11 @@ pub(super) struct WriteJob {
     pub(super) patience: Patience,
 }
 
-/// The end of the work: the memory of the numbers, and what was wrong.
+/// The end of the work: the memory of the numbers, by what the checkpoint is the best, and what was wrong.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) snapshot: Snapshot,
+    pub(super) best: BTreeMap<String, Best>,
     pub(super) result: io::Result<()>,
 }
 
@@ -63,7 +64,7 @@ pub(super) fn start(job: WriteJob) -> io::Result<JoinHandle<Written>> {
             // What is left of it helps nobody, and may fill the disk.
             drop(fs::remove_dir_all(job.directory.partial(job.step)));
         }
-        Written { snapshot: job.snapshot, result }
+        Written { snapshot: job.snapshot, best: job.best, result }
     };
     Builder::new().name("candelabrum-checkpoint".to_owned()).spawn(work)
 }
@@ -96,7 +97,7 @@ fn write(job: &WriteJob) -> io::Result<()> {
     for (name, best) in &job.best {
         job.directory.record_best(name, best)?;
     }
-    job.directory.prune(job.keep, job.source)
+    job.directory.prune(job.keep, &manifest.best, job.source)
 }
 
 /// Writes the files of this rank.
