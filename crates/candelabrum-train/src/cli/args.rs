@@ -435,7 +435,7 @@ impl TrainArgs {
             optimizer: self.optimizer.recipe().build().describe(),
             lr: self.optimizer.lr,
             momentum: self.optimizer.momentum,
-            weight_decay: self.optimizer.weight_decay,
+            weight_decay: self.optimizer.decay(),
             seed: self.seed,
             batch_size: self.batch_size,
             accumulate: self.accumulate,

@@ -27,9 +27,10 @@ pub struct OptimizerArgs {
     pub momentum: f64,
 
     /// Weight decay: added to the gradient (L2), or apart from it in adamw, adamw8bit, adafactor, muon and
-    /// lamb
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1e-5)]
-    pub weight_decay: f64,
+    /// lamb. Without the option 0.01 with adamw, adamw8bit and lamb, 0.1 with muon, 0.0005 with lars, 0 with
+    /// adafactor, and 0.00001 with all others
+    #[arg(long, allow_negative_numbers = true)]
+    pub weight_decay: Option<f64>,
 
     /// The matrices that muon leaves to AdamW, as it does all vectors: patterns with commas between them, where * stands
     /// for any characters. Usual for embeddings and the last layer: '*embedding*,*head*'
@@ -192,9 +193,24 @@ impl OptimizerArgs {
         if self.warmup == 0 { schedule } else { schedule.warm_up(self.warmup, COLD) }
     }
 
+    /// The weight decay. Without the option, optimizers that apply it apart from the gradient have that of their
+    /// constructors, and the others SINGA's.
+    pub fn decay(&self) -> f64 {
+        self.weight_decay.unwrap_or(match self.optimizer {
+            OptimizerKind::AdamW | OptimizerKind::AdamW8bit | OptimizerKind::Lamb => 0.01,
+            OptimizerKind::Muon => 0.1,
+            OptimizerKind::Lars => 0.0005,
+            OptimizerKind::Adafactor => 0.0,
+            OptimizerKind::Sgd
+            | OptimizerKind::Adam
+            | OptimizerKind::RmsProp
+            | OptimizerKind::AdaGrad => 1e-5,
+        })
+    }
+
     /// The optimizer of these options.
     pub fn recipe(&self) -> Recipe {
-        let (rates, momentum, decay) = (self.rates(), self.momentum, self.weight_decay);
+        let (rates, momentum, decay) = (self.rates(), self.momentum, self.decay());
         let recipe = match self.optimizer {
             OptimizerKind::Sgd => Sgd::new(rates).momentum(momentum).weight_decay(decay).into(),
             OptimizerKind::Adam => Adam::new(rates).weight_decay(decay).into(),
@@ -264,6 +280,34 @@ mod tests {
         for text in ["", "cosine", "cosine:0", "step:5", "linear:x", "step:5:y", "exponential:5"] {
             assert!(text.parse::<ScheduleKind>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn decay_apart_from_the_gradient_is_that_of_the_constructors() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            optimizer: OptimizerArgs,
+        }
+        let options = |text: &str| {
+            let words = ["program"].into_iter().chain(text.split(' '));
+            <Program as clap::Parser>::parse_from(words).optimizer
+        };
+        let described = |recipe: Recipe| format!("{recipe:?}");
+        let by_constructors = [
+            ("adamw", AdamW::new(1.0).into()),
+            ("lamb", Lamb::new(1.0).into()),
+            ("lars", Lars::new(1.0).into()),
+            ("muon", Muon::new(1.0).scale(MuonScale::MatchRmsAdamW).into()),
+            ("adafactor", Adafactor::new(1.0).into()),
+            ("adamw8bit", AdamW8bit::new(1.0).into()),
+        ];
+        for (name, recipe) in by_constructors {
+            let here = options(&format!("--lr 1 --optimizer {name}"));
+            assert_eq!(described(here.recipe()), described(recipe), "{name}");
+        }
+        assert_eq!(options("--optimizer adam").decay(), 1e-5);
+        assert_eq!(options("--optimizer adamw --weight-decay 0").decay(), 0.0);
     }
 
     #[test]

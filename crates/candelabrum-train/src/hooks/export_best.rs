@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::hook::{Hook, Run};
 use crate::agreement::share;
-use crate::checkpoint::{best_checkpoint, export_best, export_best_average, has_average};
+use crate::checkpoint::{Best, best_checkpoint, export_best, export_best_average, has_average};
+use crate::progress::Progress;
 use crate::report::writable;
 use crate::{Error, Result};
 
@@ -52,10 +53,14 @@ impl ExportBest {
             return Ok(());
         }
         let is_averaged = |average: &&String| best.is_some_and(|best| has_average(&best, average));
-        match self.average.as_ref().filter(is_averaged) {
+        let average = self.average.as_ref().filter(is_averaged);
+        let Best { step, value, measure, .. } = match average {
             Some(average) => export_best_average(dir, measure, average, &self.path)?,
             None => export_best(dir, measure, &self.path)?,
         };
+        let what = average.map_or("the weights".to_owned(), |name| format!("the average `{name}`"));
+        let path = self.path.display();
+        Progress::note(None, &format!("wrote {what} of step {step} ({measure} {value}) to {path}"));
         Ok(())
     }
 }
