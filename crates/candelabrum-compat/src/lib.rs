@@ -5,7 +5,7 @@
 //!
 //! ```toml
 //! [dependencies]
-//! candle-nn = { package = "candelabrum-compat", version = "0.1" }
+//! candle-nn = { package = "candelabrum-compat", path = "CHECKOUT/crates/candelabrum-compat" }
 //! ```
 //!
 //! It exports everything of `candle-nn`. The modules below have other layers and functions in the place of those
@@ -19,6 +19,7 @@
 //! | [`rotary_emb`] | `rope`, `rope_i`, `rope_thd` |
 //! | [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`group_norm`](mod@group_norm) | `Linear`, `Embedding`, `Conv1d`, `Conv2d`, `GroupNorm` |
 //! | [`loss`] | `cross_entropy`, `binary_cross_entropy_with_logit` |
+//! | [`attention`], [`ops::sdpa`] | candle's, which refuse inputs whose gradients are computed: they have no backward pass |
 
 #![forbid(unsafe_code)]
 #![expect(clippy::needless_pass_by_value, reason = "the signatures are candle's")]
@@ -27,7 +28,9 @@
     reason = "their results get the backward pass that they lack"
 )]
 
+pub mod attention;
 pub mod conv;
+pub mod cpu_flash_attention;
 pub mod embedding;
 mod given_backward;
 pub mod group_norm;

@@ -1,8 +1,11 @@
-//! `candle_nn::ops` with gradients for all of its functions but [`sdpa`], which is made for inference on Metal.
+//! `candle_nn::ops` with gradients for all of its functions but [`sdpa`], which is made for inference on Metal, and
+//! refuses to be trained.
 
 use candelabrum_nn::ops as kernels;
 use candle_core::shape::Dim;
 use candle_core::{D, Result, Tensor};
+
+use crate::attention::refuse_gradients;
 
 pub use candle_nn::ops::*;
 
@@ -67,4 +70,21 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Result<Tensor> {
     let row = [xs.dim(D::Minus1)?];
     kernels::layer_norm(xs, &row, Some(alpha), Some(beta), f64::from(eps))
+}
+
+/// Attention, without gradients.
+///
+/// # Errors
+/// Tensors whose gradients are computed, and those of `candle_nn`.
+pub fn sdpa(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    do_causal: bool,
+    scale: f32,
+    softcapping: f32,
+) -> Result<Tensor> {
+    refuse_gradients("ops::sdpa", [q, k, v])?;
+    candle_nn::ops::sdpa(q, k, v, mask, do_causal, scale, softcapping)
 }

@@ -1,5 +1,6 @@
 //! The backward pass of each function and layer of this package, against central differences.
 
+use candelabrum_compat::attention::{self, AttnMask};
 use candelabrum_compat::{
     Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Embedding, GroupNorm, LayerNorm, Linear, Module,
     RmsNorm, loss, ops, rotary_emb,
@@ -93,4 +94,28 @@ fn of_losses() {
     check(|x| loss::cross_entropy(&x[0], &classes), &[&[3, 5]]);
     let answers = Tensor::new(&[[0.0_f64, 1.0], [1.0, 0.25]], &Device::Cpu).unwrap();
     check(|x| loss::binary_cross_entropy_with_logit(&x[0], &answers), &[&[2, 2]]);
+}
+
+#[test]
+fn attention_without_a_backward_pass_refuses_to_be_trained() {
+    let xs = noise(&[1, 3, 2, 4], 1).to_dtype(DType::F32).unwrap();
+    let trained = candle_core::Var::from_tensor(&xs).unwrap();
+    let flash =
+        |q: &Tensor| attention::flash_attn::<f32>(q, &xs, &xs, 0.5, AttnMask::None, None, None);
+    assert_eq!(flash(&xs).unwrap().dims(), [1, 2, 3, 4]);
+    let lengths = Tensor::new(&[3_u32], &Device::Cpu).unwrap();
+    let packed = |q: &Tensor| {
+        let rows = |tensor: &Tensor| tensor.squeeze(0).unwrap();
+        let (q, k) = (rows(q), rows(&xs));
+        attention::flash_attn_varlen_cpu(
+            &q, &k, &k, None, &lengths, &lengths, 3, 3, 0.5, false, None, None,
+        )
+    };
+    assert!(packed(&xs).is_ok());
+    let sdpa = ops::sdpa(&trained, &xs, &xs, None, false, 0.5, 1.0);
+    for refused in [flash(&trained), packed(&trained), sdpa] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("no backward pass") && error.contains("detach"), "{error}");
+    }
+    assert!(flash(&trained.detach()).is_ok());
 }
