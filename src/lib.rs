@@ -48,6 +48,7 @@ pub mod prelude {
         Scaling, ShardOptions, Shards, Shuffle, Subset, TensorDataset, TextDataset, TextEncoding,
         TextOptions, Vocabulary, shards_in,
     };
+    pub use candelabrum_dist::launch::limit_threads;
     pub use candelabrum_dist::{
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, Shard, StrategyConfig, World,
         WorldConfig,
@@ -63,6 +64,7 @@ pub mod prelude {
         MultiHeadAttention, ReLU, ReLU6, RmsNorm, Rnn, SeparableConv2d, Sigmoid, Silu,
         SoftMaxCrossEntropy, Softmax, Tanh, TransformerBlock,
     };
+    pub use candelabrum_nn::ops::Pool2dConfig;
     pub use candelabrum_nn::{
         Activation, BackwardAndUpdate, DistOption, FromModule, FromModuleT, Model, NameMap, Params,
         Scope,

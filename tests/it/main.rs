@@ -43,6 +43,7 @@ mod limits;
 mod line;
 mod long_run;
 mod optimizers;
+mod options;
 mod predict;
 mod sampling;
 mod threads;

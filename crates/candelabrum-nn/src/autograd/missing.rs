@@ -15,14 +15,16 @@ use crate::params::is_running_statistic;
 /// The parameters that are named. More are counted.
 const NAMED: usize = 6;
 
-/// What may cut a gradient, with what to take instead. docs/porting.md has the code for each.
-const CUTS: &str = "an operation without a backward pass or a `detach`: candle_nn's LayerNorm (take \
-    `candelabrum::nn::ops::layer_norm` instead), RmsNorm and `ops::rms_norm` \
+/// What may cut a gradient: first the shortest cure, then what to take instead of each operation. docs/porting.md has
+/// the code.
+const CUTS: &str = "an operation without a backward pass or a `detach`. LayerNorm, RmsNorm, \
+    `softmax_last_dim` and `rope` of candle-nn have none: put `candelabrum-compat` in the place of candle-nn \
+    (one line of Cargo.toml, docs/porting.md), and they have one. One by one: LayerNorm (take \
+    `candelabrum::nn::ops::layer_norm`), RmsNorm and `ops::rms_norm` \
     (`candelabrum::nn::ops::rms_norm`), `ops::softmax_last_dim` (`candelabrum::nn::ops::softmax`), \
     `rotary_emb::rope`, `rope_i` and `rope_thd` (`rotary_emb::rope_slow` and `rope_i_slow`), `ops::sdpa` \
     and `attention` (`candelabrum::nn::ops::cross_attention`), `KvCache` (`Tensor::cat`), `QMatMul` \
-    (`Linear`), `round` and `sign`, or a product with 0.0, which candle leaves out of the backward pass; \
-    docs/porting.md has the code";
+    (`Linear`), `round` and `sign`, or a product with 0.0, which candle leaves out of the backward pass";
 
 const ALLOW: &str = "if this loss is not meant to train them, `allow_unused` takes zeros for their \
     gradients on all ranks: the loss then never trains them, but weight decay and momentum move them";

@@ -79,9 +79,11 @@ fn refuse_max_pool(pooled: &Tensor) -> Result<()> {
         }
         let (h, w) = window;
         let config = if h == w {
-            format!("Pool2dConfig::square({h})")
+            format!("candelabrum::nn::ops::Pool2dConfig::square({h})")
         } else {
-            format!("Pool2dConfig {{ kernel: ({h}, {w}), stride: ({h}, {w}), padding: (0, 0) }}")
+            format!(
+                "candelabrum::nn::ops::Pool2dConfig {{ kernel: ({h}, {w}), stride: ({h}, {w}), padding: (0, 0) }}"
+            )
         };
         return Err(Error::WrongGradient {
             operation: "max_pool2d",
