@@ -30,8 +30,8 @@ pub struct LoraConfig {
     pub dropout: f32,
     /// The layers: a pattern is the end of a layer's name from a dot on, as `q_proj` for
     /// `model.layers.0.self_attn.q_proj`, or the whole name. `*` stands for any characters. `all-linear` stands for all
-    /// linear layers but those that [`trained`](Self::trained) names. The [output layer](crate::layers::Linear::output)
-    /// of a model and embeddings get no adapters.
+    /// linear layers but the [output layer](crate::layers::Linear::output) and those that [`trained`](Self::trained)
+    /// names. Embeddings get no adapters.
     pub targets: Vec<String>,
     /// The layers that are trained as a whole beside the adapters, by patterns: a new head of a classifier, for
     /// instance. Hugging Face's `modules_to_save`.
@@ -76,9 +76,9 @@ impl LoraConfig {
         Err(Error::Lora { what: fault })
     }
 
-    fn is_target(&self, layer: &str) -> bool {
-        let named = |pattern: &String| is_layer(layer, pattern);
-        let all = self.targets.iter().any(|pattern| pattern == ALL_LINEAR);
+    fn is_target(&self, weight: &Weight) -> bool {
+        let named = |pattern: &String| is_layer(weight.layer(), pattern);
+        let all = self.targets.iter().any(|pattern| pattern == ALL_LINEAR) && !weight.is_output;
         self.targets.iter().any(named) || all && !self.trained.iter().any(named)
     }
 }
@@ -133,7 +133,7 @@ impl LoraLayers {
             }
         }
         let weights: Vec<Weight> =
-            all.into_iter().filter(|weight| config.is_target(weight.layer())).collect();
+            all.into_iter().filter(|weight| config.is_target(weight)).collect();
         if let Some(weight) = weights.iter().find(|weight| weight.has_adapter()) {
             let what = format!("a second adapter for `{}`, which has one", weight.layer());
             return Err(Error::Lora { what });
@@ -166,7 +166,8 @@ impl LoraLayers {
     }
 
     /// Adds the adapters to the weights, so that the layers compute as fast as without adapters. The model's results
-    /// stay the same up to rounding. A copy of the weights is kept for [`unmerge`](Self::unmerge).
+    /// stay the same up to rounding. A copy of the weights is kept for [`unmerge`](Self::unmerge). Until then nothing
+    /// trains the adapters: a step is an error.
     ///
     /// # Errors
     /// [`Error::Lora`] for a quantised weight, to which nothing can be added.
@@ -205,8 +206,15 @@ struct LoraAdapter {
     magnitude: Option<Param>,
     scale: f64,
     dropout: Option<Dropout>,
-    /// The values of the weight before the merge, while the adapter is merged.
-    before_merge: Mutex<Option<Tensor>>,
+    before_merge: Mutex<Option<BeforeMerge>>,
+}
+
+/// The weight before the merge, while the adapter is merged.
+#[derive(Debug)]
+struct BeforeMerge {
+    values: Tensor,
+    /// Whether they are those of the files that the model was loaded from.
+    is_constant: bool,
 }
 
 impl LoraAdapter {
@@ -258,14 +266,28 @@ impl LoraAdapter {
             let factors = (wide(magnitude)? / norms(&merged)?)?.unsqueeze(1)?;
             merged = merged.broadcast_mul(&factors)?;
         }
-        *before = Some(param.var().as_detached_tensor().copy()?);
-        Ok(param.set(&merged.to_dtype(param.dtype())?)?)
+        let values = param.var().as_detached_tensor().copy()?;
+        let is_constant = param.is_constant();
+        param.set(&merged.to_dtype(param.dtype())?)?;
+        *before = Some(BeforeMerge { values, is_constant });
+        self.note_merged(param, true);
+        Ok(())
     }
 
     fn unmerge(&self, weight: &Weight) -> CandleResult<()> {
         let Some(before) = self.before_merge.lock().take() else { return Ok(()) };
         let Matrix::Param(param) = &weight.matrix else { return Ok(()) };
-        Ok(param.set(&before)?)
+        self.note_merged(param, false);
+        param.set(&before.values)?;
+        if before.is_constant {
+            param.note_pretrained();
+        }
+        Ok(())
+    }
+
+    fn note_merged(&self, weight: &Param, merged: bool) {
+        let own = [weight, &self.a, &self.b].into_iter().chain(&self.magnitude);
+        own.for_each(|param| param.note_merged(merged));
     }
 }
 

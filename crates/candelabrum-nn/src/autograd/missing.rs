@@ -48,9 +48,18 @@ pub(crate) fn explain(
         return None;
     }
     let name = |&param: &usize| params[param].name();
+    let (merged, rest): (Vec<usize>, Vec<usize>) =
+        missing.iter().partition(|&&param| params[param].is_merged());
     let (statistics, rest): (Vec<usize>, Vec<usize>) =
-        missing.iter().partition(|param| is_running_statistic(name(param)));
+        rest.iter().partition(|param| is_running_statistic(name(param)));
     let mut why = Vec::new();
+    if !merged.is_empty() {
+        why.push(format!(
+            "{} are of adapters that are merged into the weights, which compute without them: call \
+             `LoraLayers::unmerge` before a step",
+            list(merged.iter().map(name))
+        ));
+    }
     if !statistics.is_empty() {
         why.push(format!(
             "{} are running statistics, which are not trained: make them buffers, by \

@@ -18,6 +18,8 @@ struct FreezeState {
     frozen: AtomicBool,
     /// Whether the values are those of the files that the model was loaded from.
     pretrained: AtomicBool,
+    /// Whether the parameter is part of an adapter that is merged, or of the weight that it is merged into.
+    merged: AtomicBool,
     /// The parameter outside of the graph. It shares the variable's memory, so it changes with the variable.
     constant: OnceLock<Tensor>,
 }
@@ -29,6 +31,14 @@ impl Freeze {
 
     pub(crate) fn set_pretrained(&self, pretrained: bool) {
         self.0.pretrained.store(pretrained, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_merged(&self, merged: bool) {
+        self.0.merged.store(merged, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_merged(&self) -> bool {
+        self.0.merged.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_constant(&self) -> bool {

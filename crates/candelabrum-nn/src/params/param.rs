@@ -121,8 +121,17 @@ impl Param {
         self.freeze.is_constant()
     }
 
-    pub(super) fn note_pretrained(&self) {
+    pub(crate) fn note_pretrained(&self) {
         self.freeze.set_pretrained(true);
+    }
+
+    /// Says whether an adapter is merged to which this parameter belongs, or into this parameter.
+    pub(crate) fn note_merged(&self, merged: bool) {
+        self.freeze.set_merged(merged);
+    }
+
+    pub(crate) fn is_merged(&self) -> bool {
+        self.freeze.is_merged()
     }
 
     /// Says that the values are about to change.
@@ -435,8 +444,16 @@ impl Param {
     /// Copies `value` into the parameter.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if shape or element type differ.
+    /// [`Error::Mismatch`] if shape or element type differ. [`Error::Lora`] while an adapter is merged that has this
+    /// parameter, or is merged into it: the weight would no longer be the sum of both.
     pub fn set(&self, value: &Tensor) -> Result<()> {
+        if self.is_merged() {
+            let what = format!(
+                "new values of `{}` while its adapter is merged: call `LoraLayers::unmerge` before",
+                self.name
+            );
+            return Err(Error::Lora { what });
+        }
         if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
             return Err(Error::Mismatch {
                 name: self.name.to_string(),

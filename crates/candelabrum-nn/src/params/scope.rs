@@ -72,13 +72,23 @@ impl Scope {
     /// # Errors
     /// Those of [`param`](Self::param).
     pub fn weight(&self, name: &str, shape: (usize, usize), init: Init) -> Result<Weight> {
-        let weight = self.table(name, shape, init)?;
+        self.weight_of(name, shape, init, false)
+    }
+
+    /// [`weight`](Self::weight), of a layer that may make the output of the model.
+    pub(crate) fn weight_of(
+        &self,
+        name: &str,
+        shape: (usize, usize),
+        init: Init,
+        is_output: bool,
+    ) -> Result<Weight> {
+        let weight = Weight { is_output, ..self.table(name, shape, init)? };
         self.params.add_weight(weight.clone());
         Ok(weight)
     }
 
-    /// Creates the table `name` of an embedding, or the weight of a model's last layer, as [`weight`](Self::weight) does.
-    /// They get no adapters.
+    /// Creates the table `name` of an embedding, as [`weight`](Self::weight) does. A table gets no adapter.
     ///
     /// # Errors
     /// Those of [`param`](Self::param).

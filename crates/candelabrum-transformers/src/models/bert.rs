@@ -95,10 +95,11 @@ impl Bert {
             None => config.dropout("hidden_dropout_prob")?,
         };
         let scope = scope.pp("classifier");
-        let out = |scope: &Scope| Linear::new(scope, classes).init(new_layer_init());
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        let out = |scope: &Scope| Linear::new(scope, classes).init(new_layer_init()).output();
         let (hidden, out) = if self.is_roberta {
             let dense = linear(&scope, "dense", self.width, true).activation(Activation::Tanh);
-            (dense, out(&scope.pp("out_proj")))
+            (dense.output(), out(&scope.pp("out_proj")))
         } else {
             (self.pooler(), out(&scope))
         };

@@ -79,10 +79,12 @@ impl DistilBert {
         classes: usize,
     ) -> Result<DistilBertHead> {
         let p = config.dropout("seq_classif_dropout")?;
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        let hidden = linear(scope, "pre_classifier", self.width, true).activation(Activation::Relu);
         Ok(DistilBertHead {
-            hidden: linear(scope, "pre_classifier", self.width, true).activation(Activation::Relu),
+            hidden: hidden.output(),
             dropout: (p > 0.0).then(|| Dropout::new(&scope.pp("dropout"), p)),
-            out: Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()),
+            out: Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()).output(),
         })
     }
 }

@@ -121,7 +121,8 @@ impl Vit {
 
     /// The head of a classifier.
     pub(crate) fn classifier(&self, scope: &Scope, classes: usize) -> VitHead {
-        VitHead(Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()))
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        VitHead(Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()).output())
     }
 
     fn create(&self) -> CandleResult<Tables> {
