@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::loaded::Loaded;
 use crate::models::{Head, family};
 use crate::networks::Decoder;
+use crate::neutral::WITHOUT_CLASSES;
 use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
@@ -43,7 +44,7 @@ impl CausalLm {
         let token = Tensor::zeros((1, 1), candle_core::DType::U32, params.device())?;
         let (decoder, loaded) = pretrained.create(
             params,
-            naming,
+            (naming, WITHOUT_CLASSES),
             Decoder::new,
             |decoder| {
                 states(decoder, &token, None).and_then(|xs| head(decoder)?.logits(&xs)).map(drop)

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
+use crate::neutral::CLASSES;
 use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
@@ -58,7 +59,7 @@ impl Classifier {
         let dtype = params.dtype();
         let ((encoder, head), loaded) = pretrained.create(
             params,
-            naming,
+            (naming, CLASSES),
             |scope, config| {
                 let encoder = EncoderNet::new(scope, config, false)?;
                 let head = match &encoder {

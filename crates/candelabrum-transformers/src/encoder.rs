@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
+use crate::neutral::WITHOUT_CLASSES;
 use crate::pretrained::Pretrained;
 use crate::tokenizer::Tokenizer;
 
@@ -43,7 +44,7 @@ impl Encoder {
         let no_text = || Error::argument("a ViT as an encoder of texts: take it as a classifier");
         let (encoder, loaded) = pretrained.create(
             params,
-            naming,
+            (naming, WITHOUT_CLASSES),
             |scope, config| EncoderNet::new(scope, config, true)?.into_text().ok_or_else(no_text),
             |encoder| encoder.states(&token).map(drop),
             |_| false,

@@ -25,6 +25,7 @@ mod hub;
 mod loaded;
 mod models;
 mod networks;
+mod neutral;
 mod peft;
 mod pretrained;
 mod tokenizer;

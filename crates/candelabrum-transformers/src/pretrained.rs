@@ -8,6 +8,8 @@ use candelabrum_nn::{LoadReport, Params, Scope};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
+use crate::models::family;
+use crate::neutral::Neutral;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Files, GgufFile, Naming, Quantization, SafetensorsFiles, Source};
 
@@ -35,6 +37,7 @@ pub struct Pretrained {
     config: Config,
     files: Files,
     quantization: Quantization,
+    accepted: Arc<[String]>,
 }
 
 impl Pretrained {
@@ -48,12 +51,7 @@ impl Pretrained {
         if path.is_file() {
             let file = GgufFile::open(path)?;
             let config = Config::new(path, file.config()?);
-            return Ok(Self {
-                path: path.to_owned(),
-                config,
-                files: Files::Gguf(Box::new(file)),
-                quantization: Quantization::default(),
-            });
+            return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
             let what = "is neither a folder nor a file: name a folder with config.json and model.safetensors, or a GGUF file";
@@ -64,8 +62,14 @@ impl Pretrained {
             let what = "has no model.safetensors: convert the weights of another format with `save_pretrained` of transformers";
             return Err(Error::file(path, what));
         };
-        let (path, files) = (path.to_owned(), Files::Safetensors(files));
-        Ok(Self { path, config, files, quantization: Quantization::default() })
+        Ok(Self::new(path, config, Files::Safetensors(files)))
+    }
+
+    fn new(path: &Path, config: Config, files: Files) -> Self {
+        let accepted = Arc::from([]);
+        let config = config.with_tensors(files.names().len()).accepting(&accepted);
+        let quantization = Quantization::default();
+        Self { path: path.to_owned(), config, files, quantization, accepted }
     }
 
     /// [`open`](Self::open), where a name of the form `owner/model` that is no folder stands for a model of Hugging
@@ -82,6 +86,17 @@ impl Pretrained {
     #[must_use]
     pub fn quantization(mut self, quantization: Quantization) -> Self {
         self.quantization = quantization;
+        self
+    }
+
+    /// Names keys of the model's JSON files, of a GGUF file's metadata, or tensors of the files, that this crate does not
+    /// know and that have no effect on the model's results. Without that, each of them is an error when the model or the
+    /// tokenizer is made.
+    #[must_use]
+    pub fn accept(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.accepted =
+            self.accepted.iter().cloned().chain(names.into_iter().map(Into::into)).collect();
+        self.config = self.config.accepting(&self.accepted);
         self
     }
 
@@ -111,17 +126,19 @@ impl Pretrained {
     }
 
     /// Builds a model in `params` and calls it once with `run`, so that it creates its parameters, with the numbers of
-    /// the files. Those that `may_be_new` names may be missing there.
+    /// the files. Those that `may_be_new` names may be missing there. The keys of `neutral` have no effect on such a model.
     pub(crate) fn create<M>(
         self,
         params: &Params,
-        naming: Naming,
+        (naming, neutral): (Naming, &'static [Neutral]),
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
     ) -> Result<(M, Loaded)> {
-        let Self { path, config, files, quantization } = self;
+        let Self { path, config, files, quantization, accepted } = self;
         let model = build(&params.root(), &config)?;
+        let [all, family] = family::neutral(&config)?;
+        config.finish(&[all, family, neutral])?;
         let source = Arc::new(Source::new(files, naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));

@@ -51,7 +51,7 @@ impl Bert {
             heads: config.heads("num_attention_heads", width)?,
             eps: config.real("layer_norm_eps")?.unwrap_or(1e-12),
             activation: config.activation("hidden_act", "gelu")?,
-            dropout: config.dropout("hidden_dropout_prob")?,
+            dropout: config.dropout_or("hidden_dropout_prob", 0.1)?,
             qkv_bias: true,
         };
         let family = Family {
@@ -92,7 +92,7 @@ impl Bert {
     ) -> Result<BertHead> {
         let p = match config.get("classifier_dropout") {
             Some(_) => config.dropout("classifier_dropout")?,
-            None => config.dropout("hidden_dropout_prob")?,
+            None => config.dropout_or("hidden_dropout_prob", 0.1)?,
         };
         let scope = scope.pp("classifier");
         // Adapters leave a head out, as those of Python's peft: it is trained as a whole.

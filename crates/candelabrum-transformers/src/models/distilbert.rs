@@ -46,7 +46,7 @@ impl DistilBert {
             heads: config.heads("n_heads", width)?,
             eps: EPS,
             activation: config.activation("activation", "gelu")?,
-            dropout: config.dropout("dropout")?,
+            dropout: config.dropout_or("dropout", 0.1)?,
             qkv_bias: true,
         };
         let family = Family {
@@ -78,7 +78,7 @@ impl DistilBert {
         config: &Config,
         classes: usize,
     ) -> Result<DistilBertHead> {
-        let p = config.dropout("seq_classif_dropout")?;
+        let p = config.dropout_or("seq_classif_dropout", 0.2)?;
         // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
         let hidden = linear(scope, "pre_classifier", self.width, true).activation(Activation::Relu);
         Ok(DistilBertHead {

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::neutral::{self, Neutral};
 use crate::weights::Naming;
 
 use super::{bert, distilbert, gpt2, llama, vit};
@@ -31,6 +32,16 @@ pub(crate) fn naming(config: &Config) -> Result<Naming> {
         "vit" => Naming { base: "vit", is_known: Some(vit::is_known), ..Naming::default() },
         _ => Naming { base: "model", is_known: Some(llama::is_known), ..Naming::default() },
     })
+}
+
+/// The keys of a config of this family that change nothing.
+pub(crate) fn neutral(config: &Config) -> Result<[&'static [Neutral]; 2]> {
+    let own = match config.model_type()? {
+        "gpt2" => neutral::GPT2,
+        family if ENCODERS.contains(&family) => neutral::ENCODER,
+        _ => neutral::LLAMA,
+    };
+    Ok([neutral::CONFIG, own])
 }
 
 /// The error of a `model_type` that is none of `known`.

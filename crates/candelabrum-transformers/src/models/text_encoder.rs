@@ -57,7 +57,8 @@ impl TextEncoder {
             |number: usize| EncoderLayer::new(&layers.pp(number), family.names, sizes, Order::Post);
         let vocabulary = config.needed("vocab_size")?;
         let positions_count = config.needed("max_position_embeddings")?;
-        let types = family.has_types.then(|| config.needed("type_vocab_size")).transpose()?;
+        let types = family.has_types.then(|| config.size("type_vocab_size")).transpose()?;
+        let types = types.map(|types| types.unwrap_or(2));
         let padding = config.size("pad_token_id")?.unwrap_or(family.padding);
         let too_large = |_| config.fault(format!("has pad_token_id = {padding}"));
         let drops = sizes.dropout > 0.0;
@@ -71,7 +72,7 @@ impl TextEncoder {
             token_types: types.map(|types| table("token_type_embeddings", types)),
             norm: LayerNorm::new(&embeddings.pp("LayerNorm")).eps(sizes.eps),
             dropout: drops.then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: Blocks::new(scope, (0..config.needed(family.layer_count)?).map(layer)),
+            layers: Blocks::new(scope, (0..config.layers(family.layer_count)?).map(layer)),
         })
     }
 

@@ -83,7 +83,7 @@ impl Vit {
             tables: OnceCell::new(),
             dropout: (sizes.dropout > 0.0)
                 .then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: Blocks::new(&scope, (0..config.needed("num_hidden_layers")?).map(layer)),
+            layers: Blocks::new(&scope, (0..config.layers("num_hidden_layers")?).map(layer)),
             layernorm: LayerNorm::new(&scope.pp("layernorm")).eps(sizes.eps),
             embeddings,
         })

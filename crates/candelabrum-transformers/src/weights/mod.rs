@@ -37,7 +37,7 @@ pub(crate) enum Files {
 }
 
 impl Files {
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         match self {
             Self::Safetensors(files) => files.names().map(str::to_owned).collect(),
             Self::Gguf(file) => file.names().map(str::to_owned).collect(),

@@ -1,0 +1,175 @@
+//! Keys of other people's files that change nothing here.
+//!
+//! A key is in a table where it has no effect on what this crate computes, whatever its value is, or where it has none at
+//! certain values. The reason stands beside the keys. What is in no table, and is not read, is refused
+//! ([`Config::finish`](crate::config::Config::finish)). `scripts/transformers_keys.py` lists the keys of the classes of
+//! transformers, and a test walks over all of them.
+
+use serde_json::Value;
+
+/// Keys without effect, for one reason.
+#[derive(Debug)]
+pub(crate) struct Neutral {
+    /// Why the keys change nothing or, with `values`, what other values would ask for.
+    why: &'static str,
+    /// The only values without effect, as a list in JSON. Without one, no value has an effect.
+    values: Option<&'static str>,
+    /// With a space between them.
+    keys: &'static str,
+}
+
+/// Keys that have no effect, whatever their values are.
+const fn any(why: &'static str, keys: &'static str) -> Neutral {
+    Neutral { why, values: None, keys }
+}
+
+/// Keys that have no effect at `values`. Other values ask for what `why` says.
+const fn only(values: &'static str, why: &'static str, keys: &'static str) -> Neutral {
+    Neutral { why, values: Some(values), keys }
+}
+
+impl Neutral {
+    /// What a key asks for that is not neutral by these tables, or nothing if no table knows the key. `None` for a neutral
+    /// key.
+    pub(crate) fn refuses(tables: &[&[Self]], key: &str, value: &Value) -> Option<&'static str> {
+        let known = tables
+            .iter()
+            .copied()
+            .flatten()
+            .find(|entry| entry.keys.split_whitespace().any(|one| one == key));
+        let Some(known) = known else { return Some("") };
+        let values = known.values.map(|values| serde_json::from_str::<Vec<Value>>(values));
+        match values {
+            None => None,
+            // 0 and 0.0 are one number.
+            Some(Ok(values)) if values.iter().any(|one| same(one, value)) => None,
+            Some(_) => Some(known.why),
+        }
+    }
+}
+
+fn same(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// Of `config.json`, for every family.
+pub(crate) const CONFIG: &[Neutral] = &[
+    any(
+        "who wrote the file, and from what",
+        "architectures transformers_version _name_or_path name_or_path _commit_hash model_name \
+         finetuning_task task_specific_params is_llama_config transformers.js_config \
+         unsloth_version unsloth_fixed unsloth_training_args tokenizer_class processor_class \
+         language",
+    ),
+    any(
+        "parameters have the type of the store, whatever the type in the files is",
+        "dtype torch_dtype use_bfloat16",
+    ),
+    any(
+        "the initial values of parameters that no file has, which have a scale of their own here",
+        "initializer_range initializer_factor",
+    ),
+    any(
+        "how Python computes the same numbers, or what it returns besides",
+        "use_cache output_attentions output_hidden_states output_past return_dict torchscript \
+         gradient_checkpointing chunk_size_feed_forward attn_implementation _attn_implementation \
+         _attn_implementation_autoset _attn_implementation_internal \
+         _experts_implementation_internal experts_implementation _flash_attn_2_enabled \
+         tie_last_hidden_states tf_legacy_loss keys_to_ignore_at_inference pretraining_tp \
+         base_model_tp_plan base_model_pp_plan memory_efficient",
+    ),
+    any(
+        "the probabilities of an attention have no dropout here",
+        "attention_dropout attention_probs_dropout_prob attn_pdrop",
+    ),
+    any(
+        "the tokens of texts are those of the tokenizer and of generation_config.json",
+        "bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id \
+         unk_token_id",
+    ),
+    any(
+        "settings of a generation, of which transformers reads generation_config.json alone",
+        "max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings \
+         do_sample num_beams num_beam_groups penalty_alpha temperature top_k top_p min_p top_h \
+         typical_p epsilon_cutoff eta_cutoff diversity_penalty repetition_penalty \
+         encoder_repetition_penalty length_penalty no_repeat_ngram_size \
+         encoder_no_repeat_ngram_size bad_words_ids force_words_ids renormalize_logits \
+         constraints forced_bos_token_id forced_eos_token_id remove_invalid_values \
+         exponential_decay_length_penalty suppress_tokens begin_suppress_tokens \
+         forced_decoder_ids sequence_bias token_healing guidance_scale num_return_sequences \
+         output_scores output_logits return_dict_in_generate decoder_start_token_id \
+         cache_implementation prompt_lookup_num_tokens prefix",
+    ),
+    only(
+        "[false]",
+        "this model is one stack, and no encoder with a decoder",
+        "is_encoder_decoder add_cross_attention tie_encoder_decoder",
+    ),
+    only("[{}, []]", "layers without some of their heads", "pruned_heads"),
+    only("[{}, []]", "layers of different sizes", "per_layer_config"),
+    only(
+        "[{}]",
+        "code of the model's own, which is not run: if the model is a plain one of its model_type, accept the key",
+        "auto_map",
+    ),
+    only(
+        "[]",
+        "weights that another library has quantised: take the folder without quantisation, or a GGUF file",
+        "quantization_config",
+    ),
+    only("[1.0]", "rotary positions of a part of each head", "partial_rotary_factor"),
+    only("[false]", "another order of rotary positions", "rope_interleaved use_mrope"),
+];
+
+/// Of BERT, RoBERTa, DistilBERT and ViT.
+pub(crate) const ENCODER: &[Neutral] = &[
+    only("[false]", "an encoder that computes as a decoder", "is_decoder"),
+    any("a head of the pretraining, which no model here has", "tie_word_embeddings tie_weights_"),
+    any(
+        "a pooler of the first releases",
+        "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers \
+         pooler_size_per_head pooler_type",
+    ),
+    any("the first values of a table that the files have", "sinusoidal_pos_embds"),
+    any("heads of other tasks", "qa_dropout encoder_stride pooler_act pooler_output_size"),
+];
+
+/// Of Llama, Mistral and Qwen.
+pub(crate) const LLAMA: &[Neutral] = &[any("every model of these families is one", "is_decoder")];
+
+/// Of GPT-2.
+pub(crate) const GPT2: &[Neutral] = &[
+    any("every model of this family is one", "is_decoder"),
+    any(
+        "heads of other tasks",
+        "summary_type summary_use_proj summary_activation summary_proj_to_labels \
+         summary_first_dropout",
+    ),
+    any("an order of operations in half precision", "reorder_and_upcast_attn"),
+    any("an old name of n_positions, which transformers does not read", "n_ctx"),
+];
+
+/// Of `rope_parameters` and `rope_scaling`.
+pub(crate) const ROTARY: &[Neutral] = &[
+    only("[1.0]", "rotary positions of a part of each head", "partial_rotary_factor"),
+    only("[true]", "a variant of yarn", "truncate"),
+    only("[]", "a variant of yarn", "mscale mscale_all_dim"),
+];
+
+/// Of a model that has no head of classes.
+pub(crate) const WITHOUT_CLASSES: &[Neutral] = &[any(
+    "the head of a classifier, which this model does not have",
+    "id2label label2id num_labels _num_labels problem_type classifier_dropout \
+         seq_classif_dropout classifier_activation classifier_bias classifier_pooling \
+         sentence_transformers",
+)];
+
+/// Of a classifier.
+pub(crate) const CLASSES: &[Neutral] = &[
+    any("names of classes, which the saved model gets anew", "label2id _num_labels"),
+    any("how another library shows the logits", "sentence_transformers"),
+    only("[\"single_label_classification\"]", "another loss", "problem_type"),
+];
