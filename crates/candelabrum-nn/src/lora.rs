@@ -115,7 +115,8 @@ impl LoraLayers {
     /// the layer's name, and with DoRA `lora_magnitude_vector` `(outputs)`.
     ///
     /// # Errors
-    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, or a layer that has an adapter.
+    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, a layer that has an adapter or would
+    /// get one and be trained as a whole, and for parameters that the model's files do not have and that would be frozen.
     pub fn attach(params: &Params, config: &LoraConfig) -> Result<Self> {
         config.check()?;
         let all = params.weights();
@@ -140,6 +141,21 @@ impl LoraLayers {
         }
         let is_trained =
             |layer: &str| config.trained.iter().any(|pattern| is_layer(layer, pattern));
+        if let Some(weight) = weights.iter().find(|weight| is_trained(weight.layer())) {
+            let layer = weight.layer();
+            let what = format!("`{layer}` both among its targets and trained as a whole");
+            return Err(Error::Lora { what });
+        }
+        let is_lost = |param: &&Param| param.is_drawn() && !is_trained(layer_of(param.name()));
+        if let Some(param) = params.list().iter().find(is_lost) {
+            let name = param.name();
+            let what = format!(
+                "`{name}` frozen: the model's files do not have it, so its numbers are random; name the layer `{}` in \
+                 `trained`, or open files that have it",
+                layer_of(name)
+            );
+            return Err(Error::Lora { what });
+        }
         params.freeze(|name| !is_trained(layer_of(name)));
         let mut adapters = Vec::new();
         for weight in weights {

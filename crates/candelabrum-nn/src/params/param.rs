@@ -122,7 +122,17 @@ impl Param {
     }
 
     pub(crate) fn note_pretrained(&self) {
-        self.freeze.set_pretrained(true);
+        self.freeze.set_origin(true, false);
+    }
+
+    /// Says that the values were drawn because the files that the model is loaded from do not have them.
+    pub(super) fn note_drawn(&self) {
+        self.freeze.set_origin(false, true);
+    }
+
+    /// Whether the values were drawn because the model's files do not have them, and nothing has changed them since.
+    pub(crate) fn is_drawn(&self) -> bool {
+        self.freeze.is_drawn()
     }
 
     /// Says whether an adapter is merged to which this parameter belongs, or into this parameter.
@@ -137,7 +147,7 @@ impl Param {
     /// Says that the values are about to change.
     fn note_change(&self) {
         self.watch.changed(&self.var);
-        self.freeze.set_pretrained(false);
+        self.freeze.set_origin(false, false);
     }
 
     /// candle's number of the variable.

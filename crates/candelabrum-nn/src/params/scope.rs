@@ -57,7 +57,11 @@ impl Scope {
             return Ok(param);
         }
         let var = self.initial(&name, &shape, self.params.dtype(), init)?;
-        self.params.insert(name, var, false)
+        let param = self.params.insert(name, var, false)?;
+        if self.params.initial_values().is_some() && !matches!(init, Init::Const(_)) {
+            param.note_drawn();
+        }
+        Ok(param)
     }
 
     /// The variable `name` with the values of the files that the model is loaded from.
