@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use candelabrum_nn::ops::{self, CrossEntropyConfig, Reduction};
 use candelabrum_nn::{LoadReport, Model, Params};
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{DType, Result as CandleResult, Tensor, bail};
 use serde_json::{Value, json};
 
+use crate::IGNORED;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
@@ -18,14 +20,30 @@ use crate::tokenizer::Tokenizer;
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
 /// `(N, classes)`.
 ///
-/// [`Pretrained::classifier`] makes one. Its loss is the mean cross entropy against labels (N,).
+/// [`Pretrained::classifier`] makes one. Its loss is the one of transformers: what the config's `problem_type` says or, if
+/// the config says none, what follows from the labels.
+///
+/// | `problem_type` | loss, a mean | labels | if none is said |
+/// |---|---|---|---|
+/// | `single_label_classification` | cross entropy | (N,) of class indices, of which -100 as i64 does not count, or probabilities `(N, classes)` | class indices |
+/// | `multi_label_classification` | cross entropy of yes and no, for each class | numbers from 0 to 1, `(N, classes)` | numbers |
+/// | `regression` | squared error | numbers, `(N, classes)`, or (N,) for one output | one output |
 #[derive(Debug)]
 pub struct Classifier {
     params: Params,
     encoder: EncoderNet,
     head: Head,
     classes: usize,
+    problem: Option<Problem>,
     loaded: Loaded,
+}
+
+/// What the outputs are, by the `problem_type` of a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Problem {
+    Regression,
+    SingleLabel,
+    MultiLabel,
 }
 
 #[derive(Debug)]
@@ -55,7 +73,10 @@ impl Classifier {
             return Err(Error::argument("a classifier of 0 classes"));
         }
         // Files with the head of another task: only the encoder is meant.
-        let naming = naming.without_heads(told.is_some_and(|told| told != classes));
+        let is_other = told.is_some_and(|told| told != classes);
+        let naming = naming.without_heads(is_other);
+        let problem = Problem::read(pretrained.config(), classes)?.filter(|_| !is_other);
+        let problem = problem.or((classes == 1).then_some(Problem::Regression));
         let dtype = params.dtype();
         let ((encoder, head), loaded) = pretrained.create(
             params,
@@ -77,7 +98,7 @@ impl Classifier {
             },
             is_of_head,
         )?;
-        Ok(Self { params: params.clone(), encoder, head, classes, loaded })
+        Ok(Self { params: params.clone(), encoder, head, classes, problem, loaded })
     }
 
     /// The config from which the model was made.
@@ -136,6 +157,8 @@ impl Classifier {
             ("architectures", json!([class])),
             ("id2label", Value::Object(by_number.collect())),
             ("label2id", Value::Object(by_name.collect())),
+            ("num_labels", Value::Null),
+            ("problem_type", self.problem.map_or(Value::Null, |problem| json!(problem.name()))),
         ];
         self.loaded.save(&self.params, folder, changes)?;
         tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
@@ -147,6 +170,37 @@ fn is_of_head(name: &str) -> bool {
     name.starts_with("classifier.")
         || name.starts_with("pre_classifier.")
         || name.contains("pooler.")
+}
+
+impl Problem {
+    const ALL: [Self; 3] = [Self::Regression, Self::SingleLabel, Self::MultiLabel];
+
+    /// What the config says.
+    ///
+    /// # Errors
+    /// An unknown problem, or one class of which every sample is.
+    fn read(config: &Config, classes: usize) -> Result<Option<Self>> {
+        let Some(name) = config.text("problem_type")? else { return Ok(None) };
+        let Some(problem) = Self::ALL.into_iter().find(|problem| problem.name() == name) else {
+            let names = Self::ALL.map(Self::name).join(", ");
+            return Err(config.fault(format!("has problem_type = {name:?}: one of {names}")));
+        };
+        if problem == Self::SingleLabel && classes == 1 {
+            return Err(config.fault(format!(
+                "has problem_type = {name:?} and one class, of which every sample is, so nothing can be learned: set it to \
+                 \"regression\" (a number), or to \"multi_label_classification\" (yes or no)"
+            )));
+        }
+        Ok(Some(problem))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Regression => "regression",
+            Self::SingleLabel => "single_label_classification",
+            Self::MultiLabel => "multi_label_classification",
+        }
+    }
 }
 
 impl Head {
@@ -162,5 +216,38 @@ impl Head {
 impl Model for Classifier {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         self.head.forward(&self.encoder.states(xs)?)
+    }
+
+    fn loss(&self, logits: &Tensor, labels: &Tensor) -> CandleResult<Tensor> {
+        // 16 bits are too few for the sum of a batch.
+        let wide = if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let logits = logits.to_dtype(wide)?;
+        let is_index = !labels.dtype().is_float();
+        let default = if is_index { Problem::SingleLabel } else { Problem::MultiLabel };
+        let problem = self.problem.unwrap_or(default);
+        if problem == Problem::SingleLabel {
+            let labels = if is_index { labels.clone() } else { labels.to_dtype(wide)? };
+            let ignore_index = (labels.dtype() == DType::I64).then_some(IGNORED);
+            let config = CrossEntropyConfig { ignore_index, ..Default::default() };
+            return ops::softmax_cross_entropy_with(&logits, &labels, config);
+        }
+        let fits = labels.dims() == logits.dims()
+            || self.classes == 1 && labels.dims() == &logits.dims()[..1];
+        if is_index || !fits {
+            bail!(
+                "labels of shape {:?} in {:?} for the problem_type {}: expected numbers of shape {:?}, in f32 for instance",
+                labels.dims(),
+                labels.dtype(),
+                problem.name(),
+                logits.dims()
+            )
+        }
+        let labels = labels.to_dtype(wide)?.reshape(logits.shape())?;
+        match problem {
+            Problem::MultiLabel => {
+                ops::bce_with_logits_loss(&logits, &labels, None, Reduction::Mean)
+            }
+            _ => ops::mse_loss(&logits, &labels, Reduction::Mean),
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`.
+    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`. A null leaves a key out.
     pub(crate) fn save(
         &self,
         params: &Params,
@@ -39,7 +39,12 @@ impl Loaded {
                 _ => "float32",
             };
             config.insert("dtype".to_owned(), dtype.into());
-            config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
+            for (key, value) in changes {
+                match value.is_null() {
+                    true => drop(config.remove(key)),
+                    false => drop(config.insert(key.to_owned(), value)),
+                }
+            }
         }
         let path = crate::weights::weights_file(folder);
         crate::weights::save(params, &self.kept, &self.naming, &path)?;

@@ -171,5 +171,40 @@ pub(crate) const WITHOUT_CLASSES: &[Neutral] = &[any(
 pub(crate) const CLASSES: &[Neutral] = &[
     any("names of classes, which the saved model gets anew", "label2id _num_labels"),
     any("how another library shows the logits", "sentence_transformers"),
-    only("[\"single_label_classification\"]", "another loss", "problem_type"),
+];
+
+/// Of `adapter_config.json`, `peft`'s `LoraConfig`.
+pub(crate) const ADAPTER: &[Neutral] = &[
+    any(
+        "what the adapter is for, who made it, and of which model",
+        "task_type auto_mapping peft_version base_model_name_or_path revision inference_mode",
+    ),
+    any(
+        "the tensors say which layers have adapters",
+        "target_modules exclude_modules layers_to_transform layers_pattern",
+    ),
+    any("the tensors say whether two tables are one", "ensure_weight_tying"),
+    any(
+        "how initial values are computed, which the tensors replace",
+        "loftq_config eva_config corda_config lora_ga_config",
+    ),
+    any(
+        "how Python's layers store and compute the same",
+        "fan_in_fan_out runtime_config megatron_core",
+    ),
+    any("a part of use_qalora", "qalora_group_size"),
+    only("[\"none\"]", "trained biases", "bias"),
+    only("[false]", "trained biases", "lora_bias"),
+    only("[false]", "inputs that are pooled", "use_qalora"),
+    only("[{}]", "another rank or alpha in some layers", "rank_pattern alpha_pattern"),
+    only("[[]]", "layers that are used several times", "layer_replication"),
+    only("[[]]", "adapters of parameters that are no linear layers", "target_parameters"),
+    only("[[], {}]", "single rows of a table of tokens", "trainable_token_indices"),
+    only("[[]]", "adapters that work behind certain tokens alone", "alora_invocation_tokens"),
+    only(
+        "[false]",
+        "another kind of adapter",
+        "arrow_config kasa_config monteclora_config velora_config use_bdlora megatron_config \
+         enable_lora merge_weights",
+    ),
 ];

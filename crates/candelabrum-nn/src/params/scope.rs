@@ -87,7 +87,8 @@ impl Scope {
         init: Init,
         is_output: bool,
     ) -> Result<Weight> {
-        let weight = Weight { is_output, ..self.table(name, shape, init)? };
+        let mut weight = self.table(name, shape, init)?;
+        weight.is_output = is_output;
         self.params.add_weight(weight.clone());
         Ok(weight)
     }

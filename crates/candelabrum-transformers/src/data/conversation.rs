@@ -3,13 +3,14 @@
 //! Where an answer stands in the text of a conversation is found by the chat template alone: the text of the messages
 //! before it, with the generation prompt, ends where the answer begins, and the text of the messages through it ends
 //! where the answer ends. Some templates write earlier messages differently once others follow (Qwen 3 leaves out the
-//! thoughts of earlier answers, Mistral moves the system message). There the contents are searched for in their order.
+//! thoughts of earlier answers, Mistral moves the system message). There another content in its place shows what the
+//! template writes around it. The words of an answer are not searched for: the template itself may have them.
 
 use std::ops::Range;
 
 use crate::{
     error::{Error, Result},
-    tokenizer::{Message, Tokenizer},
+    tokenizer::{Conversation, MARK, Tokenizer, marked, role},
 };
 
 /// Tokens, and the places of those that a model is trained to write.
@@ -21,7 +22,7 @@ pub(super) struct Counted {
 /// Where an answer stands in the text of a conversation.
 struct Answer {
     bytes: Range<usize>,
-    /// Whether the bytes have all that the template writes for the answer. Otherwise they end with the content.
+    /// Whether the bytes have all that the template writes for the answer. Otherwise they end with what the model says.
     is_whole: bool,
 }
 
@@ -31,9 +32,10 @@ struct Answer {
 ///
 /// # Errors
 /// No template, or one that refuses the messages. An answer that cannot be found in the text.
-pub(super) fn conversation(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
-    let text = tokenizer.chat(messages, false)?;
-    let answers = answers(tokenizer, messages, &text)?;
+pub(super) fn conversation(tokenizer: &Tokenizer, conversation: &Conversation) -> Result<Counted> {
+    let Conversation { messages, tools } = conversation;
+    let text = tokenizer.text_of(messages, tools.as_ref(), false)?;
+    let answers = answers(tokenizer, conversation, &text)?;
     let (tokens, offsets): (Vec<u32>, Vec<Range<usize>>) =
         tokenizer.encode_with_offsets(&text)?.into_iter().unzip();
     let answers = answers.into_iter().map(|Answer { bytes, is_whole }| {
@@ -86,68 +88,58 @@ fn overlapping(offsets: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
 }
 
 /// Where the answers stand in the text of a conversation.
-fn answers(tokenizer: &Tokenizer, messages: &[Message], text: &str) -> Result<Vec<Answer>> {
-    let is_answer = |place: &usize| messages[*place].role == "assistant";
-    let mut starts = vec![None; messages.len()];
-    // Without messages before it an answer has no prompt.
-    for place in (1..messages.len()).filter(is_answer) {
-        let before = tokenizer.chat(&messages[..place], true)?;
-        starts[place] = text.starts_with(&before).then_some(before.len());
-    }
-    let mut found = None;
-    let mut answers = Vec::new();
-    for place in (0..messages.len()).filter(is_answer) {
-        let through = tokenizer.chat(&messages[..=place], false)?;
-        if let Some(start) = starts[place].filter(|start| *start <= through.len())
-            && text.starts_with(&through)
-        {
-            answers.push(Answer { bytes: start..through.len(), is_whole: true });
-            continue;
-        }
-        let contents: &Vec<Range<usize>> = match &mut found {
-            Some(contents) => contents,
-            empty => empty.insert(contents(messages, text, &starts)?),
-        };
-        let content = &contents[place];
-        let start = starts[place].unwrap_or(content.start);
-        answers.push(Answer { bytes: start..content.end, is_whole: false });
-    }
-    Ok(answers)
+fn answers(tokenizer: &Tokenizer, conversation: &Conversation, text: &str) -> Result<Vec<Answer>> {
+    let Conversation { messages, tools } = conversation;
+    // A template may refuse a part of a conversation.
+    let begins = |end: usize, prompt: bool| {
+        let part = tokenizer.text_of(&messages[..end], tools.as_ref(), prompt).ok();
+        part.filter(|part| text.starts_with(part.as_str())).map(|part| part.len())
+    };
+    let is_answer = |place: &usize| role(&messages[*place]) == "assistant";
+    (0..messages.len())
+        .filter(is_answer)
+        .map(|place| {
+            // Without messages before it an answer has no prompt.
+            let start = (place > 0).then(|| begins(place, true)).flatten();
+            match (start, begins(place + 1, false)) {
+                (Some(start), Some(end)) if start <= end => {
+                    Ok(Answer { bytes: start..end, is_whole: true })
+                }
+                _ => among_others(tokenizer, conversation, text, place, start),
+            }
+        })
+        .collect()
 }
 
-/// Where the contents of the messages stand in the text of a conversation, of those with a start not before it. A system
-/// message, which a template may put anywhere, has an empty range.
-fn contents(
-    messages: &[Message],
+/// Where an answer stands that the template writes differently when others follow: what the text has in the place of
+/// [`MARK`] in the same conversation with this content.
+///
+/// # Errors
+/// A template that writes other things differently, too.
+fn among_others(
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
     text: &str,
-    starts: &[Option<usize>],
-) -> Result<Vec<Range<usize>>> {
-    let mut from = 0;
-    let place = |(place, message): (usize, &Message)| {
-        if message.role == "system" {
-            return Ok(from..from);
-        }
-        from = from.max(starts[place].unwrap_or(0));
-        let content = message.content.trim();
-        // Of earlier answers, templates of models that think leave out the thoughts.
-        let said = content.rsplit("</think>").next().unwrap_or(content).trim();
-        let found = [content, said].into_iter().filter_map(|content| {
-            let start = from + text[from..].find(content)?;
-            Some(start..start + content.len())
-        });
-        let found = found.min_by_key(|found| found.start).ok_or_else(|| {
-            Error::argument(format!(
-                "the chat template writes message {} (`{}`) of {} in another way when others follow, and not word for \
-                 word: its tokens cannot be told apart",
-                place + 1,
-                message.role,
-                messages.len()
-            ))
-        })?;
-        from = found.end;
-        Ok(found)
-    };
-    messages.iter().enumerate().map(place).collect()
+    place: usize,
+    start: Option<usize>,
+) -> Result<Answer> {
+    let others = conversation.with(place, marked(&conversation.messages[place]));
+    let others = tokenizer.text_of(&others, conversation.tools.as_ref(), false);
+    let around = others.as_ref().ok().and_then(|others| others.split_once(MARK));
+    let bytes = around.and_then(|(before, behind)| {
+        let start = start.or_else(|| text.starts_with(before).then_some(before.len()))?;
+        let end = text.len().checked_sub(behind.len())?;
+        (text.ends_with(behind) && start <= end && !behind.contains(MARK)).then_some(start..end)
+    });
+    let bytes = bytes.ok_or_else(|| {
+        Error::argument(format!(
+            "the chat template writes message {} (`assistant`) of {} in another way when others follow, and what is around \
+             it, too: its tokens cannot be told apart",
+            place + 1,
+            conversation.messages.len()
+        ))
+    })?;
+    Ok(Answer { bytes, is_whole: false })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod chat;
 mod config;
 mod files;
 mod gguf;
+mod messages;
 #[cfg(test)]
 pub(crate) mod templates;
 #[cfg(test)]
@@ -22,16 +23,21 @@ use std::{
 };
 
 use candle_core::quantized::gguf_file::{Content, Value};
+use minijinja::Value as JinjaValue;
+use serde::Serialize;
 use tokenizers::{
     AddedToken, Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection,
 };
 
 pub use self::chat::Message;
-pub(crate) use self::files::hexadecimal;
 use self::{
     chat::ChatTemplate,
     config::{Config, SpecialTokens},
     files::{Files, TOKENIZER},
+};
+pub(crate) use self::{
+    files::hexadecimal,
+    messages::{Conversation, MARK, marked, role},
 };
 use crate::error::{Error, Result};
 
@@ -223,19 +229,76 @@ impl Tokenizer {
     /// front of the next answer comes at the end. The template writes all special tokens, so encode the text without
     /// additional ones.
     ///
+    /// A message is a [`Message`] or any other value that serde makes such an object of, with more keys: `tool_calls`, for
+    /// instance. Its content may be a list of parts `{"type": "text", "text": ".."}`.
+    ///
     /// # Errors
-    /// No template, no messages, or a template that fails or refuses the messages: its message.
-    pub fn chat(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let Some(template) = &self.0.template else {
-            let what = "no chat template: neither a chat_template in tokenizer_config.json nor chat_template.jinja. \
-                A model that was not trained for conversations has none";
-            return Err(Error::file(self.0.files.path(), what));
-        };
+    /// No template, no messages, or a template that fails or refuses the messages: its message. A key of a message that the
+    /// template does not write.
+    pub fn chat<M: Serialize>(
+        &self,
+        messages: &[M],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        self.chat_with_tools(messages, &[] as &[M], add_generation_prompt)
+    }
+
+    /// [`chat`](Self::chat) of a model that may call `tools`, functions as JSON schemas describe them.
+    ///
+    /// # Errors
+    /// Those of [`chat`](Self::chat), and a template that does not write tools.
+    pub fn chat_with_tools<M: Serialize, T: Serialize>(
+        &self,
+        messages: &[M],
+        tools: &[T],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let messages = messages.iter().map(JinjaValue::from_serialize).collect();
+        let tools = JinjaValue::from_serialize(tools);
+        let conversation = self.conversation(messages, Some(tools), add_generation_prompt)?;
+        self.text_of(&conversation.messages, conversation.tools.as_ref(), add_generation_prompt)
+    }
+
+    /// A conversation, every key of which reaches the text.
+    ///
+    /// # Errors
+    /// Those of [`chat_with_tools`](Self::chat_with_tools).
+    pub(crate) fn conversation(
+        &self,
+        messages: Vec<JinjaValue>,
+        tools: Option<JinjaValue>,
+        add_generation_prompt: bool,
+    ) -> Result<Conversation> {
         if messages.is_empty() {
             return Err(Error::argument("a conversation without messages"));
         }
-        let text = template.render(messages, add_generation_prompt);
+        let template = self.template()?;
+        let render = |messages: &[JinjaValue], tools: Option<&JinjaValue>| {
+            template.render(messages, tools, add_generation_prompt)
+        };
+        Conversation::new(messages, tools, &render).map_err(Error::argument)
+    }
+
+    /// The text of messages as they are.
+    ///
+    /// # Errors
+    /// No template, or one that fails or refuses the messages.
+    pub(crate) fn text_of(
+        &self,
+        messages: &[JinjaValue],
+        tools: Option<&JinjaValue>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let text = self.template()?.render(messages, tools, add_generation_prompt);
         text.map_err(|what| Error::file(self.0.files.path(), what))
+    }
+
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.0.template.as_ref().ok_or_else(|| {
+            let what = "no chat template: neither a chat_template in tokenizer_config.json nor chat_template.jinja. \
+                A model that was not trained for conversations has none";
+            Error::file(self.0.files.path(), what)
+        })
     }
 
     /// Whether there is a chat template.

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 pub(crate) use self::gguf::GgufFile;
 pub(crate) use self::naming::Naming;
 pub(crate) use self::safetensors::{SafetensorsFiles, weights_file};
-pub(crate) use self::saved::{Named, save, save_named};
+pub(crate) use self::saved::{Named, is_of_adapter, save, save_named};
 use crate::error::Result;
 
 /// Whether the matrices of a GGUF file stay as they are stored.

@@ -1,0 +1,252 @@
+//! The messages of a conversation as a chat template gets them.
+//!
+//! A template leaves out what it does not know without a word, and a model would learn from a conversation that was
+//! another one. So each key of a message reaches the text, or is refused: the text without the key is another text. What
+//! transformers changes before its template is changed here, too: a null is no key, and thoughts have several names.
+
+use std::cell::OnceCell;
+
+use minijinja::{Value, value::ValueKind};
+
+/// What stands for the content of a message where the text around it is searched for.
+pub(crate) const MARK: &str = "\u{e000}\u{e001}\u{e002}";
+
+/// The names of a message's thoughts. Templates read the first two.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Keys that say to which call a message belongs. Many templates know that by the order.
+const OF_CALLS: [&str; 2] = ["tool_call_id", "name"];
+
+/// A template as a function of messages and tools.
+pub(super) type Render<'a> = &'a dyn Fn(&[Value], Option<&Value>) -> Result<String, String>;
+
+/// Messages and the tools that the model may call, each of which reaches the text.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Conversation {
+    pub(crate) messages: Vec<Value>,
+    pub(crate) tools: Option<Value>,
+}
+
+impl Conversation {
+    /// # Errors
+    /// What is no message or is not in the text of `render`: the place and the key. What the template refuses.
+    pub(super) fn new(
+        messages: Vec<Value>,
+        tools: Option<Value>,
+        render: Render<'_>,
+    ) -> Result<Self, String> {
+        let messages = messages.iter().enumerate().map(|(place, message)| {
+            without_nulls(message).map_err(|what| format!("message {}: {what}", place + 1))
+        });
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let tools = tools.filter(|tools| tools.is_true());
+        let mut conversation = Self { messages, tools };
+        conversation.check_parts(render)?;
+        conversation.check_keys(render)?;
+        Ok(conversation)
+    }
+
+    /// The messages with another one at this place.
+    pub(crate) fn with(&self, place: usize, message: Value) -> Vec<Value> {
+        let mut messages = self.messages.clone();
+        messages[place] = message;
+        messages
+    }
+
+    /// Replaces a content of one part by its text where the template does not know parts.
+    fn check_parts(&mut self, render: Render<'_>) -> Result<(), String> {
+        for place in 0..self.messages.len() {
+            let message = &self.messages[place];
+            let content = get(message, "content");
+            if content.kind() != ValueKind::Seq {
+                continue;
+            }
+            let text = |content: Value| {
+                let message = with(message, "content", content);
+                render(&self.with(place, message), self.tools.as_ref()).ok()
+            };
+            let parts = text(Value::from(vec![part(MARK)]));
+            if parts.is_some() && parts == text(MARK.into()) {
+                continue;
+            }
+            if content.len() != Some(1) {
+                return Err(format!(
+                    "message {}: the chat template does not know a content of several parts: write one text",
+                    place + 1
+                ));
+            }
+            let only = content.get_item_by_index(0).map(|part| get(&part, "text"));
+            self.messages[place] = with(message, "content", only.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn check_keys(&self, render: Render<'_>) -> Result<(), String> {
+        let rendered = OnceCell::new();
+        let whole = || -> Result<String, String> {
+            let text = || render(&self.messages, self.tools.as_ref());
+            rendered.get_or_init(text).clone()
+        };
+        if self.tools.is_some() && render(&self.messages, None).ok() == Some(whole()?) {
+            return Err("the chat template does not write `tools`: take a template that does, or remove them".into());
+        }
+        for (place, message) in self.messages.iter().enumerate() {
+            let role = role(message);
+            let number = place + 1;
+            let text = |message: Value, end: usize| {
+                render(&self.with(place, message)[..end], self.tools.as_ref()).ok()
+            };
+            let all = self.messages.len();
+            let is_said = get(message, "content").is_true();
+            if is_said
+                && !matches!(&*role, "user" | "assistant")
+                && text(with(message, "content", MARK.into()), all) == Some(whole()?)
+            {
+                return Err(format!(
+                    "the chat template does not write message {number} of the role `{role}`"
+                ));
+            }
+            for key in keys(message) {
+                let is_of_call = role == "tool" && OF_CALLS.contains(&&*key);
+                if matches!(&*key, "role" | "content")
+                    || is_of_call
+                    || !get(message, &key).is_true()
+                {
+                    continue;
+                }
+                // Thoughts have their other names, too. Those of an earlier answer may be left out later.
+                let keys: &[&str] = if THOUGHTS.contains(&&*key) { &THOUGHTS } else { &[&key] };
+                let without = without(message, keys);
+                if text(without.clone(), all) == Some(whole()?)
+                    && text(without, number) == text(message.clone(), number)
+                {
+                    return Err(format!(
+                        "message {number}: the chat template does not write `{key}`: remove the key, or take a template \
+                         that writes it"
+                    ));
+                }
+            }
+            if let Some(arguments) = twice_encoded(message, whole) {
+                return Err(format!(
+                    "message {number}: the chat template writes the arguments of a call as a text in quotes, {arguments}: \
+                     write them as an object"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The arguments of a call that are a text and that `whole` has in quotes.
+fn twice_encoded(
+    message: &Value,
+    whole: impl FnOnce() -> Result<String, String>,
+) -> Option<String> {
+    let calls: Vec<Value> =
+        get(message, "tool_calls").try_iter().ok()?.checked().collect::<Result<_, _>>().ok()?;
+    let arguments = calls.iter().map(|call| {
+        let function = get(call, "function");
+        get(if function.is_undefined() { call } else { &function }, "arguments")
+    });
+    let texts: Vec<String> = arguments
+        .filter_map(|arguments| {
+            arguments.as_str().map(|text| serde_json::Value::from(text).to_string())
+        })
+        .collect();
+    if texts.is_empty() {
+        return None;
+    }
+    let whole = whole().ok()?;
+    texts.into_iter().find(|text| whole.contains(text.as_str()))
+}
+
+/// A message without its nulls.
+///
+/// # Errors
+/// What is no message.
+fn without_nulls(message: &Value) -> Result<Value, String> {
+    if message.kind() != ValueKind::Map {
+        return Err("no object with a role and a content".into());
+    }
+    let pairs = pairs(message).filter(|(_, value)| !value.is_none());
+    let message = Value::from_pairs(pairs);
+    if get(&message, "role").as_str().is_none() {
+        return Err("missing the text `role`".into());
+    }
+    let content = get(&message, "content");
+    match content.kind() {
+        ValueKind::String => {}
+        ValueKind::Seq => content.try_iter().map_err(|error| error.to_string())?.checked().try_for_each(|part| {
+            let part = part.map_err(|error| error.to_string())?;
+            let is_text = get(&part, "type").as_str() == Some("text") && get(&part, "text").as_str().is_some();
+            match is_text && keys(&part).len() == 2 {
+                true => Ok(()),
+                false => Err(format!("a part of the content is {part}: models of texts take {{\"type\": \"text\", \"text\": ..}}")),
+            }
+        })?,
+        ValueKind::Undefined => {
+            let is_empty = |key: &String| *key == "role" || OF_CALLS.contains(&&**key);
+            if keys(&message).iter().all(is_empty) {
+                return Err("missing the text `content`".into());
+            }
+        }
+        _ => return Err(format!("the content is {content}, and no text")),
+    }
+    Ok(message)
+}
+
+/// A message as transformers gives it to its template: thoughts have the names that templates read.
+pub(super) fn with_names_of_thoughts(message: &Value) -> Value {
+    let thoughts =
+        THOUGHTS.map(|name| get(message, name)).into_iter().find(|value| !value.is_undefined());
+    let Some(thoughts) = thoughts else { return message.clone() };
+    let named = with(message, THOUGHTS[0], thoughts.clone());
+    if get(&named, THOUGHTS[1]).is_undefined() {
+        with(&named, THOUGHTS[1], thoughts)
+    } else {
+        named
+    }
+}
+
+pub(crate) fn role(message: &Value) -> String {
+    get(message, "role").as_str().unwrap_or_default().to_owned()
+}
+
+/// The value of a key, undefined if there is none.
+fn get(message: &Value, key: &str) -> Value {
+    message.get_attr(key).unwrap_or_default()
+}
+
+fn pairs(message: &Value) -> impl Iterator<Item = (Value, Value)> {
+    let keys = message.try_iter().ok().into_iter().flatten();
+    let message = message.clone();
+    keys.map(move |key| (key.clone(), message.get_item(&key).unwrap_or_default()))
+}
+
+fn keys(message: &Value) -> Vec<String> {
+    pairs(message).map(|(key, _)| key.to_string()).collect()
+}
+
+fn with(message: &Value, key: &str, value: Value) -> Value {
+    let mut all: Vec<(Value, Value)> = pairs(message).collect();
+    match all.iter_mut().find(|(other, _)| other.as_str() == Some(key)) {
+        Some((_, old)) => *old = value,
+        None => all.push((key.into(), value)),
+    }
+    Value::from_pairs(all)
+}
+
+fn without(message: &Value, keys: &[&str]) -> Value {
+    Value::from_pairs(
+        pairs(message).filter(|(key, _)| key.as_str().is_none_or(|key| !keys.contains(&key))),
+    )
+}
+
+fn part(text: &str) -> Value {
+    Value::from_pairs([("type", "text"), ("text", text)])
+}
+
+/// A message with nothing but a role and a content that stands for any.
+pub(crate) fn marked(message: &Value) -> Value {
+    Value::from_pairs([("role", get(message, "role")), ("content", MARK.into())])
+}
