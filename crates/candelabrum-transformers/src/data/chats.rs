@@ -229,8 +229,10 @@ fn counted(line: &str, tokenizer: &Tokenizer, ignored: &[String]) -> Result<Coun
         if !matches!(tools.kind(), ValueKind::Seq | ValueKind::None | ValueKind::Undefined) {
             return Err("tools: no list of functions".into());
         }
-        let messages = items(&messages)?.iter().map(|message| without(message, ignored)).collect();
-        let conversed = tokenizer.conversation(messages, Some(tools), false);
+        let messages = items(&messages)?;
+        let messages: Vec<Value> =
+            messages.iter().map(|message| without(message, ignored)).collect();
+        let conversed = tokenizer.conversation(&messages, Some(tools), false);
         conversed.and_then(|conversed| conversation(tokenizer, &conversed))
     } else if let (Some(prompt), Some(text)) = (prompt.as_str(), completed.as_str()) {
         refuse_others(&line, &["prompt", "completion"])?;

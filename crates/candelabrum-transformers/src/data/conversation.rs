@@ -145,9 +145,11 @@ fn among_others(
 #[cfg(test)]
 mod tests {
     use candle_core::quantized::gguf_file::Value;
+    use minijinja::value::Serde;
 
     use super::*;
     use crate::tokenizer::{
+        Message,
         templates::{CHATML, LLAMA_3, MISTRAL, QWEN_3, SMOLLM_2},
         tiny,
     };
@@ -174,6 +176,12 @@ mod tests {
                 .collect()
         };
         answers.iter().map(text).collect()
+    }
+
+    fn found(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
+        let messages: Vec<minijinja::Value> =
+            messages.iter().map(|message| Serde(message).into()).collect();
+        conversation(tokenizer, &tokenizer.conversation(&messages, None, false)?)
     }
 
     fn long() -> [Message; 6] {
@@ -206,7 +214,7 @@ mod tests {
             // No special token ends the turn.
             (plain, &long()[..], ["Yes.\n".to_owned(), format!("{thought}\n")]),
         ] {
-            let counted = counted(&tokenizer, &conversation(&tokenizer, messages).unwrap());
+            let counted = counted(&tokenizer, &found(&tokenizer, messages).unwrap());
             assert_eq!(counted, expected);
         }
     }
@@ -219,24 +227,36 @@ mod tests {
         let tokenizer = tokenizer(moved);
         let text = tokenizer.chat(&long()[..4], true).unwrap();
         assert_eq!(text, "[Yes. or no?]Yes.<|stop|>[Yes. Why?]");
-        let found = conversation(&tokenizer, &long()[..4]).unwrap();
-        assert_eq!(counted(&tokenizer, &found), ["Yes.<|stop|>"]);
-        // The question has these words, too.
-        assert_eq!(found.answers[0].start, tokenizer.encode("[Yes. or no?]", false).unwrap().len());
+        let before = tokenizer.encode("[Yes. or no?]", false).unwrap().len();
+        // The question has the words of the first answer, and the template those of the second one.
+        for (answer, expected) in [("Yes.", "Yes.<|stop|>"), ("]", "]<|stop|>"), ("", "<|stop|>")] {
+            let mut messages = long();
+            messages[2] = Message::assistant(answer);
+            let found = found(&tokenizer, &messages[..4]).unwrap();
+            assert_eq!(counted(&tokenizer, &found), [expected]);
+            assert_eq!(found.answers[0].start, before);
+        }
     }
 
     #[test]
     fn an_answer_that_is_written_otherwise_is_an_error() {
-        let other = "{% for m in messages %}{{ (m.content if loop.last else m.content | upper) + '|' }}{% endfor %}";
-        let message =
-            conversation(&tokenizer(other), &long()[..4]).map(|_| ()).unwrap_err().to_string();
+        // What the template makes of the words is what the model learns.
+        let upper = "{% for m in messages %}{{ (m.content if loop.last else m.content | upper) + '|' }}{% endfor %}";
+        let tokenizer_of_upper = tokenizer(upper);
+        let answer = found(&tokenizer_of_upper, &long()[..4]).unwrap();
+        assert_eq!(counted(&tokenizer_of_upper, &answer), ["YES."]);
+        let length = "{% for m in messages %}{% if not loop.last %}{{ m.content | length }}{% endif %}\
+            {{ m.content + '|' }}{% endfor %}";
+        let message = found(&tokenizer(length), &long()[..4]).map(|_| ()).unwrap_err().to_string();
         assert!(
-            message.starts_with("the chat template writes message 2 (`user`) of 4 in another way"),
+            message.starts_with(
+                "the chat template writes message 3 (`assistant`) of 4 in another way"
+            ),
             "{message}"
         );
         // The first message is an answer: there is no prompt before it.
         let tokenizer = tokenizer(LLAMA_3);
-        let found = conversation(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
+        let found = found(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
         assert_eq!(counted(&tokenizer, &found), ["hello<|stop|>"]);
     }
 

@@ -266,11 +266,13 @@ impl Json {
 
 #[cfg(test)]
 mod tests {
+    use minijinja::value::Serde;
+
     use super::*;
     use crate::tokenizer::templates::{CHATML, LLAMA_3, MISTRAL, QWEN_2, QWEN_3, SMOLLM_2, TAGS};
 
     fn render(template: &str, messages: &[Message], prompt: bool) -> Result<String, String> {
-        let messages: Vec<Value> = messages.iter().map(Value::from_serialize).collect();
+        let messages: Vec<Value> = messages.iter().map(|message| Serde(message).into()).collect();
         let tokens = vec![("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
         let compiled = OnceLock::new();
         ChatTemplate { source: template.into(), tokens, compiled }.render(&messages, None, prompt)

@@ -31,7 +31,7 @@ impl Conversation {
     /// # Errors
     /// What is no message or is not in the text of `render`: the place and the key. What the template refuses.
     pub(super) fn new(
-        messages: Vec<Value>,
+        messages: &[Value],
         tools: Option<Value>,
         render: Render<'_>,
     ) -> Result<Self, String> {
@@ -91,31 +91,31 @@ impl Conversation {
             return Err("the chat template does not write `tools`: take a template that does, or remove them".into());
         }
         for (place, message) in self.messages.iter().enumerate() {
-            let role = role(message);
-            let number = place + 1;
+            let (role, number, all) = (role(message), place + 1, self.messages.len());
             let text = |message: Value, end: usize| {
                 render(&self.with(place, message)[..end], self.tools.as_ref()).ok()
             };
-            let all = self.messages.len();
-            let is_said = get(message, "content").is_true();
-            if is_said
-                && !matches!(&*role, "user" | "assistant")
-                && text(with(message, "content", MARK.into()), all) == Some(whole()?)
-            {
+            let is_call = |key: &String| role == "tool" && OF_CALLS.contains(&&**key);
+            let is_more = |key: &String| !matches!(&**key, "role" | "content") && !is_call(key);
+            let more: Vec<String> = keys(message).into_iter().filter(is_more).collect();
+            if more.is_empty() && matches!(&*role, "user" | "assistant") {
+                continue;
+            }
+            let others = [&self.messages[..place], &self.messages[number..]].concat();
+            let is_left_out = render(&others, self.tools.as_ref()).ok() == Some(whole()?);
+            let is_unsaid = || {
+                let other = text(with(message, "content", MARK.into()), all);
+                Ok::<_, String>(get(message, "content").is_true() && other == Some(whole()?))
+            };
+            if is_left_out || is_unsaid()? {
                 return Err(format!(
-                    "the chat template does not write message {number} of the role `{role}`"
+                    "message {number}: the chat template does not write what the role `{role}` says: write it in \
+                     another way, or take a template that writes it"
                 ));
             }
-            for key in keys(message) {
-                let is_of_call = role == "tool" && OF_CALLS.contains(&&*key);
-                if matches!(&*key, "role" | "content")
-                    || is_of_call
-                    || !get(message, &key).is_true()
-                {
-                    continue;
-                }
+            for key in more.iter().filter(|key| get(message, key).is_true()) {
                 // Thoughts have their other names, too. Those of an earlier answer may be left out later.
-                let keys: &[&str] = if THOUGHTS.contains(&&*key) { &THOUGHTS } else { &[&key] };
+                let keys: &[&str] = if THOUGHTS.contains(&&**key) { &THOUGHTS } else { &[key] };
                 let without = without(message, keys);
                 if text(without.clone(), all) == Some(whole()?)
                     && text(without, number) == text(message.clone(), number)
@@ -249,4 +249,124 @@ fn part(text: &str) -> Value {
 /// A message with nothing but a role and a content that stands for any.
 pub(crate) fn marked(message: &Value) -> Value {
     Value::from_pairs([("role", get(message, "role")), ("content", MARK.into())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{chat::ChatTemplate, config::SpecialTokens};
+    use super::*;
+
+    /// With tools and calls, in the manner of Qwen's.
+    const CALLS: &str = "{% if tools %}[{{ tools | tojson }}]{% endif %}{% for m in messages %}\
+        {{ m.role }}:{{ m.content }}{% for call in m.tool_calls %}<{{ call.function.name }} \
+        {{ call.function.arguments | tojson }}>{% endfor %}|{% endfor %}";
+    const PLAIN: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}";
+    const PARTS: &str = "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}\
+        {% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}|{% endfor %}";
+
+    const CALL: &str = r#"{"role": "assistant", "content": null, "tool_calls":
+        [{"id": "c1", "type": "function", "function": {"name": "sum", "arguments": {"b": 1, "a": [2]}}}]}"#;
+    const ASK: &str = r#"{"role": "user", "content": "1 + 2?"}"#;
+    const RESULT: &str = r#"{"role": "tool", "tool_call_id": "c1", "name": "sum", "content": "3"}"#;
+    const TOOLS: &str = r#"[{"type": "function", "function": {"name": "sum"}}]"#;
+
+    /// The text of messages, whose error is that of a message or a key.
+    fn text(template: &str, messages: &[&str], tools: &str) -> Result<String, String> {
+        let template = ChatTemplate::new(template.to_owned(), &SpecialTokens::default());
+        let render =
+            |messages: &[Value], tools: Option<&Value>| template.render(messages, tools, false);
+        let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        let messages: Vec<Value> = messages.iter().map(|text| read(text)).collect();
+        let Conversation { messages, tools } =
+            Conversation::new(&messages, Some(read(tools)), &render)?;
+        render(&messages, tools.as_ref())
+    }
+
+    #[test]
+    fn calls_and_tools_reach_the_text_in_the_order_of_their_keys() {
+        let text = text(CALLS, &[ASK, CALL, RESULT], TOOLS).unwrap();
+        let expected = r#"[[{"type": "function", "function": {"name": "sum"}}]]user:1 + 2?|assistant:<sum {"b": 1, "a": [2]}>|tool:3|"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_a_template_does_not_write_is_refused_by_its_key() {
+        let silent = "{% for m in messages if not m.tool_calls and m.role != 'developer' %}{{ m.content }}{% endfor %}";
+        let twice = CALL.replace(r#"{"b": 1, "a": [2]}"#, r#""{\"b\": 1}""#);
+        for (template, messages, tools, expected) in [
+            (
+                PLAIN,
+                &[ASK, CALL][..],
+                "[]",
+                "message 2: the chat template does not write `tool_calls`",
+            ),
+            (PLAIN, &[ASK], TOOLS, "does not write `tools`"),
+            (
+                silent,
+                &[ASK, CALL],
+                "[]",
+                "message 2: the chat template does not write what the role `assistant`",
+            ),
+            (
+                silent,
+                &[r#"{"role": "developer", "content": "Be brief."}"#, ASK],
+                "[]",
+                "message 1: the chat template does not write what the role `developer`",
+            ),
+            (
+                PLAIN,
+                &[r#"{"role": "assistant", "content": "a", "reasoning_content": "b"}"#],
+                "[]",
+                "does not write `reasoning_content`",
+            ),
+            (PLAIN, &[r#"{"role": "user", "content": "a", "weight": 2}"#], "[]", "`weight`"),
+            (CALLS, &[ASK, &twice], "[]", "as a text in quotes"),
+            (
+                PLAIN,
+                &[r#"{"role": "user", "content": [{"type": "image", "image": "a"}]}"#],
+                "[]",
+                "message 1: a part of the content is",
+            ),
+            (
+                PLAIN,
+                &[
+                    r#"{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}"#,
+                ],
+                "[]",
+                "message 1: the chat template does not know a content of several parts",
+            ),
+        ] {
+            let error = text(template, messages, tools).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_is_left_out() {
+        let nothing =
+            r#"{"role": "user", "content": "a", "tool_calls": [], "name": null, "prefix": false}"#;
+        assert_eq!(text(PLAIN, &[nothing], "[]").unwrap(), "user:a|");
+        assert_eq!(text(PLAIN, &[ASK, RESULT], "null").unwrap(), "user:1 + 2?|tool:3|");
+    }
+
+    #[test]
+    fn parts_of_a_content_are_their_texts() {
+        let one = r#"{"role": "user", "content": [{"type": "text", "text": "a"}]}"#;
+        let two = r#"{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}"#;
+        assert_eq!(text(PLAIN, &[one], "[]").unwrap(), "user:a|");
+        assert_eq!(text(PARTS, &[one, two], "[]").unwrap(), "user:a|user:ab|");
+    }
+
+    #[test]
+    fn thoughts_have_the_names_that_templates_read() {
+        let thinks = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}{% endfor %}";
+        for name in THOUGHTS {
+            let message = format!(r#"{{"role": "assistant", "content": "a", "{name}": "b"}}"#);
+            assert_eq!(text(thinks, &[&message], "[]").unwrap(), "bba", "{name}");
+        }
+        // A template may leave out those of an answer that is followed by others.
+        let last = "{% for m in messages %}{{ m.content }}{% if loop.last %}{{ m.thinking }}{% endif %}{% endfor %}";
+        let message = r#"{"role": "assistant", "content": "a", "thinking": "b"}"#;
+        assert_eq!(text(last, &[message, ASK], "[]").unwrap(), "a1 + 2?");
+    }
 }

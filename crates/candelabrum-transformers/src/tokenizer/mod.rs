@@ -23,7 +23,7 @@ use std::{
 };
 
 use candle_core::quantized::gguf_file::{Content, Value};
-use minijinja::Value as JinjaValue;
+use minijinja::{Value as JinjaValue, value::Serde};
 use serde::Serialize;
 use tokenizers::{
     AddedToken, Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection,
@@ -253,9 +253,10 @@ impl Tokenizer {
         tools: &[T],
         add_generation_prompt: bool,
     ) -> Result<String> {
-        let messages = messages.iter().map(JinjaValue::from_serialize).collect();
-        let tools = JinjaValue::from_serialize(tools);
-        let conversation = self.conversation(messages, Some(tools), add_generation_prompt)?;
+        let messages: Vec<JinjaValue> =
+            messages.iter().map(|message| Serde(message).into()).collect();
+        let tools = JinjaValue::from(Serde(tools));
+        let conversation = self.conversation(&messages, Some(tools), add_generation_prompt)?;
         self.text_of(&conversation.messages, conversation.tools.as_ref(), add_generation_prompt)
     }
 
@@ -265,7 +266,7 @@ impl Tokenizer {
     /// Those of [`chat_with_tools`](Self::chat_with_tools).
     pub(crate) fn conversation(
         &self,
-        messages: Vec<JinjaValue>,
+        messages: &[JinjaValue],
         tools: Option<JinjaValue>,
         add_generation_prompt: bool,
     ) -> Result<Conversation> {
@@ -496,7 +497,8 @@ mod tests {
         write("tokenizer_config.json", several);
         write("chat_template.jinja", "{{ messages[0].content }}\n");
         assert_eq!(chat().unwrap(), "x");
-        let message = Tokenizer::open(folder.path()).unwrap().chat(&[], true).unwrap_err();
+        let message =
+            Tokenizer::open(folder.path()).unwrap().chat(&[] as &[Message], true).unwrap_err();
         assert_eq!(message.to_string(), "a conversation without messages");
     }
 
