@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    fn of(key: &str, value: Value) -> Result<(LoraConfig, Vec<String>)> {
+    fn of(key: &str, value: &Value) -> Result<(LoraConfig, Vec<String>)> {
         let json = json!({"peft_type": "LORA", key: value});
         read(&Config::new(Path::new("adapter_config.json"), json))
     }
@@ -91,7 +91,7 @@ mod tests {
             ("modules_to_save", json!("classifier")),
             ("r", json!("8")),
         ] {
-            let error = of(key, value.clone()).unwrap_err().to_string();
+            let error = of(key, &value).unwrap_err().to_string();
             let named = if key == "peft_type" { "IA3" } else { key };
             assert!(error.starts_with("adapter_config.json: ") && error.contains(named), "{error}");
         }
@@ -112,9 +112,9 @@ mod tests {
             ("alora_invocation_tokens", Value::Null),
             ("ensure_weight_tying", json!(true)),
         ] {
-            assert_eq!(of(key, value)?.0.alpha, 8.0);
+            assert_eq!(of(key, &value)?.0.alpha, 8.0);
         }
-        let (config, _) = of("use_rslora", json!(true))?;
+        let (config, _) = of("use_rslora", &json!(true))?;
         assert_eq!((config.rank, config.alpha), (8, 8.0 * 8_f64.sqrt()));
         Ok(())
     }
