@@ -231,6 +231,19 @@ mod tests {
         let unused = explained(&params, &[2], &last);
         contains(&unused, &["does not use `a`, `b`: leave", "freeze"], &["rope", "detach"]);
 
+        // Adapters that are merged, whatever else may be missing.
+        params.get("a")?.note_merged(true);
+        let merged = explained(&params, &[2], &last);
+        let parts = ["`a` are of adapters that are merged", "`LoraLayers::unmerge`", "use `b`"];
+        contains(&merged, &parts, &["rope", "`a`, `b`: leave"]);
+        params.get("b")?.note_merged(true);
+        let merged = explained(&params, &[2], &last);
+        contains(
+            &merged,
+            &["`a`, `b` are of adapters"],
+            &["allow_unused", "detach", "does not use"],
+        );
+
         // A model that keeps some tensors, beside a layer of ours.
         let (var, ours) = (Var::ones(2, DType::F32, &Device::Cpu)?, Init::Const(0.5));
         let params = Params::from_vars([("kept", var)])?;
