@@ -41,6 +41,9 @@ struct Args {
     /// The file has conversations, one a line: {"messages": [{"role": "user", "content": ".."}, ..]}
     #[arg(long)]
     chat: bool,
+    /// A key of the conversations that is left out; repeat the option for several
+    #[arg(long = "ignore", value_name = "KEY", requires = "chat")]
+    ignored: Vec<String>,
     /// The tokens of a sample at most
     #[arg(long, value_name = "N", default_value_t = 128)]
     length: usize,
@@ -107,7 +110,9 @@ type Samples = Arc<dyn Dataset<Batch = Batch>>;
 
 fn samples(args: &Args, tokenizer: &Tokenizer) -> Result<(Samples, Samples)> {
     if args.chat {
-        let (train, test) = Chats::open(&args.text, tokenizer, args.length)?.split(0.1)?;
+        let ignored = args.ignored.iter().cloned();
+        let chats = Chats::open_ignoring(&args.text, tokenizer, args.length, ignored)?;
+        let (train, test) = chats.split(0.1)?;
         return Ok((Arc::new(train), Arc::new(test)));
     }
     let (train, test) = TokenBlocks::open([&args.text], tokenizer, args.length)?.split(0.1)?;
