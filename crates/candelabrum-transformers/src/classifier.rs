@@ -6,13 +6,14 @@ use candelabrum_nn::{LoadReport, Model, Params};
 use candle_core::{Result as CandleResult, Tensor};
 use serde_json::{Value, json};
 
+use crate::companions::IMAGES;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::neutral::CLASSES;
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
@@ -59,7 +60,7 @@ impl Classifier {
         let dtype = params.dtype();
         let ((encoder, head), loaded) = pretrained.create(
             params,
-            (naming, CLASSES),
+            Task { naming, neutral: CLASSES, companions: &[IMAGES] },
             |scope, config| {
                 let encoder = EncoderNet::new(scope, config, false)?;
                 let head = match &encoder {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candelabrum_nn::{LoadReport, Params, Scope};
 
+use crate::companions::Companions;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
@@ -40,6 +41,15 @@ pub struct Pretrained {
     accepted: Arc<[String]>,
 }
 
+/// What a model of one kind takes of a folder.
+pub(crate) struct Task {
+    pub(crate) naming: Naming,
+    /// Keys of the config that have no effect on such a model.
+    pub(crate) neutral: &'static [Neutral],
+    /// Other files, which are saved again with the model.
+    pub(crate) companions: &'static [&'static str],
+}
+
 impl Pretrained {
     /// Reads the headers of the folder, or of the GGUF file, at `path`.
     ///
@@ -50,7 +60,7 @@ impl Pretrained {
         let path = path.as_ref();
         if path.is_file() {
             let file = GgufFile::open(path)?;
-            let config = Config::new(path, file.config()?);
+            let config = Config::new(path, file.config(None)?);
             return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
@@ -115,21 +125,22 @@ impl Pretrained {
     /// # Errors
     /// No tokenizer, or one that cannot be read.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let accepted = &self.accepted;
         match &self.files {
-            Files::Safetensors(_) => Tokenizer::open(&self.path),
-            Files::Gguf(file) => match Tokenizer::beside(&self.path)? {
+            Files::Safetensors(_) => Tokenizer::open_accepting(&self.path, accepted),
+            Files::Gguf(file) => match Tokenizer::beside(&self.path, accepted)? {
                 Some(beside) => Ok(beside),
-                None => Tokenizer::from_gguf(&self.path, file.metadata()),
+                None => Tokenizer::from_gguf_accepting(&self.path, file.raw_metadata(), accepted),
             },
         }
     }
 
     /// Builds a model in `params` and calls it once with `run`, so that it creates its parameters, with the numbers of
-    /// the files. Those that `may_be_new` names may be missing there. The keys of `neutral` have no effect on such a model.
+    /// the files. Those that `may_be_new` names may be missing there.
     pub(crate) fn create<M>(
         self,
         params: &Params,
-        (naming, neutral): (Naming, &'static [Neutral]),
+        Task { naming, neutral, companions: names }: Task,
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
@@ -137,7 +148,13 @@ impl Pretrained {
         let Self { path, config, files, quantization, accepted } = self;
         let model = build(&params.root(), &config)?;
         let [all, family] = family::neutral(&config)?;
-        config.finish(&[all, family, neutral])?;
+        match &files {
+            Files::Safetensors(_) => config.finish(&[all, family, neutral])?,
+            // The config was made of the metadata, which are asked for again to refuse the others.
+            Files::Gguf(file) => drop(file.config(Some(&accepted))?),
+        }
+        let mut companions = Companions::new(&path, &accepted);
+        names.iter().try_for_each(|name| companions.add(name))?;
         let source = Arc::new(Source::new(files, config.clone(), naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));
@@ -165,7 +182,7 @@ impl Pretrained {
             return Err(Error::file(path, what));
         }
         let kept = source.kept(params.dtype())?;
-        Ok((model, Loaded { config, naming, report, kept }))
+        Ok((model, Loaded { config, naming, report, kept, companions }))
     }
 }
 

@@ -15,7 +15,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use self::remote::{Fault, Remote};
-use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::weights::{INDEX, shards_of, weights_file};
 

@@ -86,9 +86,9 @@ impl<'a> Remote<'a> {
     pub(super) fn files(&self) -> Result<(String, Vec<String>), Fault> {
         let url = format!("{}/api/models/{}/revision/main", self.endpoint, self.model);
         let mut response = self.call(self.agent.get(&url))?;
-        let info: Info = response
-            .body_mut()
-            .read_json()
+        let body = response.body_mut().read_to_string();
+        let body = body.map_err(|error| Fault::NoAnswer(format!("{url}: {error}")))?;
+        let info: Info = serde_json::from_str(&body)
             .map_err(|error| Fault::NoAnswer(format!("{url}: no list of files: {error}")))?;
         // The commit becomes the name of a folder, and files those of files in it.
         let is_name = |name: &str| {
@@ -137,7 +137,7 @@ impl<'a> Remote<'a> {
         to: &Path,
     ) -> Result<(), Fault> {
         let broken = |error: io::Error| Fault::NoAnswer(error.to_string());
-        let mut out = OpenOptions::new().create(true).append(true).open(to).map_err(broken)?;
+        let out = OpenOptions::new().create(true).append(true).open(to).map_err(broken)?;
         let bar = progress_bar(file, version.size);
         let mut tries = 0;
         loop {
@@ -150,7 +150,7 @@ impl<'a> Remote<'a> {
                 out.set_len(0).map_err(broken)?;
                 continue;
             }
-            let failed = match self.part(&self.url(commit, file), start, &mut out, &bar) {
+            let failed = match self.part(&self.url(commit, file), start, &out, &bar) {
                 Ok(()) if version.size.is_none_or(|size| len().is_ok_and(|len| len == size)) => {
                     break;
                 }

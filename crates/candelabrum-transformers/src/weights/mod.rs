@@ -1,6 +1,8 @@
 //! The numbers of a pretrained model: where each of them lies, and which of them a model has taken.
 
 mod gguf;
+mod gguf_config;
+mod gguf_metadata;
 mod gguf_names;
 mod naming;
 mod numbers;
@@ -14,6 +16,7 @@ use candle_core::{DType, Device, Result as CandleResult, Shape, Var};
 use parking_lot::Mutex;
 
 pub(crate) use self::gguf::GgufFile;
+pub(crate) use self::gguf_metadata::metadata_config;
 pub(crate) use self::naming::Naming;
 pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, shards_of, weights_file};
 pub(crate) use self::saved::{Named, save, save_named};
