@@ -24,6 +24,7 @@ mod error;
 mod generation;
 mod generation_settings;
 mod hub;
+mod images;
 mod loaded;
 mod models;
 mod networks;

@@ -330,18 +330,8 @@ pub(crate) const GENERATION_CONFIG: &[Neutral] = &[
 ];
 
 /// Of `1_Pooling/config.json` of sentence-transformers.
-pub(crate) const POOLING: &[Neutral] = &[
-    any(
-        "the width of the model, which its config says",
-        "word_embedding_dimension embedding_dimension",
-    ),
-    only("[true]", "prompts that do not count", "include_prompt"),
-    only(
-        "[false]",
-        "another way to make an embedding of the states",
-        "pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens",
-    ),
-];
+pub(crate) const POOLING: &[Neutral] =
+    &[only("[true]", "prompts that do not count", "include_prompt")];
 
 /// Of `sentence_bert_config.json` and `config_sentence_transformers.json`.
 pub(crate) const SENTENCES: &[Neutral] = &[
@@ -364,11 +354,12 @@ pub(crate) const SENTENCES: &[Neutral] = &[
 pub(crate) const IMAGE_PROCESSOR: &[Neutral] = &[
     any(
         "which class of Python prepares the images, and in which form",
-        "image_processor_type feature_extractor_type processor_class _processor_class _valid_processor_keys auto_map \
-         return_tensors input_data_format data_format device disable_grouping default_to_square resample \
+        "image_processor_type feature_extractor_type processor_class _processor_class _valid_processor_keys \
+         return_tensors input_data_format data_format device disable_grouping default_to_square do_convert_rgb \
          image_seq_length",
     ),
-    only("[true]", "images as they are", "do_resize do_rescale do_normalize"),
-    only("[false]", "a part of the image", "do_center_crop do_pad"),
-    any("the size of a part that is not taken", "crop_size pad_size size_divisor"),
+    only("[true]", "images in another size or in bytes", "do_resize do_rescale"),
+    only("[2]", "another filter than the bilinear one", "resample"),
+    only("[false]", "borders around the image", "do_pad"),
+    any("the size of borders that are not there", "pad_size size_divisor"),
 ];

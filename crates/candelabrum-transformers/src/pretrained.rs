@@ -114,6 +114,10 @@ impl Pretrained {
         &self.path
     }
 
+    pub(crate) fn accepted(&self) -> &Arc<[String]> {
+        &self.accepted
+    }
+
     /// The config.
     pub fn config(&self) -> &Config {
         &self.config

@@ -420,15 +420,23 @@ mod tests {
             error(|metadata| drop(metadata.insert(format!("tokenizer.ggml.{key}"), value)))
         };
         for (key, value, expected) in [
-            ("eos_token_id", Value::U32(270), "eos_token_id is U32(270), and there are 270 tokens"),
+            ("eos_token_id", Value::U32(270), "eos_token_id is 270, and there are 270 tokens"),
             ("tokens", list(&["a", "b", "a"]), "token 2 and token 0 are both \"a\""),
-            ("tokens", Value::U8(1), "tokenizer.ggml.tokens is missing, or no list"),
+            ("tokens", Value::U8(1), "tokenizer.ggml.tokens = 1, which is no list of texts"),
             ("merges", list(&["a b c"]), "the merge \"a b c\" is not one of two tokens"),
             ("merges", list(&["h ???"]), "model.gguf: no tokenizer: "),
-            ("merges", Value::Array(vec![Value::U8(1)]), "has an entry that is no text"),
+            (
+                "merges",
+                Value::Array(vec![Value::U8(1)]),
+                "tokenizer.ggml.merges = [1], which is no list of texts",
+            ),
             ("token_type", Value::Array(vec![Value::I32(1)]), "types of 1 tokens"),
-            ("add_bos_token", Value::U8(1), "add_bos_token is neither true nor false"),
-            ("pre", Value::U8(1), "tokenizer.ggml.pre is no text"),
+            (
+                "add_bos_token",
+                Value::U8(1),
+                "tokenizer.ggml.add_bos_token = 1, which is neither true nor false",
+            ),
+            ("pre", Value::U8(1), "tokenizer.ggml.pre = 1, which is no text"),
         ] {
             let message = with(key, value);
             assert!(message.starts_with("model.gguf: ") && message.contains(expected), "{message}");

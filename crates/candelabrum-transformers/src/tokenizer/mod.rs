@@ -514,7 +514,7 @@ mod tests {
         assert!(error().contains("tokenizer.json: no tokenizer: EOF while parsing"), "{}", error());
         tiny::bert(folder.path());
         fs::write(folder.path().join("tokenizer_config.json"), "[]").unwrap();
-        assert!(error().contains("tokenizer_config.json: not a JSON object: "), "{}", error());
+        assert!(error().contains("tokenizer_config.json: is no JSON object: "), "{}", error());
         let message = Tokenizer::open(folder.path().join("none")).unwrap_err().to_string();
         assert!(message.contains("none: cannot open: "), "{message}");
         let message =

@@ -116,7 +116,7 @@ fn unreadable(path: &Path, why: &str) -> Error {
     }
     let format = why.split_once("unknown dtype for tensor ").map(|(_, number)| number);
     let Some(format) = format.and_then(|number| number.split_whitespace().next()) else {
-        let what = if start.starts_with(b"GGUF") {
+        let what = if start.starts_with(b"GGUF") || start.len() < 4 {
             "is a GGUF file that ends within its header, or is damaged: download the file again"
         } else {
             "is no GGUF file"
