@@ -17,7 +17,8 @@ use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
-/// `(N, classes)`.
+/// `(N, classes)`. Tokens of pairs of texts have their types beside them, `(N, 2, T)`:
+/// [`Tokenizer::encode_pair`] gives both rows.
 ///
 /// [`Pretrained::classifier`] makes one. Its loss is the mean cross entropy against labels (N,).
 #[derive(Debug)]

@@ -184,7 +184,8 @@ impl Tokenizer {
         Ok(encoding.map_err(|error| self.failed(&*error))?.get_ids().to_vec())
     }
 
-    /// The tokens of a pair of texts, and for each token the number of its segment, 0 or 1.
+    /// The tokens of a pair of texts, and for each token the number of its segment, 0 or 1. A BERT takes both as the two rows
+    /// of one input (N, 2, T). Without the second row, all tokens are of the first text for the model.
     ///
     /// # Errors
     /// Those of [`encode`](Self::encode).
