@@ -26,7 +26,11 @@ impl Pretrained {
         let image = self.config().needed("image_size")?;
         let pipeline = match self.config().size("num_channels")?.unwrap_or(3) {
             1 => ImagePipeline::gray([image; 2])?,
-            _ => ImagePipeline::rgb([image; 2])?,
+            3 => ImagePipeline::rgb([image; 2])?,
+            other => {
+                let what = format!("has num_channels = {other}: images have 1 or 3");
+                return Err(self.config().fault(what));
+            }
         };
         let pipeline = pipeline.resized(resize(&json, image)?)?.scaled(scaling(&json)?)?;
         json.finish(&[neutral::IMAGE_PROCESSOR])?;

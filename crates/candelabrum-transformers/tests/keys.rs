@@ -205,3 +205,95 @@ fn every_key_of_an_image_processor_is_read_or_neutral_or_refused() -> Any {
     })?;
     Ok(())
 }
+
+/// Keys of the files of widely used models, beside the sizes.
+#[test]
+fn the_keys_of_widely_used_models_are_known() -> Any {
+    let tiny = |name: &str, more: Value| -> Any<Option<String>> {
+        let (folder, path, mut json) = copy(name, "config.json")?;
+        json.as_object_mut()
+            .ok_or("an object")?
+            .extend(more.as_object().ok_or("an object")?.clone());
+        fs::write(&path, json.to_string())?;
+        let (params, pretrained) = (Params::new(0), Pretrained::open(folder.path())?);
+        let loaded = match name {
+            "bert" | "roberta" | "distilbert" | "vit" => {
+                pretrained.classifier(&params, None).map(drop)
+            }
+            "bert-base" => pretrained.encoder(&params).map(drop),
+            _ => pretrained.causal_lm(&params).map(drop),
+        };
+        Ok(loaded.err().map(|error| error.to_string()))
+    };
+    for (name, more) in [
+        (
+            "bert-base",
+            json!({"_name_or_path": "nreimers/MiniLM-L6-H384-uncased", "gradient_checkpointing": false, "position_embedding_type": "absolute", "transformers_version": "4.8.2"}),
+        ),
+        (
+            "bert",
+            json!({"directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform", "finetuning_task": "sentiment-analysis", "output_past": true, "_num_labels": 5}),
+        ),
+        (
+            "bert",
+            json!({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}, "torch_dtype": "float32"}),
+        ),
+        (
+            "roberta",
+            json!({"problem_type": "single_label_classification", "output_past": true, "gradient_checkpointing": false}),
+        ),
+        (
+            "distilbert",
+            json!({"finetuning_task": "sst-2", "output_past": true, "qa_dropout": 0.1, "sinusoidal_pos_embds": false, "tie_weights_": true, "output_hidden_states": true}),
+        ),
+        (
+            "gpt2",
+            json!({"n_ctx": 1024, "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}}, "_num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "output_past": true, "gradient_checkpointing": false}),
+        ),
+        (
+            "llama-tied",
+            json!({"is_llama_config": true, "rope_interleaved": false, "pretraining_tp": 1, "rope_scaling": null, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}}),
+        ),
+        (
+            "llama",
+            json!({"unsloth_fixed": true, "unsloth_version": "2025.1", "model_name": "x", "eos_token_id": [1, 2], "_attn_implementation_autoset": true, "max_length": 4096}),
+        ),
+        (
+            "qwen2",
+            json!({"use_mrope": false, "max_window_layers": 21, "sliding_window": 32768, "rope_scaling": null}),
+        ),
+        ("qwen3", json!({"max_window_layers": 36, "rope_scaling": null})),
+        (
+            "vit",
+            json!({"problem_type": "single_label_classification", "image_size": 16, "torch_dtype": "float32"}),
+        ),
+    ] {
+        assert_eq!(tiny(name, more.clone())?, None, "{name}: {more}");
+    }
+    let token = |text: &str| json!({"__type": "AddedToken", "content": text, "lstrip": false, "normalized": true, "rstrip": false, "single_word": false});
+    let folder = tempfile::tempdir()?;
+    let files: Value = serde_json::from_str(&fs::read_to_string(tests().join("files.json"))?)?;
+    fs::write(
+        folder.path().join("tokenizer.json"),
+        files["tokenizers"][0]["files"]["tokenizer.json"].to_string(),
+    )?;
+    for config in [
+        json!({"bos_token": "<s>", "clean_up_tokenization_spaces": true, "eos_token": "</s>", "model_input_names": ["input_ids", "attention_mask"], "model_max_length": 131_072, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        json!({"add_bos_token": false, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "bos_token": null, "chat_template": "{{ messages }}", "errors": "replace", "split_special_tokens": false, "unk_token": null, "pad_token": "</s>"}),
+        json!({"do_lower_case": true, "strip_accents": null, "tokenize_chinese_chars": true, "name_or_path": "x", "do_basic_tokenize": true, "never_split": null, "max_length": 128, "pad_to_multiple_of": null, "pad_token_type_id": 0, "padding_side": "right", "stride": 0, "truncation_side": "right", "truncation_strategy": "longest_first", "special_tokens_map_file": "x", "tokenizer_file": "y"}),
+        json!({"add_bos_token": true, "add_eos_token": false, "bos_token": token("<s>"), "eos_token": token("</s>"), "legacy": false, "sp_model_kwargs": {}, "use_default_system_prompt": false, "spaces_between_special_tokens": false, "unk_token": token("<unk>"), "model_max_length": 1e30}),
+        json!({"backend": "tokenizers", "is_local": true, "extra_special_tokens": [], "processor_class": "x", "padding_side": "left", "trim_offsets": true}),
+    ] {
+        fs::write(folder.path().join("tokenizer_config.json"), config.to_string())?;
+        Tokenizer::open(folder.path()).map_err(|error| format!("{config}: {error}"))?;
+    }
+    let (folder, path, _) = copy("llama", "generation_config.json")?;
+    for config in [
+        json!({"bos_token_id": 1, "pad_token_id": 0, "do_sample": true, "eos_token_id": [2, 3], "repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0"}),
+        json!({"_from_model_config": true, "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.31.0", "max_length": 4096, "temperature": 0.6, "top_p": 0.9, "do_sample": true}),
+    ] {
+        fs::write(&path, config.to_string())?;
+        Pretrained::open(folder.path())?.causal_lm(&Params::new(0))?.generation_config()?;
+    }
+    Ok(())
+}

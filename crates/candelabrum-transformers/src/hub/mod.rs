@@ -124,8 +124,8 @@ impl Hub {
                 }
             }
         }
-        let main = self.refs();
-        self.write(&main, commit.as_bytes())?;
+        // A cache that is only read has the files, and finds them by an older commit without network.
+        drop(self.write(&self.refs(), commit.as_bytes()));
         Ok(snapshot)
     }
 
@@ -176,15 +176,22 @@ impl Hub {
         if !blob.exists() {
             let incomplete = blobs.join(format!("{}.incomplete", version.name));
             remote.download(commit, file, &version, &incomplete).map_err(failed)?;
-            fs::rename(&incomplete, &blob).map_err(Error::io("rename", &incomplete))?;
+            // Without locks another process may have been faster.
+            if let Err(error) = fs::rename(&incomplete, &blob)
+                && !blob.exists()
+            {
+                return Err(Error::io("rename", &incomplete)(error));
+            }
         }
         let parent = link.parent().unwrap_or(&link);
         fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
         // The link leads out of the folders of the file's name and out of snapshots/COMMIT.
         let up = "../".repeat(file.matches('/').count() + 2);
         drop(fs::remove_file(&link)); // A link to nothing.
-        std::os::unix::fs::symlink(format!("{up}blobs/{}", version.name), &link)
-            .map_err(Error::io("create", &link))
+        match std::os::unix::fs::symlink(format!("{up}blobs/{}", version.name), &link) {
+            Err(error) if !link.exists() => Err(Error::io("create", &link)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// The right to download this model. Waits for another process that has it for as long as the files grow. A file

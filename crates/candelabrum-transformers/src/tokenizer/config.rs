@@ -4,6 +4,7 @@
 //! versions and count where `tokenizer_config.json` has no `added_tokens_decoder`. A `chat_template.jinja` replaces every
 //! other template. What a file says of the division of a text must agree with `tokenizer.json`, which divides it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -97,17 +98,18 @@ impl Config {
                 special.push(added);
             }
         }
-        // The same list by two names.
-        let extra = ["extra_special_tokens", "additional_special_tokens"].map(said);
+        // One list by two names, and tokens with names of the model's own, as an object or by themselves.
+        let lists = ["extra_special_tokens", "additional_special_tokens"].map(said);
         let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-        if let Some((file, value)) = extra.into_iter().flatten().find(|(_, value)| !is_empty(value))
-        {
+        let list = lists.into_iter().flatten().find(|(_, value)| !is_empty(value));
+        for (file, value) in list.into_iter().chain(said("model_specific_special_tokens")) {
             let texts: Vec<&Value> = match value {
                 Value::Array(list) => list.iter().collect(),
                 Value::Object(map) => map.values().collect(),
                 other => {
-                    let what =
-                        format!("extra_special_tokens is {other}: neither a list nor an object");
+                    let what = format!(
+                        "has extra_special_tokens (also additional_special_tokens) = {other}: neither a list nor an object"
+                    );
                     return Err(Error::file(files.path_of(file), what));
                 }
             };
@@ -115,11 +117,15 @@ impl Config {
                 special.push(token("extra_special_tokens", (file, text))?);
             }
         }
-        // Tokens with names of the model's own, such as image_token.
-        let keys = config.json().as_object().into_iter().flat_map(|config| config.keys());
-        for key in keys.filter(|key| key.ends_with("_token") && !NAMES.contains(&key.as_str())) {
-            if let Some(value) = config.get(key).filter(|value| !value.is_boolean()) {
-                special.push(token(key, (CONFIG, value))?);
+        let keys = |json: &Json| json.json().as_object().map(|json| json.keys().cloned().collect());
+        let keys: Vec<BTreeSet<String>> =
+            [Some(&config), map.as_ref()].into_iter().flatten().filter_map(keys).collect();
+        for key in keys.into_iter().flatten().collect::<BTreeSet<_>>() {
+            if key.ends_with("_token")
+                && !NAMES.contains(&key.as_str())
+                && let Some(found) = said(&key).filter(|(_, value)| !value.is_boolean())
+            {
+                special.push(token(&key, found)?);
             }
         }
         for Added { token, .. } in &mut special {

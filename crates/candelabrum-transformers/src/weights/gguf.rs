@@ -118,6 +118,8 @@ fn unreadable(path: &Path, why: &str) -> Error {
     let Some(format) = format.and_then(|number| number.split_whitespace().next()) else {
         let what = if start.starts_with(b"GGUF") || start.len() < 4 {
             "is a GGUF file that ends within its header, or is damaged: download the file again"
+        } else if path.extension().is_some_and(|extension| extension == "safetensors") {
+            "is no GGUF file: name the folder that has it and config.json"
         } else {
             "is no GGUF file"
         };
