@@ -64,13 +64,14 @@ OLD_CONFIG = {
     "gradient_checkpointing": [False, True],
     "auto_map": [None, {"AutoModel": "modeling.Model"}],
     "quantization_config": [None, {"quant_method": "gptq"}],
-    "rope_scaling": [None, {"type": "dynamic", "factor": 2.0}],
-    "rope_theta": [10000.0, 5000.0],
     "partial_rotary_factor": [None, 0.5],
-    "position_embedding_type": ["absolute", "relative_key"],
     "n_ctx": [None, 64],
     "unknown_key": [None, 1],
 }
+
+# Those of some families.
+OLD_ROTARY = {"rope_scaling": [None, {"type": "dynamic", "factor": 2.0}], "rope_theta": [10000.0, 5000.0]}
+OLD_BERT = {"position_embedding_type": ["absolute", "relative_key"], "gradient_checkpointing": [False, True]}
 
 TOKENIZERS = ["LlamaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer", "BertTokenizer", "RobertaTokenizer"]
 
@@ -142,7 +143,8 @@ def config_keys(kind):
         keys["id2label"] = [None, {"0": "a", "1": "b"}]
         keys["label2id"] = [None, {"a": 0, "b": 1}]
     keys["problem_type"] = [None, "regression"]
-    return OLD_CONFIG | keys
+    old = OLD_ROTARY if "rope_parameters" in keys else OLD_BERT if "type_vocab_size" in keys else {}
+    return OLD_CONFIG | old | keys
 
 
 def generation_keys():

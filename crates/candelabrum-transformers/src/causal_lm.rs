@@ -85,10 +85,7 @@ impl CausalLm {
     /// The largest number of tokens of a sequence.
     pub fn context(&self) -> usize {
         match &self.decoder {
-            Decoder::Llama(_) => {
-                let length = self.config().size("max_position_embeddings");
-                length.ok().flatten().unwrap_or(usize::MAX)
-            }
+            Decoder::Llama(llama) => llama.context(),
             Decoder::Gpt2(gpt2) => gpt2.context(),
         }
     }

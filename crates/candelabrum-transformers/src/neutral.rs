@@ -277,6 +277,11 @@ pub(crate) const TOKENIZER_CONFIG: &[Neutral] = &[
         "auto_map",
     ),
     only("[false]", "special tokens that are divided in a text", "split_special_tokens"),
+    only(
+        "[false]",
+        "other spaces in decoded texts",
+        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    ),
     only("[false]", "a regular expression instead of that of tokenizer.json", "fix_mistral_regex"),
 ];
 

@@ -262,7 +262,7 @@ fn formats_of_gguf_files_that_are_not_supported_are_named() -> Result {
     }
     fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")?;
     assert!(error_of(&path).contains("git lfs pull"));
-    fs::write(&path, "PK")?;
+    fs::write(&path, "PK\u{3}\u{4}and so on")?;
     assert!(error_of(&path).contains("is no GGUF file ("));
     Ok(())
 }

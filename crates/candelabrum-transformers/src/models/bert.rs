@@ -42,8 +42,11 @@ impl Bert {
     pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
         let is_roberta = config.model_type()? == "roberta";
         let width = config.needed("hidden_size")?;
-        if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
-            return Err(config.fault("has positions that are not absolute".to_owned()));
+        if let Some(kind) =
+            config.text("position_embedding_type")?.filter(|kind| *kind != "absolute")
+        {
+            let what = format!("has position_embedding_type = {kind:?}: absolute is supported");
+            return Err(config.fault(what));
         }
         let sizes = Sizes {
             width,

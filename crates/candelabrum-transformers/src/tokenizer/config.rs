@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokenizers::{AddedToken, TruncationDirection};
 
@@ -172,18 +173,26 @@ fn added_token(value: &Value) -> Option<AddedToken> {
     }
 }
 
+/// What `tokenizer.json` says of the division of a text, without the vocabulary.
+#[derive(Default, Deserialize)]
+struct Division {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+}
+
 /// Refuses settings of Python's classes that contradict `tokenizer.json`. transformers divides a text by some of them,
 /// and by `tokenizer.json` alone where its class has no such setting.
 fn agree_on_division(config: &Json, files: &Files) -> Result<()> {
-    let tokenizer: Value =
+    let Division { normalizer, pre_tokenizer } =
         serde_json::from_slice(files.get(TOKENIZER).unwrap_or_default()).unwrap_or_default();
-    let all = |part: &str, list: &str, kind: &str| -> Vec<Value> {
-        let part = &tokenizer[part];
+    let all = |part: &Value, list: &str, kind: &str| -> Vec<Value> {
         let parts = part[list].as_array().cloned().unwrap_or_else(|| vec![part.clone()]);
         parts.into_iter().filter(|part| part["type"] == kind).collect()
     };
-    let bert = all("normalizer", "normalizers", "BertNormalizer");
-    let bytes = all("pre_tokenizer", "pretokenizers", "ByteLevel");
+    let bert = all(&normalizer, "normalizers", "BertNormalizer");
+    let bytes = all(&pre_tokenizer, "pretokenizers", "ByteLevel");
     for (key, parts, field) in [
         ("do_lower_case", &bert, "lowercase"),
         ("strip_accents", &bert, "strip_accents"),
