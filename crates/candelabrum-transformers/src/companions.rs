@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candelabrum_datasets::write_whole;
+use serde_json::Value as Json;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -46,6 +47,11 @@ impl Companions {
             Err(error) => return Err(Error::io("read", path)(error)),
         }
         Ok(())
+    }
+
+    /// Adds a file that was made of what another one says.
+    pub(crate) fn insert(&mut self, name: &str, json: &Json) {
+        self.files.push((name.to_owned(), format!("{json:#}\n").into_bytes()));
     }
 
     pub(crate) fn bytes(&self, name: &str) -> Option<&[u8]> {

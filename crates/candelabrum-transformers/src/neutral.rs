@@ -196,7 +196,7 @@ pub(crate) const GGUF_GENERAL: &[Neutral] = &[
          repo_url source.* source_url base_model.* dataset.* datasets tags languages quantization_version file_type \
          alignment",
     ),
-    any("settings of a generation, which the program chooses", "sampling.*"),
+    any("read as a generation_config.json", "sampling.*"),
     only("[\"model\"]", "a file that is no model", "type"),
 ];
 

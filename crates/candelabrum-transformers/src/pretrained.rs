@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candelabrum_nn::{LoadReport, Params, Scope};
 
-use crate::companions::Companions;
+use crate::companions::{Companions, GENERATION};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
@@ -159,6 +159,11 @@ impl Pretrained {
         }
         let mut companions = Companions::new(&path, &accepted);
         names.iter().try_for_each(|name| companions.add(name))?;
+        if let Files::Gguf(file) = &files
+            && let Some(settings) = file.generation_config()?
+        {
+            companions.insert(GENERATION, &settings);
+        }
         let source = Arc::new(Source::new(files, config.clone(), naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));

@@ -190,6 +190,16 @@ fn sizes_of_a_config_are_compared_with_the_files_before_memory_is_taken() -> Res
         &classifier.unwrap_err().to_string(),
         &["num_labels = 1073741824", "classifier.weight"],
     );
+    for (key, words) in [
+        ("image_size", "`vit.embeddings.position_embeddings`"),
+        ("num_channels", "num_channels = 1073741824, which no image has"),
+        ("hidden_size", "hidden_size = 1073741824"),
+    ] {
+        let folder = copy("vit")?;
+        edit(&folder.path().join("config.json"), |json| json[key] = json!(1 << 30))?;
+        let classifier = Pretrained::open(folder.path())?.classifier(&Params::new(0), None);
+        assert_names(&classifier.unwrap_err().to_string(), &["config.json: ", words]);
+    }
     Ok(())
 }
 

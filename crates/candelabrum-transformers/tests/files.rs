@@ -489,6 +489,16 @@ fn the_end_tokens_of_a_gguf_file_end_a_text() -> Result {
         Pretrained::open(&saved)?.causal_lm(&Params::new(0))?.generation_config()?.stop,
         [1, 7, 9]
     );
+    // A file may say how its texts are drawn.
+    let sampling =
+        [("general.sampling.temp", Gguf::F32(0.7)), ("general.sampling.top_k", Gguf::I32(20))];
+    gguf(&path, &[&more[..], &sampling].concat(), |_| true)?;
+    let config = Pretrained::open(&path)?.causal_lm(&Params::new(0))?.generation_config()?;
+    assert_eq!((config.temperature, config.top_k, config.stop), (0.7, Some(20), vec![1, 7, 9]));
+    gguf(&path, &[("general.sampling.mirostat", Gguf::I32(2))], |_| true)?;
+    let error =
+        Pretrained::open(&path)?.causal_lm(&Params::new(0))?.generation_config().unwrap_err();
+    assert!(error.to_string().contains("`mirostat` = 2"), "{error}");
     Ok(())
 }
 

@@ -228,6 +228,14 @@ impl GgufFile {
         super::gguf_config::config(self, accepted)
     }
 
+    /// What the metadata say of a generation (`general.sampling`), as Hugging Face's `generation_config.json`.
+    ///
+    /// # Errors
+    /// Metadata of another kind.
+    pub(crate) fn generation_config(&self) -> Result<Option<Json>> {
+        super::gguf_config::generation_config(&self.metadata)
+    }
+
     /// The metadata but long lists.
     pub(super) fn metadata(&self) -> &Config {
         &self.metadata

@@ -101,6 +101,28 @@ pub(super) fn config(file: &GgufFile, accepted: Option<&Arc<[String]>>) -> Resul
     Ok(Json::Object(config))
 }
 
+/// The settings of `general.sampling`, as `generation_config.json`. What has no name there keeps its own, and is refused
+/// when a text is generated.
+pub(super) fn generation_config(metadata: &Config) -> Result<Option<Json>> {
+    let Some(general) = metadata.object("general")? else { return Ok(None) };
+    let mut settings = Map::new();
+    for (key, value) in general.json().as_object().into_iter().flatten() {
+        if let Some(name) = key.strip_prefix("sampling.") {
+            let name = match name {
+                "temp" => "temperature",
+                "penalty_repeat" => "repetition_penalty",
+                name => name,
+            };
+            settings.insert(name.to_owned(), value.clone());
+        }
+    }
+    if settings.is_empty() {
+        return Ok(None);
+    }
+    settings.insert("do_sample".to_owned(), json!(true));
+    Ok(Some(Json::Object(settings)))
+}
+
 /// The scaling of the rotary positions, as `rope_scaling`. As in llama.cpp, a factor without a type is linear, and
 /// `rope.scale_linear` is an older name of the factor.
 fn scaling(own: &Config) -> Result<Option<Json>> {

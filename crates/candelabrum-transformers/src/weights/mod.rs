@@ -142,9 +142,9 @@ impl Source {
         };
         let says: Vec<_> =
             self.config.json().as_object().into_iter().flatten().filter_map(says).collect();
+        let says = if says.is_empty() { String::new() } else { format!(" ({})", says.join(", ")) };
         Err(self.config.fault(format!(
-            "says {}: `{name}` would have {dims:?}, and {there}; the sizes are not those of these files",
-            says.join(", ")
+            "has sizes that are not those of the files{says}: `{name}` would have {dims:?}, and {there}"
         )))
     }
 
