@@ -35,6 +35,9 @@ struct Args {
     /// A folder with config.json and model.safetensors, a GGUF file, or a model of the hub as OWNER/NAME
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
+    /// Keys or tensors of the model's files that are not known here and have no effect; repeat the option for several
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
     /// A file of text in UTF-8, of which the last tenth is for the evaluation
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let kept = if args.quantized { Quantization::Keep } else { Quantization::Dequantize };
-    let pretrained = Pretrained::find(&args.model)?.quantization(kept);
+    let pretrained = Pretrained::find(&args.model)?.quantization(kept).accept(&args.accept);
     let tokenizer = pretrained.tokenizer()?;
     let params = args.train.precision.params(args.train.seed, world.device());
     let model = pretrained.causal_lm(&params)?;

@@ -8,17 +8,19 @@ use candle_core::{DType, Result as CandleResult, Tensor, bail};
 use serde_json::{Value, json};
 
 use crate::IGNORED;
+use crate::companions::IMAGES;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::neutral::CLASSES;
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits
-/// `(N, classes)`.
+/// `(N, classes)`. Tokens of pairs of texts have their types beside them, `(N, 2, T)`:
+/// [`Tokenizer::encode_pair`] gives both rows.
 ///
 /// [`Pretrained::classifier`] makes one. Its loss is the one of transformers: what the config's `problem_type` says or, if
 /// the config says none, what follows from the labels.
@@ -34,13 +36,13 @@ pub struct Classifier {
     encoder: EncoderNet,
     head: Head,
     classes: usize,
-    problem: Option<Problem>,
+    problem: Option<ProblemType>,
     loaded: Loaded,
 }
 
 /// What the outputs are, by the `problem_type` of a config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem {
+enum ProblemType {
     Regression,
     SingleLabel,
     MultiLabel,
@@ -75,12 +77,12 @@ impl Classifier {
         // Files with the head of another task: only the encoder is meant.
         let is_other = told.is_some_and(|told| told != classes);
         let naming = naming.without_heads(is_other);
-        let problem = Problem::read(pretrained.config(), classes)?.filter(|_| !is_other);
-        let problem = problem.or((classes == 1).then_some(Problem::Regression));
+        let problem = ProblemType::read(pretrained.config(), classes)?.filter(|_| !is_other);
+        let problem = problem.or((classes == 1).then_some(ProblemType::Regression));
         let dtype = params.dtype();
         let ((encoder, head), loaded) = pretrained.create(
             params,
-            (naming, CLASSES),
+            Task { naming, neutral: CLASSES, companions: &[IMAGES] },
             |scope, config| {
                 let encoder = EncoderNet::new(scope, config, false)?;
                 let head = match &encoder {
@@ -172,7 +174,7 @@ fn is_of_head(name: &str) -> bool {
         || name.contains("pooler.")
 }
 
-impl Problem {
+impl ProblemType {
     const ALL: [Self; 3] = [Self::Regression, Self::SingleLabel, Self::MultiLabel];
 
     /// What the config says.
@@ -223,9 +225,9 @@ impl Model for Classifier {
         let wide = if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let logits = logits.to_dtype(wide)?;
         let is_index = !labels.dtype().is_float();
-        let default = if is_index { Problem::SingleLabel } else { Problem::MultiLabel };
+        let default = if is_index { ProblemType::SingleLabel } else { ProblemType::MultiLabel };
         let problem = self.problem.unwrap_or(default);
-        if problem == Problem::SingleLabel {
+        if problem == ProblemType::SingleLabel {
             let labels = if is_index { labels.clone() } else { labels.to_dtype(wide)? };
             let ignore_index = (labels.dtype() == DType::I64).then_some(IGNORED);
             let config = CrossEntropyConfig { ignore_index, ..Default::default() };
@@ -244,7 +246,7 @@ impl Model for Classifier {
         }
         let labels = labels.to_dtype(wide)?.reshape(logits.shape())?;
         match problem {
-            Problem::MultiLabel => {
+            ProblemType::MultiLabel => {
                 ops::bce_with_logits_loss(&logits, &labels, None, Reduction::Mean)
             }
             _ => ops::mse_loss(&logits, &labels, Reduction::Mean),

@@ -162,6 +162,11 @@ impl Config {
         Ok(Some(Self { within, json: value.clone(), read: Arc::default(), ..self.clone() }))
     }
 
+    /// The object at `key`, without which the file is of no use.
+    pub(crate) fn needed_object(&self, key: &str) -> Result<Self> {
+        self.object(key)?.ok_or_else(|| self.fault(format!("has no {}{key}", self.within)))
+    }
+
     /// An error that names the file.
     pub(crate) fn fault(&self, what: String) -> Error {
         Error::file(&self.path, what)
@@ -197,6 +202,10 @@ impl Config {
         self.value(key, "no text", Value::as_str)
     }
 
+    pub(crate) fn needed_text(&self, key: &str) -> Result<&str> {
+        self.text(key)?.ok_or_else(|| self.fault(format!("has no {}{key}", self.within)))
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<String>>> {
         self.value(key, "no list of texts", |value| {
@@ -207,7 +216,9 @@ impl Config {
     pub(crate) fn size(&self, key: &str) -> Result<Option<usize>> {
         let size = self.value(key, "no whole number", Value::as_u64)?;
         let fits = |&size: &u64| size <= LARGEST_SIZE;
-        let too_large = |size: u64| self.fault(format!("has {key} = {size}, which no model has"));
+        let too_large = |size: u64| {
+            self.fault(format!("has {}{key} = {size}, which no model has", self.within))
+        };
         match size {
             Some(size) if !fits(&size) => Err(too_large(size)),
             size => Ok(size.map(|size| size as usize)),
@@ -217,9 +228,9 @@ impl Config {
     /// A size that the model cannot do without.
     pub(crate) fn needed(&self, key: &str) -> Result<usize> {
         match self.size(key)? {
-            Some(0) => Err(self.fault(format!("has {key} = 0"))),
+            Some(0) => Err(self.fault(format!("has {}{key} = 0", self.within))),
             Some(size) => Ok(size),
-            None => Err(self.fault(format!("has no {key}"))),
+            None => Err(self.fault(format!("has no {}{key}", self.within))),
         }
     }
 

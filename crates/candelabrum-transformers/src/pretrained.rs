@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use candelabrum_nn::{LoadReport, Params, Scope};
 
+use crate::companions::{Companions, GENERATION};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::family;
 use crate::neutral::Neutral;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Files, GgufFile, Naming, Quantization, SafetensorsFiles, Source};
+use crate::weights::{Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source};
 
 /// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
 /// `model.safetensors` (one file, or several with an index), or a GGUF file.
@@ -40,6 +41,15 @@ pub struct Pretrained {
     accepted: Arc<[String]>,
 }
 
+/// What a model of one kind takes of a folder.
+pub(crate) struct Task {
+    pub(crate) naming: Naming,
+    /// Keys of the config that have no effect on such a model.
+    pub(crate) neutral: &'static [Neutral],
+    /// Other files, which are saved again with the model.
+    pub(crate) companions: &'static [&'static str],
+}
+
 impl Pretrained {
     /// Reads the headers of the folder, or of the GGUF file, at `path`.
     ///
@@ -50,7 +60,7 @@ impl Pretrained {
         let path = path.as_ref();
         if path.is_file() {
             let file = GgufFile::open(path)?;
-            let config = Config::new(path, file.config()?);
+            let config = Config::new(path, file.config(None)?);
             return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
@@ -59,8 +69,7 @@ impl Pretrained {
         }
         let config = Config::open(path)?;
         let Some(files) = SafetensorsFiles::open(path)? else {
-            let what = "has no model.safetensors: convert the weights of another format with `save_pretrained` of transformers";
-            return Err(Error::file(path, what));
+            return Err(without_weights(path));
         };
         Ok(Self::new(path, config, Files::Safetensors(files)))
     }
@@ -105,6 +114,10 @@ impl Pretrained {
         &self.path
     }
 
+    pub(crate) fn accepted(&self) -> &Arc<[String]> {
+        &self.accepted
+    }
+
     /// The config.
     pub fn config(&self) -> &Config {
         &self.config
@@ -116,21 +129,22 @@ impl Pretrained {
     /// # Errors
     /// No tokenizer, or one that cannot be read.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let accepted = &self.accepted;
         match &self.files {
-            Files::Safetensors(_) => Tokenizer::open(&self.path),
-            Files::Gguf(file) => match Tokenizer::beside(&self.path)? {
+            Files::Safetensors(_) => Tokenizer::open_accepting(&self.path, accepted),
+            Files::Gguf(file) => match Tokenizer::beside(&self.path, accepted)? {
                 Some(beside) => Ok(beside),
-                None => Tokenizer::from_gguf(&self.path, file.metadata()),
+                None => Tokenizer::from_gguf_accepting(&self.path, file.raw_metadata(), accepted),
             },
         }
     }
 
     /// Builds a model in `params` and calls it once with `run`, so that it creates its parameters, with the numbers of
-    /// the files. Those that `may_be_new` names may be missing there. The keys of `neutral` have no effect on such a model.
+    /// the files. Those that `may_be_new` names may be missing there.
     pub(crate) fn create<M>(
         self,
         params: &Params,
-        (naming, neutral): (Naming, &'static [Neutral]),
+        Task { naming, neutral, companions: names }: Task,
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
@@ -138,13 +152,24 @@ impl Pretrained {
         let Self { path, config, files, quantization, accepted } = self;
         let model = build(&params.root(), &config)?;
         let [all, family] = family::neutral(&config)?;
-        config.finish(&[all, family, neutral])?;
-        let source = Arc::new(Source::new(files, naming, quantization));
+        match &files {
+            Files::Safetensors(_) => config.finish(&[all, family, neutral])?,
+            // The config was made of the metadata, which are asked for again to refuse the others.
+            Files::Gguf(file) => drop(file.config(Some(&accepted))?),
+        }
+        let mut companions = Companions::new(&path, &accepted);
+        names.iter().try_for_each(|name| companions.add(name))?;
+        if let Files::Gguf(file) = &files
+            && let Some(settings) = file.generation_config()?
+        {
+            companions.insert(GENERATION, &settings);
+        }
+        let source = Arc::new(Source::new(files, config.clone(), naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));
         params.set_initial_values(None);
-        created.map_err(|error| unwrapped(error, &path))?;
-        let report = source.report();
+        created.map_err(|error| source.failure(error))?;
+        let report = source.report()?;
         let is_lost = |name: &String| !may_be_new(name);
         if !report.unfit.is_empty() || report.missing.iter().any(is_lost) {
             let report = LoadReport {
@@ -153,15 +178,52 @@ impl Pretrained {
             };
             return Err(Error::file(path, format!("does not fit the model: {report}")));
         }
+        let is_strange = |name: &&String| naming.is_of_body(name) && !accepted.contains(name);
+        let strange: Vec<String> =
+            report.unused.iter().filter(is_strange).map(|name| format!("`{name}`")).collect();
+        if let [first, ..] = &strange[..] {
+            let (count, some) = (strange.len(), strange[..strange.len().min(4)].join(", "));
+            let what = format!(
+                "has tensors that the model does not have ({count}: {some}): is config.json that of these weights? If {first} \
+                 and the others have no effect on the model's results, name them in `Pretrained::accept` (the examples have \
+                 `--accept NAME`)"
+            );
+            return Err(Error::file(path, what));
+        }
         let kept = source.kept(params.dtype())?;
-        Ok((model, Loaded { config, naming, report, kept }))
+        Ok((model, Loaded { config, naming, report, kept, companions }))
     }
 }
 
-/// The error of a file that travelled as one of candle's, or candle's own with the model's path.
-fn unwrapped(error: candle_core::Error, path: &Path) -> Error {
-    match error {
-        candle_core::Error::Wrapped(inner) => Error::file(path, inner.to_string()),
-        other => Error::Candle(other),
-    }
+/// The error of a folder that has a config and no `model.safetensors`: what is there instead, and what to do.
+fn without_weights(folder: &Path) -> Error {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut others: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    others.sort();
+    let of = |end: &str| others.iter().find(|name| name.ends_with(end));
+    let what = if let Some(shard) =
+        others.iter().find(|name| name.contains("-of-") && name.ends_with(".safetensors"))
+    {
+        format!(
+            "has {shard} and no {INDEX}, which says what is in each file: download the index, too"
+        )
+    } else if let Some(adapters) = others.iter().find(|name| name.starts_with("adapter_model")) {
+        format!(
+            "has {adapters} and no model: open the model of the adapters, and then `load_adapter` (the example `generate` has `--adapters`)"
+        )
+    } else if let Some(gguf) = of(".gguf") {
+        format!("has no model.safetensors: name the file {gguf} instead of the folder")
+    } else if let Some(other) = of(".safetensors") {
+        format!(
+            "has {other} and no model.safetensors: the folder that transformers opens has a file of this name"
+        )
+    } else {
+        let other = of(".bin").or(of(".h5")).or(of(".msgpack")).or(of(".pth"));
+        let other = other.map_or_else(String::new, |other| format!("{other} and "));
+        format!(
+            "has {other}no model.safetensors: convert the weights of another format with `save_pretrained` of transformers"
+        )
+    };
+    Error::file(folder, what)
 }

@@ -42,8 +42,11 @@ impl Bert {
     pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
         let is_roberta = config.model_type()? == "roberta";
         let width = config.needed("hidden_size")?;
-        if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
-            return Err(config.fault("has positions that are not absolute".to_owned()));
+        if let Some(kind) =
+            config.text("position_embedding_type")?.filter(|kind| *kind != "absolute")
+        {
+            let what = format!("has position_embedding_type = {kind:?}: absolute is supported");
+            return Err(config.fault(what));
         }
         let sizes = Sizes {
             width,
@@ -60,7 +63,6 @@ impl Bert {
             layer_count: "num_hidden_layers",
             has_types: true,
             counts_behind_padding: is_roberta,
-            padding: usize::from(is_roberta),
         };
         let name = if is_roberta { "roberta" } else { "bert" };
         let scope = if alone { scope.clone() } else { scope.pp(name) };

@@ -55,7 +55,6 @@ impl DistilBert {
             layer_count: "n_layers",
             has_types: false,
             counts_behind_padding: false,
-            padding: 0,
         };
         let scope = if alone { scope.clone() } else { scope.pp("distilbert") };
         Ok(Self { width, encoder: TextEncoder::new(&scope, config, family, sizes)? })

@@ -193,7 +193,7 @@ pub(crate) fn is_transposed(name: &str) -> bool {
     ["c_attn.weight", "c_proj.weight", "c_fc.weight"].iter().any(|part| name.ends_with(part))
 }
 
-/// What files of GPT-2 have besides parameters: masks, and the head, which is the table of the tokens.
+/// What files of GPT-2 have besides parameters: masks.
 pub(crate) fn is_known(name: &str) -> bool {
-    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name == "lm_head.weight"
+    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
 }

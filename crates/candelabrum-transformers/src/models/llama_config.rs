@@ -13,6 +13,8 @@ pub(super) struct LlamaConfig {
     pub(super) width: usize,
     pub(super) hidden: usize,
     pub(super) layers: usize,
+    /// The largest number of tokens of a sequence, if the config says one.
+    pub(super) context: Option<usize>,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
@@ -70,6 +72,7 @@ impl LlamaConfig {
             width,
             hidden: config.needed("intermediate_size")?,
             layers,
+            context: config.size("max_position_embeddings")?,
             heads,
             kv_heads,
             head_dim,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use candelabrum_nn::{Buffer, LoraConfig, LoraLayers, Param, Params};
+use candelabrum_nn::{Buffer, LoraConfig, LoraLayers, Params};
 use candle_core::{Device, Tensor};
 
 use super::python::{from_python, tied, to_python};
@@ -37,9 +37,9 @@ pub fn load_adapter(params: &Params, folder: impl AsRef<Path>) -> Result<LoraLay
     };
     let layers = LoraLayers::attach(params, &config)?;
     for (name, tensor) in file.tensors {
-        match Place::of(params, &name) {
-            Some(Place::Buffer(buffer)) => buffer.set(&tensor.to_dtype(buffer.value().dtype())?)?,
-            _ => params.get(&name)?.set(&tensor)?,
+        match buffer(params, &name) {
+            Some(buffer) => buffer.set(&tensor.to_dtype(buffer.value().dtype())?)?,
+            None => params.get(&name)?.set(&tensor)?,
         }
     }
     Ok(layers)
@@ -50,27 +50,6 @@ struct AdapterFile<'a> {
     params: &'a Params,
     path: &'a Path,
     tensors: BTreeMap<String, Tensor>,
-}
-
-/// What gets a tensor.
-enum Place {
-    Param(Param),
-    Buffer(Buffer),
-}
-
-impl Place {
-    fn of(params: &Params, name: &str) -> Option<Self> {
-        let param = params.get(name).ok().map(Self::Param);
-        let buffer = || params.buffers().into_iter().find(|buffer| buffer.name() == name);
-        param.or_else(|| buffer().map(Self::Buffer))
-    }
-
-    fn value(&self) -> Tensor {
-        match self {
-            Self::Param(param) => param.var().as_detached_tensor(),
-            Self::Buffer(buffer) => buffer.value(),
-        }
-    }
 }
 
 impl AdapterFile<'_> {
@@ -86,9 +65,12 @@ impl AdapterFile<'_> {
         Err(self.fault(format!("has `{name}` of {got:?}, the model takes {expected:?}")))
     }
 
-    /// The place of a tensor in the model.
-    fn place(&self, name: &str) -> Result<Place> {
-        Place::of(self.params, name).ok_or_else(|| {
+    /// The value that the model has.
+    fn value_of(&self, name: &str) -> Result<Tensor> {
+        if let Some(buffer) = buffer(self.params, name) {
+            return Ok(buffer.value());
+        }
+        let own = self.params.get(name).map_err(|_| {
             let is_quantized = self.params.constants().iter().any(|(other, _)| other == name);
             self.fault(match is_quantized {
                 true => format!(
@@ -96,12 +78,13 @@ impl AdapterFile<'_> {
                 ),
                 false => format!("has `{name}`, which the model does not have"),
             })
-        })
+        })?;
+        Ok(own.var().as_detached_tensor())
     }
 
     /// Whether the model has this value already.
     fn is_unchanged(&self, name: &str, value: &Tensor) -> Result<bool> {
-        let own = self.place(name)?.value();
+        let own = self.value_of(name)?;
         Ok(own.dims() == value.dims() && same(&own, &value.to_dtype(own.dtype())?)?)
     }
 
@@ -171,12 +154,11 @@ impl AdapterFile<'_> {
     fn trained(&self, modules: &[String]) -> Result<BTreeSet<String>> {
         let mut layers = BTreeSet::new();
         for (name, tensor) in self.tensors.iter().filter(|(name, _)| !name.contains(".lora_")) {
-            let place = self.place(name)?;
-            self.check_dims(name, place.value().dims())?;
+            self.check_dims(name, self.value_of(name)?.dims())?;
             let layer = layer_of(name);
             if is_named(&to_python(layer), modules) || is_named(layer, modules) {
                 layers.insert(layer.to_owned());
-            } else if matches!(place, Place::Param(_)) && !self.is_unchanged(name, tensor)? {
+            } else if buffer(self.params, name).is_none() && !self.is_unchanged(name, tensor)? {
                 return Err(self.fault(format!(
                     "has new numbers for `{name}`, which modules_to_save of {CONFIG} does not name: add its module there"
                 )));
@@ -201,6 +183,10 @@ impl AdapterFile<'_> {
         layers.retain(|layer| names.iter().any(|name| layer_of(name) == layer));
         Ok(layers)
     }
+}
+
+fn buffer(params: &Params, name: &str) -> Option<Buffer> {
+    params.buffers().into_iter().find(|buffer| buffer.name() == name)
 }
 
 /// Whether two tensors of one shape have the same numbers.

@@ -36,7 +36,7 @@ fn renamed(name: &str, pairs: [(&str, &str); 7]) -> String {
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum TaskType {
     /// A language model, with the table of its tokens.
     Causal(&'static str),
     /// A classifier of texts.
@@ -48,17 +48,17 @@ pub(super) enum Task {
 }
 
 /// A parameter by which a family is known, in the model of each task.
-const TASKS: [(&str, Task); 7] = [
-    ("model.embed_tokens.weight", Task::Causal("model.embed_tokens.weight")),
-    ("transformer.wte.weight", Task::Causal("transformer.wte.weight")),
-    ("bert.embeddings.word_embeddings.weight", Task::Texts),
-    ("roberta.embeddings.word_embeddings.weight", Task::Texts),
-    ("distilbert.embeddings.word_embeddings.weight", Task::Texts),
-    ("vit.embeddings.cls_token", Task::Images),
-    ("embeddings.word_embeddings.weight", Task::Features),
+const TASKS: [(&str, TaskType); 7] = [
+    ("model.embed_tokens.weight", TaskType::Causal("model.embed_tokens.weight")),
+    ("transformer.wte.weight", TaskType::Causal("transformer.wte.weight")),
+    ("bert.embeddings.word_embeddings.weight", TaskType::Texts),
+    ("roberta.embeddings.word_embeddings.weight", TaskType::Texts),
+    ("distilbert.embeddings.word_embeddings.weight", TaskType::Texts),
+    ("vit.embeddings.cls_token", TaskType::Images),
+    ("embeddings.word_embeddings.weight", TaskType::Features),
 ];
 
-impl Task {
+impl TaskType {
     /// The task of the model whose parameters these are. `None` for a model of another crate.
     pub(super) fn of(params: &Params) -> Option<Self> {
         let is_known = |(name, _): &&(&str, Self)| has(params, name);
@@ -79,8 +79,8 @@ impl Task {
 /// The table that is also the model's output matrix, and the name of this matrix in Python.
 pub(super) fn tied(params: &Params) -> Option<(&'static str, &'static str)> {
     const HEAD: &str = "lm_head.weight";
-    match Task::of(params)? {
-        Task::Causal(table) if !has(params, HEAD) => Some((table, HEAD)),
+    match TaskType::of(params)? {
+        TaskType::Causal(table) if !has(params, HEAD) => Some((table, HEAD)),
         _ => None,
     }
 }

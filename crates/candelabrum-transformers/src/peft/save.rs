@@ -7,7 +7,7 @@ use candelabrum_nn::{LoraConfig, LoraLayers, Param, Params};
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
-use super::python::{Task, tied, to_python};
+use super::python::{TaskType, tied, to_python};
 use super::{BATCHES, CONFIG, PREFIX, WEIGHTS, is_named, layer_of};
 use crate::error::{Error, Result};
 use crate::weights::{Named, is_of_adapter, save_named};
@@ -30,10 +30,10 @@ pub fn save_adapter(
     let folder = folder.as_ref();
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let adapted: BTreeSet<String> = layers.names().into_iter().map(to_python).collect();
-    let task = Task::of(params);
+    let task = TaskType::of(params);
     // peft adds a copy of the head to each classifier, unless the head has adapters.
     let has_head =
-        task == Some(Task::Texts) && !adapted.iter().any(|layer| is_named(layer, &HEADS));
+        task == Some(TaskType::Texts) && !adapted.iter().any(|layer| is_named(layer, &HEADS));
     let mut modules = whole_modules(layers, params)?;
     let mut wrapped: Vec<String> = modules.iter().cloned().collect();
     if has_head {
@@ -67,7 +67,7 @@ pub fn save_adapter(
     let is_gpt2 = params.list().iter().any(|param| param.name().ends_with(".attn.c_attn.weight"));
     let config = json!({
         "peft_type": "LORA",
-        "task_type": task.and_then(Task::name).filter(|_| has_head || task != Some(Task::Texts)),
+        "task_type": task.and_then(TaskType::name).filter(|_| has_head || task != Some(TaskType::Texts)),
         "auto_mapping": auto_mapping(task, has_head, params),
         "base_model_name_or_path": base.as_ref().to_string_lossy(),
         "r": rank,
@@ -107,10 +107,10 @@ fn whole_modules(layers: &LoraLayers, params: &Params) -> Result<BTreeSet<String
 }
 
 /// The class by which `transformers` opens the model, where a task does not say it.
-fn auto_mapping(task: Option<Task>, has_head: bool, params: &Params) -> Value {
+fn auto_mapping(task: Option<TaskType>, has_head: bool, params: &Params) -> Value {
     let (class, family) = match task {
-        Some(Task::Images) => ("ViTForImageClassification", "vit"),
-        Some(Task::Texts) if !has_head => {
+        Some(TaskType::Images) => ("ViTForImageClassification", "vit"),
+        Some(TaskType::Texts) if !has_head => {
             let has = |name: &str| params.list().iter().any(|param| param.name().starts_with(name));
             if has("roberta.") {
                 ("RobertaForSequenceClassification", "roberta")
@@ -129,7 +129,7 @@ fn auto_mapping(task: Option<Task>, has_head: bool, params: &Params) -> Value {
 /// The names of the layers with adapters, by their last parts if all layers with these have adapters.
 fn target_modules(
     adapted: BTreeSet<String>,
-    task: Option<Task>,
+    task: Option<TaskType>,
     params: &Params,
 ) -> BTreeSet<String> {
     let last = |layer: &str| layer.rsplit('.').next().unwrap_or(layer).to_owned();
@@ -138,5 +138,5 @@ fn target_modules(
     let mut all = all.iter().map(|weight| to_python(weight.layer()));
     let has_all = all.all(|layer| adapted.contains(&layer) || !parts.contains(&last(&layer)));
     // An encoder of Python has a pooler besides, whose layer has the last part of others.
-    if has_all && task != Some(Task::Features) { parts } else { adapted }
+    if has_all && task != Some(TaskType::Features) { parts } else { adapted }
 }
