@@ -364,7 +364,7 @@ fn an_adapter_that_does_not_fit_changes_nothing() -> Result {
     let path = folder.path().join("adapter_config.json");
     let text = fs::read_to_string(&path)?;
     for (key, value, words) in [
-        ("peft_type", json!("IA3"), &["adapter_config.json", "IA3"][..]),
+        ("peft_type", json!("IA3"), &["adapter_config.json", "peft_type = \"IA3\""][..]),
         ("bias", json!("all"), &["adapter_config.json", "biases"]),
         ("rank_pattern", json!({"q_proj": 2}), &["adapter_config.json", "rank_pattern"]),
         (

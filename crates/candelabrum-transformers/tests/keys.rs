@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candelabrum_nn::{Model, Params};
-use candelabrum_transformers::{Pretrained, Result, Tokenizer};
+use candelabrum_transformers::{Pretrained, Result, Tokenizer, load_adapter};
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
@@ -205,6 +205,25 @@ fn every_key_of_an_image_processor_is_read_or_neutral_or_refused() -> Any {
     walk("preprocessor_config.json", &path, &base, &json!("nonsense"), || {
         Ok(format!("{:?}", Pretrained::open(folder.path())?.image_pipeline()?))
     })?;
+    Ok(())
+}
+
+#[test]
+fn every_key_of_an_adapter_is_read_or_neutral_or_refused() -> Any {
+    let (folder, path, base) = copy("llama-lora", "adapter_config.json")?;
+    let tokens = Tensor::new(&[[5_u32, 3, 9, 7, 1, 2]], &Device::Cpu)?;
+    let uses = walk("adapter_config.json", &path, &base, &json!("nonsense"), || {
+        let params = Params::new(0);
+        let model = Pretrained::open(tests().join("tiny/llama"))?.causal_lm(&params)?;
+        load_adapter(&params, folder.path())?;
+        bits(&model, &params, &tokens)
+    })?;
+    for key in ["peft_type", "init_lora_weights", "r", "lora_alpha", "use_rslora", "use_dora"] {
+        assert_eq!(uses[key], Use::Read, "{key}");
+    }
+    for key in ["alora_invocation_tokens", "kasa_config", "rank_pattern", "bias", "use_bdlora"] {
+        assert_eq!(uses[key], Use::Refused, "{key}");
+    }
     Ok(())
 }
 

@@ -79,12 +79,11 @@ pub(super) fn completion(tokenizer: &Tokenizer, prompt: &str, completion: &str) 
 }
 
 /// The places of the tokens that have bytes in a range. A token that the range begins within is one of them: it has the
-/// first characters of the answer.
+/// first characters of the answer. An empty range is before the first token behind it.
 fn overlapping(offsets: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
-    let overlaps = |token: &Range<usize>| token.start < bytes.end && token.end > bytes.start;
-    let first = offsets.iter().position(overlaps);
-    let last = offsets.iter().rposition(overlaps);
-    first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+    let first = offsets.iter().position(|token| token.end > bytes.start).unwrap_or(offsets.len());
+    let behind = offsets[first..].iter().position(|token| token.start >= bytes.end);
+    first..behind.map_or(offsets.len(), |count| first + count)
 }
 
 /// Where the answers stand in the text of a conversation.

@@ -35,10 +35,12 @@ pub fn save_adapter(
     let has_head =
         task == Some(TaskType::Texts) && !adapted.iter().any(|layer| is_named(layer, &HEADS));
     let mut modules = whole_modules(layers, params)?;
-    let mut wrapped: Vec<String> = modules.iter().cloned().collect();
     if has_head {
-        wrapped.extend(HEADS.map(str::to_owned));
+        modules.extend(HEADS.map(str::to_owned));
     }
+    // peft gives each module a copy, and not a part of a copy another one.
+    let wrapped: Vec<String> = modules.iter().cloned().collect();
+    modules.retain(|module| !is_named(layer_of(module), &wrapped));
     let mut named = Named::new();
     let mut put = |name: &str, value: Tensor| named.insert(format!("{PREFIX}{name}"), value);
     for param in params.list() {

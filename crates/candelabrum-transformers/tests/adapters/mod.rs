@@ -114,12 +114,13 @@ fn adapters_of_all_families_compute_what_peft_computes_and_load_again_with_the_s
 fn a_folder_says_the_task_and_the_whole_names_of_its_modules() -> Result {
     let place = tempfile::tempdir()?;
     for (name, task, class, modules, tied) in [
-        ("bert-classes", json!("SEQ_CLS"), None, json!(["classifier"]), false),
+        ("bert-classes", json!("SEQ_CLS"), None, json!(["classifier", "score"]), false),
+        ("roberta-classes", json!("SEQ_CLS"), None, json!(["classifier", "score"]), false),
         (
             "distilbert-classes",
             json!("SEQ_CLS"),
             None,
-            json!(["classifier", "pre_classifier"]),
+            json!(["classifier", "pre_classifier", "score"]),
             false,
         ),
         (
