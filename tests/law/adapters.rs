@@ -51,7 +51,6 @@ impl Trained {
             // DoRA refuses dropout.
             let dropout = if dora { 0.0 } else { dropout };
             let targets = vec![name.to_owned()];
-            let defaults = LoraConfig::default();
             // The other layers are not in the file.
             let config = LoraConfig {
                 rank: 2,
@@ -60,7 +59,7 @@ impl Trained {
                 dropout,
                 targets,
                 trained: others,
-                ..defaults
+                ..Default::default()
             };
             let adapters = LoraLayers::attach(params, &config).unwrap();
             // All but the weight is trained beside the adapter.

@@ -111,7 +111,8 @@ fn answers(tokenizer: &Tokenizer, conversation: &Conversation, text: &str) -> Re
 }
 
 /// Where an answer stands that the template writes differently when others follow: what the text has in the place of
-/// [`MARK`] in the same conversation with this content.
+/// [`MARK`] in the same conversation with this content. Where the generation prompt of the template does not lead to the
+/// thoughts of an answer, they do not count.
 ///
 /// # Errors
 /// A template that writes other things differently, too.
@@ -122,10 +123,10 @@ fn among_others(
     place: usize,
     start: Option<usize>,
 ) -> Result<Answer> {
-    let others = conversation.with(place, marked(&conversation.messages[place]));
-    let others = tokenizer.text_of(&others, conversation.tools.as_ref(), false);
-    let around = others.as_ref().ok().and_then(|others| others.split_once(MARK));
-    let bytes = around.and_then(|(before, behind)| {
+    let bytes = marked(&conversation.messages[place]).into_iter().find_map(|message| {
+        let others = conversation.with(place, message);
+        let others = tokenizer.text_of(&others, conversation.tools.as_ref(), false).ok()?;
+        let (before, behind) = others.split_once(MARK)?;
         let start = start.or_else(|| text.starts_with(before).then_some(before.len()))?;
         let end = text.len().checked_sub(behind.len())?;
         (text.ends_with(behind) && start <= end && !behind.contains(MARK)).then_some(start..end)

@@ -46,6 +46,8 @@ pub fn save_adapter(
     for param in params.list() {
         let name = to_python(param.name());
         if is_of_adapter(&name) || is_named(layer_of(&name), &wrapped) {
+            // Other ranks may keep a part of the values.
+            param.gather()?;
             put(&name, param.var().as_detached_tensor());
         }
     }

@@ -91,35 +91,39 @@ impl Conversation {
             return Err("the chat template does not write `tools`: take a template that does, or remove them".into());
         }
         for (place, message) in self.messages.iter().enumerate() {
-            let (role, number, all) = (role(message), place + 1, self.messages.len());
-            let text = |message: Value, end: usize| {
-                render(&self.with(place, message)[..end], self.tools.as_ref()).ok()
-            };
+            let (role, number) = (role(message), place + 1);
             let is_call = |key: &String| role == "tool" && OF_CALLS.contains(&&**key);
             let is_more = |key: &String| !matches!(&**key, "role" | "content") && !is_call(key);
             let more: Vec<String> = keys(message).into_iter().filter(is_more).collect();
             if more.is_empty() && matches!(&*role, "user" | "assistant") {
                 continue;
             }
-            let others = [&self.messages[..place], &self.messages[number..]].concat();
-            let is_left_out = render(&others, self.tools.as_ref()).ok() == Some(whole()?);
-            let is_unsaid = || {
-                let other = text(with(message, "content", MARK.into()), all);
-                Ok::<_, String>(get(message, "content").is_true() && other == Some(whole()?))
+            // A template may write what others follow in another way: thoughts of an answer only while it is the last one,
+            // a system message with the last question.
+            let ends = [self.messages.len(), number, (number + 1).min(self.messages.len())];
+            let text = |messages: &[Value]| render(messages, self.tools.as_ref()).ok();
+            let is_same = |others: &[Value]| {
+                let less = self.messages.len() - others.len();
+                let ends = ends.iter().filter(|end| **end > less);
+                ends.copied().all(|end| text(&others[..end - less]) == text(&self.messages[..end]))
             };
-            if is_left_out || is_unsaid()? {
+            let content = get(message, "content");
+            let is_there = content.as_str().is_some_and(|said| {
+                !said.trim().is_empty() && whole().is_ok_and(|whole| whole.contains(said.trim()))
+            });
+            let is_left_out =
+                || is_same(&[&self.messages[..place], &self.messages[number..]].concat());
+            let is_unsaid = || is_same(&self.with(place, with(message, "content", MARK.into())));
+            whole()?;
+            if !is_there && (is_left_out() || content.is_true() && is_unsaid()) {
                 return Err(format!(
-                    "message {number}: the chat template does not write what the role `{role}` says: write it in \
+                    "message {number}: the chat template does not write the content of the role `{role}`: write it in \
                      another way, or take a template that writes it"
                 ));
             }
             for key in more.iter().filter(|key| get(message, key).is_true()) {
-                // Thoughts have their other names, too. Those of an earlier answer may be left out later.
                 let keys: &[&str] = if THOUGHTS.contains(&&**key) { &THOUGHTS } else { &[key] };
-                let without = without(message, keys);
-                if text(without.clone(), all) == Some(whole()?)
-                    && text(without, number) == text(message.clone(), number)
-                {
+                if is_same(&self.with(place, without(message, keys))) {
                     return Err(format!(
                         "message {number}: the chat template does not write `{key}`: remove the key, or take a template \
                          that writes it"
@@ -246,9 +250,20 @@ fn part(text: &str) -> Value {
     Value::from_pairs([("type", "text"), ("text", text)])
 }
 
-/// A message with nothing but a role and a content that stands for any.
-pub(crate) fn marked(message: &Value) -> Value {
-    Value::from_pairs([("role", get(message, "role")), ("content", MARK.into())])
+/// Messages with nothing but a role and a content that stands for any: of an answer with thoughts, also one with the same
+/// thoughts.
+pub(crate) fn marked(message: &Value) -> Vec<Value> {
+    let content = get(message, "content");
+    let content = content.as_str().unwrap_or_default();
+    let said = content.rsplit_once("</think>").map(|(_, said)| said.trim_start());
+    let thoughts = said.map(|said| &content[..content.len() - said.len()]);
+    let marked = |before: &str| {
+        Value::from_pairs([
+            ("role", get(message, "role")),
+            ("content", format!("{before}{MARK}").into()),
+        ])
+    };
+    [""].into_iter().chain(thoughts).map(marked).collect()
 }
 
 #[cfg(test)]
@@ -305,13 +320,13 @@ mod tests {
                 silent,
                 &[ASK, CALL],
                 "[]",
-                "message 2: the chat template does not write what the role `assistant`",
+                "message 2: the chat template does not write the content of the role `assistant`",
             ),
             (
                 silent,
                 &[r#"{"role": "developer", "content": "Be brief."}"#, ASK],
                 "[]",
-                "message 1: the chat template does not write what the role `developer`",
+                "message 1: the chat template does not write the content of the role `developer`",
             ),
             (
                 PLAIN,
@@ -368,5 +383,15 @@ mod tests {
         let last = "{% for m in messages %}{{ m.content }}{% if loop.last %}{{ m.thinking }}{% endif %}{% endfor %}";
         let message = r#"{"role": "assistant", "content": "a", "thinking": "b"}"#;
         assert_eq!(text(last, &[message, ASK], "[]").unwrap(), "a1 + 2?");
+    }
+
+    #[test]
+    fn a_template_may_write_a_system_message_with_the_last_question() {
+        let last = "{% for m in messages if m.role != 'system' %}{% if loop.last and m.role == 'user' %}\
+            {{ messages[0].content }} {% endif %}{{ m.content }}{% endfor %}";
+        let system = r#"{"role": "system", "content": "Be brief."}"#;
+        let answer = r#"{"role": "assistant", "content": "3"}"#;
+        assert_eq!(text(last, &[system, ASK, answer], "[]").unwrap(), "1 + 2?3");
+        assert_eq!(text(last, &[system, ASK], "[]").unwrap(), "Be brief. 1 + 2?");
     }
 }

@@ -92,6 +92,8 @@ pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) 
         if is_of_adapter(param.name()) {
             continue;
         }
+        // Other ranks may keep a part of the values.
+        param.gather()?;
         let tensor = param.var().as_detached_tensor();
         named.insert(param.name().to_owned(), view(tensor, naming.transposes(param.name())));
     }

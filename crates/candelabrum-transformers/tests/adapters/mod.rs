@@ -3,15 +3,17 @@
 
 use std::path::Path;
 
+use candelabrum_dist::{DistOpt, DistOptConfig, Shard, World};
 use candelabrum_nn::{
-    Init, LoraConfig, LoraLayers, Model, Params, layers::BatchNorm1d, layers::Linear,
+    Init, LoraConfig, LoraLayers, Model, Params, Recompute, layers::BatchNorm1d, layers::Linear,
 };
+use candelabrum_optim::AdamW;
 use candelabrum_transformers::{Pretrained, load_adapter, save_adapter};
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{CLOSE, Expected, Result, assert_close, folder, losses, pixels};
+use super::{CLOSE, Expected, Result, assert_close, folder, losses, pixels, shifted};
 
 /// Every adapter that `peft` wrote.
 const OF_PEFT: [&str; 9] = [
@@ -256,6 +258,72 @@ fn numbers_that_no_file_has_are_trained_or_refused() -> Result {
     assert_ne!(bits(&again.forward(&xs)?)?, bits(&model.forward(&xs)?)?);
     load_adapter(&other, place.path())?;
     assert_eq!(bits(&again.forward(&xs)?)?, bits(&model.forward(&xs)?)?);
+    Ok(())
+}
+
+/// What rank 0 saves between two steps of two ranks, in the meantime of which the other rank calls nothing.
+fn saved_between_steps(shard: Shard, dtype: DType, place: &Path) -> Result {
+    let (xs, ys) = shifted(&Expected::of("llama")?.tokens()?)?;
+    let train = |world: &World| -> std::result::Result<(), String> {
+        let run = || -> Result {
+            let params = Params::on(0, dtype, &Device::Cpu);
+            let model = Pretrained::open(folder("llama"))?.causal_lm(&params)?;
+            params.set_recompute(Recompute::All);
+            let trained = vec!["norm".to_owned(), "embed_tokens".to_owned()];
+            let config = LoraConfig { rank: 2, trained, ..Default::default() };
+            let layers = LoraLayers::attach(&params, &config)?;
+            let config = DistOptConfig { shard, ..Default::default() };
+            let mut opt = DistOpt::with_config(AdamW::new(0.01), &params, world, config)?;
+            for step in 0..4 {
+                let row = |rows: &Tensor| rows.narrow(0, world.rank(), 1);
+                let (_, loss) = model.output_and_loss(&row(&xs)?, &row(&ys)?)?;
+                opt.backward_and_update(&loss)?;
+                if step == 2 && world.is_root() {
+                    save_adapter(&layers, &params, "llama", place)?;
+                    model.save(place.join("model"), None)?;
+                }
+            }
+            Ok(())
+        };
+        run().map_err(|error| {
+            world.abort(&error.to_string());
+            error.to_string()
+        })
+    };
+    let train = &train;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = World::threads(2)?
+            .into_iter()
+            .map(|world| scope.spawn(move || train(&world)))
+            .collect();
+        for rank in ranks {
+            rank.join().expect("a rank")?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_one_rank_saves_is_what_all_ranks_have_trained() -> Result {
+    for dtype in [DType::F32, DType::BF16] {
+        let mut all = Vec::new();
+        for shard in [Shard::Nothing, Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
+            let place = tempfile::tempdir()?;
+            saved_between_steps(shard, dtype, place.path())?;
+            let file = |name: &str| std::fs::read(place.path().join(name));
+            let saved = [file("adapter_model.safetensors")?, file("model/model.safetensors")?];
+            // The file has what was trained.
+            let norm = &tensors_of(place.path())?["base_model.model.model.norm.weight"];
+            assert_eq!(norm.dtype(), dtype);
+            let (params, _model) = model(&folder("llama"), false)?;
+            let before = params.get("model.norm.weight")?.var().as_detached_tensor();
+            assert_ne!(bits(&norm.to_dtype(DType::F32)?)?, bits(&before)?);
+            all.push((shard, saved));
+        }
+        for (shard, saved) in &all[1..] {
+            assert!(saved == &all[0].1, "{shard} of {dtype:?} saves other numbers");
+        }
+    }
     Ok(())
 }
 
