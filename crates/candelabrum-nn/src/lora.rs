@@ -115,8 +115,9 @@ impl LoraLayers {
     /// the layer's name, and with DoRA `lora_magnitude_vector` `(outputs)`.
     ///
     /// # Errors
-    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, a layer that has an adapter or would
-    /// get one and be trained as a whole, and for parameters that the model's files do not have and that would be frozen.
+    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, a model that has adapters, a layer that
+    /// would get one and be trained as a whole, and for parameters that the model's files do not have and that would be
+    /// frozen.
     pub fn attach(params: &Params, config: &LoraConfig) -> Result<Self> {
         config.check()?;
         let all = params.weights();
@@ -133,12 +134,15 @@ impl LoraLayers {
                 return Err(Error::Lora { what });
             }
         }
-        let weights: Vec<Weight> =
-            all.into_iter().filter(|weight| config.is_target(weight)).collect();
-        if let Some(weight) = weights.iter().find(|weight| weight.has_adapter()) {
-            let what = format!("a second adapter for `{}`, which has one", weight.layer());
+        if let Some(weight) = all.iter().find(|weight| weight.has_adapter()) {
+            let what = format!(
+                "a second set of adapters, which would freeze those of the first one: `{}` has one",
+                weight.layer()
+            );
             return Err(Error::Lora { what });
         }
+        let weights: Vec<Weight> =
+            all.into_iter().filter(|weight| config.is_target(weight)).collect();
         let is_trained =
             |layer: &str| config.trained.iter().any(|pattern| is_layer(layer, pattern));
         if let Some(weight) = weights.iter().find(|weight| is_trained(weight.layer())) {

@@ -1,5 +1,6 @@
 //! A pretrained encoder with a head that classifies texts or images.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use candelabrum_nn::ops::{self, CrossEntropyConfig, Reduction};
@@ -129,10 +130,10 @@ impl Classifier {
     }
 
     /// Writes the model as a folder that Python's `transformers` opens: config with the names of the classes, weights, and
-    /// the tokenizer if there is one. One rank calls this function.
+    /// the tokenizer if there is one. Without names of `classes`, they are those of the config. One rank calls this function.
     ///
     /// # Errors
-    /// A folder or file that cannot be written.
+    /// A folder or file that cannot be written. Names of another number of classes, or two of one name.
     pub fn save(
         &self,
         folder: impl AsRef<Path>,
@@ -140,6 +141,14 @@ impl Classifier {
         tokenizer: Option<&Tokenizer>,
     ) -> Result<()> {
         let folder = folder.as_ref();
+        let different: BTreeSet<&String> = classes.iter().collect();
+        if !classes.is_empty() && (classes.len() != self.classes || different.len() != self.classes)
+        {
+            let names = classes.join(", ");
+            let what =
+                format!("the names {names} for {} classes: each needs its own", self.classes);
+            return Err(Error::argument(what));
+        }
         let class = match self.encoder {
             EncoderNet::Bert(_) if self.config().model_type()? == "roberta" => {
                 "RobertaForSequenceClassification"
@@ -148,9 +157,13 @@ impl Classifier {
             EncoderNet::DistilBert(_) => "DistilBertForSequenceClassification",
             EncoderNet::Vit(_) => "ViTForImageClassification",
         };
-        let name = |number: usize| match classes.get(number) {
-            Some(name) => name.clone(),
-            None => format!("LABEL_{number}"),
+        let told = &self.config().json()["id2label"];
+        // The files may have the head of another task.
+        let is_own = self.config().classes()? == Some(self.classes);
+        let name = |number: usize| {
+            let told = || told[number.to_string()].as_str().filter(|_| is_own);
+            let given = classes.get(number).map(String::as_str).or_else(told);
+            given.map_or_else(|| format!("LABEL_{number}"), str::to_owned)
         };
         let names: Vec<String> = (0..self.classes).map(name).collect();
         let by_number = names.iter().enumerate().map(|(i, name)| (i.to_string(), json!(name)));

@@ -169,7 +169,10 @@ fn adapters_start_without_effect_and_are_all_that_learns() -> Result<()> {
             assert_eq!(has, !param.is_frozen(), "{}", param.name());
         }
         let again = LoraLayers::attach(&params, &config).unwrap_err().to_string();
-        assert!(again.contains("a second adapter for `block.up`"), "{again}");
+        assert!(again.contains("a second set of adapters") && again.contains("`block.up`"));
+        let other = LoraConfig { targets: vec!["down".into()], trained: Vec::new(), ..config };
+        assert!(LoraLayers::attach(&params, &other).is_err());
+        assert!(!params.get("block.up.lora_A.weight")?.is_frozen());
     }
     Ok(())
 }

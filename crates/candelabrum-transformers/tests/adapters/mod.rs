@@ -471,3 +471,27 @@ fn a_classifier_that_could_not_learn_is_refused() -> Result {
     saved.output_and_loss(&xs, &classes)?;
     Ok(())
 }
+
+#[test]
+fn the_names_of_classes_are_kept_or_given_for_each_class() -> Result {
+    let place = tempfile::tempdir()?;
+    let names = |classes: &[&str], taken: Option<usize>| -> Result<Value> {
+        let model = Pretrained::open(place.path())?.classifier(&Params::new(0), taken)?;
+        let classes: Vec<String> = classes.iter().map(|&name| name.to_owned()).collect();
+        model.save(place.path().join("saved"), &classes, None)?;
+        let config = std::fs::read_to_string(place.path().join("saved/config.json"))?;
+        Ok(serde_json::from_str::<Value>(&config)?["label2id"].clone())
+    };
+    classes_of_bert(place.path(), 2, None)?;
+    let path = place.path().join("config.json");
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::write(&path, text.replace("LABEL_0", "bad").replace("LABEL_1", "good"))?;
+    assert_eq!(names(&[], None)?, json!({"bad": 0, "good": 1}));
+    assert_eq!(names(&["a", "b"], None)?, json!({"a": 0, "b": 1}));
+    assert_eq!(names(&[], Some(3))?, json!({"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}));
+    for wrong in [&["a"][..], &["a", "a"], &["a", "b", "c"]] {
+        let error = names(wrong, None).unwrap_err().to_string();
+        assert!(error.contains("for 2 classes: each needs its own"), "{error}");
+    }
+    Ok(())
+}
