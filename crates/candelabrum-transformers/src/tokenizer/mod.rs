@@ -15,13 +15,12 @@ pub(crate) mod tiny;
 use std::{
     collections::HashMap,
     fmt,
-    fs::File,
     ops::Range,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::Value;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection};
 
 pub use self::chat::Message;
@@ -32,6 +31,7 @@ use self::{
     files::{Files, TOKENIZER},
 };
 use crate::error::{Error, Result};
+use crate::weights::GgufFile;
 
 /// The tokenizer of a pretrained model.
 ///
@@ -85,10 +85,7 @@ impl Tokenizer {
         if let Some(beside) = Self::beside(path, accepted)? {
             return Ok(beside);
         }
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
-        let content = Content::read(&mut file);
-        let content = content.map_err(|error| Error::file(path, error.to_string()))?;
-        Self::from_gguf_accepting(path, &content.metadata, accepted)
+        Self::from_gguf_accepting(path, GgufFile::open(path)?.raw_metadata(), accepted)
     }
 
     /// The tokenizer of a `tokenizer.json` beside the GGUF file at `path`, if there is one.
@@ -499,7 +496,7 @@ mod tests {
         fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
         let metadata = tiny::metadata("smollm");
         let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        let mut file = File::create(&path).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
         candle_core::quantized::gguf_file::write(&mut file, &metadata, &[]).unwrap();
         assert_eq!(Tokenizer::open(&path).unwrap().len(), 270);
         fs::write(&path, "GGUF").unwrap();
