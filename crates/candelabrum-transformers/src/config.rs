@@ -45,6 +45,12 @@ impl Config {
             return Ok(config);
         }
         let has = |name: &str| folder.join(name).exists();
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut files = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        if let Some(gguf) = files.find(|name| name.ends_with(".gguf")) {
+            let what = format!("has no config.json: name the file {gguf} instead of the folder");
+            return Err(Error::file(folder, what));
+        }
         Err(Error::file(
             folder,
             if has("adapter_config.json") {

@@ -38,7 +38,7 @@ impl Neutral {
             .flatten()
             .find(|entry| entry.keys.split_whitespace().any(|one| names(one, key)));
         let Some(known) = known else { return Some("") };
-        let values = known.values.map(|values| serde_json::from_str::<Vec<Value>>(values));
+        let values = known.values.map(serde_json::from_str::<Vec<Value>>);
         match values {
             None => None,
             // 0 and 0.0 are one number.

@@ -12,7 +12,10 @@ use crate::loaded::Loaded;
 use crate::models::family;
 use crate::neutral::Neutral;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source};
+use crate::weights::{
+    Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source, gguf_config,
+    gguf_generation,
+};
 
 /// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
 /// `model.safetensors` (one file, or several with an index), or a GGUF file.
@@ -60,7 +63,7 @@ impl Pretrained {
         let path = path.as_ref();
         if path.is_file() {
             let file = GgufFile::open(path)?;
-            let config = Config::new(path, file.config(None)?);
+            let config = Config::new(path, gguf_config(&file, None)?);
             return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
@@ -155,12 +158,12 @@ impl Pretrained {
         match &files {
             Files::Safetensors(_) => config.finish(&[all, family, neutral])?,
             // The config was made of the metadata, which are asked for again to refuse the others.
-            Files::Gguf(file) => drop(file.config(Some(&accepted))?),
+            Files::Gguf(file) => drop(gguf_config(file, Some(&accepted))?),
         }
         let mut companions = Companions::new(&path, &accepted);
         names.iter().try_for_each(|name| companions.add(name))?;
         if let Files::Gguf(file) = &files
-            && let Some(settings) = file.generation_config()?
+            && let Some(settings) = gguf_generation(file)?
         {
             companions.insert(GENERATION, &settings);
         }

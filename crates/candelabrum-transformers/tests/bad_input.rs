@@ -287,7 +287,12 @@ fn what_is_there_instead_of_a_model_is_named_with_the_way_out() -> Result {
         assert_names(&error_of(folder.path()), &[file, "git lfs pull"]);
     }
     let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("tokenizer.json"), pointer)?;
+    let error = Tokenizer::open(folder.path()).unwrap_err().to_string();
+    assert_names(&error, &["tokenizer.json", "git lfs pull"]);
     assert_names(&error_of(folder.path()), &["has no config.json", "OWNER/NAME"]);
+    fs::write(folder.path().join("model-q4.gguf"), "GGUF")?;
+    assert_names(&error_of(folder.path()), &["has no config.json", "the file model-q4.gguf"]);
     Ok(())
 }
 
@@ -318,7 +323,7 @@ fn defaults_of_absent_keys_are_those_of_transformers() -> Result {
     let without = |name: &str, key: &str| -> Result<Option<String>> {
         let folder = copy(name)?;
         edit(&folder.path().join("config.json"), |json| {
-            drop(json.as_object_mut().unwrap().remove(key))
+            drop(json.as_object_mut().unwrap().remove(key));
         })?;
         let loaded = Pretrained::open(folder.path())?.causal_lm(&Params::new(0));
         Ok(loaded.err().map(|error| error.to_string()))

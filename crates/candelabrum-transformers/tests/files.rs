@@ -338,20 +338,19 @@ fn modules_of_sentence_transformers_that_are_not_supported_are_refused() -> Resu
         let loaded = Pretrained::open(folder.path())?.encoder(&Params::new(0));
         Ok(loaded.map(drop).unwrap_err().to_string())
     };
-    let pooling = |json: Value| {
+    let text = |name: &'static str, json: Value| {
         move |folder: &Path| {
-            fs::write(folder.join("1_Pooling/config.json"), json.to_string()).unwrap()
+            fs::write(folder.join(name), json.to_string()).unwrap();
         }
     };
-    let text = |name: &'static str, json: Value| {
-        move |folder: &Path| fs::write(folder.join(name), json.to_string()).unwrap()
-    };
+    let pooling = |json: Value| text("1_Pooling/config.json", json);
     let dense = |folder: &Path| {
         let path = folder.join("modules.json");
         let modules = fs::read_to_string(&path).unwrap().replace("Normalize\"", "Dense\"");
         fs::write(path, modules).unwrap();
     };
-    let cases: Vec<(Box<dyn Fn(&Path)>, &[&str])> = vec![
+    type Edit = Box<dyn Fn(&Path)>;
+    let cases: Vec<(Edit, &[&str])> = vec![
         (Box::new(dense), &["modules.json: ", "Dense", "remove modules.json"]),
         (
             Box::new(pooling(json!({"pooling_mode": "median"}))),
@@ -376,7 +375,7 @@ fn modules_of_sentence_transformers_that_are_not_supported_are_refused() -> Resu
         ),
         (
             Box::new(|folder: &Path| {
-                fs::remove_file(folder.join("1_Pooling/config.json")).unwrap()
+                fs::remove_file(folder.join("1_Pooling/config.json")).unwrap();
             }),
             &["which is missing"],
         ),

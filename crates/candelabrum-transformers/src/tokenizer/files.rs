@@ -9,6 +9,7 @@ use std::{
 use candelabrum_datasets::write_whole;
 use sha2::{Digest, Sha256};
 
+use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -46,7 +47,10 @@ impl Files {
         for name in [TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, JSON_TEMPLATE] {
             let path = folder.join(name);
             match fs::read(&path) {
-                Ok(content) => files.push((name, content)),
+                Ok(content) => {
+                    refuse_lfs_pointer(&path, &content)?;
+                    files.push((name, content));
+                }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::io("read", path)(error));
                 }

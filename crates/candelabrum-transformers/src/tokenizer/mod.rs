@@ -16,13 +16,12 @@ pub(crate) mod tiny;
 use std::{
     collections::HashMap,
     fmt,
-    fs::File,
     ops::Range,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::Value;
 use minijinja::{Value as JinjaValue, value::Serde};
 use serde::Serialize;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection};
@@ -41,6 +40,7 @@ use crate::{
     config::Config as ModelConfig,
     error::{Error, Result},
     models::family,
+    weights::GgufFile,
 };
 
 /// The tokenizer of a pretrained model.
@@ -97,10 +97,7 @@ impl Tokenizer {
         if let Some(beside) = Self::beside(path, accepted)? {
             return Ok(beside);
         }
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
-        let content = Content::read(&mut file);
-        let content = content.map_err(|error| Error::file(path, error.to_string()))?;
-        Self::from_gguf_accepting(path, &content.metadata, accepted)
+        Self::from_gguf_accepting(path, GgufFile::open(path)?.raw_metadata(), accepted)
     }
 
     /// Refuses a padding that the model beside the tokenizer would read as text: the model hides the token that its
@@ -586,7 +583,7 @@ mod tests {
         fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
         let metadata = tiny::metadata("smollm");
         let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        let mut file = File::create(&path).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
         candle_core::quantized::gguf_file::write(&mut file, &metadata, &[]).unwrap();
         assert_eq!(Tokenizer::open(&path).unwrap().len(), 270);
         fs::write(&path, "GGUF").unwrap();

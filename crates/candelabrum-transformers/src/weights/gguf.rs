@@ -9,14 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use candelabrum_nn::QuantizedMatrix;
 use candle_core::quantized::gguf_file::{Content, TensorInfo, Value};
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{DType, Device, Var};
 use parking_lot::Mutex;
-use serde_json::Value as Json;
 
 use super::gguf_metadata::metadata_config;
 use super::gguf_names::hugging_face_name;
@@ -217,23 +215,6 @@ impl GgufFile {
                 }
             })
             .collect()
-    }
-
-    /// The file's metadata as Hugging Face's `config.json`.
-    ///
-    /// # Errors
-    /// An architecture that is none of ours, metadata that lack a size or contradict the tensors, and, with the keys that
-    /// the user has `accepted`, other metadata that are not understood.
-    pub(crate) fn config(&self, accepted: Option<&Arc<[String]>>) -> Result<Json> {
-        super::gguf_config::config(self, accepted)
-    }
-
-    /// What the metadata say of a generation (`general.sampling`), as Hugging Face's `generation_config.json`.
-    ///
-    /// # Errors
-    /// Metadata of another kind.
-    pub(crate) fn generation_config(&self) -> Result<Option<Json>> {
-        super::gguf_config::generation_config(&self.metadata)
     }
 
     /// The metadata but long lists.

@@ -12,8 +12,9 @@ use crate::neutral;
 /// The file's metadata as Hugging Face's `config.json`.
 ///
 /// # Errors
-/// Those of [`GgufFile::config`].
-pub(super) fn config(file: &GgufFile, accepted: Option<&Arc<[String]>>) -> Result<Json> {
+/// An architecture that is none of ours, metadata that lack a size or contradict the tensors, and, with the keys that the
+/// user has `accepted`, other metadata that are not understood.
+pub(crate) fn gguf_config(file: &GgufFile, accepted: Option<&Arc<[String]>>) -> Result<Json> {
     let metadata = file.metadata().clone();
     let metadata = accepted.map_or(metadata.clone(), |accepted| metadata.accepting(accepted));
     let general = metadata.needed_object("general")?;
@@ -103,8 +104,11 @@ pub(super) fn config(file: &GgufFile, accepted: Option<&Arc<[String]>>) -> Resul
 
 /// The settings of `general.sampling`, as `generation_config.json`. What has no name there keeps its own, and is refused
 /// when a text is generated.
-pub(super) fn generation_config(metadata: &Config) -> Result<Option<Json>> {
-    let Some(general) = metadata.object("general")? else { return Ok(None) };
+///
+/// # Errors
+/// Metadata of another kind.
+pub(crate) fn gguf_generation(file: &GgufFile) -> Result<Option<Json>> {
+    let Some(general) = file.metadata().object("general")? else { return Ok(None) };
     let mut settings = Map::new();
     for (key, value) in general.json().as_object().into_iter().flatten() {
         if let Some(name) = key.strip_prefix("sampling.") {

@@ -16,6 +16,7 @@ use candle_core::{DType, Device, Result as CandleResult, Shape, Var};
 use parking_lot::Mutex;
 
 pub(crate) use self::gguf::GgufFile;
+pub(crate) use self::gguf_config::{gguf_config, gguf_generation};
 pub(crate) use self::gguf_metadata::metadata_config;
 pub(crate) use self::naming::Naming;
 pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, shards_of, weights_file};
