@@ -152,35 +152,37 @@ impl AdapterFile<'_> {
     /// The layers that were trained as a whole: those of `modules` that the file has. Tensors of other layers must be as the
     /// model has them, and running statistics may be others.
     fn trained(&self, modules: &[String]) -> Result<BTreeSet<String>> {
+        let is_of = |layer: &str, modules: &[String]| {
+            is_named(&to_python(layer), modules) || is_named(layer, modules)
+        };
         let mut layers = BTreeSet::new();
         for (name, tensor) in self.tensors.iter().filter(|(name, _)| !name.contains(".lora_")) {
             self.check_dims(name, self.value_of(name)?.dims())?;
-            let layer = layer_of(name);
-            if is_named(&to_python(layer), modules) || is_named(layer, modules) {
-                layers.insert(layer.to_owned());
-            } else if buffer(self.params, name).is_none() && !self.is_unchanged(name, tensor)? {
+            if buffer(self.params, name).is_some() {
+                continue;
+            }
+            if is_of(layer_of(name), modules) {
+                layers.insert(layer_of(name).to_owned());
+            } else if !self.is_unchanged(name, tensor)? {
                 return Err(self.fault(format!(
                     "has new numbers for `{name}`, which modules_to_save of {CONFIG} does not name: add its module there"
                 )));
             }
         }
-        let names: Vec<String> =
-            self.params.list().iter().map(|param| param.name().to_owned()).collect();
-        for name in names.iter().filter(|name| layers.contains(layer_of(name))) {
-            self.needs(name)?;
+        let params = self.params.list();
+        for param in params.iter().filter(|param| layers.contains(layer_of(param.name()))) {
+            self.needs(param.name())?;
         }
         for module in modules {
-            let is_of =
-                |layer: &str| is_named(&to_python(layer), &[module]) || is_named(layer, &[module]);
-            let is_there = layers.iter().any(|layer| is_of(layer));
-            if let Some(name) = names.iter().find(|name| !is_there && is_of(layer_of(name))) {
+            let is_of = |layer: &str| is_of(layer, std::slice::from_ref(module));
+            let lost = params.iter().find(|param| is_of(layer_of(param.name())));
+            if let Some(lost) = lost.filter(|_| !layers.iter().any(|layer| is_of(layer))) {
                 return Err(self.fault(format!(
-                    "lacks `{name}`, which modules_to_save of {CONFIG} names by {module:?}"
+                    "lacks `{}`, which modules_to_save of {CONFIG} names by {module:?}",
+                    lost.name()
                 )));
             }
         }
-        // A layer without parameters of its own is not trained.
-        layers.retain(|layer| names.iter().any(|name| layer_of(name) == layer));
         Ok(layers)
     }
 }

@@ -4,8 +4,6 @@
 //! another one. So each key of a message reaches the text, or is refused: the text without the key is another text. What
 //! transformers changes before its template is changed here, too: a null is no key, and thoughts have several names.
 
-use std::cell::OnceCell;
-
 use minijinja::{Value, value::ValueKind};
 
 /// What stands for the content of a message where the text around it is searched for.
@@ -82,86 +80,91 @@ impl Conversation {
     }
 
     fn check_keys(&self, render: Render<'_>) -> Result<(), String> {
-        let rendered = OnceCell::new();
-        let whole = || -> Result<String, String> {
-            let text = || render(&self.messages, self.tools.as_ref());
-            rendered.get_or_init(text).clone()
-        };
-        if self.tools.is_some() && render(&self.messages, None).ok() == Some(whole()?) {
+        let special = (0..self.messages.len()).filter(|place| is_special(&self.messages[*place]));
+        let special: Vec<usize> = special.collect();
+        if special.is_empty() && self.tools.is_none() {
+            return Ok(());
+        }
+        let whole = render(&self.messages, self.tools.as_ref())?;
+        if self.tools.is_some() && render(&self.messages, None).ok().as_ref() == Some(&whole) {
             return Err("the chat template does not write `tools`: take a template that does, or remove them".into());
         }
-        for (place, message) in self.messages.iter().enumerate() {
-            let (role, number) = (role(message), place + 1);
-            let is_call = |key: &String| role == "tool" && OF_CALLS.contains(&&**key);
-            let is_more = |key: &String| !matches!(&**key, "role" | "content") && !is_call(key);
-            let more: Vec<String> = keys(message).into_iter().filter(is_more).collect();
-            if more.is_empty() && matches!(&*role, "user" | "assistant") {
-                continue;
-            }
-            // A template may write what others follow in another way: thoughts of an answer only while it is the last one,
-            // a system message with the last question.
-            let ends = [self.messages.len(), number, (number + 1).min(self.messages.len())];
+        special.into_iter().try_for_each(|place| {
+            self.check_message(place, &whole, render)
+                .map_err(|what| format!("message {}: the chat template {what}", place + 1))
+        })
+    }
+
+    /// # Errors
+    /// What `whole`, the text of all messages, has not of the message at `place`, and what to do.
+    fn check_message(&self, place: usize, whole: &str, render: Render<'_>) -> Result<(), String> {
+        let (message, all) = (&self.messages[place], self.messages.len());
+        let is_same = |others: Vec<Value>| {
             let text = |messages: &[Value]| render(messages, self.tools.as_ref()).ok();
-            let is_same = |others: &[Value]| {
-                let less = self.messages.len() - others.len();
-                let ends = ends.iter().filter(|end| **end > less);
-                ends.copied().all(|end| text(&others[..end - less]) == text(&self.messages[..end]))
+            let less = all - others.len();
+            // A template may write what others follow in another way: thoughts of an answer only while it is the last one, a
+            // system message with the last question.
+            let is_same_to = |end: usize| {
+                end <= less || text(&others[..end - less]) == text(&self.messages[..end])
             };
-            let content = get(message, "content");
-            let is_there = content.as_str().is_some_and(|said| {
-                !said.trim().is_empty() && whole().is_ok_and(|whole| whole.contains(said.trim()))
-            });
-            let is_left_out =
-                || is_same(&[&self.messages[..place], &self.messages[number..]].concat());
-            let is_unsaid = || is_same(&self.with(place, with(message, "content", MARK.into())));
-            whole()?;
-            if !is_there && (is_left_out() || content.is_true() && is_unsaid()) {
+            text(&others).as_deref() == Some(whole)
+                && [place + 1, place + 2].into_iter().filter(|end| *end < all).all(is_same_to)
+        };
+        let content = get(message, "content");
+        let is_in_text = |said: &str| !said.trim().is_empty() && whole.contains(said.trim());
+        let is_written = content.as_str().is_some_and(is_in_text)
+            || !is_same([&self.messages[..place], &self.messages[place + 1..]].concat())
+                && !(content.is_true()
+                    && is_same(self.with(place, with(message, "content", MARK.into()))));
+        if !is_written {
+            return Err(format!(
+                "does not write what the role `{}` says: write it in another way, or take a template that writes it",
+                role(message)
+            ));
+        }
+        for key in more_keys(message) {
+            let keys: &[&str] = if THOUGHTS.contains(&&*key) { &THOUGHTS } else { &[&key] };
+            if is_same(self.with(place, without(message, keys))) {
                 return Err(format!(
-                    "message {number}: the chat template does not write the content of the role `{role}`: write it in \
-                     another way, or take a template that writes it"
-                ));
-            }
-            for key in more.iter().filter(|key| get(message, key).is_true()) {
-                let keys: &[&str] = if THOUGHTS.contains(&&**key) { &THOUGHTS } else { &[key] };
-                if is_same(&self.with(place, without(message, keys))) {
-                    return Err(format!(
-                        "message {number}: the chat template does not write `{key}`: remove the key, or take a template \
-                         that writes it"
-                    ));
-                }
-            }
-            if let Some(arguments) = twice_encoded(message, whole) {
-                return Err(format!(
-                    "message {number}: the chat template writes the arguments of a call as a text in quotes, {arguments}: \
-                     write them as an object"
+                    "does not write `{key}`: remove the key, or take a template that writes it"
                 ));
             }
         }
-        Ok(())
+        match twice_encoded(message, whole) {
+            None => Ok(()),
+            Some(arguments) => Err(format!(
+                "writes the arguments of a call as a text in quotes, {arguments}: write them as an object"
+            )),
+        }
     }
 }
 
+/// Whether a message has more than a role that every template knows and a content.
+fn is_special(message: &Value) -> bool {
+    let is_known = matches!(&*role(message), "user" | "assistant");
+    !more_keys(message).is_empty() || !is_known && get(message, "content").is_true()
+}
+
+/// The keys that say something beside the role and the content.
+fn more_keys(message: &Value) -> Vec<String> {
+    let is_of_call = |key: &str| role(message) == "tool" && OF_CALLS.contains(&key);
+    let keys = keys(message).into_iter();
+    keys.filter(|key| {
+        let is_more = !matches!(&**key, "role" | "content") && !is_of_call(key);
+        is_more && get(message, key).is_true()
+    })
+    .collect()
+}
+
 /// The arguments of a call that are a text and that `whole` has in quotes.
-fn twice_encoded(
-    message: &Value,
-    whole: impl FnOnce() -> Result<String, String>,
-) -> Option<String> {
-    let calls: Vec<Value> =
-        get(message, "tool_calls").try_iter().ok()?.checked().collect::<Result<_, _>>().ok()?;
-    let arguments = calls.iter().map(|call| {
-        let function = get(call, "function");
-        get(if function.is_undefined() { call } else { &function }, "arguments")
+fn twice_encoded(message: &Value, whole: &str) -> Option<String> {
+    let calls = get(message, "tool_calls").try_iter().ok()?;
+    let arguments = calls.checked().filter_map(Result::ok).map(|call| {
+        let function = get(&call, "function");
+        get(if function.is_undefined() { &call } else { &function }, "arguments")
     });
-    let texts: Vec<String> = arguments
-        .filter_map(|arguments| {
-            arguments.as_str().map(|text| serde_json::Value::from(text).to_string())
-        })
-        .collect();
-    if texts.is_empty() {
-        return None;
-    }
-    let whole = whole().ok()?;
-    texts.into_iter().find(|text| whole.contains(text.as_str()))
+    let quoted = |text: Value| Some(serde_json::Value::from(text.as_str()?).to_string());
+    arguments.filter_map(quoted).find(|text| whole.contains(text.as_str()))
 }
 
 /// A message without its nulls.
@@ -180,14 +183,7 @@ fn without_nulls(message: &Value) -> Result<Value, String> {
     let content = get(&message, "content");
     match content.kind() {
         ValueKind::String => {}
-        ValueKind::Seq => content.try_iter().map_err(|error| error.to_string())?.checked().try_for_each(|part| {
-            let part = part.map_err(|error| error.to_string())?;
-            let is_text = get(&part, "type").as_str() == Some("text") && get(&part, "text").as_str().is_some();
-            match is_text && keys(&part).len() == 2 {
-                true => Ok(()),
-                false => Err(format!("a part of the content is {part}: models of texts take {{\"type\": \"text\", \"text\": ..}}")),
-            }
-        })?,
+        ValueKind::Seq => check_texts(&content)?,
         ValueKind::Undefined => {
             let is_empty = |key: &String| *key == "role" || OF_CALLS.contains(&&**key);
             if keys(&message).iter().all(is_empty) {
@@ -197,6 +193,22 @@ fn without_nulls(message: &Value) -> Result<Value, String> {
         _ => return Err(format!("the content is {content}, and no text")),
     }
     Ok(message)
+}
+
+/// # Errors
+/// A part of a content that is no text.
+fn check_texts(parts: &Value) -> Result<(), String> {
+    let parts = parts.try_iter().map_err(|error| error.to_string())?;
+    let is_text = |part: &Value| {
+        let is = |key: &str| get(part, key).as_str().is_some();
+        get(part, "type").as_str() == Some("text") && is("text") && keys(part).len() == 2
+    };
+    match parts.checked().filter_map(Result::ok).find(|part| !is_text(part)) {
+        None => Ok(()),
+        Some(part) => Err(format!(
+            "a part of the content is {part}, and no {{\"type\": \"text\", \"text\": \"..\"}}"
+        )),
+    }
 }
 
 /// A message as transformers gives it to its template: thoughts have the names that templates read.
@@ -320,13 +332,13 @@ mod tests {
                 silent,
                 &[ASK, CALL],
                 "[]",
-                "message 2: the chat template does not write the content of the role `assistant`",
+                "message 2: the chat template does not write what the role `assistant`",
             ),
             (
                 silent,
                 &[r#"{"role": "developer", "content": "Be brief."}"#, ASK],
                 "[]",
-                "message 1: the chat template does not write the content of the role `developer`",
+                "message 1: the chat template does not write what the role `developer`",
             ),
             (
                 PLAIN,
