@@ -26,6 +26,10 @@ struct Args {
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
 
+    /// Keys or tensors of the model's files that are not known here and have no effect; repeat the option for several
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
+
     /// A file of sentences in UTF-8, one a line
     #[arg(long, value_name = "FILE")]
     texts: PathBuf,
@@ -55,7 +59,7 @@ fn main() -> Result<()> {
     ensure!(!lines.is_empty(), "{}: no sentences", args.texts.display());
     ensure!(args.batch_size > 0, "--batch-size 0: it must be at least 1");
 
-    let pretrained = Pretrained::find(&args.model)?;
+    let pretrained = Pretrained::find(&args.model)?.accept(&args.accept);
     let tokenizer = pretrained.tokenizer()?;
     let params = Params::new(0);
     let model = pretrained.encoder(&params)?;
@@ -73,7 +77,10 @@ fn main() -> Result<()> {
     }
     let queries: Vec<&str> = args.queries.iter().map(String::as_str).collect();
     for (query, own) in queries.iter().zip(embed(&queries)?) {
-        let cosine = |row: &Vec<f32>| row.iter().zip(&own).map(|(a, b)| a * b).sum::<f32>();
+        // Not every model gives embeddings of length 1.
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let cosine =
+            |row: &Vec<f32>| product(row, &own) / (product(row, row) * product(&own, &own)).sqrt();
         let mut found: Vec<(f32, &str)> =
             all.iter().map(cosine).zip(lines.iter().copied()).collect();
         found.sort_by(|a, b| b.0.total_cmp(&a.0)); // stable: equal lines stay in their order

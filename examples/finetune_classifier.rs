@@ -35,6 +35,10 @@ struct Args {
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
 
+    /// Keys or tensors of the model's files that are not known here and have no effect; repeat the option for several
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
+
     /// A class, and a file with one of its texts a line; repeat the option for several
     #[arg(long = "class", value_name = "NAME=FILE", value_parser = parse_class, required = true)]
     classes: Vec<(String, PathBuf)>,
@@ -80,7 +84,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
         let test = LabelledTexts::lines(args.tests.clone(), &options)?;
         (texts, test)
     };
-    let pretrained = Pretrained::find(&args.model)?;
+    let pretrained = Pretrained::find(&args.model)?.accept(&args.accept);
     let tokenizer = pretrained.tokenizer()?;
     let part = |texts| ClassifiedTexts::new(texts, &tokenizer, args.length);
     let (train, test) = (part(&train)?, part(&test)?);

@@ -35,12 +35,18 @@ struct Args {
     /// A folder with config.json and model.safetensors, a GGUF file, or a model of the hub as OWNER/NAME
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
+    /// Keys or tensors of the model's files that are not known here and have no effect; repeat the option for several
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
     /// A file of text in UTF-8, of which the last tenth is for the evaluation
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
     /// The file has conversations, one a line: {"messages": [{"role": "user", "content": ".."}, ..]}
     #[arg(long)]
     chat: bool,
+    /// A key of the conversations that is left out; repeat the option for several
+    #[arg(long = "ignore", value_name = "KEY", requires = "chat")]
+    ignored: Vec<String>,
     /// The tokens of a sample at most
     #[arg(long, value_name = "N", default_value_t = 128)]
     length: usize,
@@ -64,7 +70,7 @@ fn main() -> ExitCode {
 
 fn train(args: &Args, world: &World) -> Result<()> {
     let kept = if args.quantized { Quantization::Keep } else { Quantization::Dequantize };
-    let pretrained = Pretrained::find(&args.model)?.quantization(kept);
+    let pretrained = Pretrained::find(&args.model)?.quantization(kept).accept(&args.accept);
     let tokenizer = pretrained.tokenizer()?;
     let params = args.train.precision.params(args.train.seed, world.device());
     let model = pretrained.causal_lm(&params)?;
@@ -107,7 +113,9 @@ type Samples = Arc<dyn Dataset<Batch = Batch>>;
 
 fn samples(args: &Args, tokenizer: &Tokenizer) -> Result<(Samples, Samples)> {
     if args.chat {
-        let (train, test) = Chats::open(&args.text, tokenizer, args.length)?.split(0.1)?;
+        let ignored = args.ignored.iter().cloned();
+        let chats = Chats::open_ignoring(&args.text, tokenizer, args.length, ignored)?;
+        let (train, test) = chats.split(0.1)?;
         return Ok((Arc::new(train), Arc::new(test)));
     }
     let (train, test) = TokenBlocks::open([&args.text], tokenizer, args.length)?.split(0.1)?;

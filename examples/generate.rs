@@ -36,12 +36,15 @@ struct Args {
     /// The most tokens to write
     #[arg(long, value_name = "N", default_value_t = 100)]
     tokens: usize,
-    /// Divides the logits; at 0 the most probable token is always taken
-    #[arg(long, value_name = "T", default_value_t = 0.7)]
-    temperature: f64,
-    /// Only the most probable tokens that have this probability together are drawn
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
-    top_p: f64,
+    /// Divides the logits; at 0 the most probable token is always taken [default: that of the model, or else 0.7]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// Only the most probable tokens that have this probability together are drawn [default: that of the model, or else 0.95]
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Keys or tensors of the model's files that are not known here and have no effect; repeat the option for several
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
     /// The seed of the draws
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -49,7 +52,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let pretrained = Pretrained::find(&args.model)?;
+    let pretrained = Pretrained::find(&args.model)?.accept(&args.accept);
     let tokenizer = pretrained.tokenizer()?;
     let params = Params::new(0);
     let model = pretrained.causal_lm(&params)?;
@@ -64,13 +67,15 @@ fn main() -> Result<()> {
     };
     // The special tokens of a conversation are in its text.
     let prompt = tokenizer.encode(&text, !args.chat)?;
+    let own = model.generation_config()?; // end tokens, and perhaps how the model wants to be sampled
+    let is_sampled = own.temperature > 0.0;
     let config = GenerationConfig {
         max_new_tokens: args.tokens,
-        temperature: args.temperature,
-        top_p: Some(args.top_p),
-        stop: tokenizer.end().into_iter().collect(),
+        temperature: args.temperature.unwrap_or(if is_sampled { own.temperature } else { 0.7 }),
+        top_p: args.top_p.or(if is_sampled { own.top_p } else { Some(0.95) }),
+        stop: own.stop.iter().copied().chain(tokenizer.end()).collect(),
         seed: args.seed,
-        ..GenerationConfig::default()
+        ..own
     };
     let written = tokenizer.decode(&model.generate(&prompt, &config, |_| {})?)?;
     let before = if args.chat { "" } else { &args.prompt };

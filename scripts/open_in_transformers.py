@@ -7,7 +7,8 @@ The request is {"tokens": [[...], ...]}, rows of one length, or {"pixels": "sin"
 is sin(0.37 i). The answer is {"logits": [...], "shape": [...]}; of a model without a head, its last hidden states. All
 is computed in f32. What config.json calls its architecture decides how the folder is opened, and an encoder does not
 look at tokens that are its config's pad_token_id. A name or a shape that transformers or PEFT misses, does not know or
-expects otherwise is an error. crates/candelabrum-transformers compares the answers with its own.
+expects otherwise is an error, and so is an adapter with which AutoPeftModel.., which opens the base model by what the
+adapter says, answers otherwise. crates/candelabrum-transformers compares the answers with its own.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import peft
 import safetensors.torch
 import torch
 import transformers
@@ -27,6 +29,14 @@ HEADS = {
     "LMHeadModel": transformers.AutoModelForCausalLM,
     "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
     "ForImageClassification": transformers.AutoModelForImageClassification,
+}
+
+
+AUTO = {
+    "CAUSAL_LM": peft.AutoPeftModelForCausalLM,
+    "SEQ_CLS": peft.AutoPeftModelForSequenceClassification,
+    "FEATURE_EXTRACTION": peft.AutoPeftModelForFeatureExtraction,
+    None: peft.AutoPeftModel,
 }
 
 
@@ -52,6 +62,13 @@ def with_adapter(model, folder):
     if wrong := {str(name) for name in stored.keys() ^ places.keys()}:
         raise SystemExit(f"{folder}: names on one side alone: {sorted(wrong)}")
     return model
+
+
+def opened_by_adapter(folder):
+    """The base model that the adapter names, of the class that it says, with the adapter."""
+    task = json.load(open(os.path.join(folder, "adapter_config.json")))["task_type"]
+    options = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+    return AUTO[task].from_pretrained(folder, **options).eval()
 
 
 def pixels(shape):
@@ -84,7 +101,12 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    logits = answer(opened(arguments.folder, arguments.adapter), json.load(sys.stdin))
+    request = json.load(sys.stdin)
+    logits = answer(opened(arguments.folder, arguments.adapter), request)
+    if arguments.adapter:
+        again = answer(opened_by_adapter(arguments.adapter), request)
+        if not torch.equal(logits, again):
+            raise SystemExit(f"{arguments.adapter}: another answer if the adapter says what its model is")
     print(json.dumps({"logits": logits.flatten().tolist(), "shape": list(logits.shape)}))
 
 

@@ -74,6 +74,33 @@ fn evaluation_gives_back_the_mode_that_it_found() {
     assert!(trainer.model().evaluated.borrow().len() >= 6);
 }
 
+/// A perceptron whose loss ignores a class.
+struct Ignoring(Mlp, i64);
+
+impl Model for Ignoring {
+    fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        self.0.forward(&xs.flatten_from(1)?)
+    }
+
+    fn loss(&self, output: &Tensor, targets: &Tensor) -> candelabrum::candle::Result<Tensor> {
+        SoftMaxCrossEntropy::new().ignore_index(self.1).forward(output, targets)
+    }
+}
+
+#[test]
+fn an_epoch_of_which_no_target_counts_is_an_error() {
+    let images = ImageDataset::new(vec![7; 16 * 9], vec![2; 16], [1, 3, 3], 10).unwrap();
+    let train = |ignored| {
+        let params = Params::new(1);
+        let model = Ignoring(Mlp::new(&params.root(), 10), ignored);
+        let opt = DistOpt::new(Sgd::new(0.05), &params, &World::single()).unwrap();
+        Trainer::new(model, opt).fit(&images, &images, &config(1), &mut Vec::new())
+    };
+    train(3).unwrap();
+    let error = train(2).unwrap_err().to_string();
+    assert!(error.contains("epoch 0 has counted no target"), "{error}");
+}
+
 #[test]
 fn runs_of_one_epoch_each_are_one_run() {
     const EPOCHS: usize = 4;

@@ -38,21 +38,36 @@ impl Trained {
         }
     }
 
-    /// Gives the layer `name` its adapter, with this dropout.
-    fn attach(self, params: &Params, name: &str, dropout: f32) {
-        if self != Self::Weight {
+    /// Gives the layer `name` its adapter, with this dropout. `others` are the names of the other layers.
+    fn attach(
+        self,
+        params: &Params,
+        name: &str,
+        others: Vec<String>,
+        dropout: f32,
+    ) -> Option<LoraLayers> {
+        (self != Self::Weight).then(|| {
             let dora = self == Self::Dora;
             // DoRA refuses dropout.
             let dropout = if dora { 0.0 } else { dropout };
             let targets = vec![name.to_owned()];
-            let defaults = LoraConfig::default();
-            let config = LoraConfig { rank: 2, alpha: 3.0, dora, dropout, targets, ..defaults };
-            LoraLayers::attach(params, &config).unwrap();
+            // The other layers are not in the file.
+            let config = LoraConfig {
+                rank: 2,
+                alpha: 3.0,
+                dora,
+                dropout,
+                targets,
+                trained: others,
+                ..Default::default()
+            };
+            let adapters = LoraLayers::attach(params, &config).unwrap();
             // All but the weight is trained beside the adapter.
             let weight = format!("{name}.weight");
             let others = params.list().into_iter().filter(|param| param.name() != weight);
             others.for_each(|param| param.unfreeze());
-        }
+            adapters
+        })
     }
 }
 
@@ -60,6 +75,7 @@ impl Trained {
 /// that buckets are lent where gradients are shared out.
 pub(crate) struct SumOfLayers {
     blocks: Blocks<Linear>,
+    adapters: Option<LoraLayers>,
     features: usize,
     classes: usize,
 }
@@ -78,16 +94,26 @@ impl SumOfLayers {
         trained.prepare(params, name, (classes, features));
         let scope = params.root();
         let first = Linear::new(&scope.pp(name), classes);
-        let others =
-            (0..more).map(|number| Linear::new(&scope.pp(format!("more{number}")), classes));
+        let names: Vec<String> = (0..more).map(|number| format!("more{number}")).collect();
+        let others = names.iter().map(|name| Linear::new(&scope.pp(name), classes));
         let blocks = Blocks::new(&scope, [first].into_iter().chain(others));
-        let sum = Self { blocks, features, classes };
+        let mut sum = Self { blocks, adapters: None, features, classes };
         sum.forward(&Tensor::zeros((1, features), DType::F32, &Device::Cpu).unwrap()).unwrap();
-        trained.attach(params, name, dropout);
+        sum.adapters = trained.attach(params, name, names, dropout);
         if is_recomputed {
             params.set_recompute(Recompute::All);
         }
         sum
+    }
+
+    /// Merges the adapters and undoes that, which must leave no trace.
+    pub(crate) fn merge_and_unmerge(&self) {
+        // What is quantised refuses a merge.
+        if let Some(adapters) = &self.adapters
+            && adapters.merge().is_ok()
+        {
+            adapters.unmerge().unwrap();
+        }
     }
 
     pub(crate) fn forward(&self, xs: &Tensor) -> Result<Tensor> {

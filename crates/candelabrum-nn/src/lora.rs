@@ -30,8 +30,8 @@ pub struct LoraConfig {
     pub dropout: f32,
     /// The layers: a pattern is the end of a layer's name from a dot on, as `q_proj` for
     /// `model.layers.0.self_attn.q_proj`, or the whole name. `*` stands for any characters. `all-linear` stands for all
-    /// linear layers but those that [`trained`](Self::trained) names. The [output layer](crate::layers::Linear::output)
-    /// of a model and embeddings get no adapters.
+    /// linear layers but the [output layer](crate::layers::Linear::output) and those that [`trained`](Self::trained)
+    /// names. Embeddings get no adapters.
     pub targets: Vec<String>,
     /// The layers that are trained as a whole beside the adapters, by patterns: a new head of a classifier, for
     /// instance. Hugging Face's `modules_to_save`.
@@ -76,9 +76,9 @@ impl LoraConfig {
         Err(Error::Lora { what: fault })
     }
 
-    fn is_target(&self, layer: &str) -> bool {
-        let named = |pattern: &String| is_layer(layer, pattern);
-        let all = self.targets.iter().any(|pattern| pattern == ALL_LINEAR);
+    fn is_target(&self, weight: &Weight) -> bool {
+        let named = |pattern: &String| is_layer(weight.layer(), pattern);
+        let all = self.targets.iter().any(|pattern| pattern == ALL_LINEAR) && !weight.is_output;
         self.targets.iter().any(named) || all && !self.trained.iter().any(named)
     }
 }
@@ -115,7 +115,9 @@ impl LoraLayers {
     /// the layer's name, and with DoRA `lora_magnitude_vector` `(outputs)`.
     ///
     /// # Errors
-    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, or a layer that has an adapter.
+    /// [`Error::Lora`] for a meaningless configuration, a pattern that no layer has, a model that has adapters, a layer that
+    /// would get one and be trained as a whole, and for parameters that the model's files do not have and that would be
+    /// frozen.
     pub fn attach(params: &Params, config: &LoraConfig) -> Result<Self> {
         config.check()?;
         let all = params.weights();
@@ -132,14 +134,32 @@ impl LoraLayers {
                 return Err(Error::Lora { what });
             }
         }
-        let weights: Vec<Weight> =
-            all.into_iter().filter(|weight| config.is_target(weight.layer())).collect();
-        if let Some(weight) = weights.iter().find(|weight| weight.has_adapter()) {
-            let what = format!("a second adapter for `{}`, which has one", weight.layer());
+        if let Some(weight) = all.iter().find(|weight| weight.has_adapter()) {
+            let what = format!(
+                "a second set of adapters, which would freeze those of the first one: `{}` has one",
+                weight.layer()
+            );
             return Err(Error::Lora { what });
         }
+        let weights: Vec<Weight> =
+            all.into_iter().filter(|weight| config.is_target(weight)).collect();
         let is_trained =
             |layer: &str| config.trained.iter().any(|pattern| is_layer(layer, pattern));
+        if let Some(weight) = weights.iter().find(|weight| is_trained(weight.layer())) {
+            let layer = weight.layer();
+            let what = format!("`{layer}` both among its targets and trained as a whole");
+            return Err(Error::Lora { what });
+        }
+        let is_lost = |param: &&Param| param.is_drawn() && !is_trained(layer_of(param.name()));
+        if let Some(param) = params.list().iter().find(is_lost) {
+            let name = param.name();
+            let what = format!(
+                "`{name}` frozen: the model's files do not have it, so its numbers are random; name the layer `{}` in \
+                 `trained`, or open files that have it",
+                layer_of(name)
+            );
+            return Err(Error::Lora { what });
+        }
         params.freeze(|name| !is_trained(layer_of(name)));
         let mut adapters = Vec::new();
         for weight in weights {
@@ -166,7 +186,8 @@ impl LoraLayers {
     }
 
     /// Adds the adapters to the weights, so that the layers compute as fast as without adapters. The model's results
-    /// stay the same up to rounding. A copy of the weights is kept for [`unmerge`](Self::unmerge).
+    /// stay the same up to rounding. A copy of the weights is kept for [`unmerge`](Self::unmerge). Until then nothing
+    /// trains the adapters: a step is an error.
     ///
     /// # Errors
     /// [`Error::Lora`] for a quantised weight, to which nothing can be added.
@@ -205,8 +226,15 @@ struct LoraAdapter {
     magnitude: Option<Param>,
     scale: f64,
     dropout: Option<Dropout>,
-    /// The values of the weight before the merge, while the adapter is merged.
-    before_merge: Mutex<Option<Tensor>>,
+    before_merge: Mutex<Option<BeforeMerge>>,
+}
+
+/// The weight before the merge, while the adapter is merged.
+#[derive(Debug)]
+struct BeforeMerge {
+    values: Tensor,
+    /// Whether they are those of the files that the model was loaded from.
+    is_constant: bool,
 }
 
 impl LoraAdapter {
@@ -258,14 +286,28 @@ impl LoraAdapter {
             let factors = (wide(magnitude)? / norms(&merged)?)?.unsqueeze(1)?;
             merged = merged.broadcast_mul(&factors)?;
         }
-        *before = Some(param.var().as_detached_tensor().copy()?);
-        Ok(param.set(&merged.to_dtype(param.dtype())?)?)
+        let values = param.var().as_detached_tensor().copy()?;
+        let is_constant = param.is_constant();
+        param.set(&merged.to_dtype(param.dtype())?)?;
+        *before = Some(BeforeMerge { values, is_constant });
+        self.note_merged(param, true);
+        Ok(())
     }
 
     fn unmerge(&self, weight: &Weight) -> CandleResult<()> {
         let Some(before) = self.before_merge.lock().take() else { return Ok(()) };
         let Matrix::Param(param) = &weight.matrix else { return Ok(()) };
-        Ok(param.set(&before)?)
+        self.note_merged(param, false);
+        param.set(&before.values)?;
+        if before.is_constant {
+            param.note_pretrained();
+        }
+        Ok(())
+    }
+
+    fn note_merged(&self, weight: &Param, merged: bool) {
+        let own = [weight, &self.a, &self.b].into_iter().chain(&self.magnitude);
+        own.for_each(|param| param.note_merged(merged));
     }
 }
 

@@ -121,7 +121,7 @@ pub enum Error {
     },
     /// The scores do not name a class for each sample.
     #[error(
-        "right answers are counted in scores of shape (N, classes) or (N, T, classes), these are {dims:?}: use `Trainer::with_score` for other outputs"
+        "right answers are counted in scores of shape (N, classes) or (N, T, classes) of two classes or more, these are {dims:?}: use `Trainer::with_score` for other outputs (`RegressionErrors`, `LossOnly`)"
     )]
     Scores {
         /// The shape of the scores.
@@ -156,6 +156,14 @@ pub enum Error {
     ReplicasDiffer {
         /// The first rank that differs.
         rank: usize,
+    },
+    /// The losses of all batches of an epoch have counted nothing.
+    #[error(
+        "the training of epoch {epoch} has counted no target on any rank, so nothing was learned: the loss ignores all of them (`ignore_index`, a mask, or a `weighted` loss of weight 0)"
+    )]
+    NothingCounted {
+        /// The epoch.
+        epoch: usize,
     },
     /// The thread pool exists already, with a different number of threads.
     #[error("{wanted} compute threads were asked for, but the pool already runs with {running}")]

@@ -177,8 +177,9 @@ pub(crate) fn right_classes(
     ignored: Option<i64>,
 ) -> Result<Vec<Option<usize>>> {
     let dims = output.dims();
-    let Some((&classes, samples)) = dims.split_last().filter(|(_, samples)| !samples.is_empty())
-    else {
+    // The largest of one score is always that one.
+    let counts = |(classes, samples): &(&usize, &[usize])| **classes != 1 && !samples.is_empty();
+    let Some((&classes, samples)) = dims.split_last().filter(counts) else {
         return Err(Error::Scores { dims: dims.to_vec() });
     };
     let refused = |why: &str| {
@@ -191,6 +192,10 @@ pub(crate) fn right_classes(
         }
         targets.to_dtype(DType::I64)?
     } else if targets.dims() == dims {
+        let sums = targets.to_dtype(DType::F64)?.sum(D::Minus1)?.flatten_all()?.to_vec1::<f64>()?;
+        if sums.iter().any(|sum| (sum - 1.0).abs() > 0.05) {
+            return Err(refused("a row is of several classes or of none"));
+        }
         targets.argmax(D::Minus1)?.to_dtype(DType::I64)?
     } else {
         return Err(refused("the shapes do not fit"));
@@ -266,8 +271,11 @@ mod tests {
             // One label for each sequence, and one value for each sample.
             (ones(&[2, 3, 4]), indices(&[0, 1]), "the shapes do not fit"),
             (ones(&[2]), ones(&[2]), "these are [2]"),
-            // A regression.
-            (ones(&[2, 1]), ones(&[2]), "class indices are u8, u32 or i64"),
+            // A regression, and yes or no for several classes.
+            (ones(&[2, 1]), ones(&[2]), "two classes or more, these are [2, 1]"),
+            (ones(&[2, 1]), indices(&[0, 0]), "two classes or more, these are [2, 1]"),
+            (ones(&[2, 3]), ones(&[2]), "class indices are u8, u32 or i64"),
+            (ones(&[2, 3]), ones(&[2, 3]), "a row is of several classes or of none"),
             (ones(&[2, 3]), indices(&[0, 1, 2]), "do not fit"),
             (ones(&[2, 3]), ones(&[2, 4]), "do not fit"),
             (ones(&[2, 3]), ones(&[2, 3, 1]), "do not fit"),

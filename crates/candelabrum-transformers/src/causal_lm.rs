@@ -6,12 +6,14 @@ use candelabrum_nn::{LoadReport, Model, Params};
 use candle_core::{Device, Result as CandleResult, Tensor};
 
 use crate::cache::Cache;
+use crate::companions::GENERATION;
 use crate::config::Config;
 use crate::error::Result;
 use crate::loaded::Loaded;
 use crate::models::{Head, family};
 use crate::networks::Decoder;
-use crate::pretrained::Pretrained;
+use crate::neutral::WITHOUT_CLASSES;
+use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained language model: tokens `(N, T) -> (N, T, vocabulary)`, the logits of the token that follows each token.
@@ -43,7 +45,7 @@ impl CausalLm {
         let token = Tensor::zeros((1, 1), candle_core::DType::U32, params.device())?;
         let (decoder, loaded) = pretrained.create(
             params,
-            naming,
+            Task { naming, neutral: WITHOUT_CLASSES, companions: &[GENERATION] },
             Decoder::new,
             |decoder| {
                 states(decoder, &token, None).and_then(|xs| head(decoder)?.logits(&xs)).map(drop)
@@ -63,6 +65,10 @@ impl CausalLm {
         &self.loaded.report
     }
 
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
     /// The parameters.
     pub fn params(&self) -> &Params {
         &self.params
@@ -79,10 +85,7 @@ impl CausalLm {
     /// The largest number of tokens of a sequence.
     pub fn context(&self) -> usize {
         match &self.decoder {
-            Decoder::Llama(_) => {
-                let length = self.config().size("max_position_embeddings");
-                length.ok().flatten().unwrap_or(usize::MAX)
-            }
+            Decoder::Llama(llama) => llama.context(),
             Decoder::Gpt2(gpt2) => gpt2.context(),
         }
     }

@@ -6,22 +6,28 @@ use candelabrum_nn::{LoadReport, Model, Params};
 use candle_core::{DType, Result as CandleResult, Tensor};
 use serde_json::json;
 
+use crate::companions::MODULES;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
-use crate::pretrained::Pretrained;
+use crate::neutral::WITHOUT_CLASSES;
+use crate::pooling::{Pooling, SENTENCE_CONFIG, TEXT_CONFIG};
+use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 
-/// A pretrained encoder of texts: tokens `(N, T)`, padded at the end, to embeddings `(N, width)` of length 1.
+/// A pretrained encoder of texts: tokens `(N, T)`, padded at the end, to embeddings `(N, width)`.
 ///
-/// [`Pretrained::encoder`] makes one. An embedding is the mean of the states of a text's tokens, as that of the models of
-/// sentence-transformers. The product of two embeddings is the cosine of their angle.
+/// [`Pretrained::encoder`] makes one. A folder of sentence-transformers says how the states of a text's tokens become its
+/// embedding (`modules.json`, `1_Pooling/config.json`): the first or last token's, the mean, the maximum, and whether an
+/// embedding has length 1. Without these files an embedding is the mean, divided by its length, so the product of two
+/// embeddings is the cosine of their angle.
 #[derive(Debug)]
 pub struct Encoder {
     params: Params,
     encoder: TextEncoder,
+    pooling: Pooling,
     loaded: Loaded,
 }
 
@@ -29,7 +35,7 @@ impl Pretrained {
     /// An encoder of texts, whose embeddings can be compared.
     ///
     /// # Errors
-    /// As for [`causal_lm`](Self::causal_lm).
+    /// As for [`causal_lm`](Self::causal_lm). A module of sentence-transformers that is not supported.
     pub fn encoder(self, params: &Params) -> Result<Encoder> {
         Encoder::load(self, params)
     }
@@ -41,14 +47,19 @@ impl Encoder {
         let naming = family::naming(pretrained.config())?.keeping(|name| name.contains("pooler."));
         let token = Tensor::zeros((1, 1), DType::U32, params.device())?;
         let no_text = || Error::argument("a ViT as an encoder of texts: take it as a classifier");
-        let (encoder, loaded) = pretrained.create(
+        let (encoder, mut loaded) = pretrained.create(
             params,
-            naming,
+            Task {
+                naming,
+                neutral: WITHOUT_CLASSES,
+                companions: &[MODULES, TEXT_CONFIG, SENTENCE_CONFIG],
+            },
             |scope, config| EncoderNet::new(scope, config, true)?.into_text().ok_or_else(no_text),
             |encoder| encoder.states(&token).map(drop),
             |_| false,
         )?;
-        Ok(Self { params: params.clone(), encoder, loaded })
+        let pooling = Pooling::of(&mut loaded.companions, encoder.width())?;
+        Ok(Self { params: params.clone(), encoder, pooling, loaded })
     }
 
     /// The config from which the model was made.
@@ -79,13 +90,13 @@ impl Encoder {
         self.encoder.vocabulary()
     }
 
-    /// The embeddings of `texts`, \[texts, width\]. A text is cut at its first `longest` tokens, or at the number of the
-    /// model's positions.
+    /// The embeddings of `texts`, \[texts, width\]. A text is cut at its first `longest` tokens, at the number of the
+    /// model's positions, or where its folder says so (`max_seq_length`).
     ///
     /// # Errors
     /// A text that cannot be tokenised.
     pub fn embed(&self, tokenizer: &Tokenizer, texts: &[&str], longest: usize) -> Result<Tensor> {
-        let longest = longest.min(self.encoder.longest());
+        let longest = longest.min(self.encoder.longest()).min(self.pooling.longest);
         let rows = texts.iter().map(|text| tokenizer.encode_first(text, longest));
         let rows = rows.map(|row| row.map(|(tokens, _)| tokens)).collect::<Result<Vec<_>>>()?;
         let tokens =
@@ -111,13 +122,7 @@ impl Encoder {
 
 impl Model for Encoder {
     fn forward(&self, tokens: &Tensor) -> CandleResult<Tensor> {
-        let states = self.states(tokens)?;
-        let dtype = states.dtype();
-        let is_token = tokens.ne(self.encoder.padding())?.to_dtype(DType::F32)?;
-        let count = is_token.sum_keepdim(1)?.clamp(1.0, f64::MAX)?;
-        let shares = is_token.broadcast_div(&count)?.unsqueeze(1)?.to_dtype(dtype)?; // (N, 1, T)
-        let mean = shares.contiguous()?.matmul(&states)?.squeeze(1)?;
-        let length = mean.sqr()?.sum_keepdim(1)?.sqrt()?.clamp(1e-12, f64::MAX)?;
-        mean.broadcast_div(&length)
+        let is_token = self.encoder.is_token(tokens)?.to_dtype(DType::F32)?;
+        self.pooling.embeddings(&self.states(tokens)?, &is_token)
     }
 }

@@ -10,14 +10,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or folder.
-    #[error("{}: cannot {operation}: {source}", path.display())]
+    #[error("{}: cannot {operation}: {reason}", path.display())]
     Io {
         /// The operation, as a verb: `open`, `read`, `create`.
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The operating system's error.
-        source: std::io::Error,
+        /// The operating system's error. The message has its text, so it is no source, which programs print, too.
+        reason: std::io::Error,
     },
     /// A file or folder is not as it must be.
     #[error("{}: {what}", path.display())]
@@ -58,6 +58,6 @@ impl Error {
         path: impl AsRef<Path>,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.as_ref().to_owned();
-        move |source| Self::Io { operation, path, source }
+        move |reason| Self::Io { operation, path, reason }
     }
 }

@@ -1,5 +1,7 @@
 //! Texts that a language model writes, token by token.
 
+use std::collections::BTreeSet;
+
 use candelabrum_nn::ops;
 use candle_core::{DType, Result as CandleResult, Tensor};
 use rand::Rng;
@@ -13,6 +15,8 @@ use crate::error::{Error, Result};
 pub struct GenerationConfig {
     /// The largest number of new tokens.
     pub max_new_tokens: usize,
+    /// The largest number of tokens with those of the prompt.
+    pub max_length: Option<usize>,
     /// Divides the logits before the probabilities are computed. At 0 the most probable token is taken.
     pub temperature: f64,
     /// Only so many of the most probable tokens can be drawn.
@@ -20,6 +24,9 @@ pub struct GenerationConfig {
     /// Only the most probable tokens that have this probability together can be drawn (Holtzman et al.,
     /// arXiv:1904.09751).
     pub top_p: Option<f64>,
+    /// Divides the positive logits of tokens that the text has already, and multiplies the negative ones (Keskar et al.,
+    /// arXiv:1909.05858). 1 changes nothing.
+    pub repetition_penalty: f64,
     /// The tokens that end the text, which they are not part of.
     pub stop: Vec<u32>,
     /// The seed of the draws.
@@ -33,9 +40,11 @@ impl Default for GenerationConfig {
     fn default() -> Self {
         Self {
             max_new_tokens: 64,
+            max_length: None,
             temperature: 0.0,
             top_k: None,
             top_p: None,
+            repetition_penalty: 1.0,
             stop: Vec::new(),
             seed: 0,
             use_cache: true,
@@ -44,8 +53,8 @@ impl Default for GenerationConfig {
 }
 
 impl GenerationConfig {
-    fn check(&self) -> Result<()> {
-        let Self { temperature, top_k, top_p, .. } = self;
+    pub(crate) fn check(&self) -> Result<()> {
+        let Self { temperature, top_k, top_p, repetition_penalty: penalty, .. } = self;
         if !(temperature.is_finite() && *temperature >= 0.0) {
             let what = format!("a temperature of {temperature}: it must be 0 or a positive number");
             return Err(Error::argument(what));
@@ -57,7 +66,24 @@ impl GenerationConfig {
             let what = format!("a top_p of {p}: it must be above 0 and at most 1");
             return Err(Error::argument(what));
         }
+        if !(penalty.is_finite() && *penalty > 0.0) {
+            let what = format!("a repetition_penalty of {penalty}: it must be a positive number");
+            return Err(Error::argument(what));
+        }
         Ok(())
+    }
+
+    /// Changes the logits of tokens that are there already.
+    fn penalize(&self, logits: &mut [f32], tokens: &[u32]) {
+        if self.repetition_penalty == 1.0 {
+            return;
+        }
+        for token in tokens.iter().collect::<BTreeSet<_>>() {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                let penalty = self.repetition_penalty as f32;
+                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
     }
 
     /// The next token by its `logits`.
@@ -105,7 +131,8 @@ impl CausalLm {
     /// ([`ops::with_independent_rows`]).
     ///
     /// # Errors
-    /// A meaningless configuration, no prompt, a token that is not in the vocabulary, or a prompt that takes all positions.
+    /// A meaningless configuration, no prompt, a token that is not in the vocabulary, a prompt that takes all positions, or
+    /// logits that are not numbers.
     pub fn generate(
         &self,
         prompt: &[u32],
@@ -123,17 +150,27 @@ impl CausalLm {
             return Err(Error::argument(what));
         }
         let most = prompt.len().saturating_add(config.max_new_tokens).min(self.context());
+        let most = most.min(config.max_length.unwrap_or(usize::MAX)).max(prompt.len());
         let mut cache = config.use_cache.then(|| Cache::new(most));
         let mut rng = candelabrum_nn::seed::rng(config.seed);
         let mut tokens = prompt.to_vec();
         let mut seen = 0;
         while tokens.len() < most {
-            let logits = self.params().in_mode(false, || {
+            let mut logits = self.params().in_mode(false, || {
                 ops::with_independent_rows(|| self.last_logits(&tokens[seen..], cache.as_mut()))
             })?;
             if cache.is_some() {
                 seen = tokens.len();
             }
+            if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
+                let what = format!(
+                    "the logits behind token {} are not numbers (that of token {token} is NaN): the weights have overflowed \
+                     or are damaged; take them in f32 or bf16, or from before the training went wrong",
+                    tokens.len()
+                );
+                return Err(Error::argument(what));
+            }
+            config.penalize(&mut logits, &tokens);
             let token = config.choose(&logits, &mut rng);
             if config.stop.contains(&token) {
                 break;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candelabrum_nn::{LoadReport, Params};
 
+use crate::companions::Companions;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::weights::{Named, Naming};
@@ -16,10 +17,12 @@ pub(crate) struct Loaded {
     pub(crate) report: LoadReport,
     /// Tensors that no layer uses and that are written again.
     pub(crate) kept: Named,
+    pub(crate) companions: Companions,
 }
 
 impl Loaded {
-    /// Writes the parameters of `params` and the config, with some values replaced, into `folder`.
+    /// Writes the parameters of `params`, the companions and the config, with some values replaced, into `folder`. A null
+    /// leaves a key out.
     pub(crate) fn save(
         &self,
         params: &Params,
@@ -39,10 +42,16 @@ impl Loaded {
                 _ => "float32",
             };
             config.insert("dtype".to_owned(), dtype.into());
-            config.extend(changes.into_iter().map(|(key, value)| (key.to_owned(), value)));
+            for (key, value) in changes {
+                match value.is_null() {
+                    true => drop(config.remove(key)),
+                    false => drop(config.insert(key.to_owned(), value)),
+                }
+            }
         }
         let path = crate::weights::weights_file(folder);
         crate::weights::save(params, &self.kept, &self.naming, &path)?;
+        self.companions.save(folder)?;
         let path = folder.join("config.json");
         let text = format!("{config:#}\n");
         std::fs::write(&path, text).map_err(Error::io("write", &path))

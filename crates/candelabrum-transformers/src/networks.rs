@@ -60,6 +60,7 @@ impl EncoderNet {
     ) -> CandleResult<Tensor> {
         match self {
             Self::Vit(vit) => {
+                vit.check_positions()?; // before memory is taken for an image
                 let [channels, height, width] = vit.image();
                 Tensor::zeros((1, channels, height, width), dtype, device)
             }

@@ -5,11 +5,17 @@ use std::sync::Arc;
 
 use candelabrum_nn::{LoadReport, Params, Scope};
 
+use crate::companions::{Companions, GENERATION};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
+use crate::models::family;
+use crate::neutral::Neutral;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Files, GgufFile, Naming, Quantization, SafetensorsFiles, Source};
+use crate::weights::{
+    Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source, gguf_config,
+    gguf_generation,
+};
 
 /// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
 /// `model.safetensors` (one file, or several with an index), or a GGUF file.
@@ -35,6 +41,16 @@ pub struct Pretrained {
     config: Config,
     files: Files,
     quantization: Quantization,
+    accepted: Arc<[String]>,
+}
+
+/// What a model of one kind takes of a folder.
+pub(crate) struct Task {
+    pub(crate) naming: Naming,
+    /// Keys of the config that have no effect on such a model.
+    pub(crate) neutral: &'static [Neutral],
+    /// Other files, which are saved again with the model.
+    pub(crate) companions: &'static [&'static str],
 }
 
 impl Pretrained {
@@ -47,13 +63,8 @@ impl Pretrained {
         let path = path.as_ref();
         if path.is_file() {
             let file = GgufFile::open(path)?;
-            let config = Config::new(path, file.config()?);
-            return Ok(Self {
-                path: path.to_owned(),
-                config,
-                files: Files::Gguf(Box::new(file)),
-                quantization: Quantization::default(),
-            });
+            let config = Config::new(path, gguf_config(&file, None)?);
+            return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
             let what = "is neither a folder nor a file: name a folder with config.json and model.safetensors, or a GGUF file";
@@ -61,11 +72,16 @@ impl Pretrained {
         }
         let config = Config::open(path)?;
         let Some(files) = SafetensorsFiles::open(path)? else {
-            let what = "has no model.safetensors: convert the weights of another format with `save_pretrained` of transformers";
-            return Err(Error::file(path, what));
+            return Err(without_weights(path));
         };
-        let (path, files) = (path.to_owned(), Files::Safetensors(files));
-        Ok(Self { path, config, files, quantization: Quantization::default() })
+        Ok(Self::new(path, config, Files::Safetensors(files)))
+    }
+
+    fn new(path: &Path, config: Config, files: Files) -> Self {
+        let accepted = Arc::from([]);
+        let config = config.with_tensors(files.names().len()).accepting(&accepted);
+        let quantization = Quantization::default();
+        Self { path: path.to_owned(), config, files, quantization, accepted }
     }
 
     /// [`open`](Self::open), where a name of the form `owner/model` that is no folder stands for a model of Hugging
@@ -85,9 +101,24 @@ impl Pretrained {
         self
     }
 
+    /// Names keys of the model's JSON files, of a GGUF file's metadata, or tensors of the files, that this crate does not
+    /// know and that have no effect on the model's results. Without that, each of them is an error when the model or the
+    /// tokenizer is made.
+    #[must_use]
+    pub fn accept(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.accepted =
+            self.accepted.iter().cloned().chain(names.into_iter().map(Into::into)).collect();
+        self.config = self.config.accepting(&self.accepted);
+        self
+    }
+
     /// The folder or file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(crate) fn accepted(&self) -> &Arc<[String]> {
+        &self.accepted
     }
 
     /// The config.
@@ -101,11 +132,12 @@ impl Pretrained {
     /// # Errors
     /// No tokenizer, or one that cannot be read.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let accepted = &self.accepted;
         match &self.files {
-            Files::Safetensors(_) => Tokenizer::open(&self.path),
-            Files::Gguf(file) => match Tokenizer::beside(&self.path)? {
+            Files::Safetensors(_) => Tokenizer::open_accepting(&self.path, accepted),
+            Files::Gguf(file) => match Tokenizer::beside(&self.path, accepted)? {
                 Some(beside) => Ok(beside),
-                None => Tokenizer::from_gguf(&self.path, file.metadata()),
+                None => Tokenizer::from_gguf_accepting(&self.path, file.raw_metadata(), accepted),
             },
         }
     }
@@ -115,19 +147,32 @@ impl Pretrained {
     pub(crate) fn create<M>(
         self,
         params: &Params,
-        naming: Naming,
+        Task { naming, neutral, companions: names }: Task,
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
     ) -> Result<(M, Loaded)> {
-        let Self { path, config, files, quantization } = self;
+        let Self { path, config, files, quantization, accepted } = self;
         let model = build(&params.root(), &config)?;
-        let source = Arc::new(Source::new(files, naming, quantization));
+        let [all, family] = family::neutral(&config)?;
+        match &files {
+            Files::Safetensors(_) => config.finish(&[all, family, neutral])?,
+            // The config was made of the metadata, which are asked for again to refuse the others.
+            Files::Gguf(file) => drop(gguf_config(file, Some(&accepted))?),
+        }
+        let mut companions = Companions::new(&path, &accepted);
+        names.iter().try_for_each(|name| companions.add(name))?;
+        if let Files::Gguf(file) = &files
+            && let Some(settings) = gguf_generation(file)?
+        {
+            companions.insert(GENERATION, &settings);
+        }
+        let source = Arc::new(Source::new(files, config.clone(), naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));
         params.set_initial_values(None);
-        created.map_err(|error| unwrapped(error, &path))?;
-        let report = source.report();
+        created.map_err(|error| source.failure(error))?;
+        let report = source.report()?;
         let is_lost = |name: &String| !may_be_new(name);
         if !report.unfit.is_empty() || report.missing.iter().any(is_lost) {
             let report = LoadReport {
@@ -136,15 +181,52 @@ impl Pretrained {
             };
             return Err(Error::file(path, format!("does not fit the model: {report}")));
         }
+        let is_strange = |name: &&String| naming.is_of_body(name) && !accepted.contains(name);
+        let strange: Vec<String> =
+            report.unused.iter().filter(is_strange).map(|name| format!("`{name}`")).collect();
+        if let [first, ..] = &strange[..] {
+            let (count, some) = (strange.len(), strange[..strange.len().min(4)].join(", "));
+            let what = format!(
+                "has tensors that the model does not have ({count}: {some}): is config.json that of these weights? If {first} \
+                 and the others have no effect on the model's results, name them in `Pretrained::accept` (the examples have \
+                 `--accept NAME`)"
+            );
+            return Err(Error::file(path, what));
+        }
         let kept = source.kept(params.dtype())?;
-        Ok((model, Loaded { config, naming, report, kept }))
+        Ok((model, Loaded { config, naming, report, kept, companions }))
     }
 }
 
-/// The error of a file that travelled as one of candle's, or candle's own with the model's path.
-fn unwrapped(error: candle_core::Error, path: &Path) -> Error {
-    match error {
-        candle_core::Error::Wrapped(inner) => Error::file(path, inner.to_string()),
-        other => Error::Candle(other),
-    }
+/// The error of a folder that has a config and no `model.safetensors`: what is there instead, and what to do.
+fn without_weights(folder: &Path) -> Error {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut others: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    others.sort();
+    let of = |end: &str| others.iter().find(|name| name.ends_with(end));
+    let what = if let Some(shard) =
+        others.iter().find(|name| name.contains("-of-") && name.ends_with(".safetensors"))
+    {
+        format!(
+            "has {shard} and no {INDEX}, which says what is in each file: download the index, too"
+        )
+    } else if let Some(adapters) = others.iter().find(|name| name.starts_with("adapter_model")) {
+        format!(
+            "has {adapters} and no model: open the model of the adapters, and then `load_adapter` (the example `generate` has `--adapters`)"
+        )
+    } else if let Some(gguf) = of(".gguf") {
+        format!("has no model.safetensors: name the file {gguf} instead of the folder")
+    } else if let Some(other) = of(".safetensors") {
+        format!(
+            "has {other} and no model.safetensors: the folder that transformers opens has a file of this name"
+        )
+    } else {
+        let other = of(".bin").or(of(".h5")).or(of(".msgpack")).or(of(".pth"));
+        let other = other.map_or_else(String::new, |other| format!("{other} and "));
+        format!(
+            "has {other}no model.safetensors: convert the weights of another format with `save_pretrained` of transformers"
+        )
+    };
+    Error::file(folder, what)
 }

@@ -2,6 +2,8 @@
 //!
 //! Besides logits and states, the losses of 20 training steps are compared: they show the gradients of all parameters.
 
+mod adapters;
+
 use std::path::{Path, PathBuf};
 
 use candelabrum_dist::{DistOpt, World};

@@ -50,9 +50,18 @@ pub(crate) fn explain(
         return None;
     }
     let name = |&param: &usize| params[param].name();
+    let (merged, rest): (Vec<usize>, Vec<usize>) =
+        missing.iter().partition(|&&param| params[param].is_merged());
     let (statistics, rest): (Vec<usize>, Vec<usize>) =
-        missing.iter().partition(|param| is_running_statistic(name(param)));
+        rest.iter().partition(|param| is_running_statistic(name(param)));
     let mut why = Vec::new();
+    if !merged.is_empty() {
+        why.push(format!(
+            "{} are of adapters that are merged into the weights, which compute without them: call \
+             `LoraLayers::unmerge` before a step",
+            list(merged.iter().map(name))
+        ));
+    }
     if !statistics.is_empty() {
         why.push(format!(
             "{} are running statistics, which are not trained: make them buffers, by \
@@ -223,6 +232,19 @@ mod tests {
         params.get("c")?.tensor();
         let unused = explained(&params, &[2], &last);
         contains(&unused, &["does not use `a`, `b`: leave", "freeze"], &["rope", "detach"]);
+
+        // Adapters that are merged, whatever else may be missing.
+        params.get("a")?.note_merged(true);
+        let merged = explained(&params, &[2], &last);
+        let parts = ["`a` are of adapters that are merged", "`LoraLayers::unmerge`", "use `b`"];
+        contains(&merged, &parts, &["rope", "`a`, `b`: leave"]);
+        params.get("b")?.note_merged(true);
+        let merged = explained(&params, &[2], &last);
+        contains(
+            &merged,
+            &["`a`, `b` are of adapters"],
+            &["allow_unused", "detach", "does not use"],
+        );
 
         // A model that keeps some tensors, beside a layer of ours.
         let (var, ours) = (Var::ones(2, DType::F32, &Device::Cpu)?, Init::Const(0.5));

@@ -61,7 +61,8 @@ impl Linear {
         init(init: Init) => layer.init = Some(init);
         /// Applies `activation` to the output, fused into the matrix product.
         activation(activation: Activation) => layer.activation = Some(activation);
-        /// Says that the layer makes the output of the model. LoRA leaves this layer out.
+        /// Says that the layer makes the output of the model, or belongs to the head that does. LoRA on all linear
+        /// layers leaves it out.
         output() => layer.is_output = true;
     }
 
@@ -146,11 +147,7 @@ impl Linear {
         }
         let init = self.init.unwrap_or_else(|| Init::glorot_normal(inputs, outputs));
         let shape = (outputs, inputs);
-        // A layer that is not among the store's weights gets no adapter.
-        let weight = match self.is_output {
-            true => scope.table("weight", shape, init)?,
-            false => scope.weight("weight", shape, init)?,
-        };
+        let weight = scope.weight_of("weight", shape, init, self.is_output)?;
         let bias = self.bias.then(|| scope.param("bias", outputs, Init::ZEROS)).transpose()?;
         Ok(LinearWeights { weight, bias })
     }

@@ -101,6 +101,12 @@ fn check_sizes(batch: usize, classes: usize) -> Result<()> {
     if batch == 0 || classes == 0 {
         bail!("{NAME}: nothing to take the mean of, logits of shape {:?}", [batch, classes]);
     }
+    if classes == 1 {
+        bail!(
+            "{NAME}: one class, which always has the probability 1, so the loss is 0 and nothing is learned: \
+             take `mse_loss` for a number, `bce_with_logits_loss` for yes or no, or two classes"
+        );
+    }
     Ok(())
 }
 

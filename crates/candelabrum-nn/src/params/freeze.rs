@@ -18,6 +18,10 @@ struct FreezeState {
     frozen: AtomicBool,
     /// Whether the values are those of the files that the model was loaded from.
     pretrained: AtomicBool,
+    /// Whether the values were drawn although the model was loaded from files.
+    drawn: AtomicBool,
+    /// Whether the parameter is part of an adapter that is merged, or of the weight that it is merged into.
+    merged: AtomicBool,
     /// The parameter outside of the graph. It shares the variable's memory, so it changes with the variable.
     constant: OnceLock<Tensor>,
 }
@@ -27,8 +31,22 @@ impl Freeze {
         self.0.frozen.store(frozen, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_pretrained(&self, pretrained: bool) {
+    /// Says where the values are from: the model's files, a draw in their place, or neither.
+    pub(crate) fn set_origin(&self, pretrained: bool, drawn: bool) {
         self.0.pretrained.store(pretrained, Ordering::Relaxed);
+        self.0.drawn.store(drawn, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_drawn(&self) -> bool {
+        self.0.drawn.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_merged(&self, merged: bool) {
+        self.0.merged.store(merged, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_merged(&self) -> bool {
+        self.0.merged.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_constant(&self) -> bool {

@@ -121,14 +121,33 @@ impl Param {
         self.freeze.is_constant()
     }
 
-    pub(super) fn note_pretrained(&self) {
-        self.freeze.set_pretrained(true);
+    pub(crate) fn note_pretrained(&self) {
+        self.freeze.set_origin(true, false);
+    }
+
+    /// Says that the values were drawn because the files that the model is loaded from do not have them.
+    pub(super) fn note_drawn(&self) {
+        self.freeze.set_origin(false, true);
+    }
+
+    /// Whether the values were drawn because the model's files do not have them, and nothing has changed them since.
+    pub(crate) fn is_drawn(&self) -> bool {
+        self.freeze.is_drawn()
+    }
+
+    /// Says whether an adapter is merged to which this parameter belongs, or into this parameter.
+    pub(crate) fn note_merged(&self, merged: bool) {
+        self.freeze.set_merged(merged);
+    }
+
+    pub(crate) fn is_merged(&self) -> bool {
+        self.freeze.is_merged()
     }
 
     /// Says that the values are about to change.
     fn note_change(&self) {
         self.watch.changed(&self.var);
-        self.freeze.set_pretrained(false);
+        self.freeze.set_origin(false, false);
     }
 
     /// candle's number of the variable.
@@ -435,8 +454,16 @@ impl Param {
     /// Copies `value` into the parameter.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if shape or element type differ.
+    /// [`Error::Mismatch`] if shape or element type differ. [`Error::Lora`] while an adapter is merged that has this
+    /// parameter, or is merged into it: the weight would no longer be the sum of both.
     pub fn set(&self, value: &Tensor) -> Result<()> {
+        if self.is_merged() {
+            let what = format!(
+                "new values of `{}` while its adapter is merged: call `LoraLayers::unmerge` before",
+                self.name
+            );
+            return Err(Error::Lora { what });
+        }
         if value.shape() != self.var.shape() || value.dtype() != self.var.dtype() {
             return Err(Error::Mismatch {
                 name: self.name.to_string(),

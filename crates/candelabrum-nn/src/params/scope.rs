@@ -57,7 +57,11 @@ impl Scope {
             return Ok(param);
         }
         let var = self.initial(&name, &shape, self.params.dtype(), init)?;
-        self.params.insert(name, var, false)
+        let param = self.params.insert(name, var, false)?;
+        if self.params.initial_values().is_some() && !matches!(init, Init::Const(_)) {
+            param.note_drawn();
+        }
+        Ok(param)
     }
 
     /// The variable `name` with the values of the files that the model is loaded from.
@@ -72,13 +76,24 @@ impl Scope {
     /// # Errors
     /// Those of [`param`](Self::param).
     pub fn weight(&self, name: &str, shape: (usize, usize), init: Init) -> Result<Weight> {
-        let weight = self.table(name, shape, init)?;
+        self.weight_of(name, shape, init, false)
+    }
+
+    /// [`weight`](Self::weight), of a layer that may make the output of the model.
+    pub(crate) fn weight_of(
+        &self,
+        name: &str,
+        shape: (usize, usize),
+        init: Init,
+        is_output: bool,
+    ) -> Result<Weight> {
+        let mut weight = self.table(name, shape, init)?;
+        weight.is_output = is_output;
         self.params.add_weight(weight.clone());
         Ok(weight)
     }
 
-    /// Creates the table `name` of an embedding, or the weight of a model's last layer, as [`weight`](Self::weight) does.
-    /// They get no adapters.
+    /// Creates the table `name` of an embedding, as [`weight`](Self::weight) does. A table gets no adapter.
     ///
     /// # Errors
     /// Those of [`param`](Self::param).

@@ -19,6 +19,8 @@ pub struct Weight {
     /// Of rows that are looked up.
     pub(crate) dtype: DType,
     pub(crate) matrix: Matrix,
+    /// Whether the layer makes the output of the model.
+    pub(crate) is_output: bool,
     adapter: Arc<RwLock<Option<Arc<dyn Adapter>>>>,
 }
 
@@ -45,7 +47,7 @@ pub(crate) enum Matrix {
 
 impl Weight {
     pub(super) fn new(name: String, dtype: DType, matrix: Matrix) -> Self {
-        Self { name: name.into(), dtype, matrix, adapter: Arc::default() }
+        Self { name: name.into(), dtype, matrix, is_output: false, adapter: Arc::default() }
     }
 
     /// The full name, as in `blocks.0.up.weight`.

@@ -169,7 +169,10 @@ fn adapters_start_without_effect_and_are_all_that_learns() -> Result<()> {
             assert_eq!(has, !param.is_frozen(), "{}", param.name());
         }
         let again = LoraLayers::attach(&params, &config).unwrap_err().to_string();
-        assert!(again.contains("a second adapter for `block.up`"), "{again}");
+        assert!(again.contains("a second set of adapters") && again.contains("`block.up`"));
+        let other = LoraConfig { targets: vec!["down".into()], trained: Vec::new(), ..config };
+        assert!(LoraLayers::attach(&params, &other).is_err());
+        assert!(!params.get("block.up.lora_A.weight")?.is_frozen());
     }
     Ok(())
 }
@@ -255,11 +258,101 @@ fn adapters_that_cannot_be_are_refused() -> Result<()> {
         (LoraConfig { dora: true, ..dropped }, "DoRA with dropout"),
         (LoraConfig { targets: Vec::new(), ..base.clone() }, "no layers"),
         (LoraConfig { targets: vec!["q_proj".into()], ..base.clone() }, "there are body.layer"),
+        (
+            LoraConfig {
+                targets: vec!["layer".into()],
+                trained: vec!["body.*".into()],
+                ..base.clone()
+            },
+            "`body.layer` both among its targets and trained as a whole",
+        ),
         (LoraConfig { trained: vec!["head".into()], ..base }, "\"head\""),
     ] {
         let error = LoraLayers::attach(&params, &config).unwrap_err().to_string();
         assert!(error.starts_with("LoRA cannot have ") && error.contains(word), "{error}");
         assert_eq!(params.trainable_count(), 24, "nothing is frozen: {error}");
+    }
+    Ok(())
+}
+
+/// The values of a file that has one weight.
+struct OneWeight;
+
+impl InitialValues for OneWeight {
+    fn variable(
+        &self,
+        name: &str,
+        shape: &Shape,
+        _: DType,
+        _: &Device,
+    ) -> CandleResult<Option<Var>> {
+        let values = || Var::from_tensor(&random(shape, 7)?.to_dtype(DType::F32)?);
+        (name == "body.weight").then(values).transpose()
+    }
+
+    fn quantized(
+        &self,
+        _: &str,
+        _: (usize, usize),
+        _: &Device,
+    ) -> CandleResult<Option<QuantizedMatrix>> {
+        Ok(None)
+    }
+}
+
+/// Layers of which one has its weight from a file, in the state after loading.
+fn half_loaded() -> Result<(Params, [Linear; 2], Tensor)> {
+    let params = Params::new(1);
+    params.set_initial_values(Some(std::sync::Arc::new(OneWeight)));
+    let layers = ["body", "head"].map(|name| Linear::new(&params.root().pp(name), 5));
+    let xs = random((3, 5), 1)?.to_dtype(DType::F32)?;
+    layers[1].forward(&layers[0].forward(&xs)?)?;
+    params.set_initial_values(None);
+    Ok((params, layers, xs))
+}
+
+#[test]
+fn numbers_that_no_file_has_are_not_frozen() -> Result<()> {
+    let (params, _, _) = half_loaded()?;
+    let config = LoraConfig { rank: 2, targets: vec!["body".into()], ..Default::default() };
+    let error = LoraLayers::attach(&params, &config).unwrap_err().to_string();
+    assert!(error.contains("`head.weight` frozen") && error.contains("`head` in"), "{error}");
+    assert_eq!(params.trainable().len(), 4, "nothing is frozen");
+    LoraLayers::attach(&params, &LoraConfig { trained: vec!["head".into()], ..config.clone() })?;
+    // Values that were given since are not random.
+    let (params, _, _) = half_loaded()?;
+    let head = params.get("head.weight")?;
+    head.set(&head.var().as_detached_tensor().copy()?)?;
+    LoraLayers::attach(&params, &config)?;
+    Ok(())
+}
+
+#[test]
+fn a_merge_leaves_no_trace_and_nothing_changes_what_is_merged() -> Result<()> {
+    for dora in [false, true] {
+        let (params, layers, xs) = half_loaded()?;
+        let trained = vec!["head".to_owned()];
+        let config = LoraConfig { rank: 2, trained, dora, ..Default::default() };
+        let adapters = LoraLayers::attach(&params, &config)?;
+        let b = params.get("body.lora_B.weight")?;
+        b.set(&random((5, 2), 3)?.to_dtype(DType::F32)?)?;
+        let weight = params.get("body.weight")?;
+        assert!(weight.is_constant());
+        let apart = layers[0].forward(&xs)?;
+        adapters.merge()?;
+        adapters.merge()?;
+        assert_close(&layers[0].forward(&xs)?, &apart, 1e-5, 1e-5);
+        assert!(!weight.is_constant(), "the files do not have the sum");
+        for param in [&weight, &b] {
+            let values = param.var().as_detached_tensor().copy()?;
+            let error = param.set(&values).unwrap_err().to_string();
+            assert!(error.contains("while its adapter is merged"), "{error}");
+        }
+        adapters.unmerge()?;
+        adapters.unmerge()?;
+        assert!(weight.is_constant(), "the values are those of the files again");
+        assert_close(&layers[0].forward(&xs)?, &apart, 0.0, 0.0);
+        b.set(&b.var().as_detached_tensor().copy()?)?;
     }
     Ok(())
 }

@@ -214,6 +214,21 @@ fn a_cross_entropy_weighs_the_rows_that_it_counts() -> Result<()> {
 }
 
 #[test]
+fn one_class_is_refused_because_nothing_is_learned() -> Result<()> {
+    let (logits, weight) = (random((3, 1), 1)?, random((1, 4), 2)?);
+    let targets = Tensor::zeros(3, DType::U32, &Device::Cpu)?;
+    let config = CrossEntropyConfig::default();
+    for error in [
+        message(softmax_cross_entropy(&logits, &targets)),
+        message(softmax_cross_entropy(&logits, &logits)),
+        message(linear_cross_entropy(&random((3, 4), 3)?, &weight, None, &targets, config)),
+    ] {
+        assert!(error.contains("one class") && error.contains("`mse_loss`"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn options_without_meaning_are_refused() -> Result<()> {
     let logits = random((3, 4), 1)?;
     let targets = Tensor::new(&[1i64, 1, 1], &Device::Cpu)?;

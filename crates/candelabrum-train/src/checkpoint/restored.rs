@@ -216,7 +216,7 @@ impl Restored {
                 "is of a pretrained model with frozen parameters, which this run does not have: load the same files, and freeze or adapt the same parameters".to_owned()
             }
             _ => {
-                "is of another pretrained model, or of one with other frozen parameters: continue with the files and adapters of the first run".to_owned()
+                "is of another pretrained model, or of one with other frozen parameters: continue with the files and adapters of the first run, not merged".to_owned()
             }
         }))
     }

@@ -3,8 +3,8 @@
 use std::{ops::Range, path::Path, sync::Arc};
 
 use candelabrum_datasets::{Batch, Dataset, Error as DataError, Fault, Pass, Place};
+use minijinja::{Value, value::ValueKind};
 use rayon::prelude::*;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    tokenizer::{Message, Tokenizer, hexadecimal},
+    tokenizer::{Tokenizer, hexadecimal},
 };
 
 /// The target of a token that does not count, as in PyTorch.
@@ -36,6 +36,7 @@ pub struct Chats {
     /// Numbers of lines.
     left_out: Arc<[usize]>,
     sha256: String,
+    ignored: Arc<[String]>,
     tokenizer: Tokenizer,
 }
 
@@ -49,20 +50,38 @@ struct Sample {
 
 impl Chats {
     /// Conversations in a file of JSON lines. A line is `{"messages": [{"role": "user", "content": ".."}, ..]}` or
-    /// `{"prompt": "..", "completion": ".."}`. Other keys are ignored, and so are empty lines. Conversations are written
-    /// by the tokenizer's chat template. The completion of a prompt gets the tokenizer's [end token](Tokenizer::end).
+    /// `{"prompt": "..", "completion": ".."}`. Empty lines are left out. Conversations are written by the tokenizer's chat
+    /// template. The completion of a prompt gets the tokenizer's [end token](Tokenizer::end).
+    ///
+    /// A message may have what the template knows besides: `tool_calls`, `reasoning_content`, a content of parts
+    /// `{"type": "text", "text": ".."}`, or no content beside its calls. A line of messages may have `tools`, a list of the
+    /// functions that the model may call. Any other key, and one that the template does not write, is an error: see
+    /// [`open_ignoring`](Self::open_ignoring).
     ///
     /// A sample has at most `longest` inputs. What is longer is cut at the end. Where no answer is left, the line is
     /// [left out](Self::left_out).
     ///
     /// # Errors
     /// A file that cannot be read, a length of 0, no samples. A line that is not one of these, or whose messages the
-    /// template refuses: the file and the line.
+    /// template refuses or does not write: the file and the line.
     ///
     /// # Cost
     /// All threads tokenise all lines.
     pub fn open(path: impl AsRef<Path>, tokenizer: &Tokenizer, longest: usize) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_ignoring(path, tokenizer, longest, [])
+    }
+
+    /// [`open`](Self::open), where the keys `ignored` of lines and messages are left out.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_ignoring(
+        path: impl AsRef<Path>,
+        tokenizer: &Tokenizer,
+        longest: usize,
+        ignored: impl IntoIterator<Item = String>,
+    ) -> Result<Self> {
+        let (path, ignored) = (path.as_ref(), Arc::<[String]>::from_iter(ignored));
         if longest == 0 {
             return Err(Error::argument(
                 "conversations of 0 tokens: the length must be at least 1",
@@ -72,8 +91,8 @@ impl Chats {
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
         let lines: Vec<(usize, &str)> = lines.collect();
         let read = lines.par_iter().map(|&(number, line)| {
-            let counted = counted(line, tokenizer).map_err(|what| at_line(path, number, what))?;
-            Ok((number, counted))
+            let counted = counted(line, tokenizer, &ignored);
+            Ok((number, counted.map_err(|what| at_line(path, number, what))?))
         });
         // The error of the first line that has one, whatever the order of the threads.
         let read: Vec<Result<(usize, Counted)>> = read.collect();
@@ -100,6 +119,7 @@ impl Chats {
             cut,
             left_out: left_out.into(),
             sha256: hexadecimal(&Sha256::digest(&text)),
+            ignored,
             tokenizer: tokenizer.clone(),
         })
     }
@@ -186,27 +206,74 @@ impl Dataset for Chats {
     /// # Cost
     /// The first call reads all files of the tokenizer.
     fn fingerprint(&self) -> Result<String, DataError> {
-        let Self { sha256, longest, part, .. } = self;
+        let Self { sha256, longest, part, ignored, .. } = self;
         let tokenizer = self.tokenizer.digest();
-        Ok(format!("chats {part:?} of {sha256}, at most {longest} tokens of tokenizer {tokenizer}"))
+        let without = match ignored.is_empty() {
+            true => String::new(),
+            false => format!(", without {}", ignored.join(", ")),
+        };
+        Ok(format!(
+            "chats {part:?} of {sha256}, at most {longest} tokens of tokenizer {tokenizer}{without}"
+        ))
     }
 }
 
 /// The tokens of a line.
-fn counted(line: &str, tokenizer: &Tokenizer) -> Result<Counted, String> {
+fn counted(line: &str, tokenizer: &Tokenizer, ignored: &[String]) -> Result<Counted, String> {
     let line: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
-    let counted = if let Some(messages) = line.get("messages") {
-        let messages: Vec<Message> = serde::Deserialize::deserialize(messages)
-            .map_err(|error| format!("messages: {error}"))?;
-        conversation(tokenizer, &messages)
-    } else if let (Some(prompt), Some(text)) =
-        (line["prompt"].as_str(), line["completion"].as_str())
-    {
+    let line = without(&line, ignored);
+    let [messages, tools, prompt, completed] = ["messages", "tools", "prompt", "completion"]
+        .map(|key| line.get_attr(key).unwrap_or_default());
+    let counted = if messages.kind() == ValueKind::Seq {
+        refuse_others(&line, &["messages", "tools"])?;
+        if !matches!(tools.kind(), ValueKind::Seq | ValueKind::None | ValueKind::Undefined) {
+            return Err("tools: no list of functions".into());
+        }
+        let messages = items(&messages)?;
+        let messages: Vec<Value> =
+            messages.iter().map(|message| without(message, ignored)).collect();
+        let conversed = tokenizer.conversation(&messages, Some(tools), false);
+        conversed.and_then(|conversed| conversation(tokenizer, &conversed))
+    } else if let (Some(prompt), Some(text)) = (prompt.as_str(), completed.as_str()) {
+        refuse_others(&line, &["prompt", "completion"])?;
         completion(tokenizer, prompt, text)
     } else {
-        return Err("neither `messages` nor the texts `prompt` and `completion`".into());
+        return Err("neither a list `messages` nor the texts `prompt` and `completion`".into());
     };
     counted.map_err(|error| error.to_string())
+}
+
+/// An object without some of its keys.
+fn without(object: &Value, keys: &[String]) -> Value {
+    if keys.is_empty() || object.kind() != ValueKind::Map {
+        return object.clone();
+    }
+    let is_kept =
+        |key: &Value| key.as_str().is_none_or(|key| !keys.iter().any(|other| other == key));
+    let kept = items(object).unwrap_or_default().into_iter().filter(is_kept);
+    Value::from_pairs(kept.map(|key| (key.clone(), object.get_item(&key).unwrap_or_default())))
+}
+
+/// The values of a list, or the keys of an object.
+fn items(value: &Value) -> Result<Vec<Value>, String> {
+    let items = value.try_iter().and_then(|items| items.checked().collect());
+    items.map_err(|error: minijinja::Error| error.to_string())
+}
+
+/// # Errors
+/// A key of the line that is not `known`.
+fn refuse_others(line: &Value, known: &[&str]) -> Result<(), String> {
+    let is_other = |key: &&Value| {
+        let is_null = line.get_item(key).is_ok_and(|value| value.is_none());
+        !is_null && key.as_str().is_none_or(|key| !known.contains(&key))
+    };
+    match items(line)?.iter().find(is_other) {
+        None => Ok(()),
+        Some(key) => Err(format!(
+            "has the key `{key}`, which is not read: remove the key, or name it in `Chats::open_ignoring` (finetune_llm has \
+             `--ignore {key}`)"
+        )),
+    }
 }
 
 fn at_line(path: &Path, line: usize, what: String) -> Error {
@@ -231,7 +298,7 @@ mod tests {
 
     const TWO: &str = r#"{"messages": [{"role": "u", "content": "b"}, {"role": "assistant", "content": "hello"}]}
 
-{"prompt": "a", "completion": "b", "source": 7}
+{"prompt": "a", "completion": "b"}
 "#;
 
     #[test]
@@ -302,12 +369,24 @@ mod tests {
     fn malformed_lines_are_named() {
         for (line, expected) in [
             ("{", "no JSON: EOF while parsing"),
-            ("[]", "neither `messages` nor the texts `prompt` and `completion`"),
-            (r#"{"prompt": "a"}"#, "neither `messages` nor the texts"),
-            (r#"{"messages": [{"role": "user"}]}"#, "messages: missing field `content`"),
+            ("[]", "neither a list `messages` nor the texts `prompt` and `completion`"),
+            (r#"{"prompt": "a"}"#, "neither a list `messages` nor the texts"),
+            (r#"{"messages": [{"role": "user"}]}"#, "message 1: missing the text `content`"),
             (
                 r#"{"messages": [{"role": "user", "content": null}]}"#,
-                "messages: invalid type: null",
+                "message 1: missing the text `content`",
+            ),
+            (r#"{"messages": [{"content": "a"}]}"#, "message 1: missing the text `role`"),
+            (r#"{"messages": [{"role": "user", "content": 3}]}"#, "the content is 3"),
+            (r#"{"messages": ["a"]}"#, "message 1: no object"),
+            (r#"{"prompt": "a", "completion": "b", "weight": 2}"#, "has the key `weight`"),
+            (
+                r#"{"messages": [{"role": "user", "content": "a"}], "system": "b"}"#,
+                "`--ignore system`",
+            ),
+            (
+                r#"{"messages": [{"role": "user", "content": "a"}], "tools": "[]"}"#,
+                "tools: no list",
             ),
             (r#"{"messages": []}"#, "a conversation without messages"),
         ] {

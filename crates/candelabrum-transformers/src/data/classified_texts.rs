@@ -37,7 +37,7 @@ impl ClassifiedTexts {
     /// as in transformers: the special tokens behind the text, such as `[SEP]`, stay.
     ///
     /// # Errors
-    /// A tokenizer without a padding token, a length without room for a text, no texts.
+    /// A tokenizer without a padding token, a length without room for a text, no texts, or one class of texts.
     pub fn new(texts: &LabelledTexts, tokenizer: &Tokenizer, longest: usize) -> Result<Self> {
         let padding = tokenizer.padding().ok_or_else(|| {
             Error::argument(
@@ -46,6 +46,11 @@ impl ClassifiedTexts {
         })?;
         tokenizer.encode_first("", longest)?;
         check_count(texts.len())?;
+        if let [only] = texts.classes() {
+            return Err(Error::argument(format!(
+                "texts of the one class {only:?}: nothing tells them apart, so a classifier learns nothing"
+            )));
+        }
         Ok(Self {
             texts: texts.texts().map(Box::from).collect(),
             labels: texts.labels().into(),
@@ -192,6 +197,12 @@ mod tests {
         let gpt_2 = Tokenizer::from_gguf("model.gguf", &metadata).unwrap();
         let message = ClassifiedTexts::new(&texts, &gpt_2, 2).unwrap_err().to_string();
         assert!(message.starts_with("a tokenizer without a padding token: name one"), "{message}");
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("good"), "a\n").unwrap();
+        let one = [("good", folder.path().join("good"))];
+        let one = LabelledTexts::lines(one, &TextOptions::default()).unwrap();
+        let message = ClassifiedTexts::new(&one, &bert, 8).unwrap_err().to_string();
+        assert!(message.starts_with("texts of the one class \"good\""), "{message}");
     }
 
     #[test]

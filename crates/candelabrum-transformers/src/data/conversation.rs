@@ -3,13 +3,14 @@
 //! Where an answer stands in the text of a conversation is found by the chat template alone: the text of the messages
 //! before it, with the generation prompt, ends where the answer begins, and the text of the messages through it ends
 //! where the answer ends. Some templates write earlier messages differently once others follow (Qwen 3 leaves out the
-//! thoughts of earlier answers, Mistral moves the system message). There the contents are searched for in their order.
+//! thoughts of earlier answers, Mistral moves the system message). There another content in its place shows what the
+//! template writes around it. The words of an answer are not searched for: the template itself may have them.
 
 use std::ops::Range;
 
 use crate::{
     error::{Error, Result},
-    tokenizer::{Message, Tokenizer},
+    tokenizer::{Conversation, MARK, Tokenizer, marked, role},
 };
 
 /// Tokens, and the places of those that a model is trained to write.
@@ -21,7 +22,7 @@ pub(super) struct Counted {
 /// Where an answer stands in the text of a conversation.
 struct Answer {
     bytes: Range<usize>,
-    /// Whether the bytes have all that the template writes for the answer. Otherwise they end with the content.
+    /// Whether the bytes have all that the template writes for the answer. Otherwise they end with what the model says.
     is_whole: bool,
 }
 
@@ -31,9 +32,10 @@ struct Answer {
 ///
 /// # Errors
 /// No template, or one that refuses the messages. An answer that cannot be found in the text.
-pub(super) fn conversation(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
-    let text = tokenizer.chat(messages, false)?;
-    let answers = answers(tokenizer, messages, &text)?;
+pub(super) fn conversation(tokenizer: &Tokenizer, conversation: &Conversation) -> Result<Counted> {
+    let Conversation { messages, tools } = conversation;
+    let text = tokenizer.text_of(messages, tools.as_ref(), false)?;
+    let answers = answers(tokenizer, conversation, &text)?;
     let (tokens, offsets): (Vec<u32>, Vec<Range<usize>>) =
         tokenizer.encode_with_offsets(&text)?.into_iter().unzip();
     let answers = answers.into_iter().map(|Answer { bytes, is_whole }| {
@@ -77,85 +79,77 @@ pub(super) fn completion(tokenizer: &Tokenizer, prompt: &str, completion: &str) 
 }
 
 /// The places of the tokens that have bytes in a range. A token that the range begins within is one of them: it has the
-/// first characters of the answer.
+/// first characters of the answer. An empty range is before the first token behind it.
 fn overlapping(offsets: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
-    let overlaps = |token: &Range<usize>| token.start < bytes.end && token.end > bytes.start;
-    let first = offsets.iter().position(overlaps);
-    let last = offsets.iter().rposition(overlaps);
-    first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+    let first = offsets.iter().position(|token| token.end > bytes.start).unwrap_or(offsets.len());
+    let behind = offsets[first..].iter().position(|token| token.start >= bytes.end);
+    first..behind.map_or(offsets.len(), |count| first + count)
 }
 
 /// Where the answers stand in the text of a conversation.
-fn answers(tokenizer: &Tokenizer, messages: &[Message], text: &str) -> Result<Vec<Answer>> {
-    let is_answer = |place: &usize| messages[*place].role == "assistant";
-    let mut starts = vec![None; messages.len()];
-    // Without messages before it an answer has no prompt.
-    for place in (1..messages.len()).filter(is_answer) {
-        let before = tokenizer.chat(&messages[..place], true)?;
-        starts[place] = text.starts_with(&before).then_some(before.len());
-    }
-    let mut found = None;
-    let mut answers = Vec::new();
-    for place in (0..messages.len()).filter(is_answer) {
-        let through = tokenizer.chat(&messages[..=place], false)?;
-        if let Some(start) = starts[place].filter(|start| *start <= through.len())
-            && text.starts_with(&through)
-        {
-            answers.push(Answer { bytes: start..through.len(), is_whole: true });
-            continue;
-        }
-        let contents: &Vec<Range<usize>> = match &mut found {
-            Some(contents) => contents,
-            empty => empty.insert(contents(messages, text, &starts)?),
-        };
-        let content = &contents[place];
-        let start = starts[place].unwrap_or(content.start);
-        answers.push(Answer { bytes: start..content.end, is_whole: false });
-    }
-    Ok(answers)
+fn answers(tokenizer: &Tokenizer, conversation: &Conversation, text: &str) -> Result<Vec<Answer>> {
+    let Conversation { messages, tools } = conversation;
+    // A template may refuse a part of a conversation.
+    let begins = |end: usize, prompt: bool| {
+        let part = tokenizer.text_of(&messages[..end], tools.as_ref(), prompt).ok();
+        part.filter(|part| text.starts_with(part.as_str())).map(|part| part.len())
+    };
+    let is_answer = |place: &usize| role(&messages[*place]) == "assistant";
+    (0..messages.len())
+        .filter(is_answer)
+        .map(|place| {
+            // Without messages before it an answer has no prompt.
+            let start = (place > 0).then(|| begins(place, true)).flatten();
+            match (start, begins(place + 1, false)) {
+                (Some(start), Some(end)) if start <= end => {
+                    Ok(Answer { bytes: start..end, is_whole: true })
+                }
+                _ => among_others(tokenizer, conversation, text, place, start),
+            }
+        })
+        .collect()
 }
 
-/// Where the contents of the messages stand in the text of a conversation, of those with a start not before it. A system
-/// message, which a template may put anywhere, has an empty range.
-fn contents(
-    messages: &[Message],
+/// Where an answer stands that the template writes differently when others follow: what the text has in the place of
+/// [`MARK`] in the same conversation with this content. Where the generation prompt of the template does not lead to the
+/// thoughts of an answer, they do not count.
+///
+/// # Errors
+/// A template that writes other things differently, too.
+fn among_others(
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
     text: &str,
-    starts: &[Option<usize>],
-) -> Result<Vec<Range<usize>>> {
-    let mut from = 0;
-    let place = |(place, message): (usize, &Message)| {
-        if message.role == "system" {
-            return Ok(from..from);
-        }
-        from = from.max(starts[place].unwrap_or(0));
-        let content = message.content.trim();
-        // Of earlier answers, templates of models that think leave out the thoughts.
-        let said = content.rsplit("</think>").next().unwrap_or(content).trim();
-        let found = [content, said].into_iter().filter_map(|content| {
-            let start = from + text[from..].find(content)?;
-            Some(start..start + content.len())
-        });
-        let found = found.min_by_key(|found| found.start).ok_or_else(|| {
-            Error::argument(format!(
-                "the chat template writes message {} (`{}`) of {} in another way when others follow, and not word for \
-                 word: its tokens cannot be told apart",
-                place + 1,
-                message.role,
-                messages.len()
-            ))
-        })?;
-        from = found.end;
-        Ok(found)
-    };
-    messages.iter().enumerate().map(place).collect()
+    place: usize,
+    start: Option<usize>,
+) -> Result<Answer> {
+    let bytes = marked(&conversation.messages[place]).into_iter().find_map(|message| {
+        let others = conversation.with(place, message);
+        let others = tokenizer.text_of(&others, conversation.tools.as_ref(), false).ok()?;
+        let (before, behind) = others.split_once(MARK)?;
+        let start = start.or_else(|| text.starts_with(before).then_some(before.len()))?;
+        let end = text.len().checked_sub(behind.len())?;
+        (text.ends_with(behind) && start <= end && !behind.contains(MARK)).then_some(start..end)
+    });
+    let bytes = bytes.ok_or_else(|| {
+        Error::argument(format!(
+            "the chat template writes message {} (`assistant`) of {} in another way when others follow, and what is around \
+             it, too: its tokens cannot be told apart",
+            place + 1,
+            conversation.messages.len()
+        ))
+    })?;
+    Ok(Answer { bytes, is_whole: false })
 }
 
 #[cfg(test)]
 mod tests {
     use candle_core::quantized::gguf_file::Value;
+    use minijinja::value::Serde;
 
     use super::*;
     use crate::tokenizer::{
+        Message,
         templates::{CHATML, LLAMA_3, MISTRAL, QWEN_3, SMOLLM_2},
         tiny,
     };
@@ -182,6 +176,12 @@ mod tests {
                 .collect()
         };
         answers.iter().map(text).collect()
+    }
+
+    fn found(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
+        let messages: Vec<minijinja::Value> =
+            messages.iter().map(|message| Serde(message).into()).collect();
+        conversation(tokenizer, &tokenizer.conversation(&messages, None, false)?)
     }
 
     fn long() -> [Message; 6] {
@@ -214,7 +214,7 @@ mod tests {
             // No special token ends the turn.
             (plain, &long()[..], ["Yes.\n".to_owned(), format!("{thought}\n")]),
         ] {
-            let counted = counted(&tokenizer, &conversation(&tokenizer, messages).unwrap());
+            let counted = counted(&tokenizer, &found(&tokenizer, messages).unwrap());
             assert_eq!(counted, expected);
         }
     }
@@ -227,24 +227,36 @@ mod tests {
         let tokenizer = tokenizer(moved);
         let text = tokenizer.chat(&long()[..4], true).unwrap();
         assert_eq!(text, "[Yes. or no?]Yes.<|stop|>[Yes. Why?]");
-        let found = conversation(&tokenizer, &long()[..4]).unwrap();
-        assert_eq!(counted(&tokenizer, &found), ["Yes.<|stop|>"]);
-        // The question has these words, too.
-        assert_eq!(found.answers[0].start, tokenizer.encode("[Yes. or no?]", false).unwrap().len());
+        let before = tokenizer.encode("[Yes. or no?]", false).unwrap().len();
+        // The question has the words of the first answer, and the template those of the second one.
+        for (answer, expected) in [("Yes.", "Yes.<|stop|>"), ("]", "]<|stop|>"), ("", "<|stop|>")] {
+            let mut messages = long();
+            messages[2] = Message::assistant(answer);
+            let found = found(&tokenizer, &messages[..4]).unwrap();
+            assert_eq!(counted(&tokenizer, &found), [expected]);
+            assert_eq!(found.answers[0].start, before);
+        }
     }
 
     #[test]
     fn an_answer_that_is_written_otherwise_is_an_error() {
-        let other = "{% for m in messages %}{{ (m.content if loop.last else m.content | upper) + '|' }}{% endfor %}";
-        let message =
-            conversation(&tokenizer(other), &long()[..4]).map(|_| ()).unwrap_err().to_string();
+        // What the template makes of the words is what the model learns.
+        let upper = "{% for m in messages %}{{ (m.content if loop.last else m.content | upper) + '|' }}{% endfor %}";
+        let tokenizer_of_upper = tokenizer(upper);
+        let answer = found(&tokenizer_of_upper, &long()[..4]).unwrap();
+        assert_eq!(counted(&tokenizer_of_upper, &answer), ["YES."]);
+        let length = "{% for m in messages %}{% if not loop.last %}{{ m.content | length }}{% endif %}\
+            {{ m.content + '|' }}{% endfor %}";
+        let message = found(&tokenizer(length), &long()[..4]).map(|_| ()).unwrap_err().to_string();
         assert!(
-            message.starts_with("the chat template writes message 2 (`user`) of 4 in another way"),
+            message.starts_with(
+                "the chat template writes message 3 (`assistant`) of 4 in another way"
+            ),
             "{message}"
         );
         // The first message is an answer: there is no prompt before it.
         let tokenizer = tokenizer(LLAMA_3);
-        let found = conversation(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
+        let found = found(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
         assert_eq!(counted(&tokenizer, &found), ["hello<|stop|>"]);
     }
 

@@ -42,8 +42,11 @@ impl Bert {
     pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
         let is_roberta = config.model_type()? == "roberta";
         let width = config.needed("hidden_size")?;
-        if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
-            return Err(config.fault("has positions that are not absolute".to_owned()));
+        if let Some(kind) =
+            config.text("position_embedding_type")?.filter(|kind| *kind != "absolute")
+        {
+            let what = format!("has position_embedding_type = {kind:?}: absolute is supported");
+            return Err(config.fault(what));
         }
         let sizes = Sizes {
             width,
@@ -51,7 +54,7 @@ impl Bert {
             heads: config.heads("num_attention_heads", width)?,
             eps: config.real("layer_norm_eps")?.unwrap_or(1e-12),
             activation: config.activation("hidden_act", "gelu")?,
-            dropout: config.dropout("hidden_dropout_prob")?,
+            dropout: config.dropout_or("hidden_dropout_prob", 0.1)?,
             qkv_bias: true,
         };
         let family = Family {
@@ -60,7 +63,6 @@ impl Bert {
             layer_count: "num_hidden_layers",
             has_types: true,
             counts_behind_padding: is_roberta,
-            padding: usize::from(is_roberta),
         };
         let name = if is_roberta { "roberta" } else { "bert" };
         let scope = if alone { scope.clone() } else { scope.pp(name) };
@@ -92,13 +94,14 @@ impl Bert {
     ) -> Result<BertHead> {
         let p = match config.get("classifier_dropout") {
             Some(_) => config.dropout("classifier_dropout")?,
-            None => config.dropout("hidden_dropout_prob")?,
+            None => config.dropout_or("hidden_dropout_prob", 0.1)?,
         };
         let scope = scope.pp("classifier");
-        let out = |scope: &Scope| Linear::new(scope, classes).init(new_layer_init());
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        let out = |scope: &Scope| Linear::new(scope, classes).init(new_layer_init()).output();
         let (hidden, out) = if self.is_roberta {
             let dense = linear(&scope, "dense", self.width, true).activation(Activation::Tanh);
-            (dense, out(&scope.pp("out_proj")))
+            (dense.output(), out(&scope.pp("out_proj")))
         } else {
             (self.pooler(), out(&scope))
         };

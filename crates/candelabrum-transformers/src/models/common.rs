@@ -44,9 +44,17 @@ pub(super) fn causal_window(q: &Tensor, k: &Tensor, window: usize) -> Result<Opt
     mask.to_dtype(q.dtype()).map(Some)
 }
 
-/// A mask `(N, 1, 1, T)` that hides the padding among `tokens` (N, T). `None` if the host knows that there is none.
+/// 1 for the tokens (N, T) of a text, and 0 for the padding, which is the run of `padding` at the end: a text may have this
+/// token, too. A row of nothing else is a text.
+pub(super) fn is_token(tokens: &Tensor, padding: u32) -> Result<Tensor> {
+    let other = tokens.ne(padding)?.to_dtype(DType::F32)?;
+    let before = (other.cumsum(1)? - &other)?;
+    other.sum_keepdim(1)?.clamp(1.0, f64::MAX)?.broadcast_gt(&before)
+}
+
+/// A mask `(N, 1, 1, T)` that hides the padding behind `tokens` (N, T). `None` if the host knows that there is none.
 pub(super) fn padding_mask(tokens: &Tensor, padding: u32, dtype: DType) -> Result<Option<Tensor>> {
-    let is_padding = tokens.eq(padding)?;
+    let is_padding = is_token(tokens, padding)?.eq(0_u8)?;
     if tokens.device().is_cpu() && is_padding.flatten_all()?.max(0)?.to_scalar::<u8>()? == 0 {
         return Ok(None);
     }
@@ -79,6 +87,10 @@ mod tests {
         let hidden = f32::NEG_INFINITY;
         assert_eq!(mask.flatten_all()?.to_vec1::<f32>()?, [0., 0., hidden, hidden, 0., 0., 0., 0.]);
         assert!(padding_mask(&tokens, 9, DType::F32)?.is_none());
+        // A text may have the token itself, and a row may be empty.
+        let tokens = Tensor::new(&[[1_u32, 7, 1, 8], [5, 1, 1, 1], [1, 1, 1, 1]], &Device::Cpu)?;
+        let is_token = is_token(&tokens, 1)?.to_vec2::<u8>()?;
+        assert_eq!(is_token, [[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]);
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ impl DistilBert {
             heads: config.heads("n_heads", width)?,
             eps: EPS,
             activation: config.activation("activation", "gelu")?,
-            dropout: config.dropout("dropout")?,
+            dropout: config.dropout_or("dropout", 0.1)?,
             qkv_bias: true,
         };
         let family = Family {
@@ -55,7 +55,6 @@ impl DistilBert {
             layer_count: "n_layers",
             has_types: false,
             counts_behind_padding: false,
-            padding: 0,
         };
         let scope = if alone { scope.clone() } else { scope.pp("distilbert") };
         Ok(Self { width, encoder: TextEncoder::new(&scope, config, family, sizes)? })
@@ -78,11 +77,13 @@ impl DistilBert {
         config: &Config,
         classes: usize,
     ) -> Result<DistilBertHead> {
-        let p = config.dropout("seq_classif_dropout")?;
+        let p = config.dropout_or("seq_classif_dropout", 0.2)?;
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        let hidden = linear(scope, "pre_classifier", self.width, true).activation(Activation::Relu);
         Ok(DistilBertHead {
-            hidden: linear(scope, "pre_classifier", self.width, true).activation(Activation::Relu),
+            hidden: hidden.output(),
             dropout: (p > 0.0).then(|| Dropout::new(&scope.pp("dropout"), p)),
-            out: Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()),
+            out: Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()).output(),
         })
     }
 }

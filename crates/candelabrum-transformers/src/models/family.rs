@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::neutral::{self, Neutral};
 use crate::weights::Naming;
 
 use super::{bert, distilbert, gpt2, llama, vit};
@@ -19,18 +20,44 @@ pub(crate) fn naming(config: &Config) -> Result<Naming> {
             base: "transformer",
             is_transposed: Some(gpt2::is_transposed),
             is_known: Some(gpt2::is_known),
+            tied: Some(("lm_head.weight", "transformer.wte.weight")),
             ..Naming::default()
         },
-        "bert" => Naming { base: "bert", is_known: Some(bert::is_known), ..Naming::default() },
-        "roberta" => {
-            Naming { base: "roberta", is_known: Some(bert::is_known), ..Naming::default() }
-        }
-        "distilbert" => {
-            Naming { base: "distilbert", is_known: Some(distilbert::is_known), ..Naming::default() }
-        }
-        "vit" => Naming { base: "vit", is_known: Some(vit::is_known), ..Naming::default() },
-        _ => Naming { base: "model", is_known: Some(llama::is_known), ..Naming::default() },
+        "bert" => encoder("bert", bert::is_known),
+        "roberta" => encoder("roberta", bert::is_known),
+        "distilbert" => encoder("distilbert", distilbert::is_known),
+        "vit" => encoder("vit", vit::is_known),
+        _ => Naming {
+            base: "model",
+            is_known: Some(llama::is_known),
+            tied: Some(("lm_head.weight", "model.embed_tokens.weight")),
+            ..Naming::default()
+        },
     })
+}
+
+fn encoder(base: &'static str, is_known: fn(&str) -> bool) -> Naming {
+    Naming { base, is_known: Some(is_known), has_other_heads: true, ..Naming::default() }
+}
+
+/// The keys of a config of this family that change nothing.
+pub(crate) fn neutral(config: &Config) -> Result<[&'static [Neutral]; 2]> {
+    let own = match config.model_type()? {
+        "gpt2" => neutral::GPT2,
+        family if ENCODERS.contains(&family) => neutral::ENCODER,
+        _ => neutral::LLAMA,
+    };
+    Ok([neutral::CONFIG, own])
+}
+
+/// The number of the token with which texts of an encoder are padded. `None` for a model of another kind.
+pub(crate) fn padding(config: &Config) -> Result<Option<usize>> {
+    let default = match config.text("model_type")? {
+        Some("bert" | "distilbert") => 0,
+        Some("roberta") => 1,
+        _ => return Ok(None),
+    };
+    Ok(Some(config.size("pad_token_id")?.unwrap_or(default)))
 }
 
 /// The error of a `model_type` that is none of `known`.

@@ -54,7 +54,7 @@ impl Gpt2 {
         let hidden = config.size("n_inner")?.unwrap_or(4 * width);
         let eps = config.real("layer_norm_epsilon")?.unwrap_or(1e-5);
         let activation = config.activation("activation_function", "gelu_new")?;
-        let residual_dropout = config.dropout("resid_pdrop")?;
+        let residual_dropout = config.dropout_or("resid_pdrop", 0.1)?;
         let scales = config.flag("scale_attn_weights")?.unwrap_or(true);
         let scope = scope.pp("transformer");
         let sizes = BlockSizes { width, hidden, heads, eps, activation, residual_dropout, scales };
@@ -63,14 +63,14 @@ impl Gpt2 {
         let table = |name: &str, rows: usize| {
             Embedding::new(&scope.pp(name), rows, width).init(new_layer_init())
         };
-        let p = config.dropout("embd_pdrop")?;
+        let p = config.dropout_or("embd_pdrop", 0.1)?;
         Ok(Self {
             vocabulary,
             context,
             wte: table("wte", vocabulary),
             wpe: table("wpe", context),
             dropout: (p > 0.0).then(|| Dropout::new(&scope.pp("drop"), p)),
-            blocks: Blocks::new(&scope, (0..config.needed("n_layer")?).map(block)),
+            blocks: Blocks::new(&scope, (0..config.layers("n_layer")?).map(block)),
             ln_f: LayerNorm::new(&scope.pp("ln_f")).eps(eps),
         })
     }
@@ -193,7 +193,7 @@ pub(crate) fn is_transposed(name: &str) -> bool {
     ["c_attn.weight", "c_proj.weight", "c_fc.weight"].iter().any(|part| name.ends_with(part))
 }
 
-/// What files of GPT-2 have besides parameters: masks, and the head, which is the table of the tokens.
+/// What files of GPT-2 have besides parameters: masks.
 pub(crate) fn is_known(name: &str) -> bool {
-    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name == "lm_head.weight"
+    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
 }

@@ -89,6 +89,11 @@ impl Llama {
         self.config.vocabulary
     }
 
+    /// The largest number of tokens of a sequence.
+    pub(crate) fn context(&self) -> usize {
+        self.config.context.unwrap_or(usize::MAX)
+    }
+
     /// The features of every token behind the last layer and its norm, `(N, T) -> (N, T, width)`. With a cache, `tokens`
     /// (1, T) follow those that the cache has.
     ///

@@ -9,6 +9,7 @@ mod gpt2;
 mod head;
 mod llama;
 mod llama_config;
+mod rotary_config;
 mod text_encoder;
 mod vit;
 

@@ -68,6 +68,10 @@ impl Vit {
                 config.fault(format!("has images of {image} pixels and patches of {patch}"))
             );
         }
+        let channels = config.size("num_channels")?.unwrap_or(3);
+        if !(1..=1024).contains(&channels) {
+            return Err(config.fault(format!("has num_channels = {channels}, which no image has")));
+        }
         let scope = if alone { scope.clone() } else { scope.pp("vit") };
         let (embeddings, encoder) = (scope.pp("embeddings"), scope.pp("encoder"));
         let layer = |number: usize| {
@@ -77,13 +81,13 @@ impl Vit {
             image,
             patch,
             width,
-            channels: config.size("num_channels")?.unwrap_or(3),
+            channels,
             projection: Conv2d::new(&embeddings.pp("patch_embeddings.projection"), width, patch)
                 .stride(patch),
             tables: OnceCell::new(),
             dropout: (sizes.dropout > 0.0)
                 .then(|| Dropout::new(&embeddings.pp("dropout"), sizes.dropout)),
-            layers: Blocks::new(&scope, (0..config.needed("num_hidden_layers")?).map(layer)),
+            layers: Blocks::new(&scope, (0..config.layers("num_hidden_layers")?).map(layer)),
             layernorm: LayerNorm::new(&scope.pp("layernorm")).eps(sizes.eps),
             embeddings,
         })
@@ -103,7 +107,7 @@ impl Vit {
         if [height, width] != [self.image; 2] {
             bail!("images of {height} x {width} pixels, the model takes {0} x {0}", self.image)
         }
-        let tables = self.tables.get_or_try_init(|| self.create())?;
+        let tables = self.tables()?;
         // (N, width, H / patch, W / patch) -> (N, patches, width)
         let patches = self.projection.forward(images)?.flatten_from(2)?;
         let patches = ops::transpose(&patches, 1, 2)?;
@@ -121,7 +125,17 @@ impl Vit {
 
     /// The head of a classifier.
     pub(crate) fn classifier(&self, scope: &Scope, classes: usize) -> VitHead {
-        VitHead(Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()))
+        // Adapters leave a head out, as those of Python's peft: it is trained as a whole.
+        VitHead(Linear::new(&scope.pp("classifier"), classes).init(new_layer_init()).output())
+    }
+
+    /// The tables, which tell whether images of the config's size are those of the files.
+    pub(crate) fn check_positions(&self) -> CandleResult<()> {
+        self.tables().map(drop)
+    }
+
+    fn tables(&self) -> CandleResult<&Tables> {
+        self.tables.get_or_try_init(|| self.create())
     }
 
     fn create(&self) -> CandleResult<Tables> {

@@ -13,7 +13,7 @@ use minijinja::{
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
 
-use super::config::SpecialTokens;
+use super::{config::SpecialTokens, messages::with_names_of_thoughts};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,20 +63,18 @@ impl ChatTemplate {
     /// What is wrong with the template or, if the template refuses them, with the messages.
     pub(super) fn render(
         &self,
-        messages: &[Message],
+        messages: &[Value],
+        tools: Option<&Value>,
         add_generation_prompt: bool,
     ) -> Result<String, String> {
         let compiled = self.compiled.get_or_init(|| compile(&self.source).map_err(explained));
         let environment = compiled.as_ref().map_err(String::clone)?;
-        let message = |Message { role, content }: &Message| {
-            Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
-        };
-        let messages: Vec<Value> = messages.iter().map(message).collect();
+        let messages: Vec<Value> = messages.iter().map(with_names_of_thoughts).collect();
         let none = || Value::from(());
         let mut variables = vec![
             ("messages", Value::from(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
-            ("tools", none()),
+            ("tools", tools.cloned().unwrap_or_else(none)),
             ("documents", none()),
         ];
         variables
@@ -268,13 +266,16 @@ impl Json {
 
 #[cfg(test)]
 mod tests {
+    use minijinja::value::Serde;
+
     use super::*;
     use crate::tokenizer::templates::{CHATML, LLAMA_3, MISTRAL, QWEN_2, QWEN_3, SMOLLM_2, TAGS};
 
     fn render(template: &str, messages: &[Message], prompt: bool) -> Result<String, String> {
+        let messages: Vec<Value> = messages.iter().map(|message| Serde(message).into()).collect();
         let tokens = vec![("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
         let compiled = OnceLock::new();
-        ChatTemplate { source: template.into(), tokens, compiled }.render(messages, prompt)
+        ChatTemplate { source: template.into(), tokens, compiled }.render(&messages, None, prompt)
     }
 
     /// The expected texts are those of `render_jinja_template` in transformers 5.24.

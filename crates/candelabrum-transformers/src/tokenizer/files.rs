@@ -9,12 +9,15 @@ use std::{
 use candelabrum_datasets::write_whole;
 use sha2::{Digest, Sha256};
 
+use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 pub(super) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
+pub(super) const ADDED_TOKENS: &str = "added_tokens.json";
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
+pub(super) const JSON_TEMPLATE: &str = "chat_template.json";
 
 /// Files by their names, in the order in which they are read, and where they come from.
 pub(super) struct Files {
@@ -41,10 +44,13 @@ impl Files {
             ));
         }
         let mut files = Vec::new();
-        for name in [TOKENIZER, CONFIG, SPECIAL_TOKENS, TEMPLATE] {
+        for name in [TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, JSON_TEMPLATE] {
             let path = folder.join(name);
             match fs::read(&path) {
-                Ok(content) => files.push((name, content)),
+                Ok(content) => {
+                    refuse_lfs_pointer(&path, &content)?;
+                    files.push((name, content));
+                }
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::io("read", path)(error));
                 }

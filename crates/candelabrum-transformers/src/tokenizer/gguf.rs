@@ -7,13 +7,17 @@
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
+    sync::Arc,
 };
 
 use candle_core::quantized::gguf_file::Value;
 use serde_json::{Map, Value as Json, json};
 
 use super::files::{CONFIG, Files, TOKENIZER};
+use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::neutral::GGUF_TOKENIZER;
+use crate::weights::metadata_config;
 
 /// Llama 3's rules, which are GPT-4's: at most three digits together, and line breaks go to the punctuation before them.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -82,18 +86,28 @@ fn split(regex: &str) -> Json {
 ///
 /// # Errors
 /// Another kind of tokenizer than byte-level BPE, other rules than the known ones. Metadata that are missing, of another
-/// type, or contradict each other.
-pub(super) fn files(path: &Path, metadata: &HashMap<String, Value>) -> Result<Files> {
-    let metadata = Metadata { path, metadata };
+/// type, contradict each other, or are not understood.
+pub(super) fn files(
+    path: &Path,
+    metadata: &HashMap<String, Value>,
+    accepted: &Arc<[String]>,
+) -> Result<Files> {
+    let of_text = |key: &str| {
+        key.starts_with("tokenizer.")
+            || key == "general.architecture"
+            || key.ends_with(".context_length")
+    };
+    let whole = metadata_config(path, metadata, of_text).accepting(accepted);
+    let Some(metadata) = whole.object("tokenizer")? else { return Err(without(&whole)) };
     let rules = rules(&metadata)?;
-    let tokens = metadata.texts("tokens")?;
+    let tokens = texts(&metadata, "ggml.tokens")?;
     let mut vocabulary = Map::new();
     for (id, token) in tokens.iter().enumerate() {
-        if let Some(other) = vocabulary.insert((*token).to_owned(), id.into()) {
+        if let Some(other) = vocabulary.insert(token.clone(), id.into()) {
             return Err(metadata.fault(format!("token {id} and token {other} are both {token:?}")));
         }
     }
-    let merges = metadata.texts("merges")?;
+    let merges = texts(&metadata, "ggml.merges")?;
     let merges = merges.iter().map(|merge| {
         let pair = merge.split_once(' ').filter(|(_, second)| !second.contains(' '));
         let pair = pair.map(|(first, second)| json!([first, second]));
@@ -122,7 +136,7 @@ pub(super) fn files(path: &Path, metadata: &HashMap<String, Value>) -> Result<Fi
         "added_tokens": added(&metadata, &tokens, &named)?,
         "normalizer": rules.normalizer(),
         "pre_tokenizer": rules.pre_tokenizer(),
-        "post_processor": post_processor(&metadata, &named, rules)?,
+        "post_processor": post_processor(&metadata, &named, rules, &tokens)?,
         "decoder": {
             "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true
         },
@@ -133,44 +147,54 @@ pub(super) fn files(path: &Path, metadata: &HashMap<String, Value>) -> Result<Fi
         "clean_up_tokenization_spaces": false
     });
     for Named { name, id } in &named {
-        config[name] = tokens[*id].into();
+        config[name] = tokens[*id].as_str().into();
     }
-    if let Some(Value::String(template)) = metadata.metadata.get("tokenizer.chat_template") {
-        config["chat_template"] = template.as_str().into();
+    if let Some(template) = metadata.text("chat_template")? {
+        config["chat_template"] = template.into();
     }
-    let architecture = metadata.metadata.get("general.architecture");
-    if let Some(architecture) = architecture.and_then(|name| name.to_string().ok())
-        && let Some(length) = metadata.metadata.get(&format!("{architecture}.context_length"))
-        && let Some(length) = integer(length)
+    if let Some(general) = whole.object("general")?
+        && let Some(architecture) = general.text("architecture")?
+        && let Some(own) = whole.object(architecture)?
+        && let Some(length) = own.size("context_length")?
     {
         config["model_max_length"] = length.into();
     }
+    metadata.finish(&[GGUF_TOKENIZER])?;
     let files = [(TOKENIZER, tokenizer), (CONFIG, config)];
     Ok(Files::made(path, files.map(|(name, json)| (name, json.to_string().into_bytes())).into()))
 }
 
+const BESIDE: &str = "put the model's tokenizer.json beside the file";
+
+fn without(metadata: &Config) -> Error {
+    metadata.fault(format!("the file has no tokenizer (tokenizer.ggml.model): {BESIDE}"))
+}
+
+/// A list of texts that the tokenizer needs.
+fn texts(metadata: &Config, key: &str) -> Result<Vec<String>> {
+    let missing = || metadata.fault(format!("tokenizer.{key} is missing"));
+    metadata.texts(key)?.ok_or_else(missing)
+}
+
 /// # Errors
 /// A tokenizer of another kind.
-fn rules(metadata: &Metadata<'_>) -> Result<Rules> {
-    let beside = "put the model's tokenizer.json beside the file";
-    let model = metadata.text("model")?.ok_or_else(|| {
-        metadata.fault(format!("the file has no tokenizer (tokenizer.ggml.model): {beside}"))
-    })?;
+fn rules(metadata: &Config) -> Result<Rules> {
+    let model = metadata.text("ggml.model")?.ok_or_else(|| without(metadata))?;
     if model != "gpt2" {
         let kind = if model == "llama" { " (SentencePiece)" } else { "" };
         return Err(metadata.fault(format!(
-            "a tokenizer of the kind `{model}`{kind}. Of a GGUF file's, only byte-level BPE (`gpt2`) is read: {beside}"
+            "a tokenizer of the kind `{model}`{kind}. Of a GGUF file's, only byte-level BPE (`gpt2`) is read: {BESIDE}"
         )));
     }
-    let pre = metadata.text("pre")?.ok_or_else(|| {
+    let pre = metadata.text("ggml.pre")?.ok_or_else(|| {
         metadata.fault(format!(
-            "the file does not say how its tokenizer divides a text (tokenizer.ggml.pre): {beside}"
+            "the file does not say how its tokenizer divides a text (tokenizer.ggml.pre): {BESIDE}"
         ))
     })?;
     Rules::of(pre).ok_or_else(|| {
         metadata.fault(format!(
             "a tokenizer that divides a text as `{pre}` (tokenizer.ggml.pre). Known are gpt-2, default, smollm, llama-bpe \
-             and qwen2: {beside}"
+             and qwen2: {BESIDE}"
         ))
     })
 }
@@ -183,7 +207,7 @@ struct Named {
 
 /// # Errors
 /// An id that is not that of a token.
-fn named(metadata: &Metadata<'_>, tokens: &[&str]) -> Result<Vec<Named>> {
+fn named(metadata: &Config, tokens: &[String]) -> Result<Vec<Named>> {
     let names = [
         ("bos_token", "bos_token_id"),
         ("eos_token", "eos_token_id"),
@@ -192,23 +216,22 @@ fn named(metadata: &Metadata<'_>, tokens: &[&str]) -> Result<Vec<Named>> {
     ];
     let mut named = Vec::new();
     for (name, key) in names {
-        let Some(value) = metadata.get(key) else { continue };
-        let id = integer(value).and_then(|id| usize::try_from(id).ok());
-        let id = id.filter(|id| *id < tokens.len()).ok_or_else(|| {
+        let Some(id) = metadata.size(&format!("ggml.{key}"))? else { continue };
+        if id >= tokens.len() {
             let count = tokens.len();
-            metadata
-                .fault(format!("tokenizer.ggml.{key} is {value:?}, and there are {count} tokens"))
-        })?;
+            let what = format!("tokenizer.ggml.{key} is {id}, and there are {count} tokens");
+            return Err(metadata.fault(what));
+        }
         named.push(Named { name, id });
     }
     Ok(named)
 }
 
 /// The tokens that are found before a text is divided. Those with a name and those of type control are special.
-fn added(metadata: &Metadata<'_>, tokens: &[&str], named: &[Named]) -> Result<Vec<Json>> {
-    let types: Vec<Option<i64>> = match metadata.get("token_type") {
-        Some(Value::Array(types)) => types.iter().map(integer).collect(),
-        Some(_) => return Err(metadata.fault("tokenizer.ggml.token_type is no list")),
+fn added(metadata: &Config, tokens: &[String], named: &[Named]) -> Result<Vec<Json>> {
+    let types: Vec<Option<i64>> = match metadata.get("ggml.token_type") {
+        Some(Json::Array(types)) => types.iter().map(Json::as_i64).collect(),
+        Some(_) => return Err(metadata.fault("tokenizer.ggml.token_type is no list".to_owned())),
         None => vec![None; tokens.len()],
     };
     if types.len() != tokens.len() {
@@ -236,17 +259,21 @@ fn added(metadata: &Metadata<'_>, tokens: &[&str], named: &[Named]) -> Result<Ve
 }
 
 /// What puts the tokens of beginning and end around a text.
-fn post_processor(metadata: &Metadata<'_>, named: &[Named], rules: Rules) -> Result<Json> {
+fn post_processor(
+    metadata: &Config,
+    named: &[Named],
+    rules: Rules,
+    tokens: &[String],
+) -> Result<Json> {
     let bytes = json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true
     });
     // llama.cpp's default: Llama 3's files do not say it.
-    let add_beginning = metadata.flag("add_bos_token")?.unwrap_or(rules == Rules::Llama3);
-    let add_end = metadata.flag("add_eos_token")?.unwrap_or(false);
-    let tokens = metadata.texts("tokens")?;
+    let add_beginning = metadata.flag("ggml.add_bos_token")?.unwrap_or(rules == Rules::Llama3);
+    let add_end = metadata.flag("ggml.add_eos_token")?.unwrap_or(false);
     let token = |name: &str, is_wanted: bool| {
         let found = named.iter().find(|named| named.name == name).filter(|_| is_wanted);
-        found.map(|named| (tokens[named.id], named.id))
+        found.map(|named| (tokens[named.id].as_str(), named.id))
     };
     let (beginning, end) = (token("bos_token", add_beginning), token("eos_token", add_end));
     if beginning.is_none() && end.is_none() {
@@ -269,65 +296,6 @@ fn post_processor(metadata: &Metadata<'_>, named: &[Named], rules: Rules) -> Res
         "special_tokens": ids.collect::<Map<_, _>>()
     });
     Ok(json!({ "type": "Sequence", "processors": [bytes, template] }))
-}
-
-/// The metadata below `tokenizer.ggml`.
-struct Metadata<'a> {
-    path: &'a Path,
-    metadata: &'a HashMap<String, Value>,
-}
-
-impl<'a> Metadata<'a> {
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.metadata.get(&format!("tokenizer.ggml.{key}"))
-    }
-
-    fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.fault(format!("tokenizer.ggml.{key} is no text"))),
-        }
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => Err(self.fault(format!("tokenizer.ggml.{key} is neither true nor false"))),
-        }
-    }
-
-    fn texts(&self, key: &str) -> Result<Vec<&'a str>> {
-        let texts = match self.get(key) {
-            Some(Value::Array(texts)) => texts.iter().map(|text| match text {
-                Value::String(text) => Some(text.as_str()),
-                _ => None,
-            }),
-            _ => return Err(self.fault(format!("tokenizer.ggml.{key} is missing, or no list"))),
-        };
-        let texts = texts.collect::<Option<Vec<_>>>();
-        texts
-            .ok_or_else(|| self.fault(format!("tokenizer.ggml.{key} has an entry that is no text")))
-    }
-
-    fn fault(&self, what: impl Into<String>) -> Error {
-        Error::file(self.path, what)
-    }
-}
-
-fn integer(value: &Value) -> Option<i64> {
-    match *value {
-        Value::U8(number) => Some(number.into()),
-        Value::I8(number) => Some(number.into()),
-        Value::U16(number) => Some(number.into()),
-        Value::I16(number) => Some(number.into()),
-        Value::U32(number) => Some(number.into()),
-        Value::I32(number) => Some(number.into()),
-        Value::U64(number) => i64::try_from(number).ok(),
-        Value::I64(number) => Some(number),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -452,15 +420,23 @@ mod tests {
             error(|metadata| drop(metadata.insert(format!("tokenizer.ggml.{key}"), value)))
         };
         for (key, value, expected) in [
-            ("eos_token_id", Value::U32(270), "eos_token_id is U32(270), and there are 270 tokens"),
+            ("eos_token_id", Value::U32(270), "eos_token_id is 270, and there are 270 tokens"),
             ("tokens", list(&["a", "b", "a"]), "token 2 and token 0 are both \"a\""),
-            ("tokens", Value::U8(1), "tokenizer.ggml.tokens is missing, or no list"),
+            ("tokens", Value::U8(1), "tokenizer.ggml.tokens = 1, which is no list of texts"),
             ("merges", list(&["a b c"]), "the merge \"a b c\" is not one of two tokens"),
             ("merges", list(&["h ???"]), "model.gguf: no tokenizer: "),
-            ("merges", Value::Array(vec![Value::U8(1)]), "has an entry that is no text"),
+            (
+                "merges",
+                Value::Array(vec![Value::U8(1)]),
+                "tokenizer.ggml.merges = [1], which is no list of texts",
+            ),
             ("token_type", Value::Array(vec![Value::I32(1)]), "types of 1 tokens"),
-            ("add_bos_token", Value::U8(1), "add_bos_token is neither true nor false"),
-            ("pre", Value::U8(1), "tokenizer.ggml.pre is no text"),
+            (
+                "add_bos_token",
+                Value::U8(1),
+                "tokenizer.ggml.add_bos_token = 1, which is neither true nor false",
+            ),
+            ("pre", Value::U8(1), "tokenizer.ggml.pre = 1, which is no text"),
         ] {
             let message = with(key, value);
             assert!(message.starts_with("model.gguf: ") && message.contains(expected), "{message}");

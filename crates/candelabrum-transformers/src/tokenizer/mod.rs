@@ -7,6 +7,7 @@ mod chat;
 mod config;
 mod files;
 mod gguf;
+mod messages;
 #[cfg(test)]
 pub(crate) mod templates;
 #[cfg(test)]
@@ -15,25 +16,32 @@ pub(crate) mod tiny;
 use std::{
     collections::HashMap,
     fmt,
-    fs::File,
     ops::Range,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
-use candle_core::quantized::gguf_file::{Content, Value};
-use tokenizers::{
-    AddedToken, Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection,
-};
+use candle_core::quantized::gguf_file::Value;
+use minijinja::{Value as JinjaValue, value::Serde};
+use serde::Serialize;
+use tokenizers::{Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection};
 
 pub use self::chat::Message;
-pub(crate) use self::files::hexadecimal;
 use self::{
     chat::ChatTemplate,
-    config::{Config, SpecialTokens},
+    config::{Added, Config, SpecialTokens},
     files::{Files, TOKENIZER},
 };
-use crate::error::{Error, Result};
+pub(crate) use self::{
+    files::hexadecimal,
+    messages::{Conversation, MARK, marked, role},
+};
+use crate::{
+    config::Config as ModelConfig,
+    error::{Error, Result},
+    models::family,
+    weights::GgufFile,
+};
 
 /// The tokenizer of a pretrained model.
 ///
@@ -57,6 +65,8 @@ struct Inner {
     files: Files,
     tokens: SpecialTokens,
     template: Option<ChatTemplate>,
+    /// Which end of a long text is cut off.
+    cut: TruncationDirection,
     len: usize,
     /// Computed at the first request.
     digest: OnceLock<String>,
@@ -64,33 +74,52 @@ struct Inner {
 
 impl Tokenizer {
     /// The tokenizer in a folder of Hugging Face's: `tokenizer.json` and, where they exist, `tokenizer_config.json`,
-    /// `special_tokens_map.json` and `chat_template.jinja`. For the path of a GGUF file: the `tokenizer.json` beside
+    /// `special_tokens_map.json`, `added_tokens.json` and `chat_template.jinja`. For the path of a GGUF file: the `tokenizer.json` beside
     /// the file or, where there is none, [the tokenizer in the file](Self::from_gguf).
     ///
     /// Truncation and padding that `tokenizer.json` asks for are switched off, because the
     /// [datasets](crate::ClassifiedTexts) cut and pad.
     ///
     /// # Errors
-    /// No `tokenizer.json`, or a file that cannot be read or is malformed: the file and what is wrong. Those of
-    /// [`from_gguf`](Self::from_gguf).
+    /// No `tokenizer.json`, or a file that cannot be read, is malformed, says what is not understood, or contradicts
+    /// another one: the file and what is wrong. Those of [`from_gguf`](Self::from_gguf).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_accepting(path.as_ref(), &Arc::from([]))
+    }
+
+    /// [`open`](Self::open) with keys that the user has named as of no effect.
+    pub(crate) fn open_accepting(path: &Path, accepted: &Arc<[String]>) -> Result<Self> {
         if path.extension().is_none_or(|extension| extension != "gguf") {
-            return Self::of(Files::read(path)?);
+            let tokenizer = Self::of(Files::read(path)?, accepted)?;
+            tokenizer.check_padding(path)?;
+            return Ok(tokenizer);
         }
-        if let Some(beside) = Self::beside(path)? {
+        if let Some(beside) = Self::beside(path, accepted)? {
             return Ok(beside);
         }
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
-        let content = Content::read(&mut file);
-        let content = content.map_err(|error| Error::file(path, error.to_string()))?;
-        Self::from_gguf(path, &content.metadata)
+        Self::from_gguf_accepting(path, GgufFile::open(path)?.raw_metadata(), accepted)
+    }
+
+    /// Refuses a padding that the model beside the tokenizer would read as text: the model hides the token that its
+    /// config names.
+    fn check_padding(&self, folder: &Path) -> Result<()> {
+        let Some(config) = ModelConfig::read_if_there(&folder.join("config.json"))? else {
+            return Ok(());
+        };
+        match (family::padding(&config)?, self.padding()) {
+            (Some(hidden), Some(padding)) if hidden != padding as usize => Err(config.fault(format!(
+                "hides the padding token {hidden} (pad_token_id), and the tokenizer pads texts with {padding} ({}): set \
+                 pad_token_id to {padding}",
+                self.token(padding).unwrap_or_default()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The tokenizer of a `tokenizer.json` beside the GGUF file at `path`, if there is one.
-    pub(crate) fn beside(path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn beside(path: &Path, accepted: &Arc<[String]>) -> Result<Option<Self>> {
         let folder = path.parent().filter(|folder| folder.join(TOKENIZER).is_file());
-        folder.map(|folder| Self::of(Files::read(folder)?)).transpose()
+        folder.map(|folder| Self::of(Files::read(folder)?, accepted)).transpose()
     }
 
     /// The tokenizer in the metadata of a GGUF file: byte-level BPE (`tokenizer.ggml.model` is `gpt2`) whose texts are
@@ -102,11 +131,20 @@ impl Tokenizer {
     /// # Errors
     /// Another kind of tokenizer, or metadata that are missing or contradict each other.
     pub fn from_gguf(path: impl AsRef<Path>, metadata: &HashMap<String, Value>) -> Result<Self> {
-        Self::of(gguf::files(path.as_ref(), metadata)?)
+        Self::from_gguf_accepting(path.as_ref(), metadata, &Arc::from([]))
     }
 
-    fn of(files: Files) -> Result<Self> {
-        let config = Config::of(&files)?;
+    /// [`from_gguf`](Self::from_gguf) with keys that the user has named as of no effect.
+    pub(crate) fn from_gguf_accepting(
+        path: &Path,
+        metadata: &HashMap<String, Value>,
+        accepted: &Arc<[String]>,
+    ) -> Result<Self> {
+        Self::of(gguf::files(path, metadata, accepted)?, accepted)
+    }
+
+    fn of(files: Files, accepted: &Arc<[String]>) -> Result<Self> {
+        let config = Config::of(&files, accepted)?;
         let content = files.get(TOKENIZER).unwrap_or_default();
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(content).map_err(|error| {
             Error::file(files.path_of(TOKENIZER), format!("no tokenizer: {error}"))
@@ -117,18 +155,38 @@ impl Tokenizer {
         let failed = |error| Error::file(files.path_of(TOKENIZER), format!("{error}"));
         tokenizer.with_truncation(None).map_err(failed)?;
 
-        // As transformers does: what the configuration names as a special token is one.
-        let known = tokenizer.get_added_tokens_decoder();
-        let is_known = |token: &str| known.values().any(|added| added.content == token);
-        let missing = tokens.texts().filter(|token| !is_known(token));
-        let missing: Vec<_> = missing.map(|token| AddedToken::from(token, true)).collect();
-        tokenizer.add_special_tokens(missing).map_err(failed)?;
+        // As transformers: tokens with numbers replace those of tokenizer.json, and the others are added where they are
+        // no tokens yet.
+        for Added { token, id, file } in config.added {
+            let known = tokenizer.get_added_tokens_decoder();
+            let (text, is_special) = (token.content.clone(), token.special);
+            if id.is_none() && known.values().any(|added| added.content == text) {
+                continue;
+            }
+            let one = std::iter::once(token);
+            let added = if is_special {
+                tokenizer.add_special_tokens(one)
+            } else {
+                tokenizer.add_tokens(one)
+            };
+            added.map_err(failed)?;
+            let got = tokenizer.token_to_id(&text);
+            if let Some(id) = id.filter(|id| got != Some(*id)) {
+                let got = got.map_or_else(|| "none".to_owned(), |got| got.to_string());
+                let what = format!(
+                    "has the token {text:?} with the number {id}, and by tokenizer.json it has {got}: the files are not \
+                     of one tokenizer"
+                );
+                return Err(Error::file(files.path_of(file), what));
+            }
+        }
 
         let largest = tokenizer.get_vocab(true).into_values().max();
         let len = largest.map_or(0, |largest| largest as usize + 1);
         let template = config.template.map(|source| ChatTemplate::new(source, &tokens));
         let digest = OnceLock::new();
-        Ok(Self(Arc::new(Inner { tokenizer, files, tokens, template, len, digest })))
+        let cut = config.cut;
+        Ok(Self(Arc::new(Inner { tokenizer, files, tokens, template, cut, len, digest })))
     }
 
     /// Writes the files that the tokenizer was read from into a folder, and makes the folder if there is none. A
@@ -151,7 +209,8 @@ impl Tokenizer {
         Ok(encoding.map_err(|error| self.failed(&*error))?.get_ids().to_vec())
     }
 
-    /// The tokens of a pair of texts, and for each token the number of its segment, 0 or 1.
+    /// The tokens of a pair of texts, and for each token the number of its segment, 0 or 1. A BERT takes both as the two rows
+    /// of one input (N, 2, T). Without the second row, all tokens are of the first text for the model.
     ///
     /// # Errors
     /// Those of [`encode`](Self::encode).
@@ -179,7 +238,8 @@ impl Tokenizer {
     }
 
     /// At most `longest` tokens of a text, special tokens included, and whether there were more. As in transformers,
-    /// what is cut off is the end of the text, and the special tokens behind the text stay.
+    /// what is cut off is the end of the text, or its beginning if `truncation_side` says so, and the special tokens behind
+    /// the text stay.
     ///
     /// # Errors
     /// Those of [`encode`](Self::encode). A length without room for a token of the text.
@@ -193,7 +253,7 @@ impl Tokenizer {
             )));
         }
         let is_cut = encoding.len() > room;
-        encoding.truncate(room, 0, TruncationDirection::Right);
+        encoding.truncate(room, 0, self.0.cut);
         let whole = self.0.tokenizer.post_process(encoding, None, true);
         Ok((whole.map_err(|error| self.failed(&*error))?.get_ids().to_vec(), is_cut))
     }
@@ -223,19 +283,77 @@ impl Tokenizer {
     /// front of the next answer comes at the end. The template writes all special tokens, so encode the text without
     /// additional ones.
     ///
+    /// A message is a [`Message`] or any other value that serde makes such an object of, with more keys: `tool_calls`, for
+    /// instance. Its content may be a list of parts `{"type": "text", "text": ".."}`.
+    ///
     /// # Errors
-    /// No template, no messages, or a template that fails or refuses the messages: its message.
-    pub fn chat(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let Some(template) = &self.0.template else {
-            let what = "no chat template: neither a chat_template in tokenizer_config.json nor chat_template.jinja. \
-                A model that was not trained for conversations has none";
-            return Err(Error::file(self.0.files.path(), what));
-        };
+    /// No template, no messages, or a template that fails or refuses the messages: its message. A key of a message that the
+    /// template does not write.
+    pub fn chat<M: Serialize>(
+        &self,
+        messages: &[M],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        self.chat_with_tools(messages, &[] as &[M], add_generation_prompt)
+    }
+
+    /// [`chat`](Self::chat) of a model that may call `tools`, functions as JSON schemas describe them.
+    ///
+    /// # Errors
+    /// Those of [`chat`](Self::chat), and a template that does not write tools.
+    pub fn chat_with_tools<M: Serialize, T: Serialize>(
+        &self,
+        messages: &[M],
+        tools: &[T],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let messages: Vec<JinjaValue> =
+            messages.iter().map(|message| Serde(message).into()).collect();
+        let tools = JinjaValue::from(Serde(tools));
+        let conversation = self.conversation(&messages, Some(tools), add_generation_prompt)?;
+        self.text_of(&conversation.messages, conversation.tools.as_ref(), add_generation_prompt)
+    }
+
+    /// A conversation, every key of which reaches the text.
+    ///
+    /// # Errors
+    /// Those of [`chat_with_tools`](Self::chat_with_tools).
+    pub(crate) fn conversation(
+        &self,
+        messages: &[JinjaValue],
+        tools: Option<JinjaValue>,
+        add_generation_prompt: bool,
+    ) -> Result<Conversation> {
         if messages.is_empty() {
             return Err(Error::argument("a conversation without messages"));
         }
-        let text = template.render(messages, add_generation_prompt);
+        let template = self.template()?;
+        let render = |messages: &[JinjaValue], tools: Option<&JinjaValue>| {
+            template.render(messages, tools, add_generation_prompt)
+        };
+        Conversation::new(messages, tools, &render).map_err(Error::argument)
+    }
+
+    /// The text of messages as they are.
+    ///
+    /// # Errors
+    /// No template, or one that fails or refuses the messages.
+    pub(crate) fn text_of(
+        &self,
+        messages: &[JinjaValue],
+        tools: Option<&JinjaValue>,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let text = self.template()?.render(messages, tools, add_generation_prompt);
         text.map_err(|what| Error::file(self.0.files.path(), what))
+    }
+
+    fn template(&self) -> Result<&ChatTemplate> {
+        self.0.template.as_ref().ok_or_else(|| {
+            let what = "no chat template: neither a chat_template in tokenizer_config.json nor chat_template.jinja. \
+                A model that was not trained for conversations has none";
+            Error::file(self.0.files.path(), what)
+        })
     }
 
     /// Whether there is a chat template.
@@ -433,7 +551,8 @@ mod tests {
         write("tokenizer_config.json", several);
         write("chat_template.jinja", "{{ messages[0].content }}\n");
         assert_eq!(chat().unwrap(), "x");
-        let message = Tokenizer::open(folder.path()).unwrap().chat(&[], true).unwrap_err();
+        let message =
+            Tokenizer::open(folder.path()).unwrap().chat(&[] as &[Message], true).unwrap_err();
         assert_eq!(message.to_string(), "a conversation without messages");
     }
 
@@ -464,7 +583,7 @@ mod tests {
         fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
         let metadata = tiny::metadata("smollm");
         let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        let mut file = File::create(&path).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
         candle_core::quantized::gguf_file::write(&mut file, &metadata, &[]).unwrap();
         assert_eq!(Tokenizer::open(&path).unwrap().len(), 270);
         fs::write(&path, "GGUF").unwrap();
@@ -480,7 +599,7 @@ mod tests {
         assert!(error().contains("tokenizer.json: no tokenizer: EOF while parsing"), "{}", error());
         tiny::bert(folder.path());
         fs::write(folder.path().join("tokenizer_config.json"), "[]").unwrap();
-        assert!(error().contains("tokenizer_config.json: not a JSON object: "), "{}", error());
+        assert!(error().contains("tokenizer_config.json: is no JSON object: "), "{}", error());
         let message = Tokenizer::open(folder.path().join("none")).unwrap_err().to_string();
         assert!(message.contains("none: cannot open: "), "{message}");
         let message =

@@ -5,31 +5,41 @@
 //! blocks never reach over a row.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use candelabrum_nn::QuantizedMatrix;
-use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::gguf_file::{Content, TensorInfo, Value};
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{DType, Device, Var};
 use parking_lot::Mutex;
-use serde_json::{Map, Value as Json, json};
 
+use super::gguf_metadata::metadata_config;
 use super::gguf_names::hugging_face_name;
 use super::numbers::Numbers;
+use crate::config::{Config, refuse_lfs_pointer};
 use crate::error::{Error, Result};
 
-/// A file with its metadata, before any numbers are read.
+/// A file with its metadata, before any numbers are read. A model may have several files, of which the first one has all
+/// metadata.
 pub(crate) struct GgufFile {
+    path: PathBuf,
+    parts: Vec<Part>,
+    /// All but long lists.
+    metadata: Config,
+    /// The part of a tensor and its name there, for Hugging Face's name.
+    names: BTreeMap<String, (usize, String)>,
+    /// Tensors that no model of ours has.
+    others: Vec<String>,
+}
+
+/// A file, and where its tensors are.
+struct Part {
     path: PathBuf,
     file: Mutex<BufReader<File>>,
     content: Content,
-    /// The file's name of a tensor for Hugging Face's name.
-    names: BTreeMap<String, String>,
-    /// Tensors that no model of ours has.
-    others: Vec<String>,
 }
 
 impl std::fmt::Debug for GgufFile {
@@ -38,19 +48,15 @@ impl std::fmt::Debug for GgufFile {
     }
 }
 
-impl GgufFile {
-    /// Reads the metadata of the file at `path`.
-    ///
-    /// # Errors
-    /// A file that is no GGUF file, or that is shorter than its metadata says.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
+impl Part {
+    fn open(path: &Path) -> Result<Self> {
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
         let size = file.metadata().map_err(Error::io("read", path))?.len();
-        let mut file = BufReader::new(file);
-        let content = Content::read(&mut file).map_err(|error| {
-            Error::file(path, format!("is no GGUF file, or it ends within its header: {error}"))
-        })?;
-        let end = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
+        let content = match Content::read(&mut BufReader::new(&mut file)) {
+            Ok(content) => content,
+            Err(error) => return Err(unreadable(path, &error.to_string())),
+        };
+        let end = |(name, info): (&String, &TensorInfo)| {
             let bytes = info.shape.elem_count() / info.ggml_dtype.block_size()
                 * info.ggml_dtype.type_size();
             (content.tensor_data_offset + info.offset + bytes as u64, name.clone())
@@ -63,21 +69,162 @@ impl GgufFile {
             );
             return Err(Error::file(path, what));
         }
-        let mut theirs: Vec<&String> = content.tensor_infos.keys().collect();
-        theirs.sort();
+        Ok(Self { path: path.to_owned(), file: Mutex::new(BufReader::new(file)), content })
+    }
+
+    /// Which part of how many this file is.
+    fn place(&self) -> Result<(usize, usize)> {
+        let metadata = &self.content.metadata;
+        let split = metadata_config(&self.path, metadata, |key| key.starts_with("split."));
+        let Some(split) = split.object("split")? else { return Ok((0, 1)) };
+        Ok((split.size("no")?.unwrap_or(0), split.size("count")?.unwrap_or(1).max(1)))
+    }
+}
+
+/// The error of a file that candle cannot read.
+fn unreadable(path: &Path, why: &str) -> Error {
+    // ggml's numbers of the formats that candle does not know.
+    const FORMATS: [(&str, &str); 20] = [
+        ("16", "IQ2_XXS"),
+        ("17", "IQ2_XS"),
+        ("18", "IQ3_XXS"),
+        ("19", "IQ1_S"),
+        ("20", "IQ4_NL"),
+        ("21", "IQ3_S"),
+        ("22", "IQ2_S"),
+        ("23", "IQ4_XS"),
+        ("24", "I8"),
+        ("25", "I16"),
+        ("26", "I32"),
+        ("27", "I64"),
+        ("28", "F64"),
+        ("29", "IQ1_M"),
+        ("34", "TQ1_0"),
+        ("35", "TQ2_0"),
+        ("39", "MXFP4"),
+        ("40", "NVFP4"),
+        ("41", "Q1_0"),
+        ("36", "IQ4_NL_4_4"),
+    ];
+    let mut start = [0; 64];
+    let read = File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut start));
+    let start = &start[..read.unwrap_or(0)];
+    if let Err(error) = refuse_lfs_pointer(path, start) {
+        return error;
+    }
+    let format = why.split_once("unknown dtype for tensor ").map(|(_, number)| number);
+    let Some(format) = format.and_then(|number| number.split_whitespace().next()) else {
+        let what = if start.starts_with(b"GGUF") || start.len() < 4 {
+            "is a GGUF file that ends within its header, or is damaged: download the file again"
+        } else if path.extension().is_some_and(|extension| extension == "safetensors") {
+            "is no GGUF file: name the folder that has it and config.json"
+        } else {
+            "is no GGUF file"
+        };
+        return Error::file(path, format!("{what} ({why})"));
+    };
+    let name = FORMATS.iter().find(|(number, _)| *number == format);
+    let name = name.map_or_else(|| format!("the number {format}"), |(_, name)| (*name).to_owned());
+    Error::file(
+        path,
+        format!(
+            "has tensors in the format {name}, which is not supported: take a file of the model in Q8_0, Q6_K, Q5_K, Q4_K, \
+             Q4_0 or F16"
+        ),
+    )
+}
+
+impl GgufFile {
+    /// Reads the metadata of the file at `path`, and of the other parts if it is one of several.
+    ///
+    /// # Errors
+    /// A file that is no GGUF file, or that is shorter than its metadata says. A part that is missing.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let parts = Self::parts(path)?;
+        let whole = &parts[0].content.metadata;
+        // The lists are those of the tokenizer, which are long.
+        let is_short = |key: &str| !matches!(&whole[key], Value::Array(list) if list.len() > 1024);
+        let metadata = metadata_config(&parts[0].path, whole, is_short);
         let (mut names, mut others) = (BTreeMap::new(), Vec::new());
-        for name in theirs {
+        let mut all: Vec<(&String, usize)> = Vec::new();
+        for (number, part) in parts.iter().enumerate() {
+            all.extend(part.content.tensor_infos.keys().map(|name| (name, number)));
+        }
+        all.sort();
+        if let Some(pair) = all.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let what = format!("has `{}`, which another part has, too", pair[0].0);
+            return Err(Error::file(&parts[pair[1].1].path, what));
+        }
+        let said =
+            metadata.object("split")?.and_then(|split| split.size("tensors.count").transpose());
+        if let Some(said) = said.transpose()?.filter(|said| *said != all.len()) {
+            let what = format!(
+                "says split.tensors.count = {said}, and its parts have {} tensors",
+                all.len()
+            );
+            return Err(Error::file(path, what));
+        }
+        for (name, part) in all {
             match hugging_face_name(name) {
-                Some(ours) => drop(names.insert(ours, name.clone())),
+                Some(ours) => drop(names.insert(ours, (part, name.clone()))),
                 None => others.push(name.clone()),
             }
         }
-        Ok(Self { path: path.to_owned(), file: Mutex::new(file), content, names, others })
+        Ok(Self { path: path.to_owned(), parts, metadata, names, others })
     }
 
-    /// The metadata, in which a tokenizer may be.
-    pub(crate) fn metadata(&self) -> &std::collections::HashMap<String, Value> {
-        &self.content.metadata
+    /// The parts of the model, of which the file at `path` is one. Their names end as llama.cpp wants it:
+    /// `-00001-of-00003.gguf`.
+    fn parts(path: &Path) -> Result<Vec<Part>> {
+        let this = Part::open(path)?;
+        let (number, count) = this.place()?;
+        if count == 1 {
+            return Ok(vec![this]);
+        }
+        let end = |number: usize| format!("-{:05}-of-{count:05}.gguf", number + 1);
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(start) = name.strip_suffix(&end(number)) else {
+            let what = format!(
+                "is part {} of {count} (split.no, split.count in its metadata), and its name must end with {}",
+                number + 1,
+                end(number)
+            );
+            return Err(Error::file(path, what));
+        };
+        let mut this = Some(this);
+        (0..count)
+            .map(|other| {
+                if let Some(part) = this.take_if(|_| other == number) {
+                    return Ok(part);
+                }
+                let part = path.with_file_name(format!("{start}{}", end(other)));
+                if !part.exists() {
+                    let what = format!(
+                        "is missing, part {} of {count} of the model: download all parts into one folder",
+                        other + 1
+                    );
+                    return Err(Error::file(part, what));
+                }
+                let part = Part::open(&part)?;
+                match part.place()? {
+                    place if place == (other, count) => Ok(part),
+                    (number, of) => {
+                        let what = format!("says that it is part {} of {of}", number + 1);
+                        Err(Error::file(&part.path, what))
+                    }
+                }
+            })
+            .collect()
+    }
+
+    /// The metadata but long lists.
+    pub(super) fn metadata(&self) -> &Config {
+        &self.metadata
+    }
+
+    /// The metadata as the file has them, with the lists of the tokenizer.
+    pub(crate) fn raw_metadata(&self) -> &HashMap<String, Value> {
+        &self.parts[0].content.metadata
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -88,15 +235,19 @@ impl GgufFile {
         self.names.contains_key(name)
     }
 
+    fn info(&self, name: &str) -> Option<&TensorInfo> {
+        let (part, name) = self.names.get(name)?;
+        self.parts[*part].content.tensor_infos.get(name)
+    }
+
     pub(crate) fn dims(&self, name: &str) -> Vec<usize> {
-        let info = self.names.get(name).and_then(|name| self.content.tensor_infos.get(name));
-        info.map_or_else(Vec::new, |info| info.shape.dims().to_vec())
+        self.info(name).map_or_else(Vec::new, |info| info.shape.dims().to_vec())
     }
 
     /// Whether the tensor is a matrix in few bits for each number.
     pub(crate) fn is_quantized(&self, name: &str) -> bool {
-        let info = self.names.get(name).and_then(|name| self.content.tensor_infos.get(name));
-        info.is_some_and(|info| info.ggml_dtype.block_size() > 1 && info.shape.rank() == 2)
+        self.info(name)
+            .is_some_and(|info| info.ggml_dtype.block_size() > 1 && info.shape.rank() == 2)
     }
 
     /// The matrix `name` as it is stored.
@@ -131,125 +282,43 @@ impl GgufFile {
 
     fn tensor(&self, name: &str) -> Result<QTensor> {
         let missing = || Error::file(&self.path, format!("has no tensor `{name}`"));
-        let theirs = self.names.get(name).ok_or_else(missing)?;
-        let mut file = self.file.lock();
-        let read = self.content.tensor(&mut *file, theirs, &Device::Cpu);
-        read.map_err(|error| {
-            Error::file(&self.path, format!("cannot be read at `{name}`: {error}"))
-        })
+        let (part, theirs) = self.names.get(name).ok_or_else(missing)?;
+        let Part { path, file, content } = &self.parts[*part];
+        let read = content.tensor(&mut *file.lock(), theirs, &Device::Cpu);
+        read.map_err(|error| Error::file(path, format!("cannot be read at `{name}`: {error}")))
     }
 
     /// The rows of a tensor on `device` in Hugging Face's order.
     fn rows_in_order(&self, name: &str, tensor: &QTensor, device: &Device) -> Result<QTensor> {
         let heads = match name.rsplit_once(".self_attn.").map(|(_, part)| part) {
-            Some("q_proj.weight" | "q_proj.bias") => self.number("attention.head_count")?,
-            Some("k_proj.weight" | "k_proj.bias") => self.kv_heads()?,
-            _ => 0,
+            Some("q_proj.weight" | "q_proj.bias") => self.llama_heads("attention.head_count")?,
+            Some("k_proj.weight" | "k_proj.bias") => self.llama_heads("attention.head_count_kv")?,
+            _ => None,
         };
         let format = tensor.dtype();
         let data = tensor.data()?;
-        let data = if heads == 0 || self.architecture()? != "llama" {
-            data
-        } else {
+        let data = if let Some(heads) = heads {
             let rows = tensor.shape().dims()[0];
             if !rows.is_multiple_of(2 * heads) {
                 let what = format!("has `{name}` of {rows} rows for {heads} heads");
                 return Err(Error::file(&self.path, what));
             }
             Cow::Owned(in_halves(&data, rows, rows / heads))
+        } else {
+            data
         };
         let storage = QStorage::from_data(data, device, format)?;
         Ok(QTensor::new(storage, tensor.shape())?)
     }
 
-    fn architecture(&self) -> Result<&str> {
-        self.text("general.architecture")
-    }
-
-    fn text(&self, key: &str) -> Result<&str> {
-        let value = self.content.metadata.get(key).and_then(|value| value.to_string().ok());
-        value.map(String::as_str).ok_or_else(|| self.lacks(key))
-    }
-
-    fn lacks(&self, key: &str) -> Error {
-        Error::file(&self.path, format!("lacks {key} in its metadata, which a model needs"))
-    }
-
-    fn number(&self, key: &str) -> Result<usize> {
-        let key = format!("{}.{key}", self.architecture()?);
-        let value = self.content.metadata.get(&key).and_then(|value| value.to_u64().ok());
-        let value = value.and_then(|value| usize::try_from(value).ok());
-        value.ok_or_else(|| self.lacks(&key))
-    }
-
-    fn real(&self, key: &str) -> Result<Option<f64>> {
-        let key = format!("{}.{key}", self.architecture()?);
-        let value = self.content.metadata.get(&key);
-        Ok(value.and_then(|value| value.to_f32().map(f64::from).or_else(|_| value.to_f64()).ok()))
-    }
-
-    fn kv_heads(&self) -> Result<usize> {
-        let count = self.number("attention.head_count_kv");
-        count.or_else(|_| self.number("attention.head_count"))
-    }
-
-    /// The file's metadata as Hugging Face's `config.json`.
-    ///
-    /// # Errors
-    /// An architecture that is none of ours, or metadata that lack a size.
-    pub(crate) fn config(&self) -> Result<Json> {
-        let (model_type, class) = match self.architecture()? {
-            "llama" => ("llama", "LlamaForCausalLM"),
-            "qwen2" => ("qwen2", "Qwen2ForCausalLM"),
-            "qwen3" => ("qwen3", "Qwen3ForCausalLM"),
-            other => {
-                let what = format!(
-                    "has the architecture {other:?}: llama, qwen2 and qwen3 are read from GGUF files"
-                );
-                return Err(Error::file(&self.path, what));
-            }
-        };
-        if self.content.tensor_infos.contains_key("rope_freqs.weight") {
-            let what = "has scaled rotary positions (rope_freqs.weight): take the model's safetensors folder";
-            return Err(Error::file(&self.path, what));
+    /// The number of heads by the metadata of an architecture `llama`. `None` for another one.
+    fn llama_heads(&self, key: &str) -> Result<Option<usize>> {
+        let Some(own) = self.metadata.object("llama")? else { return Ok(None) };
+        match own.size(key)? {
+            Some(0) => Err(self.metadata.fault(format!("has llama.{key} = 0"))),
+            Some(heads) => Ok(Some(heads)),
+            None => own.needed("attention.head_count").map(Some),
         }
-        let (width, heads) =
-            (self.number("embedding_length")?, self.number("attention.head_count")?);
-        let vocabulary = self.dims("model.embed_tokens.weight");
-        let Some(&vocabulary) = vocabulary.first() else {
-            return Err(self.lacks("token_embd.weight"));
-        };
-        let mut config = Map::new();
-        let mut set = |key: &str, value: Json| drop(config.insert(key.to_owned(), value));
-        set("model_type", json!(model_type));
-        set("architectures", json!([class]));
-        set("hidden_size", json!(width));
-        set("intermediate_size", json!(self.number("feed_forward_length")?));
-        set("num_hidden_layers", json!(self.number("block_count")?));
-        set("num_attention_heads", json!(heads));
-        set("num_key_value_heads", json!(self.kv_heads()?));
-        let head_dim = self.number("attention.key_length").unwrap_or(width / heads.max(1));
-        set("head_dim", json!(head_dim));
-        set("hidden_act", json!("silu"));
-        set("max_position_embeddings", json!(self.number("context_length")?));
-        let eps = self.real("attention.layer_norm_rms_epsilon")?;
-        // The file has f32, and 1e-5 is meant.
-        let eps = eps.map_or(1e-5, |eps| (eps * 1e10).round() / 1e10);
-        set("rms_norm_eps", json!(eps));
-        set("rope_theta", json!(self.real("rope.freq_base")?.unwrap_or(10_000.0)));
-        set("vocab_size", json!(vocabulary));
-        set("tie_word_embeddings", json!(!self.has("lm_head.weight")));
-        set("attention_bias", json!(self.has("model.layers.0.self_attn.q_proj.bias")));
-        for (key, name) in
-            [("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")]
-        {
-            let key_there = format!("tokenizer.ggml.{name}_token_id");
-            if let Some(id) = self.content.metadata.get(&key_there).and_then(|id| id.to_u64().ok())
-            {
-                set(key, json!(id));
-            }
-        }
-        Ok(Json::Object(config))
     }
 }
 

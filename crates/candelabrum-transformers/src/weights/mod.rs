@@ -1,6 +1,8 @@
 //! The numbers of a pretrained model: where each of them lies, and which of them a model has taken.
 
 mod gguf;
+mod gguf_config;
+mod gguf_metadata;
 mod gguf_names;
 mod naming;
 mod numbers;
@@ -14,10 +16,13 @@ use candle_core::{DType, Device, Result as CandleResult, Shape, Var};
 use parking_lot::Mutex;
 
 pub(crate) use self::gguf::GgufFile;
+pub(crate) use self::gguf_config::{gguf_config, gguf_generation};
+pub(crate) use self::gguf_metadata::metadata_config;
 pub(crate) use self::naming::Naming;
-pub(crate) use self::safetensors::{SafetensorsFiles, weights_file};
-pub(crate) use self::saved::{Named, save, save_named};
-use crate::error::Result;
+pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, shards_of, weights_file};
+pub(crate) use self::saved::{Named, is_of_adapter, save, save_named};
+use crate::config::Config;
+use crate::error::{Error, Result};
 
 /// Whether the matrices of a GGUF file stay as they are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +42,7 @@ pub(crate) enum Files {
 }
 
 impl Files {
-    fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         match self {
             Self::Safetensors(files) => files.names().map(str::to_owned).collect(),
             Self::Gguf(file) => file.names().map(str::to_owned).collect(),
@@ -58,6 +63,14 @@ impl Files {
         }
     }
 
+    /// Whether two tensors are stored with the same bytes. The head of a GGUF file's model is never there twice.
+    fn are_equal(&self, one: &str, other: &str) -> Result<bool> {
+        match self {
+            Self::Safetensors(files) => files.are_equal(one, other),
+            Self::Gguf(_) => Ok(false),
+        }
+    }
+
     fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Var> {
         match self {
             Self::Safetensors(files) => files.read(name, dtype, device),
@@ -69,9 +82,12 @@ impl Files {
 /// The pretrained numbers, while a model is created from them.
 pub(crate) struct Source {
     files: Files,
+    config: Config,
     naming: Naming,
     quantization: Quantization,
     taken: Mutex<Taken>,
+    /// The error that ended the creation of the model. Within candle's errors it would lose its kind.
+    failure: Mutex<Option<Error>>,
 }
 
 #[derive(Default)]
@@ -84,8 +100,70 @@ struct Taken {
 }
 
 impl Source {
-    pub(crate) fn new(files: Files, naming: Naming, quantization: Quantization) -> Self {
-        Self { files, naming, quantization, taken: Mutex::default() }
+    pub(crate) fn new(
+        files: Files,
+        config: Config,
+        naming: Naming,
+        quantization: Quantization,
+    ) -> Self {
+        let (taken, failure) = (Mutex::default(), Mutex::default());
+        Self { files, config, naming, quantization, taken, failure }
+    }
+
+    /// The error that ended the creation of the model, of which `error` says only the text.
+    pub(crate) fn failure(&self, error: candle_core::Error) -> Error {
+        self.failure.lock().take().unwrap_or(Error::Candle(error))
+    }
+
+    fn fail(&self, error: Error) -> candle_core::Error {
+        let text = candle_core::Error::Msg(error.to_string());
+        *self.failure.lock() = Some(error);
+        text
+    }
+
+    /// Refuses a parameter of more numbers than all files have, before memory is taken for it: a size in the config is
+    /// wrong.
+    fn check_size(&self, name: &str, dims: &[usize]) -> Result<()> {
+        let count =
+            |dims: &[usize]| dims.iter().try_fold(1, |all: usize, &dim| all.checked_mul(dim));
+        let names = self.files.names();
+        let all = names.iter().filter_map(|name| count(&self.files.dims(name))).sum::<usize>();
+        // A new head may be larger than a small model.
+        if count(dims).is_some_and(|count| count <= all.max(1 << 24)) {
+            return Ok(());
+        }
+        let there = match self.theirs(name) {
+            Some(theirs) => format!("it has {:?} in the files", self.files.dims(&theirs)),
+            None => "the files do not have it".to_owned(),
+        };
+        let says = |(key, value): (&String, &serde_json::Value)| {
+            let is_size =
+                value.as_u64().is_some_and(|value| dims.iter().any(|&dim| dim as u64 == value));
+            is_size.then(|| format!("{key} = {value}"))
+        };
+        let says: Vec<_> =
+            self.config.json().as_object().into_iter().flatten().filter_map(says).collect();
+        let says = if says.is_empty() { String::new() } else { format!(" ({})", says.join(", ")) };
+        Err(self.config.fault(format!(
+            "has sizes that are not those of the files{says}: `{name}` would have {dims:?}, and {there}"
+        )))
+    }
+
+    /// Refuses a head of its own in the files of a model whose weights are tied, unless it is the table once more. Gives
+    /// the name of the head then.
+    fn second_head(&self) -> Result<Option<String>> {
+        let Some((head, table)) = self.naming.tied else { return Ok(None) };
+        if !self.files.has(head) || self.taken.lock().theirs.contains(head) {
+            return Ok(None);
+        }
+        let table = self.theirs(table).unwrap_or_default();
+        if self.files.has(&table) && self.files.are_equal(head, &table)? {
+            return Ok(Some(head.to_owned()));
+        }
+        Err(self.config.fault(format!(
+            "says by tie_word_embeddings that the table `{table}` makes the logits, and the files have another matrix \
+             `{head}`: set tie_word_embeddings to false in config.json, or remove the tensor"
+        )))
     }
 
     /// The name in the files of what a model calls `name`.
@@ -150,16 +228,20 @@ impl Source {
     }
 
     /// What the model has taken, and what not.
-    pub(crate) fn report(&self) -> LoadReport {
+    ///
+    /// # Errors
+    /// A model with two matrices for the logits.
+    pub(crate) fn report(&self) -> Result<LoadReport> {
+        let head = self.second_head()?;
         let taken = self.taken.lock();
         let is_known = |name: &str| self.naming.is_known.is_some_and(|is_known| is_known(name));
-        let unused = self.files.names().into_iter();
-        LoadReport {
+        let unused = self.files.names().into_iter().filter(|name| Some(name) != head.as_ref());
+        Ok(LoadReport {
             loaded: taken.loaded.clone(),
             missing: taken.missing.clone(),
             unused: unused.filter(|name| !taken.theirs.contains(name) && !is_known(name)).collect(),
             unfit: taken.unfit.clone(),
-        }
+        })
     }
 }
 
@@ -171,9 +253,12 @@ impl InitialValues for Source {
         dtype: DType,
         device: &Device,
     ) -> CandleResult<Option<Var>> {
-        let Some(theirs) = self.find(name, shape.dims()) else { return Ok(None) };
+        let Some(theirs) = self.find(name, shape.dims()) else {
+            self.check_size(name, shape.dims()).map_err(|error| self.fail(error))?;
+            return Ok(None);
+        };
         let read = |dtype, device: &Device| {
-            self.files.read(&theirs, dtype, device).map_err(candle_core::Error::wrap)
+            self.files.read(&theirs, dtype, device).map_err(|error| self.fail(error))
         };
         if !self.naming.transposes(name) || shape.rank() != 2 {
             return read(dtype, device).map(Some);
@@ -198,6 +283,6 @@ impl InitialValues for Source {
         else {
             return Ok(None);
         };
-        file.matrix(&theirs, device).map(Some).map_err(candle_core::Error::wrap)
+        file.matrix(&theirs, device).map(Some).map_err(|error| self.fail(error))
     }
 }

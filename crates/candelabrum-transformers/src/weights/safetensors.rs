@@ -5,7 +5,7 @@
 //! one host share the system's cache of the file. A mapped file would need the same memory, but a file that another
 //! program shortens would end the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
 use super::numbers::Numbers;
+use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
 
 /// The bytes that are read at a time.
@@ -27,7 +28,7 @@ const PIECE: usize = 1 << 20;
 const LONGEST_HEADER: u64 = 100 << 20;
 
 /// The name of the index of several files.
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// The files and where the tensors lie in them.
 #[derive(Debug)]
@@ -98,31 +99,20 @@ impl SafetensorsFiles {
     /// An index that is no index, names a file that is missing, or does not agree with the files. A file that is
     /// damaged or shorter than its header says.
     pub(crate) fn open(folder: &Path) -> Result<Option<Self>> {
-        let index = folder.join(INDEX);
-        let single = weights_file(folder);
-        if !index.exists() {
-            return if single.exists() {
-                Self::of_files(folder, &[single]).map(Some)
-            } else {
-                Ok(None)
-            };
+        let (index, single) = (folder.join(INDEX), weights_file(folder));
+        // As transformers: one file goes before an index.
+        if single.exists() {
+            return Self::of_files(folder, &[single]).map(Some);
         }
-        let text = std::fs::read_to_string(&index).map_err(Error::io("read", &index))?;
-        let Index { weight_map: UniqueNames(map) } = serde_json::from_str(&text)
-            .map_err(|error| Error::file(&index, format!("is no index of weights: {error}")))?;
-        let mut names: Vec<&String> = map.values().collect();
-        names.sort();
-        names.dedup();
+        if !index.exists() {
+            return Ok(None);
+        }
+        let map = read_index(&index)?;
         let mut paths = Vec::new();
-        for name in &names {
-            // A name with a separator could lie anywhere.
-            if Path::new(name.as_str()).file_name().is_none_or(|file| file != name.as_str()) {
-                let what = format!("names the file {name:?}, which is not in its folder");
-                return Err(Error::file(&index, what));
-            }
+        for name in map.values().collect::<BTreeSet<_>>() {
             let path = folder.join(name);
             if !path.exists() {
-                let count = map.values().filter(|file| file == name).count();
+                let count = map.values().filter(|file| *file == name).count();
                 let what = format!(
                     "is missing: {INDEX} says that {count} tensors are in it; download the folder again"
                 );
@@ -219,6 +209,38 @@ impl SafetensorsFiles {
     }
 }
 
+impl SafetensorsFiles {
+    /// Whether two tensors are stored with the same bytes.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(super) fn are_equal(&self, one: &str, other: &str) -> Result<bool> {
+        let (Some(one), Some(other)) = (self.tensors.get(one), self.tensors.get(other)) else {
+            return Ok(false);
+        };
+        if (one.dtype, &one.shape) != (other.dtype, &other.shape) {
+            return Ok(false);
+        }
+        let piece = |place: &Place, at: usize, piece: &mut Vec<u8>| {
+            let OpenFile { path, file } = &self.files[place.file];
+            let mut file = file.lock();
+            piece.resize(PIECE.min(place.len - at), 0);
+            file.seek(SeekFrom::Start(place.start + at as u64))
+                .and_then(|_| file.read_exact(piece))
+                .map_err(Error::io("read", path))
+        };
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for at in (0..one.len).step_by(PIECE) {
+            piece(one, at, &mut first)?;
+            piece(other, at, &mut second)?;
+            if first != second {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// Adds the numbers of a piece of a tensor.
 fn extend(
     numbers: &mut Numbers,
@@ -246,6 +268,30 @@ fn extend(
     })
 }
 
+/// The file of each tensor by the index at `path`.
+fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
+    let text = std::fs::read(path).map_err(Error::io("read", path))?;
+    refuse_lfs_pointer(path, &text)?;
+    let Index { weight_map: UniqueNames(map) } = serde_json::from_slice(&text)
+        .map_err(|error| Error::file(path, format!("is no index of weights: {error}")))?;
+    for name in map.values() {
+        // A name with a separator could lie anywhere.
+        if Path::new(name).file_name().is_none_or(|file| file != name.as_str()) {
+            let what = format!("names the file {name:?}, which is not in its folder");
+            return Err(Error::file(path, what));
+        }
+    }
+    Ok(map)
+}
+
+/// The files that the index at `path` names.
+///
+/// # Errors
+/// A file that is no index.
+pub(crate) fn shards_of(path: &Path) -> Result<BTreeSet<String>> {
+    Ok(read_index(path)?.into_values().collect())
+}
+
 /// The file of a folder with one.
 pub(crate) fn weights_file(folder: &Path) -> PathBuf {
     folder.join("model.safetensors")
@@ -265,6 +311,9 @@ fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Pl
     file.read_exact(&mut len).map_err(cannot)?;
     let header = u64::from_le_bytes(len);
     if header > LONGEST_HEADER {
+        let mut start = len.to_vec();
+        file.take(64).read_to_end(&mut start).map_err(cannot)?;
+        refuse_lfs_pointer(path, &start)?;
         return Err(refuse(format!("its header would have {header} bytes")));
     }
     let mut bytes = vec![0; header as usize];

@@ -36,6 +36,7 @@ impl View for SavedView {
                 DType::F64 => Dtype::F64,
                 DType::F16 => Dtype::F16,
                 DType::BF16 => Dtype::BF16,
+                DType::I64 => Dtype::I64,
                 _ => Dtype::F32,
             },
             Saved::Quantized(_) => Dtype::F32,
@@ -73,6 +74,7 @@ impl SavedView {
             DType::F64 => all(tensor.to_vec1()?, f64::to_le_bytes),
             DType::F16 => all(tensor.to_vec1()?, half::f16::to_le_bytes),
             DType::BF16 => all(tensor.to_vec1()?, half::bf16::to_le_bytes),
+            DType::I64 => all(tensor.to_vec1()?, i64::to_le_bytes),
             _ => all(tensor.to_vec1()?, f32::to_le_bytes),
         })
     }
@@ -90,6 +92,8 @@ pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) 
         if is_of_adapter(param.name()) {
             continue;
         }
+        // Other ranks may keep a part of the values.
+        param.gather()?;
         let tensor = param.var().as_detached_tensor();
         named.insert(param.name().to_owned(), view(tensor, naming.transposes(param.name())));
     }

@@ -1,0 +1,90 @@
+//! The small files of a model's folder that say something beside its config, and that are saved again with the model.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candelabrum_datasets::write_whole;
+use serde_json::Value as Json;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// How texts are generated.
+pub(crate) const GENERATION: &str = "generation_config.json";
+/// How images are prepared.
+pub(crate) const IMAGES: &str = "preprocessor_config.json";
+/// The parts of a model of sentence-transformers.
+pub(crate) const MODULES: &str = "modules.json";
+
+/// Files by their names, as they were read.
+#[derive(Debug)]
+pub(crate) struct Companions {
+    folder: PathBuf,
+    files: Vec<(String, Vec<u8>)>,
+    accepted: Arc<[String]>,
+}
+
+impl Companions {
+    pub(crate) fn new(folder: &Path, accepted: &Arc<[String]>) -> Self {
+        Self { folder: folder.to_owned(), files: Vec::new(), accepted: accepted.clone() }
+    }
+
+    /// Reads a file, if there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or whose name leads out of the folder.
+    pub(crate) fn add(&mut self, name: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        if Path::new(name).components().any(|part| !matches!(part, std::path::Component::Normal(_)))
+        {
+            return Err(Error::file(&path, "is not in the folder"));
+        }
+        match std::fs::read(&path) {
+            Ok(bytes) => self.files.push((name.to_owned(), bytes)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // A GGUF file has no files within.
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {}
+            Err(error) => return Err(Error::io("read", path)(error)),
+        }
+        Ok(())
+    }
+
+    /// Adds a file that was made of what another one says.
+    pub(crate) fn insert(&mut self, name: &str, json: &Json) {
+        self.files.push((name.to_owned(), format!("{json:#}\n").into_bytes()));
+    }
+
+    pub(crate) fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let file = self.files.iter().find(|(file, _)| file == name);
+        file.map(|(_, bytes)| bytes.as_slice())
+    }
+
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A file's JSON object, if there is a file.
+    ///
+    /// # Errors
+    /// A file that is no JSON object.
+    pub(crate) fn json(&self, name: &str) -> Result<Option<Config>> {
+        let config = |bytes| Config::of_bytes(&self.path_of(name), bytes);
+        let config = self.bytes(name).map(config).transpose()?;
+        Ok(config.map(|config| config.accepting(&self.accepted)))
+    }
+
+    /// Writes the files into `folder`.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
+        for (name, bytes) in &self.files {
+            let path = folder.join(name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+            }
+            write_whole(&path, |out| out.write_all(bytes)).map_err(Error::io("write", &path))?;
+        }
+        Ok(())
+    }
+}

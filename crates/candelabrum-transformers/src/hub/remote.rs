@@ -1,0 +1,224 @@
+//! The requests to the hub: the list of a model's files, the version of a file, and its bytes.
+//!
+//! Every wait for the network has a deadline. A download that breaks off goes on where it was.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::Response;
+use ureq::{Agent, Body, RequestBuilder, typestate::WithoutBody};
+
+/// How many times in sequence a download may break off without a byte.
+const TRIES: usize = 3;
+
+/// Why there is no answer.
+pub(super) enum Fault {
+    /// The network, or a hub that is out of order.
+    NoAnswer(String),
+    /// The hub says that there is nothing for this user.
+    Refused(String),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAnswer(why) => {
+                write!(f, "the hub did not answer ({why}): start again, what has arrived is kept")
+            }
+            Self::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The version of a file.
+pub(super) struct Version {
+    /// The name of its content.
+    pub(super) name: String,
+    /// The bytes, if the hub says so.
+    size: Option<u64>,
+}
+
+/// A model on the hub.
+pub(super) struct Remote<'a> {
+    agent: Agent,
+    /// An agent that shows the first answer, which may be the address of the file elsewhere.
+    direct: Agent,
+    endpoint: &'a str,
+    model: &'a str,
+    token: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+}
+
+impl<'a> Remote<'a> {
+    pub(super) fn new(endpoint: &'a str, model: &'a str, token: Option<&'a str>) -> Self {
+        let config = || {
+            Agent::config_builder()
+                .timeout_resolve(Some(Duration::from_secs(10)))
+                .timeout_connect(Some(Duration::from_secs(10)))
+                .timeout_recv_response(Some(Duration::from_secs(30)))
+                .timeout_per_read(Some(Duration::from_secs(30)))
+                .accept_encoding("identity")
+                .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+                .user_agent(concat!("candelabrum/", env!("CARGO_PKG_VERSION")))
+        };
+        let agent = config().build().new_agent();
+        let direct = config().max_redirects(0).build().new_agent();
+        Self { agent, direct, endpoint: endpoint.trim_end_matches('/'), model, token }
+    }
+
+    /// The newest commit and the names of its files.
+    pub(super) fn files(&self) -> Result<(String, Vec<String>), Fault> {
+        let url = format!("{}/api/models/{}/revision/main", self.endpoint, self.model);
+        let mut response = self.call(self.agent.get(&url))?;
+        let body = response.body_mut().read_to_string();
+        let body = body.map_err(|error| Fault::NoAnswer(format!("{url}: {error}")))?;
+        let info: Info = serde_json::from_str(&body)
+            .map_err(|error| Fault::NoAnswer(format!("{url}: no list of files: {error}")))?;
+        // The commit becomes the name of a folder, and files those of files in it.
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
+        };
+        if !is_name(&info.sha) || info.sha.contains('/') {
+            return Err(Fault::NoAnswer(format!("{url}: no commit")));
+        }
+        let files =
+            info.siblings.into_iter().map(|file| file.rfilename).filter(|file| is_name(file));
+        Ok((info.sha, files.collect()))
+    }
+
+    /// Which content the file has.
+    pub(super) fn version(&self, commit: &str, file: &str) -> Result<Version, Fault> {
+        let mut url = self.url(commit, file);
+        for _ in 0..5 {
+            let response = self.call(self.direct.head(&url))?;
+            let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+            let own = header("location").filter(|to| to.starts_with('/'));
+            if let (Some(own), None) = (&own, header("x-linked-etag")) {
+                // A repository that has another name now.
+                url = format!("{}{own}", self.endpoint);
+                continue;
+            }
+            let name = header("x-linked-etag").or_else(|| header("etag")).unwrap_or_default();
+            let name = name.trim_start_matches("W/").trim_matches('"').to_owned();
+            if name.is_empty() || name.starts_with('.') || name.contains('/') {
+                return Err(Fault::NoAnswer(format!("{url}: no ETag")));
+            }
+            let is_here = response.status().is_success();
+            let size =
+                header("x-linked-size").or_else(|| header("content-length").filter(|_| is_here));
+            return Ok(Version { name, size: size.and_then(|size| size.parse().ok()) });
+        }
+        Err(Fault::NoAnswer(format!("{url}: it only leads to other addresses")))
+    }
+
+    /// Writes the bytes of the file to `to`, which may have the first ones.
+    pub(super) fn download(
+        &self,
+        commit: &str,
+        file: &str,
+        version: &Version,
+        to: &Path,
+    ) -> Result<(), Fault> {
+        let broken = |error: io::Error| Fault::NoAnswer(error.to_string());
+        let out = OpenOptions::new().create(true).append(true).open(to).map_err(broken)?;
+        let bar = progress_bar(file, version.size);
+        let mut tries = 0;
+        loop {
+            let len = || out.metadata().map(|data| data.len()).map_err(broken);
+            let start = len()?;
+            if version.size == Some(start) {
+                break;
+            }
+            if start > version.size.unwrap_or(u64::MAX) {
+                out.set_len(0).map_err(broken)?;
+                continue;
+            }
+            let failed = match self.part(&self.url(commit, file), start, &out, &bar) {
+                Ok(()) if version.size.is_none_or(|size| len().is_ok_and(|len| len == size)) => {
+                    break;
+                }
+                Ok(()) => Fault::NoAnswer(format!("{file} ended too early")),
+                Err(Fault::NoAnswer(why)) => Fault::NoAnswer(why),
+                Err(refused) => return Err(refused),
+            };
+            tries = if len()? > start { 0 } else { tries + 1 };
+            if tries == TRIES {
+                return Err(failed);
+            }
+        }
+        bar.finish_and_clear();
+        out.sync_all().map_err(broken)
+    }
+
+    /// Adds the bytes from `start` on to `out`.
+    fn part(
+        &self,
+        url: &str,
+        start: u64,
+        mut out: &std::fs::File,
+        bar: &ProgressBar,
+    ) -> Result<(), Fault> {
+        let request = self.agent.get(url);
+        let request =
+            if start > 0 { request.header("range", format!("bytes={start}-")) } else { request };
+        let response = self.call(request)?;
+        if start > 0 && response.status() != 206 {
+            out.set_len(0).map_err(|error| Fault::NoAnswer(error.to_string()))?;
+        }
+        bar.set_position(if response.status() == 206 { start } else { 0 });
+        let mut body = bar.wrap_read(response.into_body().into_reader());
+        let copied = io::copy(&mut body, &mut out);
+        copied.map(drop).map_err(|error| Fault::NoAnswer(error.to_string()))
+    }
+
+    fn url(&self, commit: &str, file: &str) -> String {
+        format!("{}/{}/resolve/{commit}/{file}", self.endpoint, self.model)
+    }
+
+    fn call(&self, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, Fault> {
+        let request = match self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        request.call().map_err(|error| match error {
+            ureq::Error::StatusCode(401 | 403) => Fault::Refused(
+                "there is no such model, or it is only for users who have accepted its conditions: check the name, accept \
+                 the conditions on the model's page, and set HF_TOKEN to your token"
+                    .to_owned(),
+            ),
+            ureq::Error::StatusCode(404) => {
+                Fault::Refused("there is no such model or file on the hub: check the name".to_owned())
+            }
+            other => Fault::NoAnswer(other.to_string()),
+        })
+    }
+}
+
+/// How far a download is, on standard error if that is a terminal.
+fn progress_bar(file: &str, size: Option<u64>) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::stderr());
+    let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("=> ")).with_message(file.to_owned())
+}
