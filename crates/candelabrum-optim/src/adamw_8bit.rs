@@ -10,6 +10,11 @@
 //! instead of 8. A parameter of fewer than 4096 elements has averages in f32: there is little to save, and
 //! biases and the scales of norms need precision most.
 //!
+//! A v that is less than about 1.6e-7 of the scale becomes 0. It is that of an element whose gradients are 2,500 times
+//! smaller than the largest ones of its block, and the m of this element does not become 0, so its steps are far too long.
+//! Rows of an embedding differ so much. They keep f32 by a group
+//! ([`ParamGroup::state_8bit`](crate::ParamGroup::state_8bit)), as bitsandbytes recommends.
+//!
 //! Dettmers et al., "8-bit optimizers via block-wise quantization", ICLR 2022 (arXiv 2110.02861), with the
 //! block, the codes and the threshold of bitsandbytes 0.45. As in PyTorch's AdamW and other than there,
 //! the weight decay comes before the step. A negative m that is nearest to 0 becomes 0, as a positive one does;
@@ -34,14 +39,21 @@ const CODES: usize = size_of::<f32>();
 ///
 /// Its state vectors are bit patterns, so ranks cannot average them, as `partialUpdate` may do.
 ///
+/// Elements whose gradients are thousands of times smaller than those of their neighbours, as rows of rare words in an
+/// embedding, make steps that are too long. Leave embeddings in f32 by
+/// [`ParamGroup::state_8bit`](crate::ParamGroup::state_8bit).
+///
 /// It has [the methods][methods] `new`, `betas`, `eps` and `min_8bit_size`, and
 /// [`weight_decay`](RuleOptimizer::weight_decay) and [`group`](RuleOptimizer::group), as every
 /// [`RuleOptimizer`].
 ///
 /// ```
-/// use candelabrum_optim::AdamW8bit;
+/// use candelabrum_optim::{AdamW8bit, ParamGroup};
 ///
-/// let optimizer = AdamW8bit::new(3e-4).betas(0.9, 0.95).weight_decay(0.1);
+/// let optimizer = AdamW8bit::new(3e-4)
+///     .betas(0.9, 0.95)
+///     .weight_decay(0.1)
+///     .group(ParamGroup::matching("*embedding*").state_8bit(false));
 /// ```
 ///
 /// [methods]: RuleOptimizer#impl-RuleOptimizer%3CAdamW8bitRule%3E
@@ -73,7 +85,7 @@ impl AdamW8bit {
 
 impl AdamW8bitRule {
     fn has_codes(&self, param: &ParamTraits) -> bool {
-        param.elements >= self.min_8bit_size
+        param.state_8bit && param.elements >= self.min_8bit_size
     }
 }
 

@@ -32,6 +32,8 @@ pub struct ParamGroup {
     pub(crate) trust_ratio: Option<bool>,
     #[serde(default)]
     pub(crate) muon: Option<bool>,
+    #[serde(default)]
+    pub(crate) state_8bit: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,8 +55,9 @@ impl ParamGroup {
     }
 
     fn of(selection: Selection) -> Self {
-        let (lr, lr_scale, weight_decay, trust_ratio, muon) = (None, None, None, None, None);
-        Self { selection, lr, lr_scale, weight_decay, trust_ratio, muon }
+        let (lr, lr_scale, weight_decay) = (None, None, None);
+        let (trust_ratio, muon, state_8bit) = (None, None, None);
+        Self { selection, lr, lr_scale, weight_decay, trust_ratio, muon, state_8bit }
     }
 
     builder! { group:
@@ -71,6 +74,9 @@ impl ParamGroup {
         /// group, or leaves them to AdamW: embeddings and the last layer. Other optimizers ignore this
         /// setting.
         muon(on: bool) => group.muon = Some(on);
+        /// Whether [`AdamW8bit`](crate::AdamW8bit) keeps its averages in 8 bits, as it does without a group, or in f32:
+        /// embeddings (`optim_bits` of bitsandbytes). Other optimizers ignore this setting.
+        state_8bit(on: bool) => group.state_8bit = Some(on);
     }
 
     pub(crate) fn selects(&self, param: &ParamInfo<'_>) -> bool {
@@ -129,6 +135,9 @@ impl fmt::Display for ParamGroup {
         }
         if let Some(on) = self.muon {
             write!(f, " muon={on}")?;
+        }
+        if let Some(on) = self.state_8bit {
+            write!(f, " state_8bit={on}")?;
         }
         Ok(())
     }

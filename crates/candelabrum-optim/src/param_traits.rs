@@ -13,6 +13,8 @@ pub struct ParamTraits {
     pub columns: usize,
     /// Whether [`Muon`](crate::Muon) may update it by its own formula.
     pub muon: bool,
+    /// Whether [`AdamW8bit`](crate::AdamW8bit) may keep its averages in 8 bits.
+    pub state_8bit: bool,
 }
 
 impl ParamTraits {
@@ -24,6 +26,6 @@ impl ParamTraits {
             [.., rows, columns] => (*rows, *columns),
         };
         let elements = dims.iter().product();
-        Self { elements, dims: dims.len(), rows, columns, muon: true }
+        Self { elements, dims: dims.len(), rows, columns, muon: true, state_8bit: true }
     }
 }

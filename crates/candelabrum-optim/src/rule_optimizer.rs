@@ -110,6 +110,7 @@ impl<R: Rule> RuleOptimizer<R> {
             bound.weight_decay = group.weight_decay.unwrap_or(bound.weight_decay);
             bound.trust_ratio = group.trust_ratio.unwrap_or(bound.trust_ratio);
             bound.traits.muon = group.muon.unwrap_or(bound.traits.muon);
+            bound.traits.state_8bit = group.state_8bit.unwrap_or(bound.traits.state_8bit);
         }
         for number in 0..self.rule.states() {
             let (mut len, mut initial) =

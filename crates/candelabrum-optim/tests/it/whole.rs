@@ -145,16 +145,43 @@ fn averages_of_8_bits_take_a_quarter_of_the_memory_from_4096_elements_on() {
         let state = adamw.parameter_state(number).unwrap().unwrap();
         assert!(state.iter().map(|vector| vector.len()).eq(lens), "{}", NAMES[number]);
     }
-    // Small parameters have AdamW's bits.
-    let [small, plain]: [Vec<Vec<f32>>; 2] =
-        [Box::new(adamw) as Box<dyn Optimizer>, Box::new(AdamW::new(0.1))].map(|mut optimizer| {
-            optimizer.bind(&infos()).unwrap();
-            let mut params = start();
-            train(&mut *optimizer, &mut params, 0..3);
-            params
-        });
-    let equal: Vec<bool> = small.iter().zip(&plain).map(|(a, b)| a == b).collect();
-    assert_eq!(equal, [false, false, true, true, true, false]);
+    // Small parameters have AdamW's bits, and so has a group without 8 bits.
+    let grouped = AdamW8bit::new(0.1).group(ParamGroup::matching(NAMES[1]).state_8bit(false));
+    let [small, grouped, plain]: [Vec<Vec<f32>>; 3] =
+        [Box::new(adamw) as Box<dyn Optimizer>, Box::new(grouped), Box::new(AdamW::new(0.1))].map(
+            |mut optimizer| {
+                optimizer.bind(&infos()).unwrap();
+                let mut params = start();
+                train(&mut *optimizer, &mut params, 0..3);
+                params
+            },
+        );
+    let equal = |params: &[Vec<f32>]| -> Vec<bool> {
+        params.iter().zip(&plain).map(|(a, b)| a == b).collect()
+    };
+    assert_eq!(equal(&small), [false, false, true, true, true, false]);
+    assert_eq!(equal(&grouped), [false, true, true, true, true, false]);
+}
+
+#[test]
+fn an_element_with_tiny_gradients_makes_steps_of_the_rate_in_a_group_without_8_bits() {
+    const RARE: usize = 7;
+    let moved = |mut adamw: AdamW8bit| {
+        adamw.bind(&[ParamInfo::on_host("table", &[64, 64])]).unwrap();
+        let mut values = vec![0.0_f32; 64 * 64];
+        for step in 0..100 {
+            let rare = if step % 10 == 0 { 3e-4 } else { 0.0 };
+            let gradient = |at| if at == RARE { rare } else { [1.0, -0.9][(step + at) % 2] };
+            let gradients: Vec<f32> = (0..values.len()).map(gradient).collect();
+            adamw.update(0, (&mut values).into(), (&gradients).into()).unwrap();
+            adamw.step();
+        }
+        values[RARE].abs()
+    };
+    let adamw = || AdamW8bit::new(1e-3).weight_decay(0.0);
+    // What the documentation warns of.
+    assert!(moved(adamw()) > 1.0);
+    assert!(moved(adamw().group(ParamGroup::matching("t*").state_8bit(false))) < 0.2);
 }
 
 #[test]
