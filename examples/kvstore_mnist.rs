@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use candelabrum::kvstore::StoreOptConfig;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
@@ -45,8 +46,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
 
     let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.train.classes());
-    let opt =
-        StoreOpt::with_config(args.optimizer.recipe(), &params, &store, args.store_opt_config())?;
+    // The layers of this model keep no tensors of their parameters.
+    let config = StoreOptConfig { overlap_forward: true, ..args.store_opt_config() };
+    let opt = StoreOpt::with_config(args.optimizer.recipe(), &params, &store, config)?;
     let mut trainer = Trainer::new(model, opt);
 
     let [channels, height, width] = data.train.image_shape();

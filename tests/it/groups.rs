@@ -5,6 +5,8 @@ use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::{assert_close, uniform};
 
+use crate::threads::on_ranks;
+
 const STEPS: u64 = 6;
 
 /// Trains a small model on data that depends on `salt`. Returns its parameters.
@@ -68,5 +70,42 @@ fn a_group_trains_like_a_world_and_beside_other_groups() {
             found.split_whitespace().next().unwrap().to_owned()
         };
         assert_ne!(digest(0), digest(1), "the groups had different data");
+    }
+}
+
+#[test]
+fn ranks_of_hosts_that_take_other_steps_disagree_at_once() {
+    for hosts in [&[0, 0][..], &[0, 1], &[0, 0, 1], &[0, 0, 1, 1]] {
+        for number in 0..6 {
+            let shard = if number % 2 == 0 { Shard::Nothing } else { Shard::Optimizer };
+            let (joins, option) = match number {
+                0 | 1 => (true, DistOption::Fp32),
+                2 | 3 => (false, DistOption::Fp32),
+                _ => (true, DistOption::SparseTopK),
+            };
+            let errors = on_ranks(hosts.len(), |world| {
+                let params = Params::new(3);
+                let line = Linear::new(&params.root(), 4);
+                let xs = uniform((6, 8), 1, -1.0, 1.0, DType::F32).unwrap();
+                let loss = || line.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
+                loss();
+                let group = world.comm().hierarchical(hosts).unwrap();
+                let config = DistOptConfig { uneven: true, shard, ..DistOptConfig::default() };
+                let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, group, config).unwrap();
+                opt.backward_and_update_with(&loss(), option, 0.05).unwrap();
+                let is_last = world.rank() + 1 == hosts.len();
+                let result = match is_last {
+                    true if joins => opt.join(option, 0.1).map(drop),
+                    true => opt.backward_and_update_with(&loss(), option, 0.1),
+                    false => opt.backward_and_update_with(&loss(), option, 0.05),
+                };
+                result.unwrap_err().to_string()
+            });
+            for error in &errors {
+                let of = format!("{hosts:?}, {shard}, {joins}, {option}");
+                assert!(!error.contains("waited"), "{of}: {error}");
+                assert!(error.contains("same dist option and spars"), "{of}: {error}");
+            }
+        }
     }
 }

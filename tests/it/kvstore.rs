@@ -124,7 +124,10 @@ fn compare<M: Model, T: Optimizer + Into<Recipe> + 'static>(
     };
     let (params, model) = own();
     // A small bound, so that the larger parameters are divided among the servers.
-    let through_store = || StoreOpt::new(optimizer(), &params, &store(world, 1_000)).unwrap();
+    // Each worker decides for itself whether it waits in the step.
+    let config = StoreOptConfig { overlap_forward: world.rank() == 0, ..StoreOptConfig::default() };
+    let through_store =
+        || StoreOpt::with_config(optimizer(), &params, &store(world, 1_000), config).unwrap();
     let (by_store, early) = trained(world, (&params, model), through_store, option);
     // The first step only shows which gradients candle computes itself.
     assert!(early >= (STEPS as u64 - 1) * (params.len() as u64 - 1), "{early} gradients");

@@ -15,6 +15,7 @@ mod golden_cnn;
 mod groups;
 mod kvstore;
 mod overlap;
+mod overlap_forward;
 mod sharded;
 mod shared_parameters;
 mod shares;
@@ -33,6 +34,7 @@ mod plain_candle;
 
 // Whole runs.
 mod averages;
+mod averages_of_shares;
 mod best_models;
 mod evaluation_sets;
 mod export;

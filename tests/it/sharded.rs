@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
-use candelabrum::dist::{Group, LossScale, OnOverflow};
-use candelabrum::memory::{Span, SpanMut};
-use candelabrum::optim::{Error, Optimizer, ParamInfo};
+use candelabrum::dist::{LossScale, OnOverflow};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
 use candelabrum_testkit::{runs_all, uniform};
 
-use crate::shares::{Mlp, Training, WIDTH, bits};
+use crate::shares::{Dying, Mlp, PAUSE, Training, WIDTH, bits};
 use crate::threads::on_ranks;
 
 #[test]
@@ -147,84 +145,6 @@ fn a_share_is_an_even_part_and_no_number_travels_twice() {
     }
 }
 
-/// An optimizer of a rank that dies in one of its calls, or waits at the end of a step or before it undoes an update.
-#[derive(Debug)]
-struct Dying {
-    inner: Box<dyn Optimizer>,
-    phase: Option<String>,
-    steps: u64,
-    gate: Option<Group>,
-    /// The parameters that have been updated since the last step.
-    updated: Vec<usize>,
-    undoes_late: bool,
-}
-
-impl Dying {
-    fn new(inner: impl Optimizer + 'static) -> Self {
-        Self {
-            inner: Box::new(inner),
-            phase: None,
-            steps: 0,
-            gate: None,
-            updated: Vec::new(),
-            undoes_late: false,
-        }
-    }
-
-    fn dies(&self, phase: &str) {
-        if self.steps == 2 && self.phase.as_deref() == Some(phase) {
-            std::process::abort();
-        }
-    }
-}
-
-impl Optimizer for Dying {
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<(), Error> {
-        self.inner.bind(params)
-    }
-    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<(), Error> {
-        self.dies("updates");
-        self.updated.push(index);
-        self.inner.update(index, value, grad)
-    }
-    fn is_elementwise(&self) -> bool {
-        true
-    }
-    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>, Error> {
-        self.inner.state_mut()
-    }
-    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>, Error> {
-        // Of a step that is left out, before the first value is restored.
-        if self.undoes_late && self.updated.contains(&index) {
-            self.updated.clear();
-            std::thread::sleep(PAUSE);
-        }
-        self.inner.parameter_state(index)
-    }
-    fn step(&mut self) {
-        // The next call is the gathering of new values.
-        self.dies("gathers");
-        if let Some(gate) = &self.gate {
-            gate.recv(&mut [0], 0).expect("the other rank has ended its step");
-        }
-        self.steps += 1;
-        self.updated.clear();
-        self.inner.step();
-    }
-    fn learning_rate(&self) -> f32 {
-        self.inner.learning_rate()
-    }
-    fn steps(&self) -> u64 {
-        self.inner.steps()
-    }
-    fn set_steps(&mut self, steps: u64) {
-        self.inner.set_steps(steps);
-    }
-}
-
 /// The identity, with another backward pass.
 struct Backward<F>(F);
 
@@ -286,7 +206,7 @@ fn rank_dies() {
 #[test]
 fn a_rank_that_dies_in_any_phase_ends_all() {
     for phase in ["forward", "backward", "updates", "gathers"] {
-        for shard in [Shard::Gradients, Shard::Parameters] {
+        for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
             let ranks = RanksOf::of(rank_dies).env("SHARDED_WHAT", shard.to_string());
             let ended = ranks.env_of(1, "SHARDED_PHASE", phase).run(3);
             for rank in [0, 2] {
@@ -312,7 +232,8 @@ fn rank_ends_early() {
     model.compile_with(&params, &xs).unwrap();
     let gate = (!world.is_root()).then(|| world.group());
     let waiting = Dying { gate, ..Dying::new(AdamW::new(1e-3)) };
-    let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
+    let (shard, overlap_forward) = (Shard::Optimizer, true);
+    let config = DistOptConfig { shard, overlap_forward, ..DistOptConfig::default() };
     let mut opt = DistOpt::with_config(waiting, &params, &world, config).unwrap();
     for step in 0..3 {
         let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
@@ -325,12 +246,9 @@ fn rank_ends_early() {
 }
 
 #[test]
-fn a_step_ends_before_the_new_values_of_other_ranks_have_come() {
+fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
     RanksOf::of(rank_ends_early).over(Backend::Tcp).run_all_good(2);
 }
-
-/// The time for which one rank lets the other one go ahead.
-const PAUSE: Duration = Duration::from_millis(200);
 
 #[test]
 fn rank_undoes() {
@@ -384,7 +302,6 @@ fn what_a_rank_undoes_no_other_rank_has_read() {
     RanksOf::of(rank_undoes).over(Backend::Tcp).run_all_good(2);
 }
 
-/// Its model has read no parameters, so it does not know that it could wait for new values.
 #[test]
 fn a_rank_that_never_has_a_batch_gathers_with_the_others() {
     for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
@@ -411,6 +328,61 @@ fn a_rank_that_never_has_a_batch_gathers_with_the_others() {
         });
         assert!(bits.iter().all(|other| *other == bits[0]), "{shard}");
     }
+}
+
+#[test]
+fn a_model_whose_layers_are_used_in_another_order_hears_that_sharing_gradients_saves_nothing() {
+    for reversed in [false, true] {
+        let notes = on_ranks(2, |world| {
+            let params = Params::new(1);
+            let scope = params.root();
+            let mut layers: Vec<Linear> =
+                (0..24).map(|number| Linear::new(&scope.pp(number), 40)).collect();
+            let xs = Tensor::ones((1, 40), DType::F32, &Device::Cpu).unwrap();
+            // They are created now, each at its first call.
+            layers.iter().for_each(|layer| drop(layer.forward(&xs).unwrap()));
+            if reversed {
+                layers.reverse();
+            }
+            let config = DistOptConfig {
+                shard: Shard::Gradients,
+                first_bucket_bytes: 1 << 12,
+                bucket_bytes: 1 << 12,
+                ..DistOptConfig::default()
+            };
+            let opt = DistOpt::with_config(AdamW::new(1e-3), &params, world, config);
+            let mut opt = opt.unwrap();
+            for _ in 0..4 {
+                let ys = layers.iter().fold(xs.clone(), |xs, layer| layer.forward(&xs).unwrap());
+                opt.backward_and_update(&ys.sqr().unwrap().mean_all().unwrap()).unwrap();
+            }
+            opt.take_notes()
+        });
+        let said = notes[0].iter().filter(|note| note.contains("saves no memory")).count();
+        assert_eq!(said, usize::from(reversed), "{notes:?}");
+    }
+}
+
+#[test]
+fn after_an_average_of_parameters_that_has_failed_none_is_taken_for_good() {
+    on_ranks(2, |world| {
+        let params = Params::new(1);
+        let model = Mlp::new(&params, &[WIDTH, 5]);
+        let xs = Tensor::ones((1, WIDTH), DType::F32, &Device::Cpu).unwrap();
+        model.compile_with(&params, &xs).unwrap();
+        let mut opt = DistOpt::new(Sgd::new(0.1), &params, world).unwrap();
+        let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
+        opt.backward_and_update_with(&loss, DistOption::PartialUpdate, 0.0).unwrap();
+        if !world.is_root() {
+            world.abort("this rank fails");
+            return;
+        }
+        assert!(opt.average_parameters().is_err());
+        for param in params.list() {
+            let error = param.with_values(|_| Ok(())).unwrap_err().to_string();
+            assert!(error.contains("this rank fails"), "{error}");
+        }
+    });
 }
 
 #[test]

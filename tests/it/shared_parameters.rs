@@ -2,6 +2,9 @@
 //! checkpoint has.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use candelabrum::candle;
 use candelabrum::dist::parameters_sha256;
@@ -135,6 +138,7 @@ fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
         drop(opt);
         let error = net.forward(&inputs()).unwrap_err().to_string();
         assert!(error.contains("gather_parameters"), "{error}");
+        assert!(error.contains("`blocks.0."), "{error}");
     });
     // A step divides them again.
     on_ranks(2, |world| {
@@ -238,4 +242,211 @@ fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
     load_best_average(shared, None, "ema", &params).unwrap();
     // A rank alone goes on from the shares of two.
     run(shared, Shard::Nothing, 1, 5);
+}
+
+/// The L2 norm of all parameters, which reads them outside of their blocks.
+fn norm(params: &Params) -> Tensor {
+    let squares = params.list().into_iter().map(|param| param.tensor().sqr()?.sum_all());
+    let squares: Vec<Tensor> = squares.collect::<candle::Result<_>>().unwrap();
+    Tensor::stack(&squares, 0).unwrap().sum_all().unwrap()
+}
+
+#[test]
+fn a_penalty_or_a_look_at_weights_before_the_first_step_leaves_no_block_whole() {
+    let train = |shard: Shard, looks: fn(usize) -> bool, penalized: std::ops::Range<usize>| {
+        on_ranks(2, |world| {
+            let params = Params::new(7);
+            params.set_recompute(Recompute::All);
+            let net = Net::new(&params);
+            net.compile_with(&params, &inputs()).unwrap();
+            // Operations of candle use parameters in some steps only.
+            let config = DistOptConfig { overlap: penalized.start == 0, ..config(shard) };
+            let mut opt = DistOpt::with_config(AdamW::new(0.1), &params, world, config).unwrap();
+            if looks(world.rank()) {
+                norm(&params);
+            }
+            for step in 0..4 {
+                let mut loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
+                if penalized.contains(&step) {
+                    loss = (loss + (norm(&params) * 1e-2).unwrap()).unwrap();
+                }
+                opt.backward_and_update(&loss).unwrap();
+            }
+            let shared = params.list().iter().filter(|param| param.is_sharded()).count();
+            let memory = opt.memory().unwrap().parameters;
+            (bits(&params), shared, memory)
+        })
+    };
+    let looks: [fn(usize) -> bool; 3] = [|_| false, |_| true, |rank| rank == 0];
+    for penalized in [0..0, 0..4, 2..3] {
+        let whole = train(Shard::Nothing, looks[0], penalized.clone());
+        let mut memory = None;
+        for looks in looks {
+            let shared = train(Shard::Parameters, looks, penalized.clone());
+            for ((bits, count, bytes), (expected, ..)) in shared.iter().zip(&whole) {
+                assert!(bits == expected, "{penalized:?}: other bits");
+                assert_eq!(*count, 4, "{penalized:?}: weights and biases of two blocks");
+                // Nothing stays after an update.
+                assert_eq!(*memory.get_or_insert(*bytes), *bytes, "{penalized:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_own_nothing_are_refused_with_their_parameters() {
+    on_ranks(2, |world| {
+        let params = Params::new(7);
+        params.set_recompute(Recompute::All);
+        let scope = params.root();
+        let line = Arc::new(Linear::new(&scope.pp("line"), WIDTH));
+        let layer = |line: &Arc<Linear>, xs: &Tensor| line.forward(xs)?.relu();
+        let blocks = Blocks::new(&scope, [line.clone(), line]);
+        let forward = || blocks.forward_by(&inputs(), layer).unwrap();
+        forward();
+        let config = config(Shard::Parameters);
+        let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, world, config).unwrap();
+        let error = opt.backward_and_update(&forward().mean_all().unwrap()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("line.weight") && error.contains("several blocks"), "{error}");
+    });
+}
+
+#[test]
+fn rank_reads_after_the_end() {
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
+    let (params, net, opt) = trained(&world, Shard::Parameters);
+    drop(opt);
+    let weight = params.get("blocks.0.weight").unwrap();
+    for _ in 0..3 {
+        let values = weight.tensor().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(values.iter().all(|value| value.is_nan()));
+        // Each block by itself, which cannot wait.
+        net.blocks.iter().fold(inputs(), |xs, block| block.forward(&xs).unwrap());
+    }
+    assert!(params.save_weights("/dev/null").is_err() && parameters_sha256(&params).is_err());
+    assert!(weight.set(&Tensor::zeros((6, 6), DType::F32, &Device::Cpu).unwrap()).is_err());
+}
+
+#[test]
+fn values_that_nobody_can_fetch_are_nan_and_standard_error_says_so_once() {
+    for ended in RanksOf::of(rank_reads_after_the_end).run_all_good(2) {
+        let said = |name: &str| {
+            let lines = ended.text.lines().filter(|line| line.contains("have not come"));
+            lines.filter(|line| line.contains(name) && line.contains("gather_parameters")).count()
+        };
+        for name in ["`blocks.0.weight`", "`blocks.0.bias`", "`blocks.1.weight`"] {
+            assert_eq!(said(name), 1, "{name}: {}", ended.text);
+        }
+    }
+}
+
+/// What rank 0 gets from a step for which rank 1, whose world is dropped before its optimizer, does not come.
+fn step_without_the_other(shard: Shard, hosts: Option<&[usize]>) -> String {
+    let worlds = World::threads(2).unwrap();
+    thread::scope(|scope| {
+        let rank = |world: World| {
+            scope.spawn(move || {
+                let params = Params::new(7);
+                params.set_recompute(Recompute::All);
+                let net = Net::new(&params);
+                net.compile_with(&params, &inputs()).unwrap();
+                let group = match hosts {
+                    Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
+                    None => world.group(),
+                };
+                let opt = DistOpt::with_config(AdamW::new(0.1), &params, group, config(shard));
+                let mut opt = opt.unwrap();
+                let loss = || net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
+                opt.backward_and_update(&loss()).unwrap();
+                let is_root = world.is_root();
+                if !is_root {
+                    drop(world);
+                    return String::new();
+                }
+                opt.backward_and_update(&loss()).unwrap_err().to_string()
+            })
+        };
+        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_world_that_is_dropped_before_its_optimizer_is_waited_for_by_nobody() {
+    for shard in [Shard::Nothing, Shard::Optimizer, Shard::Parameters] {
+        for hosts in [None, Some(&[0, 0][..]), Some(&[0, 1][..])] {
+            let error = step_without_the_other(shard, hosts);
+            assert!(error.contains("rank 1 has finished"), "{shard} {hosts:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_parameter_that_one_rank_changes_alone_is_a_disagreement_at_once() {
+    for changing in [0, 1] {
+        let errors = on_ranks(2, |world| {
+            let (params, net, mut opt) = trained(world, Shard::Parameters);
+            let bias = params.get("blocks.0.bias").unwrap();
+            let zeros = Tensor::zeros(WIDTH, DType::F32, &Device::Cpu).unwrap();
+            let changed = if world.rank() == changing { bias.set(&zeros) } else { Ok(()) };
+            changed.map_err(|error| error.to_string())?;
+            let loss = net.forward(&inputs()).and_then(|ys| ys.sqr()?.mean_all());
+            let loss = loss.map_err(|error| error.to_string())?;
+            opt.backward_and_update(&loss).map_err(|error| error.to_string())
+        });
+        let errors: Vec<String> = errors.into_iter().map(Result::unwrap_err).collect();
+        assert!(errors[changing].contains("change of `blocks.0.bias`"), "{changing}: {errors:?}");
+        for error in errors {
+            assert!(error.contains("same calls in the same order"), "{changing}: {error}");
+        }
+    }
+}
+
+/// The bits of a parameter as its values are now.
+fn values_of(params: &Params) -> candelabrum::nn::Result<Vec<u32>> {
+    let weight = params.get("blocks.1.weight")?;
+    let bits = |flat: candelabrum::memory::Flat| flat.to_vec::<f32>();
+    let values = weight.with_values(|values| values.to_flat().and_then(bits))?;
+    Ok(values.into_iter().map(f32::to_bits).collect())
+}
+
+#[test]
+fn a_thread_that_reads_while_its_rank_trains_sees_the_values_between_two_steps() {
+    let seen = on_ranks(2, |world| {
+        let (params, net, mut opt) = trained(world, Shard::Parameters);
+        let is_over = AtomicBool::new(false);
+        let mut known = vec![values_of(&params).unwrap()];
+        let read = thread::scope(|scope| {
+            let reader = world.is_root().then(|| {
+                scope.spawn(|| {
+                    let mut read = Vec::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let values = values_of(&params).map_err(|error| error.to_string());
+                        if read.last() != Some(&values) {
+                            read.push(values);
+                        }
+                    }
+                    read
+                })
+            });
+            for _ in 0..200 {
+                let loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
+                opt.backward_and_update(&loss).unwrap();
+                known.push(values_of(&params).unwrap());
+            }
+            is_over.store(true, Ordering::Relaxed);
+            reader.map(|reader| reader.join().unwrap())
+        });
+        let read = read.unwrap_or_default();
+        for values in &read {
+            let values = values.as_ref().expect("no error");
+            assert!(known.contains(values), "values of no step");
+        }
+        read.len()
+    });
+    assert!(seen[0] > 1, "the reader has seen no change");
 }

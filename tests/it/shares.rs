@@ -1,10 +1,13 @@
-//! A network whose parameters ranks can share, and trainings of it with and without shares.
+//! A network whose parameters ranks can share, trainings of it with and without shares, and an optimizer whose rank dies.
+
+use std::time::Duration;
 
 use candelabrum::candle;
 use candelabrum::dist::Group;
+use candelabrum::memory::{Span, SpanMut};
 use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
-use candelabrum::optim::Recipe;
+use candelabrum::optim::{Error, ParamInfo, Recipe};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
@@ -110,5 +113,86 @@ impl Training<'_> {
             of_parameters,
             sent: opt.figures(option).bytes_sent,
         }
+    }
+}
+
+/// The time for which one rank lets the other one go ahead.
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
+
+/// An optimizer of a rank that dies in one of its calls, or waits at the end of a step or before it undoes an update.
+#[derive(Debug)]
+pub(crate) struct Dying {
+    pub(crate) inner: Box<dyn Optimizer>,
+    pub(crate) phase: Option<String>,
+    pub(crate) steps: u64,
+    pub(crate) gate: Option<Group>,
+    /// The parameters that have been updated since the last step.
+    pub(crate) updated: Vec<usize>,
+    pub(crate) undoes_late: bool,
+}
+
+impl Dying {
+    pub(crate) fn new(inner: impl Optimizer + 'static) -> Self {
+        Self {
+            inner: Box::new(inner),
+            phase: None,
+            steps: 0,
+            gate: None,
+            updated: Vec::new(),
+            undoes_late: false,
+        }
+    }
+
+    fn dies(&self, phase: &str) {
+        if self.steps == 2 && self.phase.as_deref() == Some(phase) {
+            std::process::abort();
+        }
+    }
+}
+
+impl Optimizer for Dying {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn bind(&mut self, params: &[ParamInfo<'_>]) -> Result<(), Error> {
+        self.inner.bind(params)
+    }
+    fn update(&mut self, index: usize, value: SpanMut<'_>, grad: Span<'_>) -> Result<(), Error> {
+        self.dies("updates");
+        self.updated.push(index);
+        self.inner.update(index, value, grad)
+    }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+    fn state_mut(&mut self) -> Result<Vec<SpanMut<'_>>, Error> {
+        self.inner.state_mut()
+    }
+    fn parameter_state(&mut self, index: usize) -> Result<Option<Vec<SpanMut<'_>>>, Error> {
+        // Of a step that is left out, before the first value is restored.
+        if self.undoes_late && self.updated.contains(&index) {
+            self.updated.clear();
+            std::thread::sleep(PAUSE);
+        }
+        self.inner.parameter_state(index)
+    }
+    fn step(&mut self) {
+        // The next call is the gathering of new values.
+        self.dies("gathers");
+        if let Some(gate) = &self.gate {
+            gate.recv(&mut [0], 0).expect("the other rank has ended its step");
+        }
+        self.steps += 1;
+        self.updated.clear();
+        self.inner.step();
+    }
+    fn learning_rate(&self) -> f32 {
+        self.inner.learning_rate()
+    }
+    fn steps(&self) -> u64 {
+        self.inner.steps()
+    }
+    fn set_steps(&mut self, steps: u64) {
+        self.inner.set_steps(steps);
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use candelabrum::datasets::{Batches, DataRequest, DatasetKind, Environment};
 use candelabrum::dist::{Collective, Payload};
-use candelabrum::kvstore::ServerStats;
+use candelabrum::kvstore::{ServerStats, StoreOptConfig};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::{Accuracy, Metrics, Score, load_data};
@@ -164,7 +164,8 @@ impl Worker {
         let over_store = |kind| -> anyhow::Result<Opt> {
             let config = StoreConfig { staleness_bound: request.bound, ..StoreConfig::new(kind) };
             let store = KvStore::with_config(&config, world)?;
-            Ok(Opt::Store(Box::new(StoreOpt::new(sgd(), &params, &store)?)))
+            let config = StoreOptConfig { overlap_forward: true, ..StoreOptConfig::default() };
+            Ok(Opt::Store(Box::new(StoreOpt::with_config(sgd(), &params, &store, config)?)))
         };
         let opt = match (request.exchange.store(), request.exchange) {
             (Some(kind), _) => over_store(kind)?,

@@ -161,6 +161,14 @@ pub enum Error {
         /// The requested operation.
         what: String,
     },
+    /// A parameter of which other ranks keep values that this rank reads no more.
+    #[error(
+        "other ranks keep values of `{name}`, and this rank does not reach them after its optimizer was dropped: call `gather_parameters` of the optimizer on all ranks before"
+    )]
+    Closed {
+        /// The parameter.
+        name: String,
+    },
     /// A feature that this build leaves out.
     #[error("{what}: build with `--features {feature}`")]
     NotCompiled {

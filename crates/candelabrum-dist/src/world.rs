@@ -8,8 +8,8 @@ use std::time::Duration;
 use candle_core::{Device, DeviceLocation};
 
 use crate::comm::{
-    Communicator, EndOfServices, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig,
-    connect_local, connect_mpi, connect_nccl, connect_tcp,
+    Communicator, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig, connect_local,
+    connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
 use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint, WorldConfig};
@@ -29,7 +29,7 @@ pub struct World {
     device: Device,
     /// The reason why the device is no GPU, if one was wanted.
     why_no_gpu: Option<String>,
-    /// Dropped last, when this rank has left the groups above.
+    /// Dropped last.
     _services: Option<Arc<EndOfServices>>,
 }
 
@@ -426,6 +426,18 @@ fn connect_hosts(
     })
 }
 
+/// Ends the services of a rank, which is in the group of all ranks, when it is dropped.
+#[derive(Debug)]
+struct EndOfServices(Group);
+
+impl Drop for EndOfServices {
+    fn drop(&mut self) {
+        if let Some(services) = self.0.services() {
+            services.end(|| self.0.retire());
+        }
+    }
+}
+
 fn services_of(everyone: &Group) -> Option<Arc<EndOfServices>> {
-    everyone.services().map(|services| Arc::new(EndOfServices(Arc::clone(services))))
+    everyone.services().map(|_| Arc::new(EndOfServices(Arc::clone(everyone))))
 }

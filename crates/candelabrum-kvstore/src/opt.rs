@@ -3,9 +3,9 @@
 //!
 //! Each parameter is a key. During the backward pass a gradient leaves as soon as it is complete, by
 //! the same hooks as the buckets of an all-reduce. The first layers' keys have the highest priority,
-//! because the next forward pass needs them first. The pulled values are awaited where the forward
-//! pass first uses the parameter ([`Param::expect`]), so they travel while the next batch is prepared
-//! and earlier layers compute.
+//! because the next forward pass needs them first. With [`StoreOptConfig::overlap_forward`] the pulled
+//! values are awaited where the forward pass first uses the parameter ([`Param::expect`]), so they travel
+//! while the next batch is prepared and earlier layers compute.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,6 +42,10 @@ pub struct StoreOptConfig {
     /// The compression of gradients in a step whose `dist_option` is fp32. Other options choose the
     /// compression themselves.
     pub compression: Compression,
+    /// Whether the next forward pass may begin before the new values have arrived: the first access to a parameter
+    /// ([`Param::tensor`]) waits for its values. Set it for a model on the CPU that keeps no tensors of its parameters over
+    /// a step: see [`DistOptConfig::overlap_forward`](candelabrum_dist::DistOptConfig::overlap_forward).
+    pub overlap_forward: bool,
 }
 
 /// Trains the parameters of a model through a [`KvStore`], as [`candelabrum_dist::DistOpt`] trains
@@ -194,6 +198,7 @@ impl StoreOpt {
                 return Err(candelabrum_dist::Error::ParameterType { name, dtype }.into());
             }
             param.watch().map_err(from_nn)?;
+            param.forget_use();
         }
         let new = params[self.keys..]
             .iter()
@@ -214,8 +219,6 @@ impl StoreOpt {
         let pulls = pulls.collect::<Result<Vec<_>>>()?;
         for (param, pull) in params.iter().zip(pulls) {
             param.update_in_place(|values| write(pull, values)).map_err(from_nn)??;
-            // What used the parameter before is no forward pass of the next step.
-            param.take_use();
         }
         Ok(())
     }
@@ -227,9 +230,7 @@ impl StoreOpt {
     /// # Errors
     /// The error of an earlier step, a failure of another rank, or a passed deadline.
     pub fn average_parameters(&mut self) -> Result<()> {
-        for param in self.params.list() {
-            param.var(); // waits for values that are on their way
-        }
+        self.params.list().iter().try_for_each(Param::gather).map_err(from_nn)?;
         self.check_failure()?;
         if self.store.config().kind == StoreKind::DistAsync {
             self.store.barrier()?;
@@ -453,20 +454,31 @@ impl StoreOpt {
                 sender.push(index, gradients.bucket(index)?)?;
             }
         }
+        let mut received = Ok(());
         for (param, pull) in params.iter().zip(sender.pulls) {
-            let Some(pull) = pull else { continue };
-            if param.take_use() {
-                let failure = Arc::clone(&self.failure);
-                param.expect(move |values| {
-                    if let Err(error) = write(pull, values) {
+            let Some(pull) = pull.filter(|_| received.is_ok()) else { continue };
+            if self.config.overlap_forward && param.device().is_cpu() && !param.is_given() {
+                let (failure, mut pull) = (Arc::clone(&self.failure), Some(pull));
+                let fetch = move |values: SpanMut<'_>| {
+                    if let Some(Err(error)) = pull.take().map(|pull| write(pull, values)) {
                         failure.lock().get_or_insert(error);
                     }
-                });
+                    // After any failure the values are no longer those of one model.
+                    Ok(failure.lock().clone().map_or(Ok(()), Err)?)
+                };
+                param.expect(fetch).map_err(from_nn)?;
             } else {
-                // The model keeps a tensor of this parameter, so no forward pass would wait for it.
-                param.update_in_place(|values| write(pull, values)).map_err(from_nn)??;
+                let written = param.update_in_place(|values| write(pull, values)).map_err(from_nn);
+                received = written.and_then(|written| written);
             }
         }
+        received.inspect_err(|error| {
+            // Some parameters have new values and others have not.
+            for param in params.iter() {
+                let error = error.clone();
+                drop(param.expect(move |_| Err(error.clone().into())));
+            }
+        })?;
         self.params.keep_buffers();
         self.steps += 1;
         let (traffic, waited) = (self.store.traffic() - before, self.store.waited());

@@ -357,6 +357,7 @@ fn norms(matrix: &Tensor) -> CandleResult<Tensor> {
 
 /// The values of a parameter in f32 or f64, outside of the graph.
 fn wide(param: &Param) -> CandleResult<Tensor> {
+    param.gather()?;
     widen(&param.var().as_detached_tensor())
 }
 

@@ -1,6 +1,6 @@
 //! All groups of a rank behind one queue. Each runs the operations that its handle requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ pub(super) struct Groups<T> {
     groups: BTreeMap<usize, GroupTransport<T>>,
     /// The next group's number.
     next: usize,
+    /// The groups that this rank does not leave with the others.
+    for_messages: BTreeSet<usize>,
+    has_left_world: bool,
     failures: Arc<Failures>,
 }
 
@@ -44,7 +47,14 @@ impl<T: Transport> Groups<T> {
         let ranks = (0..world_size).collect();
         let member = GroupTransport::new(transport, WORLD, rank, ranks, Arc::clone(&failures));
         let group_info = member.group_info.clone();
-        (Self { groups: BTreeMap::from([(WORLD, member)]), next: WORLD + 1, failures }, group_info)
+        let groups = Self {
+            groups: BTreeMap::from([(WORLD, member)]),
+            next: WORLD + 1,
+            for_messages: BTreeSet::new(),
+            has_left_world: false,
+            failures,
+        };
+        (groups, group_info)
     }
 
     /// The group with this number, for its next operation.
@@ -52,8 +62,10 @@ impl<T: Transport> Groups<T> {
         if let Some(error) = self.failures.first.get() {
             return Err(error);
         }
-        let what = "an operation of a group that this rank has left";
-        self.groups.get_mut(&id).ok_or_else(|| Error::Unsupported { what: what.to_owned() })
+        let what = "an operation of a group that this rank has left, for instance because its `World` was dropped,";
+        let is_left = id == WORLD && self.has_left_world;
+        let member = self.groups.get_mut(&id).filter(|_| !is_left);
+        member.ok_or_else(|| Error::Unsupported { what: what.to_owned() })
     }
 
     /// Runs the operation in group `id`. In a group with `layers` an all-reduce of all ranks runs in their groups, and
@@ -156,8 +168,22 @@ impl<T: Transport> Groups<T> {
         }
     }
 
-    /// Ends the use of a group whose handle has been dropped.
+    /// See [`super::Communicator::channel`].
+    pub(super) fn keep_for_messages(&mut self, id: usize) {
+        self.for_messages.insert(id);
+    }
+
+    /// See [`super::Communicator::retire`].
+    pub(super) fn leave_all(&mut self) {
+        let all = self.groups.keys().filter(|id| !self.for_messages.contains(id));
+        all.copied().collect::<Vec<_>>().into_iter().for_each(|id| self.leave(id));
+    }
+
+    /// Ends the use of a group, once: its handle has been dropped, or this rank retires.
     pub(super) fn leave(&mut self, id: usize) {
+        if id == WORLD && std::mem::replace(&mut self.has_left_world, true) {
+            return;
+        }
         if let Some(member) = self.groups.get_mut(&id) {
             member.transport.leave();
         }

@@ -88,9 +88,9 @@ pub(crate) use mpi::{COMPILED as MPI_COMPILED, connect as connect_mpi};
 pub(crate) use nccl::{COMPILED as NCCL_COMPILED, connect as connect_nccl};
 #[cfg(not(local_ranks))]
 pub(crate) use no_local::{connect_local, connect_tcp, no_ranks_here};
+pub(crate) use services::Service;
 #[doc(hidden)]
 pub use services::Services;
-pub(crate) use services::{EndOfServices, Service};
 pub(crate) use single::Single;
 #[cfg(local_ranks)]
 pub(crate) use tcp::connect as connect_tcp;
@@ -272,6 +272,21 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// the name of its own operation.
     #[doc(hidden)]
     fn leave_reports_to_the_caller(&self) {}
+
+    /// A group of the same ranks, for messages, which this rank does not leave when it [retires](Self::retire). All ranks
+    /// call it together.
+    ///
+    /// # Errors
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
+    #[doc(hidden)]
+    fn channel(&self) -> Result<Group> {
+        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
+        self.split(Some(0), 0)?.ok_or_else(lost)
+    }
+
+    /// Says that this rank starts no collective any more, in any group, whoever has a handle of the group.
+    #[doc(hidden)]
+    fn retire(&self) {}
 
     /// The threads of this rank that answer messages of other ranks.
     #[doc(hidden)]

@@ -1,11 +1,10 @@
 //! Threads of a rank that answer other ranks' messages until all ranks have said goodbye.
 //!
 //! A rank whose program has ended must still answer the others. So the last thing that a [`World`](crate::World) does is
-//! to wait for these threads: after this rank has left the group of all ranks, so that a rank that waits for it in a
-//! collective fails, and with that rank the messages.
+//! to wait for these threads. Before that it leaves all groups, also those of which an optimizer still has a handle. So a
+//! rank that waits for this one in a collective fails, and with that rank the messages.
 
 use std::fmt;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -35,9 +34,14 @@ impl Services {
         }
     }
 
-    /// Ends the services, and waits for the last goodbye of the other ranks, or for the news of a failure.
-    fn end(&self) {
-        let services = self.0.lock().take().unwrap_or_default();
+    /// Ends the services, and waits for the last goodbye of the other ranks, or for the news of a failure. Before such a
+    /// wait it calls `retire`.
+    pub(crate) fn end(&self, retire: impl FnOnce()) {
+        let mut services = self.0.lock().take().unwrap_or_default();
+        services.retain(|service| !service.thread.is_finished());
+        if !services.is_empty() {
+            retire();
+        }
         services.iter().for_each(|service| (service.close)());
         for Service { thread, .. } in services {
             // A panic of the thread has been answered where it mattered.
@@ -49,15 +53,5 @@ impl Services {
 impl fmt::Debug for Services {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Services")
-    }
-}
-
-/// Ends the services of a rank when it is dropped.
-#[derive(Debug)]
-pub(crate) struct EndOfServices(pub(crate) Arc<Services>);
-
-impl Drop for EndOfServices {
-    fn drop(&mut self) {
-        self.0.end();
     }
 }

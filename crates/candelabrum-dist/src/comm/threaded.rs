@@ -333,6 +333,26 @@ impl<T: Transport> Communicator for Threaded<T> {
         self.common.failures.leaves_reports.store(true, Ordering::Relaxed);
     }
 
+    fn channel(&self) -> Result<Group> {
+        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
+        let part = self.part(Some(0), 0)?.ok_or_else(lost)?;
+        let id = part.group_info.id;
+        self.timed(|queue| {
+            queue.run(move |groups| {
+                groups.keep_for_messages(id);
+                Ok(())
+            })
+        })?;
+        Ok(Arc::new(part))
+    }
+
+    fn retire(&self) {
+        drop(self.common.queue.begin(When::Soon, |groups| {
+            groups.leave_all();
+            Ok(())
+        }));
+    }
+
     fn services(&self) -> Option<&Arc<Services>> {
         Some(&self.common.services)
     }

@@ -18,7 +18,7 @@ pub(super) struct Arriving(Mutex<State>);
 enum State {
     UnderWay(Pending),
     Here(Flat),
-    /// The failure is kept for the next step. The parameters have their old values.
+    /// Whoever asks for the values gets the failure, and so does the next step.
     Failed(Error),
     Taken,
 }
@@ -29,12 +29,18 @@ impl Arriving {
     }
 
     /// Waits for the values, and copies those at `place` of the bucket to a parameter, but for this rank's `own`.
-    pub(super) fn copy_others(&self, to: SpanMut<'_>, place: Range<usize>, own: Range<usize>) {
+    pub(super) fn copy_others(
+        &self,
+        to: SpanMut<'_>,
+        place: Range<usize>,
+        own: Range<usize>,
+    ) -> Result<()> {
         let mut state = self.0.lock();
         state.arrive();
-        let State::Here(bucket) = &*state else { return };
-        if let Err(error) = copy_others(to, bucket, place, own) {
-            *state = State::Failed(error);
+        match &*state {
+            State::Here(bucket) => copy_others(to, bucket, place, own),
+            State::Failed(error) => Err(error.clone()),
+            State::UnderWay(_) | State::Taken => Err(taken()),
         }
     }
 
@@ -44,12 +50,17 @@ impl Arriving {
         state.arrive();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Here(bucket) => Ok(bucket),
-            State::Failed(error) => Err(error),
-            State::UnderWay(_) | State::Taken => {
-                Err(Error::Protocol { what: "a bucket of new values was taken twice".to_owned() })
+            State::Failed(error) => {
+                *state = State::Failed(error.clone());
+                Err(error)
             }
+            State::UnderWay(_) | State::Taken => Err(taken()),
         }
     }
+}
+
+fn taken() -> Error {
+    Error::Protocol { what: "a bucket of new values was taken twice".to_owned() }
 }
 
 /// Copies the values at `place` of a bucket to a parameter, but for this rank's `own`.

@@ -19,8 +19,7 @@ use crate::comm::{Communicator, Group, Label};
 use crate::consistency::check_consistency;
 use crate::{Error, Result, Trained};
 
-/// Names of parameters in a bucket's label. A larger bucket's label has the first names and the
-/// number of the remaining ones.
+/// Names of parameters in a bucket's label and in errors.
 const NAMES: usize = 4;
 
 /// The number of layouts that are kept. A program that alternates between more sizes allocates
@@ -52,6 +51,8 @@ pub(super) struct BucketSets {
     early: Option<BucketSet>,
     /// The number of layouts made so far.
     made: usize,
+    /// Whether the user knows that lending saves nothing.
+    told: bool,
 }
 
 /// Where accumulated gradients are.
@@ -84,8 +85,6 @@ pub(super) struct BucketSet {
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
     /// The buckets with new values that are still on their way.
     pub(super) arriving: Vec<(usize, Arc<Arriving>)>,
-    /// Whether the last pass has read each parameter by [`Param::tensor`], so that the next one waits for new values.
-    pub(super) reads_parameters: bool,
     /// Steps taken with this layout.
     steps: u64,
     /// Whether the order of the buckets is final.
@@ -114,6 +113,7 @@ impl BucketSets {
             kept: Vec::new(),
             early: None,
             made: 0,
+            told: false,
         }
     }
 
@@ -124,6 +124,7 @@ impl BucketSets {
     /// Parameters to be shared in a model that has no blocks for it.
     pub(super) fn share(
         &mut self,
+        store: &Params,
         shard: Shard,
         sizing: BucketSizing,
         replica: &dyn Communicator,
@@ -132,6 +133,13 @@ impl BucketSets {
         let lends = shard.lends();
         if shard == Shard::Parameters {
             self.away = self.params().iter().map(|param| param.block().is_some()).collect();
+            if store.has_blocks() && !self.away.contains(&true) {
+                let names = names(self.params().iter());
+                let what = format!(
+                    "shard parameters for a model without blocks that have parameters of their own ({names} are used by several blocks, or by none)"
+                );
+                return Err(Error::Unsupported { what });
+            }
             if !self.away.contains(&true) {
                 let (setting, value) = ("shard", shard.to_string());
                 let range = "nothing, optimizer or gradients for a model without blocks (`candelabrum::nn::layers::Blocks`)";
@@ -172,8 +180,7 @@ impl BucketSets {
         check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
         let values = Arc::new(SharedValues::new(replica, &params, &shares, is_shared)?);
         for (number, param) in params.iter().enumerate().filter(|(number, _)| is_shared(*number)) {
-            param.shard(values.clone(), number, !self.is_away(number));
-            param.release()?;
+            param.shard(values.clone(), number, !self.is_away(number))?;
         }
         store.note_sharded(&away);
         self.values = Some(OpenValues(values));
@@ -186,7 +193,11 @@ impl BucketSets {
 
     /// Gives all ranks all values. The next [`Self::share_values`] divides them again.
     pub(super) fn gather_values(&mut self) -> Result<()> {
-        self.params().iter().try_for_each(Param::unshard)?;
+        // What is not divided may be on its way.
+        self.params().iter().try_for_each(|param| match param.is_sharded() {
+            true => param.unshard(),
+            false => param.gather(),
+        })?;
         self.values = None;
         Ok(())
     }
@@ -265,7 +276,6 @@ impl BucketSets {
                 own: Vec::new(),
                 wire: Vec::new(),
                 arriving: Vec::new(),
-                reads_parameters: false,
                 steps: 0,
                 settled: true,
             });
@@ -297,6 +307,18 @@ impl BucketSets {
 
     pub(super) fn last_used(&mut self) -> Option<&mut BucketSet> {
         self.kept.last_mut()
+    }
+
+    /// A note for the user, once, if lending buckets has saved nothing in a step. In its first steps a layout does not yet
+    /// know which gradients come early.
+    pub(super) fn note(&mut self) -> Option<String> {
+        let layout = self.kept.last_mut()?;
+        let all_at_once = layout.lends_all_at_once() && layout.steps > 1;
+        if !all_at_once || std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        let note = "all buckets of gradients had memory at the same time, so sharing the gradients saves no memory: the model does not use its layers in the order of their creation, or buckets wait for the end of the backward pass (no overlap)";
+        Some(note.to_owned())
     }
 
     /// Reorders the parameters of the layout that was used last by the order in which rank 0's
@@ -433,7 +455,6 @@ impl BucketSets {
             own,
             wire,
             arriving: Vec::new(),
-            reads_parameters: false,
             steps: 0,
             settled,
         });
@@ -500,8 +521,7 @@ impl BucketSet {
     fn finish_arrivals(&mut self) -> Result<()> {
         for (index, arriving) in std::mem::take(&mut self.arriving) {
             for slot in &self.gradients.plans()[index].slots {
-                // An access waits.
-                self.gradients.params()[slot.param].var();
+                self.gradients.params()[slot.param].gather()?;
             }
             self.gradients.put(index, arriving.take()?);
         }
@@ -514,6 +534,14 @@ impl BucketSet {
             Some(pool) => pool.give_back(bucket),
             None => self.gradients.put(index, bucket),
         }
+    }
+
+    /// Whether all lent buckets had memory at the same time in this step, so that lending has saved nothing.
+    fn lends_all_at_once(&self) -> bool {
+        let Some(pool) = self.gradients.pool() else { return false };
+        let (room, added) = (pool.room(), pool.take_added());
+        let lent = self.gradients.plans().iter().filter(|plan| plan.len <= room).count();
+        lent > LENT && added + LENT >= lent
     }
 
     /// Sets every gradient to `value`.
@@ -560,20 +588,12 @@ impl BucketSet {
     /// zeros.
     pub(super) fn complete(&mut self, loss: &Tensor, allow_unused: bool) -> Result<()> {
         if allow_unused {
-            self.note_uses();
             return Ok(self.gradients.zero_rest()?);
         }
-        if let Some(MissingGradients { names, why }) = self.gradients.missing(loss) {
-            return Err(Error::NoGradient { names, why });
+        match self.gradients.missing(loss) {
+            Some(MissingGradients { names, why }) => Err(Error::NoGradient { names, why }),
+            None => Ok(()),
         }
-        self.note_uses();
-        Ok(())
-    }
-
-    /// Notes whether the pass has used all parameters. What is used from now on is used by a later pass.
-    fn note_uses(&mut self) {
-        let uses: Vec<bool> = self.gradients.params().iter().map(Param::take_use).collect();
-        self.reads_parameters = uses.into_iter().all(|is_used| is_used);
     }
 
     /// Memory for each bucket's numbers in the type `element`, at the place where the backend reduces
@@ -603,13 +623,14 @@ impl BucketSet {
 
 /// The content of a bucket, for messages.
 fn label(index: usize, plan: &BucketPlan, params: &[Param]) -> String {
-    let names: Vec<&str> =
-        plan.slots.iter().take(NAMES).map(|slot| params[slot.param].name()).collect();
-    let names = names.join(", ");
-    match plan.slots.len().checked_sub(NAMES) {
-        None | Some(0) => format!("bucket {index}: {names}"),
-        Some(more) => format!("bucket {index}: {names} and {more} more"),
-    }
+    format!("bucket {index}: {}", names(plan.slots.iter().map(|slot| &params[slot.param])))
+}
+
+/// The first names, and the number of the others.
+fn names<'p>(params: impl ExactSizeIterator<Item = &'p Param>) -> String {
+    let more = params.len().saturating_sub(NAMES);
+    let names = params.take(NAMES).map(Param::name).collect::<Vec<_>>().join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
 }
 
 #[cfg(test)]

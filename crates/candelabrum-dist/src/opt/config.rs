@@ -28,6 +28,15 @@ pub struct DistOptConfig {
     /// overlap a step is easier to measure, and candle's own operations may use a parameter in some
     /// steps and not in others.
     pub overlap: bool,
+    /// Whether the next forward pass may begin before the new values of other ranks have arrived
+    /// ([`Shard::Optimizer`]): the first access to a parameter ([`Param::tensor`](candelabrum_nn::Param::tensor)) waits
+    /// for its values. Megatron-LM's `overlap_param_gather`.
+    ///
+    /// Set it for a model that takes the tensors of its parameters anew in each pass, as the layers of this crate do. Until
+    /// a parameter is accessed, an operation on a tensor of it that was kept from an earlier step is an error. Parameters
+    /// that were given to the store ([`Params::from_varmap`](candelabrum_nn::Params::from_varmap)) are kept by their
+    /// model, and with one of them this setting has no effect.
+    pub overlap_forward: bool,
     /// Whether a parameter may have no gradient in a step. Its gradient is then zero, so this loss never
     /// trains it, but weight decay and momentum still move it. If the gradient is missing by mistake, the
     /// parameter stays untrained without a word: read the error that proposes this setting first.
@@ -76,10 +85,9 @@ pub enum Shard {
     #[default]
     Nothing,
     /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
-    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. Where
-    /// the exchange takes no time from the threads that compute, as between hosts, the new values arrive while the next
-    /// forward pass begins: the first access to a parameter waits for them. (A model that keeps tensors of its parameters,
-    /// as those of candle do, has the values when the step ends.)
+    /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. With
+    /// [`DistOptConfig::overlap_forward`] the new values arrive while the next forward pass begins, where the exchange
+    /// takes no time from the threads that compute, as between hosts.
     ///
     /// The sizes of buckets are [`DistOptConfig::bucket_bytes`] for every strategy, SINGA's methods included, and the
     /// order of the buckets is that of the parameters' creation, the last one first.
@@ -104,8 +112,10 @@ pub enum Shard {
     /// A rank may read a parameter at any time: it gets the values of the other ranks by messages, which their programs
     /// need not expect. All ranks must change a parameter together. A rank whose optimizer is dropped reads no values any
     /// more: [`gather_parameters`](crate::DistOpt::gather_parameters) makes the model whole before. A loss may use such a
-    /// parameter outside of its block by [`Param::tensor`](candelabrum_nn::Param), not by `var`. Drop the optimizer before
-    /// the [`World`](crate::World), which waits at its end until no rank reads values of this one any more.
+    /// parameter outside of its block by [`Param::tensor`](candelabrum_nn::Param), not by `var`: its values then stay until
+    /// they change. An operation on a tensor that is kept longer is an error. Drop the optimizer before the
+    /// [`World`](crate::World), which at its end takes part in no step any more, and waits until no rank reads values of
+    /// this one.
     Parameters,
 }
 
@@ -121,7 +131,7 @@ pub enum OnOverflow {
 }
 
 impl Default for DistOptConfig {
-    /// The sizes of PyTorch's DDP (1 MiB, then 25 MiB), with overlap, rank 0's buffers, an error on
+    /// The sizes of PyTorch's DDP (1 MiB, then 25 MiB), with overlap of the backward pass, rank 0's buffers, an error on
     /// overflow, no clipping and no loss scaling.
     fn default() -> Self {
         Self {
@@ -129,6 +139,7 @@ impl Default for DistOptConfig {
             bucket_bytes: 25 << 20,
             threshold: None,
             overlap: true,
+            overlap_forward: false,
             allow_unused: false,
             buffers: BufferSync::default(),
             uneven: false,

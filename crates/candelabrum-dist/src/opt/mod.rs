@@ -74,7 +74,7 @@ use self::step_request::StepRequest;
 use self::undo_log::UndoLog;
 use self::used::{ExchangeKind, UsedStrategies};
 use crate::buffers::{BufferSync, synchronize_buffers};
-use crate::comm::{CommStats, Group, Pending};
+use crate::comm::{Collective, CommStats, Group, Payload, Pending, ReduceOp};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, StrategyConfig, Subject};
 use crate::{Constants, Error, Result, StepWeight, TotalWeight, Trained};
@@ -428,13 +428,23 @@ impl DistOpt {
     }
 
     /// Gives each rank all values of all parameters, where [`Shard`] has left it a share: those in f32 of a parameter in
-    /// 16 bits, too. It takes the memory of the whole model, until the next step divides the values again. Call it before
-    /// the optimizer is dropped, if the model is used afterwards. All ranks call it between the same steps.
+    /// 16 bits, too. It takes the memory of the whole model, until the next step or [`Self::shard_parameters`] divides the
+    /// values again. Call it before the optimizer is dropped, if the model is used afterwards. All ranks call it between
+    /// the same steps.
     ///
     /// # Errors
     /// A failure of another rank or a passed deadline.
     pub fn gather_parameters(&mut self) -> Result<()> {
         self.layouts.as_mut().map_or(Ok(()), BucketSets::gather_values)
+    }
+
+    /// Divides the values again after [`Self::gather_parameters`], as the next step would. All ranks call it together.
+    ///
+    /// # Errors
+    /// A failure of another rank or a passed deadline.
+    pub fn shard_parameters(&mut self) -> Result<()> {
+        let Self { layouts, group, replica, params, .. } = self;
+        layouts.as_mut().map_or(Ok(()), |layouts| layouts.share_values(group, replica, params))
     }
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
@@ -448,10 +458,8 @@ impl DistOpt {
         let params = self.params.list();
         self.check_same(&params)?;
         params.iter().try_for_each(Param::watch)?;
-        // The uses of a forward pass before this call say nothing about the first step.
-        params.iter().for_each(|param| {
-            param.take_use();
-        });
+        // A forward pass before this call says nothing about the first step.
+        params.iter().for_each(Param::forget_use);
         let group = &*self.group;
         if group.world_size() > 1 {
             let (constants, params): (Vec<_>, Vec<_>) =
@@ -524,7 +532,8 @@ impl DistOpt {
                 return Err(Error::Setting { setting, value, range });
             }
             let whole = !self.optimizer.is_elementwise();
-            layouts.share(self.config.shard, self.config.sizing(), &*self.replica, whole)?;
+            let (shard, sizing) = (self.config.shard, self.config.sizing());
+            layouts.share(&self.params, shard, sizing, &*self.replica, whole)?;
             layouts.share_values(&self.group, &self.replica, &self.params)?;
         }
         let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
@@ -732,7 +741,7 @@ impl DistOpt {
         self.params.keep_buffers();
         strategy.figures += figures;
         strategy.steps += 1;
-        self.notes.extend(note);
+        self.notes.extend(note.into_iter().chain(layouts.note()));
         if taken && subject == Subject::Gradients {
             self.drift = Drift::Nothing;
         }
@@ -745,6 +754,19 @@ impl DistOpt {
     /// The numbers of the parameters that have been frozen since the first step.
     fn frozen(&self) -> Vec<usize> {
         self.layouts.as_ref().map(|layouts| layouts.trained().frozen()).unwrap_or_default()
+    }
+
+    /// Meets the other ranks before a new request, by a collective that takes the way of the last request's exchange: over
+    /// hosts other operations take another way, and a rank that goes on as before would be waited for.
+    fn meet(&mut self) -> Result<()> {
+        let Some(last) = &self.agreed else { return Ok(()) };
+        let (_, kind) = self.used.of(last.option, &last.config)?;
+        let is_flat = self.has_shares() && Arc::ptr_eq(&self.replica, &self.group);
+        if matches!(kind, ExchangeKind::AllReduce(_)) && !is_flat {
+            let nothing = Payload::from_slice(&[0_i64]).labelled("a change of the dist option");
+            self.group.run(Collective::AllReduce(ReduceOp::Max), nothing)?;
+        }
+        Ok(())
     }
 
     /// The strategy of a request. If the request is new to this rank, all ranks check that it is possible
@@ -773,6 +795,7 @@ impl DistOpt {
             ("the frozen parameters", frozen),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
+        self.meet()?;
         match check_consistency(&*self.group, &facts) {
             Ok(()) => {}
             Err(error @ Error::Inconsistent { .. }) => return Ok(Agreement::Refused(error)),

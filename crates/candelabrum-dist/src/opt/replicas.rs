@@ -4,8 +4,8 @@ use candelabrum_memory::SpanMut;
 use candelabrum_nn::Param;
 use candelabrum_optim::Optimizer;
 
-use crate::Result;
 use crate::comm::{Collective, Communicator, Payload, ReduceOp};
+use crate::{Error, Result};
 
 /// Sets the parameters to those of rank 0.
 pub(super) fn broadcast_parameters(comm: &dyn Communicator, params: &[Param]) -> Result<()> {
@@ -29,9 +29,19 @@ pub(super) fn average_replicas(
 }
 
 fn exchange_parameters(comm: &dyn Communicator, op: Collective, params: &[Param]) -> Result<()> {
-    params
-        .iter()
-        .try_for_each(|param| param.update_in_place(|values| exchange(comm, op, values))?)
+    let mut each = params.iter();
+    let exchanged =
+        each.try_for_each(|param| param.update_in_place(|values| exchange(comm, op, values))?);
+    exchanged.inspect_err(|error| lose(params, error))
+}
+
+/// Lets every access to these parameters fail that can, after an exchange that some of them have had and some have not.
+pub(super) fn lose<'p>(params: impl IntoIterator<Item = &'p Param>, error: &Error) {
+    for param in params {
+        let error = error.clone();
+        // Only candle fails here, and then the exchange's own error is the one to return.
+        drop(param.expect(move |_| Err(error.clone().into())));
+    }
 }
 
 /// Replaces `values` by the result of a collective on them, which has the same length.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candelabrum_memory::chunks::CHUNK;
 use candelabrum_memory::{Flat, Norm, Span, square_sums};
+use candelabrum_nn::Param;
 use candelabrum_optim::{Clip, clip};
 
 use super::arriving::{Arriving, copy_others};
@@ -12,10 +13,11 @@ use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
 use super::own_averages::ON_THEIR_WAY;
+use super::replicas::lose;
 use super::shard::Shares;
 use super::step::Step;
-use crate::Result;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
+use crate::{Error, Result};
 
 impl BucketExchange {
     /// The first of the places that the ranks have found, bucket and position: each rank sees only its own share.
@@ -99,15 +101,32 @@ impl Step<'_> {
     pub(super) fn gather_updated(&mut self) -> Result<()> {
         let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
         let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
-        if self.exchange.own.is_none() {
-            return self.gather_all(&shares);
-        }
+        let gathered = match self.exchange.own {
+            None => self.gather_all(&shares),
+            Some(_) => self.gather_in_turn(&shares),
+        };
+        gathered.inspect_err(|error| self.lose_others(error))
+    }
+
+    /// Lets accesses to the parameters fail of which other ranks have updated parts, or whose new values are not rounded.
+    fn lose_others(&self, error: &Error) {
+        let context = &self.exchange.context;
+        let slots = context.plans.iter().flat_map(|plan| &plan.slots);
+        let others = slots.filter(|slot| {
+            context.owned(slot).len() < slot.range.len() || context.shares_values(slot.param)
+        });
+        let others = others.map(|slot| &context.params[slot.param]);
+        lose(others.filter(|param| !param.is_frozen() && !param.is_released()), error);
+    }
+
+    /// Gathers lent buckets, of which few have memory at a time.
+    fn gather_in_turn(&mut self, shares: &Shares) -> Result<()> {
         let mut under_way = VecDeque::new();
         for index in 0..self.layout.buckets() {
             if self.exchange.context.is_away(index) {
                 continue;
             }
-            under_way.push_back((index, self.start_gather(index, &shares)?));
+            under_way.push_back((index, self.start_gather(index, shares)?));
             if under_way.len() > ON_THEIR_WAY
                 && let Some((index, pending)) = under_way.pop_front()
             {
@@ -135,8 +154,8 @@ impl Step<'_> {
         let comes = |(_, pending): &(usize, Pending)| !pending.needs_a_wait();
         if self.can_arrive_late() && under_way.iter().all(comes) {
             self.traffic = Some(traffic);
-            under_way.into_iter().for_each(|(index, pending)| self.leave_to_access(index, pending));
-            return Ok(());
+            let mut under_way = under_way.into_iter();
+            return under_way.try_for_each(|(index, pending)| self.leave_to_access(index, pending));
         }
         under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
     }
@@ -153,15 +172,18 @@ impl Step<'_> {
         Ok(context.replica.start(Collective::AllGatherInPlace, payload))
     }
 
-    /// Whether new values may arrive after the step: on the host, for a model whose every pass reads its parameters where
-    /// they are.
+    /// Whether new values may arrive after the step: on the host, for a model of which the user says that it keeps no
+    /// tensors.
     fn can_arrive_late(&self) -> bool {
         let context = &self.exchange.context;
-        context.values.is_none() && context.location().is_host() && self.layout.reads_parameters
+        self.config.overlap_forward
+            && context.values.is_none()
+            && context.location().is_host()
+            && !context.params.iter().any(Param::is_given)
     }
 
     /// Lets the first access to each parameter of a bucket wait for its new values.
-    fn leave_to_access(&mut self, index: usize, pending: Pending) {
+    fn leave_to_access(&mut self, index: usize, pending: Pending) -> Result<()> {
         let (context, arriving) = (&self.exchange.context, Arc::new(Arriving::new(pending)));
         for slot in &context.plans[index].slots {
             let (param, own, place) =
@@ -169,10 +191,13 @@ impl Step<'_> {
             // A rank that owns all of it waits for nothing.
             if !param.is_frozen() && own.len() < place.len() {
                 let arriving = Arc::clone(&arriving);
-                param.expect(move |values| arriving.copy_others(values, place, own));
+                param.expect(move |values| {
+                    Ok(arriving.copy_others(values, place.clone(), own.clone())?)
+                })?;
             }
         }
         self.layout.arriving.push((index, arriving));
+        Ok(())
     }
 
     fn end_gather(&mut self, index: usize, pending: Pending) -> Result<()> {

@@ -9,27 +9,33 @@
 //! answers when it has come so far. A rank cannot be ahead: an update needs the gradients of all ranks, which they
 //! compute after they have read the parameters, and before another change all ranks wait for each other. A step that is
 //! not taken counts, too, because some ranks may have to undo early updates. Where hosts have
-//! copies of all shares, a rank reads from the ranks of its host alone, and so only these wait for each other.
+//! copies of all shares, a rank reads from the ranks of its host alone, and so only these wait for each other. A thread
+//! that reads while another thread of its rank takes a step may be behind the other ranks, or ask for what a rank is just
+//! changing. It reads again when its rank has come so far.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
 use candelabrum_nn::{Param, ShardedValues};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::shard::Shares;
-use crate::comm::{Collective, Group, Payload, Pending, Service};
+use crate::comm::{Collective, Communicator, Group, Payload, Pending, Service};
+use crate::launch;
 use crate::{Error, Result};
 
 /// A part of the wait for the next request, which has no deadline.
 const PART: Duration = Duration::from_secs(1);
+
+/// Between two looks of a thread that waits for another one of its rank.
+const BREAK: Duration = Duration::from_micros(200);
 
 /// The first number of every message.
 const MAGIC: u64 = 0x5A4E_D7A1_0E50_0001;
@@ -58,6 +64,8 @@ const GOODBYE: u64 = 3;
 
 /// The shares of all ranks, as one rank sees them.
 pub(super) struct SharedValues {
+    /// The ranks that have all shares together. Parameters, which have the values, do not keep the ranks in the group.
+    group: Weak<dyn Communicator>,
     /// Carries requests.
     requests: Group,
     table: Arc<Table>,
@@ -74,14 +82,20 @@ struct Table {
     answers: Group,
     /// By parameter: the elements of each rank. Empty for a parameter that is not shared.
     owners: Vec<Vec<Range<usize>>>,
+    /// By parameter, for messages.
+    names: Vec<String>,
 }
 
-/// By parameter: this rank's share, where the parameter is.
-type Own = Mutex<Vec<Flat>>;
+/// By parameter: this rank's share, where the parameter is. An update of a large matrix takes long, and other parameters
+/// can be read meanwhile.
+type Own = [Mutex<Flat>];
 
 /// What other ranks get.
 struct Kept {
     version: u64,
+    /// The parameters whose shares have values of the next version in part, in the middle of a step. Only a thread beside
+    /// the one that takes the step asks for them.
+    changing: BTreeSet<usize>,
     shares: OnHost,
     /// Requests of ranks that are ahead.
     deferred: Vec<Request>,
@@ -134,9 +148,7 @@ impl SharedValues {
         shares: &Shares,
         is_shared: impl Fn(usize) -> bool,
     ) -> Result<Self> {
-        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
-        let channel = || group.split(Some(0), 0)?.ok_or_else(lost);
-        let (requests, answers) = (channel()?, channel()?);
+        let (requests, answers) = (group.channel()?, group.channel()?);
         let (mut own, mut owners) = (Vec::new(), Vec::new());
         for (number, param) in params.iter().enumerate() {
             let location = Location::of(param.device());
@@ -147,15 +159,17 @@ impl SharedValues {
                 let mut to = values.span_mut()?;
                 param.with_values(|values| to.copy_from(values.range(range)))?;
             }
-            own.push(values);
+            own.push(Mutex::new(values));
             owners.push(owned);
         }
-        let own = Arc::new(Mutex::new(own));
+        let own: Arc<Own> = own.into();
         let shares = OnHost::of(&own)?;
-        let kept = Kept { version: 0, shares, deferred: Vec::new(), sent: Vec::new() };
-        let kept = Arc::new(Mutex::new(kept));
-        let (table, closed) = (Arc::new(Table { answers, owners }), Arc::default());
-        let values = Self { requests, table, own, kept, reader: Mutex::default(), closed };
+        let (changing, deferred, sent) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let kept = Arc::new(Mutex::new(Kept { version: 0, changing, shares, deferred, sent }));
+        let names = params.iter().map(|param| param.name().to_owned()).collect();
+        let (table, closed) = (Arc::new(Table { answers, owners, names }), Arc::default());
+        let (group, reader) = (Arc::downgrade(group), Mutex::default());
+        let values = Self { group, requests, table, own, kept, reader, closed };
         values.serve();
         Ok(values)
     }
@@ -197,6 +211,11 @@ impl SharedValues {
         !self.table.owners[param].is_empty()
     }
 
+    /// Says that this rank is about to change its share of a parameter in a step.
+    pub(super) fn begin_change(&self, param: usize) {
+        self.kept.lock().changing.insert(param);
+    }
+
     /// Notes that the values have changed on all ranks.
     pub(super) fn advance(&self) -> Result<()> {
         let shares = OnHost::of(&self.own)?;
@@ -211,25 +230,29 @@ impl SharedValues {
         params: &[usize],
         f: impl FnOnce(Vec<SpanMut<'_>>) -> R,
     ) -> Result<R> {
-        let mut own = self.own.lock();
-        let chosen = own.iter_mut().enumerate();
-        let chosen = chosen.filter(|(number, _)| params.contains(number));
-        let shares = chosen.map(|(_, share)| share.span_mut());
+        let mut own: Vec<_> = params.iter().map(|&number| self.own[number].lock()).collect();
+        let shares = own.iter_mut().map(|share| share.span_mut());
         Ok(f(shares.collect::<candelabrum_memory::Result<_>>()?))
     }
 
     /// The bytes of this rank's shares.
     pub(super) fn bytes(&self) -> usize {
-        self.own.lock().iter().map(Flat::byte_len).sum()
+        self.own.iter().map(|share| share.lock().byte_len()).sum()
+    }
+
+    /// Returns an error if this rank reads nothing any more.
+    fn check_open(&self, params: &[usize]) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(self.is_closed(params)) } else { Ok(()) }
+    }
+
+    fn is_closed(&self, params: &[usize]) -> Error {
+        let name = params.first().map_or("", |&param| &self.table.names[param]);
+        Error::Closed { name: name.to_owned() }
     }
 
     /// Asks the other ranks for their shares of these parameters.
     fn ask(&self, reader: &mut Reader, version: u64, params: &[usize]) -> Result<Ticket> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Unsupported {
-                what: "a parameter whose values other ranks keep, after the optimizer was dropped: call gather_parameters before".to_owned(),
-            });
-        }
+        self.check_open(params)?;
         reader.tickets += 1;
         let number = reader.tickets;
         let mut ranks = 0;
@@ -256,9 +279,7 @@ impl SharedValues {
         loop {
             let arrived = reader.arrived.get(&ticket.number).map_or(0, BTreeMap::len);
             if arrived == ticket.ranks {
-                let answers = reader.arrived.remove(&ticket.number).unwrap_or_default();
-                check_versions(&answers, ticket.version)?;
-                return Ok(answers);
+                return Ok(reader.arrived.remove(&ticket.number).unwrap_or_default());
             }
             let Some(next) = reader.expected.pop_front() else {
                 return Err(protocol("fewer answers than requests for parameters"));
@@ -273,19 +294,63 @@ impl SharedValues {
         }
     }
 
-    fn read_all(&self, params: &[usize], take: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
-        let mut reader = self.reader.lock();
-        let version = self.kept.lock().version;
-        let is_wanted = |ticket: &Ticket| ticket.version == version && ticket.params == params;
-        let ticket = match reader.prefetched.take() {
-            Some(ticket) if is_wanted(&ticket) => ticket,
-            other => {
-                reader.give_up(other);
-                self.ask(&mut reader, version, params)?
+    /// The shares of the other ranks, with the version that this rank has: its values do not change before the guard is
+    /// dropped.
+    fn read_others(
+        &self,
+        params: &[usize],
+    ) -> Result<(BTreeMap<usize, Payload>, MutexGuard<'_, Kept>)> {
+        let start = Instant::now();
+        loop {
+            let mut reader = self.reader.lock();
+            let version = self.kept.lock().version;
+            let is_wanted = |ticket: &Ticket| ticket.version == version && ticket.params == params;
+            let ticket = match reader.prefetched.take() {
+                Some(ticket) if is_wanted(&ticket) => ticket,
+                other => {
+                    reader.give_up(other);
+                    self.ask(&mut reader, version, params)?
+                }
+            };
+            let answers = self.wait(&mut reader, &ticket)?;
+            drop(reader);
+            let kept = self.kept.lock();
+            let ahead = ahead_of(&answers, version)?;
+            let own = (self.requests.rank(), version + 1);
+            let ahead = ahead.or(kept.is_changing(params).then_some(own));
+            if kept.version == version && ahead.is_none() {
+                return Ok((answers, kept));
             }
-        };
-        let answers = self.wait(&mut reader, &ticket)?;
-        drop(reader);
+            drop(kept);
+            if let Some((from, there)) = ahead {
+                self.come_to(there, from, start)?;
+            }
+        }
+    }
+
+    /// Waits until this rank, of which another thread takes a step, has the version of the rank `from`.
+    fn come_to(&self, version: u64, from: usize, start: Instant) -> Result<()> {
+        let deadline = launch::timeout()?;
+        loop {
+            let own = self.kept.lock().version;
+            if own >= version {
+                return Ok(());
+            }
+            if let Some(error) = self.requests.failure() {
+                return Err(error);
+            }
+            if start.elapsed() > deadline {
+                let from = self.requests.ranks()[from];
+                return Err(protocol(&format!(
+                    "rank {from} has changed its parameters {version} times, this rank {own} times: all ranks must change them together"
+                )));
+            }
+            thread::sleep(BREAK);
+        }
+    }
+
+    fn read_all(&self, params: &[usize], take: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let (answers, kept) = self.read_others(params)?;
         let mut rest: BTreeMap<usize, &[u8]> = BTreeMap::new();
         for (&rank, answer) in &answers {
             let (header, values) = header_of(answer.as_slice::<u8>()?)?;
@@ -297,9 +362,8 @@ impl SharedValues {
         for &param in params {
             for (rank, range) in self.table.owners[param].iter().enumerate() {
                 if rank == self.requests.rank() {
-                    let kept = self.kept.lock();
-                    kept.shares.with(|shares| {
-                        take(param, shares[param].as_slice()?);
+                    kept.shares.with(param, |share| {
+                        take(param, share.as_slice()?);
                         Ok(())
                     })?;
                     continue;
@@ -350,18 +414,22 @@ impl ShardedValues for SharedValues {
     }
 
     fn with_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
-        f(self.own.lock()[param].span_mut()?);
+        f(self.own[param].lock().span_mut()?);
         Ok(())
     }
 
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
+        self.check_open(&[param])?;
         // No rank may still need the old values. Only the ranks that have the other shares read this one.
-        self.requests.barrier()?;
-        let mut own = self.own.lock();
-        f(own[param].span_mut()?);
-        let copy = own[param].is_on_device().then(|| own[param].to_host()).transpose()?;
-        drop(own);
+        let group = self.group.upgrade().ok_or_else(|| self.is_closed(&[param]))?;
+        let label = format!("change of `{}`", self.table.names[param]);
+        group.run(Collective::Barrier, Payload::empty().labelled(label))?;
+        // Nobody gets new values as those of the old version.
         let mut kept = self.kept.lock();
+        let mut own = self.own[param].lock();
+        f(own.span_mut()?);
+        let copy = own.is_on_device().then(|| own.to_host()).transpose()?;
+        drop(own);
         if let (OnHost::Copies(copies), Some(copy)) = (&mut kept.shares, copy) {
             copies[param] = copy;
         }
@@ -379,8 +447,13 @@ impl Reader {
 }
 
 impl Kept {
+    fn is_changing(&self, params: &[usize]) -> bool {
+        params.iter().any(|param| self.changing.contains(param))
+    }
+
     fn advance(&mut self, table: &Table) -> Result<()> {
         self.version += 1;
+        self.changing.clear();
         let version = self.version;
         let (due, later) =
             self.deferred.drain(..).partition(|request: &Request| request.version <= version);
@@ -402,18 +475,18 @@ impl Kept {
         let lens = lens.ok_or_else(|| protocol("a request for a parameter that is not shared"))?;
         let len = lens.iter().sum::<usize>() * size_of::<f32>();
         let mut message = table.answers.alloc_message(HEADER + len);
-        let header =
-            Header { magic: MAGIC, kind: VALUES, ticket: request.ticket, version: self.version };
+        let version = self.version + u64::from(self.is_changing(&request.params));
+        let header = Header { magic: MAGIC, kind: VALUES, ticket: request.ticket, version };
         let (start, mut rest) = message.bytes_mut().split_at_mut(HEADER);
         start.copy_from_slice(bytemuck::bytes_of(&header));
-        self.shares.with(|shares| {
-            for (&param, len) in request.params.iter().zip(lens) {
-                let (place, tail) = rest.split_at_mut(len * size_of::<f32>());
-                rest = tail;
-                place.copy_from_slice(shares[param].bytes());
-            }
-            Ok(())
-        })?;
+        for (&param, len) in request.params.iter().zip(lens) {
+            let (place, tail) = rest.split_at_mut(len * size_of::<f32>());
+            rest = tail;
+            self.shares.with(param, |share| {
+                place.copy_from_slice(share.bytes());
+                Ok(())
+            })?;
+        }
         self.sent.retain_mut(|sent| !sent.is_complete());
         let message = message.labelled(LABEL);
         self.sent.push(table.answers.start(Collective::Send { to: request.from }, message));
@@ -423,18 +496,17 @@ impl Kept {
 
 impl OnHost {
     fn of(own: &Arc<Own>) -> Result<Self> {
-        let shares = own.lock();
-        if !shares.iter().any(Flat::is_on_device) {
+        if !own.iter().any(|share| share.lock().is_on_device()) {
             return Ok(Self::Themselves(Arc::clone(own)));
         }
-        let copies = shares.iter().map(Flat::to_host);
+        let copies = own.iter().map(|share| share.lock().to_host());
         Ok(Self::Copies(copies.collect::<candelabrum_memory::Result<_>>()?))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&[Flat]) -> Result<R>) -> Result<R> {
+    fn with<R>(&self, param: usize, f: impl FnOnce(&Flat) -> Result<R>) -> Result<R> {
         match self {
-            Self::Themselves(own) => f(&own.lock()),
-            Self::Copies(copies) => f(copies),
+            Self::Themselves(own) => f(&own[param].lock()),
+            Self::Copies(copies) => f(&copies[param]),
         }
     }
 }
@@ -482,18 +554,16 @@ fn say_goodbye(requests: &Group, closed: &AtomicBool) {
     }
 }
 
-/// Returns an error if a rank has answered with values of another version.
-fn check_versions(answers: &BTreeMap<usize, Payload>, version: u64) -> Result<()> {
-    for (from, answer) in answers {
+/// A rank that has answered with values of a later version, and this version.
+fn ahead_of(answers: &BTreeMap<usize, Payload>, version: u64) -> Result<Option<(usize, u64)>> {
+    let mut ahead = None;
+    for (&from, answer) in answers {
         let (header, _) = header_of(answer.as_slice::<u8>()?)?;
-        if header.version != version {
-            return Err(protocol(&format!(
-                "rank {from} has changed its parameters {} times, this rank {version} times: all ranks must change them together",
-                header.version
-            )));
+        if header.version > version {
+            ahead = ahead.max(Some((header.version, from)));
         }
     }
-    Ok(())
+    Ok(ahead.map(|(version, from)| (from, version)))
 }
 
 fn header_of(message: &[u8]) -> Result<(Header, &[u8])> {

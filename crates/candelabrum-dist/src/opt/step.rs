@@ -397,6 +397,9 @@ impl Step<'_> {
             for slot in slots {
                 let gradient = bucket.range(context.place_of_owned(slot))?;
                 let (param, number) = (&context.params[slot.param], slot.param);
+                if let Some(values) = &context.values {
+                    values.begin_change(number);
+                }
                 param.update_own_in_step(|values| {
                     let own = values.range(context.owned_of_kept(slot));
                     self.optimizer.update(number, own, gradient)

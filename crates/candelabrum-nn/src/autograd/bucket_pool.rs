@@ -20,13 +20,16 @@ struct Spare {
     room: usize,
     /// The number of buffers that are kept.
     kept: usize,
+    /// The buffers that were allocated because all were lent.
+    added: usize,
 }
 
 impl BucketPool {
     /// A pool of `buffers`, which have room for `room` f32 numbers each and are at `location`.
     pub fn new(buffers: Vec<Flat>, location: Location, room: usize) -> Self {
         let kept = buffers.len();
-        Self(Arc::new(Mutex::new(Spare { buffers: buffers.into(), location, room, kept })))
+        let (buffers, added) = (buffers.into(), 0);
+        Self(Arc::new(Mutex::new(Spare { buffers, location, room, kept, added })))
     }
 
     /// Memory for a bucket of `len` elements, with arbitrary content. If all buffers are lent, it is allocated.
@@ -40,7 +43,10 @@ impl BucketPool {
         }
         let buffer = match spare.buffers.pop_front() {
             Some(buffer) => buffer,
-            None => Flat::zeros_on(&spare.location, ElementType::F32, spare.room)?,
+            None => {
+                spare.added += 1;
+                Flat::zeros_on(&spare.location, ElementType::F32, spare.room)?
+            }
         };
         buffer.with_len(len)
     }
@@ -51,6 +57,16 @@ impl BucketPool {
         if buffer.len() <= spare.room && spare.buffers.len() < spare.kept {
             spare.buffers.push_back(buffer);
         }
+    }
+
+    /// The number of buffers that were allocated since the last call because all were lent.
+    pub fn take_added(&self) -> usize {
+        std::mem::take(&mut self.lock().added)
+    }
+
+    /// Elements of a buffer. A larger bucket gets memory of its own.
+    pub fn room(&self) -> usize {
+        self.lock().room
     }
 
     /// Calls `f` with all buffers that are not lent now.
@@ -77,6 +93,7 @@ mod tests {
         let second = pool.lend(8).unwrap();
         let third = pool.lend(2).unwrap();
         assert_eq!((second.to_vec::<f32>().unwrap()[0], third.len()), (2.0, 2));
+        assert_eq!((pool.take_added(), pool.take_added()), (1, 0));
         for buffer in [large, second, first, third] {
             pool.give_back(buffer);
         }

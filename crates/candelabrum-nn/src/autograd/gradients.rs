@@ -303,9 +303,11 @@ impl FlatGradients {
     }
 
     /// The parameters that have no gradient after the backward pass of `loss`, with the causes that are
-    /// possible and their remedies. `None` if each has one.
+    /// possible and their remedies. `None` if each has one. What is used from now on is used by a later pass.
     pub fn missing(&self, loss: &Tensor) -> Option<MissingGradients> {
-        missing::explain(&self.params, |param| self.states[param].holds, loss)
+        let missing = missing::explain(&self.params, |param| self.states[param].holds, loss);
+        self.params.iter().for_each(Param::forget_use);
+        missing
     }
 
     /// Writes zeros to the places without a gradient.

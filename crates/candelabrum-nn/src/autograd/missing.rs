@@ -226,9 +226,7 @@ mod tests {
         contains(&cut, &["reaches `c` and not `b`", "rope_slow"], &["does not use"]);
         let split = explained(&params, &[0, 2], &(&t[0] + &t[2])?.sum_all()?);
         contains(&split, &["`b`: of the", "0.0"], &["does not use"]);
-        params.list().iter().for_each(|param| {
-            param.take_use();
-        });
+        params.list().iter().for_each(Param::forget_use);
         params.get("c")?.tensor();
         let unused = explained(&params, &[2], &last);
         contains(&unused, &["does not use `a`, `b`: leave", "freeze"], &["rope", "detach"]);

@@ -1,69 +1,85 @@
 //! Values of a parameter that are still on their way to this process.
 //!
-//! A key-value store sends new values while this process goes on. The first access to the parameter
-//! in the next forward pass waits for them, so the transfer and the computation of earlier layers
-//! overlap.
+//! Other processes send new values while this one goes on. The first access to the parameter in the next forward pass waits
+//! for them, so the transfer and the computation of earlier layers overlap. Until then the variable has no memory: a tensor
+//! of it that a model keeps, and that does not wait, is an error, and never has old values.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candelabrum_memory::SpanMut;
+use candle_core::{CpuStorage, Result, Var};
 use parking_lot::Mutex;
 
-/// Waits for the values and writes them.
-pub(crate) type Fetch = Box<dyn FnOnce(SpanMut<'_>) + Send>;
+use super::tensors::{exchange_memory, no_values};
+
+/// Waits for the values and writes them. After an error it is called again by the next access, and returns the error again.
+pub(crate) type Fetch = Box<dyn FnMut(SpanMut<'_>) -> Result<()> + Send>;
 
 /// The values on their way to one parameter. Clones of a parameter share it.
 #[derive(Clone, Default)]
-pub(crate) struct Arrival(Arc<ArrivalState>);
+pub(crate) struct Arrival(Arc<State>);
 
 #[derive(Default)]
-struct ArrivalState {
-    /// Whether `fetch` is set. It makes the usual question, which is asked at every access, cheap.
-    expected: AtomicBool,
-    /// Whether the value was used as a tensor since the last [`Arrival::expect`].
-    used: AtomicBool,
-    fetch: Mutex<Option<Fetch>>,
+struct State {
+    /// Whether `expected` has something. It makes the usual question, which is asked at every access, cheap.
+    is_expected: AtomicBool,
+    expected: Mutex<Option<Expected>>,
+}
+
+struct Expected {
+    fetch: Fetch,
+    /// The memory of the variable.
+    memory: CpuStorage,
 }
 
 impl Arrival {
-    pub(crate) fn expect(&self, fetch: Fetch) {
-        let mut place = self.0.fetch.lock();
-        *place = Some(fetch);
-        self.0.used.store(false, Ordering::Relaxed);
-        self.0.expected.store(true, Ordering::Release);
-    }
-
-    /// Has `write` write the values with the work that was given to [`Self::expect`], unless they
-    /// have been written. Another thread that accesses the parameter waits meanwhile.
-    pub(crate) fn complete(&self, write: impl FnOnce(Fetch)) {
-        if !self.0.expected.load(Ordering::Acquire) {
-            return;
+    pub(crate) fn expect(&self, var: &Var, fetch: Fetch) -> Result<()> {
+        let mut expected = self.0.expected.lock();
+        match &mut *expected {
+            Some(before) => before.fetch = fetch,
+            none => {
+                let mut memory = no_values();
+                exchange_memory(var, &mut memory)?;
+                *none = Some(Expected { fetch, memory });
+            }
         }
-        let mut place = self.0.fetch.lock();
-        if let Some(fetch) = place.take() {
-            write(fetch);
+        self.0.is_expected.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has `write` write the values to `var` with the work that was given to [`Self::expect`], unless they have been
+    /// written. Another thread that accesses the parameter waits meanwhile.
+    pub(crate) fn complete<E: From<candle_core::Error>>(
+        &self,
+        var: &Var,
+        write: impl FnOnce(&mut Fetch) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if !self.0.is_expected.load(Ordering::Acquire) {
+            return Ok(());
         }
-        self.0.expected.store(false, Ordering::Release);
+        let mut place = self.0.expected.lock();
+        let Some(Expected { fetch, memory }) = &mut *place else { return Ok(()) };
+        exchange_memory(var, memory)?;
+        if let Err(error) = write(fetch) {
+            exchange_memory(var, memory)?;
+            return Err(error);
+        }
+        *place = None;
+        self.0.is_expected.store(false, Ordering::Release);
+        Ok(())
     }
 
-    pub(crate) fn note_use(&self) {
-        self.0.used.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn was_used(&self) -> bool {
-        self.0.used.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn take_use(&self) -> bool {
-        self.0.used.swap(false, Ordering::Relaxed)
+    /// Gives the memory back without the values, which will be others.
+    pub(crate) fn cancel(&self, var: &Var) -> Result<()> {
+        self.complete(var, |_| Ok(()))
     }
 }
 
 impl fmt::Debug for Arrival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let expected = self.0.expected.load(Ordering::Relaxed);
+        let expected = self.0.is_expected.load(Ordering::Relaxed);
         f.write_str(if expected { "Arrival(expected)" } else { "Arrival" })
     }
 }

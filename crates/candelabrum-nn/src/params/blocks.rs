@@ -5,10 +5,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::Result;
 
-use super::home;
 use super::param::Param;
 use super::sharding::{Place, Shared};
 use super::tensors::Whole;
+use super::uses;
 
 /// The parameters of each block, by its number, of which this process keeps a part of the values. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ impl BlockPlace {
     /// # Errors
     /// Values that another process should have sent.
     pub(crate) fn enter(&self, pass: Pass) -> Result<Entered> {
-        let before = home::enter(self.number);
+        let before = uses::enter(self.number);
         let entered = Entered { blocks: self.blocks.get(), number: self.number, before, pass };
         gather(entered.params(self.number))?;
         let next = match pass {
@@ -88,14 +88,13 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        home::leave(self.before);
+        uses::leave(self.before);
         if self.pass == Pass::Kept {
             return;
         }
-        // One that was also used elsewhere may be needed there, until the next update.
         let own = self.params(self.number).iter();
         for param in own.filter(|param| param.block() == Some(self.number)) {
-            if let Err(error) = param.release() {
+            if let Err(error) = param.release_from_block() {
                 tracing::error!("the memory of `{}` could not be freed: {error}", param.name());
             }
         }

@@ -8,7 +8,6 @@ mod arrival;
 mod blocks;
 mod buffers;
 mod freeze;
-mod home;
 mod init;
 mod initial_values;
 mod master;
@@ -20,6 +19,7 @@ mod sharding;
 mod store;
 mod tensors;
 mod together;
+mod uses;
 mod var_builder;
 mod weight;
 

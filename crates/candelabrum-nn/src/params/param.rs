@@ -1,6 +1,7 @@
 //! A parameter: a trainable tensor with a name.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use candelabrum_memory::{Flat, Span, SpanMut, cuda};
 use candle_core::{DType, Device, Shape, Storage, Tensor, TensorId, Var, bail};
@@ -11,6 +12,7 @@ use super::master::{self, Master};
 use super::sharding::{Place, ShardedValues, Sharding, Shared};
 use super::tensors::{VariableValues, Whole, tensor_bytes, to_flat, with_span, with_variable};
 use super::together::update_together;
+use super::uses::Uses;
 use crate::autograd::hooks::{self, Watch};
 use crate::{Error, Result};
 
@@ -24,7 +26,9 @@ pub struct Param {
     arrival: Arrival,
     freeze: Freeze,
     sharding: Sharding,
-    /// Whether the variable came from outside, so that a model may keep its tensor.
+    uses: Uses,
+    /// Whether the user knows that the values could not be fetched.
+    is_told: Arc<AtomicBool>,
     is_given: bool,
 }
 
@@ -33,8 +37,9 @@ impl Param {
     pub(super) fn new(name: String, var: Var, is_given: bool) -> Self {
         let (watch, master) = (Watch::default(), Master::default());
         let (arrival, freeze) = (Arrival::default(), Freeze::default());
-        let sharding = Sharding::default();
-        Self { name: name.into(), var, watch, master, arrival, freeze, sharding, is_given }
+        let (sharding, uses, is_told) = Default::default();
+        let name = name.into();
+        Self { name, var, watch, master, arrival, freeze, sharding, uses, is_told, is_given }
     }
 
     /// The full name: the layers' names and the parameter's own, joined by dots, as in
@@ -43,7 +48,14 @@ impl Param {
         &self.name
     }
 
-    /// The variable by which candle differentiates.
+    /// Whether the variable came from outside ([`Params::from_varmap`](crate::Params::from_varmap),
+    /// [`Params::from_vars`](crate::Params::from_vars)), so that a model may keep tensors of it.
+    pub fn is_given(&self) -> bool {
+        self.is_given
+    }
+
+    /// The variable by which candle differentiates. Where its values should have come from another process and have not,
+    /// they are NaN, and standard error says why.
     pub fn var(&self) -> &Var {
         self.arrive();
         &self.var
@@ -79,16 +91,12 @@ impl Param {
         self.var.device()
     }
 
-    /// The value as a tensor that is part of the graph. That of a [frozen](Self::freeze) parameter is not.
+    /// The value as a tensor that is part of the graph. That of a [frozen](Self::freeze) parameter is not. It is NaN
+    /// where [`Self::var`] is.
     pub fn tensor(&self) -> &Tensor {
         self.arrive();
-        self.note_use();
+        self.uses.note();
         self.freeze.tensor(&self.var)
-    }
-
-    fn note_use(&self) {
-        self.arrival.note_use();
-        self.sharding.note_use();
     }
 
     /// Leaves the parameter out of training: no gradient of it is computed or applied. Freeze it on all ranks
@@ -157,53 +165,58 @@ impl Param {
 
     /// Says that new values are on their way. `fetch` waits for them and writes them. The next
     /// access to this parameter calls it, as [`Self::update_in_place`] calls its `update`. Until
-    /// then the parameter has its old values. An error is for `fetch` to remember.
+    /// then a variable on the CPU has no values: an operation on a tensor of it that was kept is an error.
     ///
-    /// A model that keeps a tensor of this parameter does not access the parameter, see
-    /// [`Self::take_use`].
-    pub fn expect(&self, fetch: impl FnOnce(SpanMut<'_>) + Send + 'static) {
-        self.arrival.expect(Box::new(fetch));
+    /// Where `fetch` fails, every access that can returns its error, until the parameter is [set](Self::set) or other
+    /// values are expected.
+    ///
+    /// # Errors
+    /// Only candle's own.
+    pub fn expect(
+        &self,
+        fetch: impl FnMut(SpanMut<'_>) -> candle_core::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        Ok(self.arrival.expect(&self.var, Box::new(fetch))?)
     }
 
-    /// Whether [`Self::tensor`] or [`Self::identity`] was called since the last call of this method or
-    /// of [`Self::expect`]. A forward pass through this crate's layers calls it. A model of `candle_nn`
-    /// does not, because it keeps its tensors.
-    pub fn take_use(&self) -> bool {
-        self.arrival.take_use()
-    }
-
-    /// What [`Self::take_use`] would return. `None` if the model may use the parameter without our knowledge.
+    /// Whether [`Self::tensor`] or [`Self::identity`] was called since [`Self::forget_use`]. `None` if the model may use the
+    /// parameter without our knowledge.
     pub(crate) fn was_used(&self) -> Option<bool> {
-        (!self.is_given).then(|| self.arrival.was_used())
+        (!self.is_given).then(|| self.uses.is_used())
+    }
+
+    /// Says that the uses so far belong to no step: where a step leaves the parameter without a gradient, its error says
+    /// whether the step has used the parameter.
+    pub fn forget_use(&self) {
+        self.uses.forget();
     }
 
     /// Waits for values that are on their way.
-    fn await_arrival(&self) {
-        self.arrival.complete(|fetch| {
-            // It fails only for a type that no optimizer updates, so that no values are expected.
-            drop(self.write(fetch));
-        });
+    fn await_arrival(&self) -> Result<()> {
+        self.arrival.complete(&self.var, |fetch| Ok(self.write(fetch)??))
     }
 
-    /// Waits for values that are on their way, and fetches those that other processes keep.
+    /// [`Self::gather`] for an access that cannot return an error.
     fn arrive(&self) {
-        self.await_arrival();
-        if self.sharding.place() == Place::Away
-            && let Err(error) = self.gather()
-        {
-            // Whoever computes with it gets NaN, and the next step the failure.
-            tracing::error!("the values of `{}` could not be fetched: {error}", self.name);
-            let mut bad = Whole::of(&self.var);
-            bad.push(&vec![f32::NAN; self.element_count()]);
-            drop(bad.put(&self.var));
+        let Err(error) = self.gather() else { return };
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            tell(&format!(
+                "error: the values of the parameter `{}` have not come, so they are NaN: {error}",
+                self.name
+            ));
         }
+        let mut bad = Whole::of(&self.var);
+        bad.push(&vec![f32::NAN; self.element_count()]);
+        drop(bad.put(&self.var));
     }
 
-    /// Makes sure that the variable has its values, if other processes keep some of them.
+    /// Makes sure that the variable has its values: waits for those that are on their way, and fetches those that other
+    /// processes keep.
     ///
     /// # Errors
     /// A failure of another process.
     pub fn gather(&self) -> Result<()> {
+        self.await_arrival()?;
         if self.sharding.place() == Place::Away
             && let Some(shared) = self.sharding.shared()
         {
@@ -216,9 +229,18 @@ impl Param {
     /// From now on this process keeps a part of the values, and other processes the rest: `values` has them, and knows
     /// this parameter by `number`. With `is_kept`, the variable always has the values rounded to its type, and
     /// [`Self::put`] refreshes them. Otherwise it has them only while they are used.
-    pub fn shard(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn shard(
+        &self,
+        values: Arc<dyn ShardedValues>,
+        number: usize,
+        is_kept: bool,
+    ) -> Result<()> {
         self.sharding.begin(values, number, is_kept);
         self.master.forget();
+        self.release_from_block()
     }
 
     /// Undoes [`Self::shard`]: this process has all values again.
@@ -241,10 +263,10 @@ impl Param {
         self.sharding.place() != Place::Here
     }
 
-    /// The number of the [block](crate::layers::Blocks) that alone has used the parameter so far, counted from 0 in the
-    /// order of the creation of blocks. `None` if it was used elsewhere, or not at all.
+    /// The number of the only [block](crate::layers::Blocks) that has used the parameter so far, counted from 0 in the
+    /// order of the creation of blocks. Uses outside of blocks do not count.
     pub fn block(&self) -> Option<usize> {
-        self.sharding.home()
+        self.uses.block()
     }
 
     /// The place of the values and what processes share of them.
@@ -252,13 +274,20 @@ impl Param {
         &self.sharding
     }
 
-    /// Gives the memory of the variable back, if other processes keep some of the values ([`Self::shard`] without
-    /// `is_kept`).
+    /// Gives the memory of the variable back after the values have changed, if other processes keep some of them
+    /// ([`Self::shard`] without `is_kept`).
     ///
     /// # Errors
     /// A device's error.
     pub fn release(&self) -> Result<()> {
+        self.uses.note_change();
         Ok(self.sharding.release(&self.var)?)
+    }
+
+    /// [`Self::release`] after a pass through the parameter's block, unless somebody else may need the values before they
+    /// change.
+    pub(super) fn release_from_block(&self) -> Result<()> {
+        if self.uses.is_elsewhere() { Ok(()) } else { self.release() }
     }
 
     /// Sets the variable to `values`, rounded to its type, and changes nothing that processes share.
@@ -357,10 +386,10 @@ impl Param {
     /// per step and use it wherever the step uses the parameter.
     ///
     /// # Errors
-    /// On the CPU, a parameter that is neither f32 nor f64.
+    /// On the CPU, a parameter that is neither f32 nor f64. Those of [`Self::gather`].
     pub fn identity(&self) -> Result<Tensor> {
-        self.arrive();
-        self.note_use();
+        self.gather()?;
+        self.uses.note();
         if self.is_frozen() {
             return Ok(self.freeze.tensor(&self.var).clone());
         }
@@ -373,9 +402,9 @@ impl Param {
     /// is an error, if the parameter was [watched](Self::watch) when the operation ran.
     ///
     /// # Errors
-    /// A parameter that is neither f32 nor f16 nor bf16.
+    /// A parameter that is neither f32 nor f16 nor bf16. A failure of another process that should have sent values.
     pub fn update_in_place<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
-        self.await_arrival();
+        self.await_arrival()?;
         self.write(update)
     }
 
@@ -406,13 +435,13 @@ impl Param {
     /// of all of them at once, in the order of `params`.
     ///
     /// # Errors
-    /// A parameter that is neither f32 nor f16 nor bf16, or not on a GPU.
+    /// A parameter that is neither f32 nor f16 nor bf16, or not on a GPU. Those of [`Self::gather`].
     pub fn update_together<R>(
         params: &[&Self],
         update: impl FnOnce(Vec<SpanMut<'_>>) -> R,
     ) -> Result<R> {
         for param in params {
-            param.arrive();
+            param.gather()?;
             param.note_change();
         }
         let params: Vec<_> = params.iter().map(|param| (&param.var, &param.master)).collect();
@@ -431,24 +460,32 @@ impl Param {
     /// parameter in f16 or bf16.
     ///
     /// # Errors
-    /// A parameter of another type. The error of `f`.
+    /// A parameter of another type. A failure of another process that should have sent values. The error of `f`.
     pub fn with_values<R>(
         &self,
         f: impl FnOnce(Span<'_>) -> candelabrum_memory::Result<R>,
     ) -> Result<R> {
-        self.await_arrival();
+        self.await_arrival()?;
         let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
         let is_rounded = master::is_half(self.var.dtype());
-        if let Some(shared) = self.sharding.shared()
-            && (is_rounded || self.sharding.place() == Place::Away)
-        {
-            return Ok(f(shared.read(&self.var)?.span()?)?);
+        let Some(shared) = self.sharding.shared() else {
+            return Ok(match is_rounded {
+                true => self.master.read(&self.var, f)?,
+                false => with_span(&self.var, f)?,
+            });
+        };
+        let (mut f, mut read) = (Some(f), None);
+        if !is_rounded && self.sharding.place() != Place::Away {
+            // Another thread may give the memory back first.
+            drop(with_span(&self.var, |values| {
+                read = f.take().map(|f| f(values));
+                Ok::<_, candle_core::Error>(())
+            }));
         }
-        Ok(if master::is_half(self.var.dtype()) {
-            self.master.read(&self.var, f)?
-        } else {
-            with_span(&self.var, f)?
-        })
+        match (read, f) {
+            (None, Some(f)) => Ok(f(shared.read(&self.var)?.span()?)?),
+            (read, _) => Ok(read.unwrap_or_else(|| bail!("values were not given"))?),
+        }
     }
 
     /// Copies `value` into the parameter.
@@ -473,7 +510,10 @@ impl Param {
                 got_dtype: value.dtype(),
             });
         }
-        self.await_arrival();
+        if self.await_arrival().is_err() {
+            // The values that have not come are not needed any more.
+            self.arrival.cancel(&self.var)?;
+        }
         self.note_change();
         self.master.forget();
         if let Some(shared) = self.sharding.shared() {
@@ -483,9 +523,14 @@ impl Param {
     }
 }
 
+#[expect(clippy::print_stderr, reason = "whoever asked for the values cannot get an error")]
+fn tell(message: &str) {
+    eprintln!("{message}");
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     use candle_core::{DType, Device};
 
@@ -501,37 +546,79 @@ mod tests {
             let written = Arc::clone(&written);
             param.clone().expect(move |mut values| {
                 written.fetch_add(1, Ordering::Relaxed);
-                values.fill(value).expect("memory of the host");
-            });
+                Ok(values.fill(value)?)
+            })
         };
         let values = || param.tensor().to_vec1::<f32>();
-        expect(1.0);
+        expect(1.0)?;
         assert_eq!(written.load(Ordering::Relaxed), 0);
         assert_eq!(values()?, [1.0, 1.0]);
         assert_eq!(values()?, [1.0, 1.0]);
         assert_eq!(written.load(Ordering::Relaxed), 1);
-        expect(2.0);
-        expect(3.0);
+        expect(2.0)?;
+        expect(3.0)?;
         let flat = param.with_values(|values| values.to_flat())?;
         assert_eq!(flat.to_vec::<f32>().map_err(candle_core::Error::from)?, [3.0, 3.0]);
-        expect(4.0);
+        expect(4.0)?;
         assert_eq!(param.var().to_vec1::<f32>()?, [4.0, 4.0]);
-        expect(5.0);
+        expect(5.0)?;
         param.update_in_place(|mut values| values.scale(2.0))?.map_err(candle_core::Error::from)?;
         assert_eq!((values()?, written.load(Ordering::Relaxed)), (vec![10.0, 10.0], 4));
         Ok(())
     }
 
     #[test]
+    fn a_kept_tensor_has_no_old_values_while_new_ones_are_expected() -> Result<()> {
+        for dtype in [DType::F32, DType::BF16] {
+            let params = Params::on(0, dtype, &Device::Cpu);
+            let param = params.root().param("w", (2, 2), Init::Const(1.0))?;
+            let kept = param.tensor().clone();
+            param.expect(|mut values| Ok(values.fill(2.0)?))?;
+            assert!(kept.matmul(&kept).is_err() && kept.sum_all().is_err());
+            assert!((&kept + 1.0).is_err() && kept.t()?.contiguous().is_err());
+            param.gather()?;
+            assert_eq!(kept.to_dtype(DType::F32)?.to_vec2::<f32>()?, [[2.0; 2]; 2]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn values_that_do_not_come_are_an_error_or_nan_until_they_are_set() -> Result<()> {
+        let params = Params::new(0);
+        let param = params.root().param("w", 2, Init::ZEROS)?;
+        param.expect(|_| Err(candle_core::Error::Msg("lost".to_owned())))?;
+        let folder = tempfile::tempdir().expect("a folder");
+        let check = |result: Result<()>| {
+            let error = result.expect_err("the values have not come").to_string();
+            assert!(error.contains("lost"), "{error}");
+        };
+        for _ in 0..2 {
+            check(param.gather());
+            check(param.with_values(|_| Ok(())));
+            check(param.with_own_values(|_, _| Ok(())));
+            check(param.update_in_place(|_| ()));
+            check(param.update_own(|_| ()));
+            check(param.identity().map(drop));
+            check(params.save_weights(folder.path().join("file")));
+            assert!(param.tensor().to_vec1::<f32>()?.iter().all(|value| value.is_nan()));
+            assert!(param.var().to_vec1::<f32>()?.iter().all(|value| value.is_nan()));
+        }
+        param.set(&Tensor::new(&[3_f32, 4.0], &Device::Cpu)?)?;
+        assert_eq!(param.tensor().to_vec1::<f32>()?, [3.0, 4.0]);
+        param.gather()
+    }
+
+    #[test]
     fn a_use_is_an_access_to_the_tensor() -> Result<()> {
         let params = Params::new(0);
         let param = params.root().param("w", 2, Init::ZEROS)?;
-        assert!(!param.take_use());
         param.var();
         param.with_values(|_| Ok(()))?;
-        assert!(!param.take_use());
+        assert_eq!(param.was_used(), Some(false));
         params.list()[0].tensor();
-        assert!(param.take_use() && !param.take_use());
+        assert_eq!(param.was_used(), Some(true));
+        param.forget_use();
+        assert_eq!(param.was_used(), Some(false));
         Ok(())
     }
 

@@ -7,13 +7,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
 use candle_core::{Result, Var, bail};
 
-use super::home;
 use super::tensors::{Whole, clear_variable};
 
 /// The values of parameters that are divided among processes, each in f32 and in row-major order. A distributed
@@ -56,8 +55,6 @@ pub(crate) struct Sharding(Arc<State>);
 #[derive(Default)]
 struct State {
     place: AtomicU8,
-    /// The only block that has used the parameter.
-    home: AtomicUsize,
     shared: RwLock<Option<Shared>>,
 }
 
@@ -89,16 +86,6 @@ impl Sharding {
             1 => Place::Gathered,
             _ => Place::Away,
         }
-    }
-
-    /// Notes that the parameter was used as a tensor, in a block or outside of all.
-    pub(crate) fn note_use(&self) {
-        self.0.home.store(home::home_after(self.0.home.load(Ordering::Relaxed)), Ordering::Relaxed);
-    }
-
-    /// The number of the block that alone has used the parameter.
-    pub(crate) fn home(&self) -> Option<usize> {
-        home::block_of(self.0.home.load(Ordering::Relaxed))
     }
 
     /// What the processes share. `None` if every process has all values.

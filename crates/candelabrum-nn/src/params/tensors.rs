@@ -160,19 +160,32 @@ impl Whole {
     }
 }
 
-/// Gives the memory of a variable back. Its values are lost: an access to one of them panics.
+/// Gives the memory of a variable back. Its values are lost, and any use of one of its tensors is an error.
 pub(super) fn clear_variable(var: &Var) -> Result<()> {
-    let (nothing, device) = match (var.device().is_cpu(), var.dtype()) {
+    let device = match var.device().is_cpu() {
+        true => None,
         // An allocation of nothing may fail on a GPU.
-        (false, dtype) => (None, Some(Tensor::zeros(1, dtype, var.device())?)),
-        (_, DType::F16) => (Some(CpuStorage::F16(Vec::new())), None),
-        (_, DType::BF16) => (Some(CpuStorage::BF16(Vec::new())), None),
-        _ => (Some(CpuStorage::F32(Vec::new())), None),
+        false => Some(Tensor::zeros(1, DType::U8, var.device())?),
     };
-    var.inplace_op1(&Replaced(Cell::new(nothing), device))
+    var.inplace_op1(&Replaced(Cell::new(Some(no_values())), device))
 }
 
-/// Puts other memory in the place of a variable's: this on the CPU, a copy of the tensor's on a GPU.
+/// Memory without values. candle has no operation on this type: one on numbers of the variable's type would read memory
+/// that is not there.
+pub(super) fn no_values() -> CpuStorage {
+    CpuStorage::F8E8M0(Vec::new())
+}
+
+/// Puts `memory` in the place of that of a variable on the CPU, and the variable's into `memory`.
+pub(super) fn exchange_memory(var: &Var, memory: &mut CpuStorage) -> Result<()> {
+    let op = Replaced(Cell::new(Some(std::mem::replace(memory, no_values()))), None);
+    var.inplace_op1(&op)?;
+    *memory = op.0.take().unwrap_or_else(no_values);
+    Ok(())
+}
+
+/// Puts other memory in the place of a variable's: this on the CPU, which gets the variable's, a copy of the tensor's on a
+/// GPU.
 struct Replaced(Cell<Option<CpuStorage>>, Option<Tensor>);
 
 impl InplaceOp1 for Replaced {
@@ -182,7 +195,7 @@ impl InplaceOp1 for Replaced {
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
         if let Some(values) = self.0.take() {
-            *storage = values;
+            self.0.set(Some(std::mem::replace(storage, values)));
         }
         Ok(())
     }
