@@ -54,6 +54,7 @@ fn each_set_has_measures_of_its_own_and_the_main_one_keeps_its_names() {
                 ("all/loss", all.mean_loss()),
                 ("all/mae", all_mae),
                 ("all/mse", all_mse),
+                ("evaluation/loss", alone[1].eval_loss.unwrap()),
                 ("evaluation/mae", alone[1].measures["evaluation/mae"]),
                 ("evaluation/mse", alone[1].measures["evaluation/mse"]),
                 ("test/loss", test.mean_loss()),

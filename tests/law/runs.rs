@@ -24,7 +24,9 @@ use crate::listing::Listing;
 use crate::ranks::on_ranks;
 
 /// Seeds that have found something.
-const KEPT: &[u64] = &[101];
+const KEPT: &[u64] = &[101, 151];
+/// Those of them that are older than draws that came later: a kept seed is the case that it was.
+const OLD: &[u64] = &[101];
 
 /// Layers beside the one that is drawn.
 const MORE: usize = 12;
@@ -101,6 +103,10 @@ enum Watcher {
     Swa {
         every: u64,
     },
+    /// Makes the model whole after some steps.
+    Gathers {
+        every: u64,
+    },
 }
 
 /// A disturbance, and the number of ranks and the batch with which the run continues.
@@ -135,6 +141,8 @@ enum Way {
     SignalInCheckpoint,
     /// An error of one rank.
     Failure,
+    /// An error of one rank in an evaluation.
+    FailureInEvaluation,
     /// A hook ends the call.
     Pause,
     /// The time of the call is over after its first step.
@@ -230,22 +238,22 @@ impl Case {
             let drawn = shards.filter(|shard| **shard != Shard::Nothing);
             drawn.filter(|_| draw_adapter.chance(60)).for_each(|shard| *shard = Shard::Parameters);
         }
-        // So are those that came later; a kept seed is the case that it was.
+        // So are those that came later.
         let draw_later = &mut Draw::new(seed ^ 0xA7E);
-        let is_kept = KEPT.contains(&seed);
-        if draw_later.chance(40) && !is_kept {
+        let is_old = OLD.contains(&seed);
+        if draw_later.chance(40) && !is_old {
             let every = draw_later.number(1, 3) as u64;
             hooks.push(draw_later.one_of(&[Watcher::Ema { every }, Watcher::Swa { every }]));
         }
         // A state of few bits rounds otherwise where a gradient does, and cannot be averaged.
         let most = if option == DistOption::PartialUpdate { 4 } else { 6 };
-        let is_new = draw_later.chance(40) && same_world && servers == 0 && !is_kept;
+        let is_new = draw_later.chance(40) && same_world && servers == 0 && !is_old;
         let new_optimizer = is_new.then(|| draw_later.number(3, most));
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         let ignored = draw.one_of(&[0, 0, 30, 80]);
         let evaluate_every = draw.chance(50).then(|| draw.number(1, 5) as u64);
         let draw_limits = &mut Draw::new(seed ^ 0x11417);
-        let limits = match draw_limits.chance(50) && !is_kept {
+        let limits = match draw_limits.chance(50) && !is_old {
             true => Limits {
                 max_steps: draw_limits
                     .chance(70)
@@ -255,7 +263,7 @@ impl Case {
             false => Limits::default(),
         };
         for part in &mut parts {
-            if draw_limits.chance(15) && !is_kept {
+            if draw_limits.chance(15) && !is_old {
                 part.way = Way::Time;
             }
         }
@@ -271,6 +279,18 @@ impl Case {
                 6..=8 => (ranks * batch / part.ranks).max(1),
                 _ => part.batch,
             };
+        }
+        let draw_faults = &mut Draw::new(seed ^ 0xFA17);
+        for part in &mut parts {
+            if draw_faults.chance(15) && !is_old {
+                part.way = Way::FailureInEvaluation;
+            }
+        }
+        if draw_faults.chance(20) && !is_old {
+            let every = draw_faults.number(1, 3) as u64;
+            // Before an average, or behind it.
+            let place = draw_faults.number(0, hooks.len());
+            hooks.insert(place, Watcher::Gathers { every });
         }
         let old_optimizer = draw.number(0, 2);
         Self {
@@ -439,9 +459,31 @@ impl Hook for Disturber {
     }
 }
 
-/// Measures the accuracy, and asks for the end of the run in each batch of an evaluation.
+/// Makes the model whole.
+struct Gathers {
+    every: u64,
+}
+
+impl Hook for Gathers {
+    fn name(&self) -> &str {
+        "gathers"
+    }
+
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        if run.position.step.is_multiple_of(self.every) {
+            run.optimizers.iter_mut().try_for_each(|(_, opt)| opt.gather_parameters())?;
+        }
+        Ok(Action::NOTHING)
+    }
+}
+
+/// Why an evaluation fails.
+const UNREADABLE: &str = "a sample that cannot be read";
+
+/// Measures the accuracy, and asks for the end of the run in each batch of an evaluation, or fails there.
 struct InEvaluation {
     is_chosen: bool,
+    fails: bool,
     /// The batches in which it has asked.
     asked: Arc<AtomicUsize>,
     params: Params,
@@ -460,6 +502,9 @@ impl Score for InEvaluation {
         ignored: Option<i64>,
         metrics: &mut Metrics,
     ) -> Result<()> {
+        if self.fails && !self.params.is_training() {
+            return Err(Error::Log { what: UNREADABLE.to_owned() });
+        }
         if self.is_chosen && !self.params.is_training() {
             self.interrupt.request(TERM);
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -538,6 +583,7 @@ impl Call<'_> {
         let asked = Arc::<AtomicUsize>::default();
         let score = InEvaluation {
             is_chosen: is_chosen && in_evaluation,
+            fails: is_chosen && part.is_some_and(|part| part.way == Way::FailureInEvaluation),
             asked: Arc::clone(&asked),
             params: params.clone(),
             interrupt: interrupt.clone(),
@@ -583,6 +629,7 @@ impl Call<'_> {
                     fit.hook(WeightAverage::ema(0.7).every(every).stays_at_end(true))
                 }
                 Watcher::Swa { every } => fit.hook(WeightAverage::swa(2, every).evaluates(false)),
+                Watcher::Gathers { every } => fit.hook(Gathers { every }),
             };
         }
         let (train, test) = (case.data(case.samples, 1), case.data(7, 2));
@@ -726,7 +773,14 @@ fn check(seed: u64) {
         if let Some(End { asked, .. }) = ends.iter().flatten().find(heard_late) {
             panic!("{}", say(&format!("{asked} batches were evaluated before a signal was heard")));
         }
-        let failed = part.is_some_and(|part| part.way == Way::Failure);
+        let failed =
+            part.is_some_and(|part| matches!(part.way, Way::Failure | Way::FailureInEvaluation));
+        if part.is_some_and(|part| part.way == Way::FailureInEvaluation) {
+            let told = |end: &std::result::Result<End, String>| {
+                end.as_ref().map_or_else(|why| why.contains(UNREADABLE), |_| true)
+            };
+            assert!(ends.iter().all(told), "{}", say(&format!("another error: {ends:?}")));
+        }
         if ends.iter().all(std::result::Result::is_ok) {
             let step = ends[0].as_ref().unwrap().position.step;
             assert!(

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use candelabrum::candle::{Result, Var};
-use candelabrum::nn::{LossWeight, weighted};
+use candelabrum::kvstore::StoreOptConfig;
+use candelabrum::nn::{LossWeight, Param, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
@@ -64,6 +65,39 @@ struct Case {
     shard: Shard,
     /// By rank: its host, if the ranks add by hosts.
     hosts: Option<Vec<usize>>,
+    outside: Outside,
+    /// Whether new values may arrive while the next forward pass begins.
+    overlap_forward: bool,
+    /// A rank that fails after the last step, while the others read their parameters.
+    fails_at_end: Option<usize>,
+}
+
+/// Uses of parameters outside of the layers that own them.
+#[derive(Clone, Debug, Default)]
+struct Outside {
+    /// The steps in which the loss has a penalty on all weights.
+    penalized: Range<usize>,
+    /// Whether the last rank looks at all weights before the first step.
+    looks: bool,
+    tied: Tied,
+}
+
+/// Whether a weight is used twice in a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Tied {
+    #[default]
+    Not,
+    Fresh,
+    /// By a tensor that the program keeps from before the first step.
+    Kept,
+}
+
+impl Outside {
+    fn drawn(draw: &mut Draw) -> Self {
+        let first = draw.one_of(&[0, 0, 1, STEPS]);
+        let tied = draw.one_of(&[Tied::Not, Tied::Not, Tied::Fresh, Tied::Kept]);
+        Self { penalized: first..draw.number(first, STEPS), looks: draw.chance(30), tied }
+    }
 }
 
 impl Case {
@@ -119,6 +153,19 @@ impl Case {
         let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
         let trained = Trained::drawn(draw);
         let is_recomputed = draw.chance(30);
+        let draw_outside = &mut Draw::new(seed ^ 0x07517E);
+        let outside = match KEPT.contains(&seed) {
+            true => Outside::default(),
+            false => Outside::drawn(draw_outside),
+        };
+        // Who keeps a tensor must not promise to keep none.
+        let mut outside = outside;
+        if through == Through::Store && !outside.penalized.is_empty() {
+            // A store has no way to let gradients wait that come in some steps only.
+            outside.penalized.start = 0;
+        }
+        let overlap_forward = draw_outside.chance(50) && outside.tied != Tied::Kept;
+        let fails_at_end = draw_outside.chance(30).then(|| draw_outside.number(0, ranks - 1));
         Self {
             ranks,
             trained,
@@ -133,7 +180,19 @@ impl Case {
             parts,
             shard: Shard::Nothing,
             hosts: None,
+            outside,
+            overlap_forward,
+            fails_at_end: fails_at_end.filter(|_| ranks > 1),
         }
+    }
+
+    /// What each rank keeps only its share of. A block's parameters have no tensors that can be kept.
+    fn sharing(&self, shard: Shard) -> Self {
+        let mut case = Self { shard, ..self.clone() };
+        if shard == Shard::Parameters && case.outside.tied == Tied::Kept {
+            case.outside.tied = Tied::Fresh;
+        }
+        case
     }
 
     /// The same ranks on hosts at random.
@@ -167,6 +226,7 @@ impl Case {
             begins: false,
             is_recomputed: false,
             hosts,
+            fails_at_end: None,
             ..self.clone()
         }
     }
@@ -221,8 +281,11 @@ enum Opt {
     Store(Box<StoreOpt>),
 }
 
+/// The values of each parameter that can be read.
+type Values = Vec<Option<Vec<f32>>>;
+
 /// The parameters after the steps of a case, on each rank, and the notes of rank 0.
-fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
+fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
     let servers = usize::from(case.through == Through::Store);
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
@@ -241,6 +304,8 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                     clip_gradients,
                     shard: case.shard,
                     first_bucket_bytes: 16,
+                    overlap_forward: case.overlap_forward,
+                    overlap: case.outside.penalized.start == 0,
                     ..DistOptConfig::default()
                 };
                 let ranks = match &case.hosts {
@@ -252,12 +317,22 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             }
             Through::Store => {
                 let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world);
-                Opt::Store(Box::new(StoreOpt::new(recipe, &params, &store.unwrap()).unwrap()))
+                let config = StoreOptConfig {
+                    overlap_forward: case.overlap_forward,
+                    ..StoreOptConfig::default()
+                };
+                let opt = StoreOpt::with_config(recipe, &params, &store.unwrap(), config);
+                Opt::Store(Box::new(opt.unwrap()))
             }
         };
         let mut joined = false;
         let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let bias = params.get("line.bias").unwrap();
+        let twice = params.get("more0.weight").unwrap();
+        let kept_tensor = twice.tensor().clone();
+        if case.outside.looks && world.rank() + 1 == case.ranks {
+            penalty(&params).unwrap();
+        }
         let mut kept = None;
         for (step, (labels, parts)) in case.labels.iter().zip(&case.parts).enumerate() {
             let xs = uniform((labels.len(), FEATURES), step as u64, -1.0, 1.0, DType::F32).unwrap();
@@ -293,9 +368,21 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
             let mut start = before;
             for (number, rows) in own.iter().enumerate() {
                 let xs = xs.narrow(0, start, *rows).unwrap();
-                let logits = model.forward(&xs).unwrap();
+                let mut logits = model.forward(&xs).unwrap();
+                let again = match case.outside.tied {
+                    Tied::Not => None,
+                    Tied::Fresh => Some(twice.tensor()),
+                    Tied::Kept => Some(&kept_tensor),
+                };
+                if let Some(weight) = again {
+                    logits = (logits + xs.matmul(&weight.t().unwrap()).unwrap()).unwrap();
+                }
                 let whole = loss(case.counts, &logits, &labels[start..start + rows]).unwrap();
-                let part = (&whole / own.len() as f64).unwrap();
+                let mut part = whole.clone();
+                if case.outside.penalized.contains(&step) {
+                    part = (part + penalty(&params).unwrap()).unwrap();
+                }
+                let part = (part / own.len() as f64).unwrap();
                 LossWeight::of(&whole).unwrap().give_to(&part);
                 start += rows;
                 let last = number + 1 == own.len();
@@ -323,14 +410,48 @@ fn train(case: &Case) -> Vec<(Vec<f32>, Vec<String>)> {
                 opt.take_notes()
             }
         };
-        (params.list().iter().flat_map(|param| values(param.var())).collect(), notes)
+        // The other notes are about the numbers.
+        let of_numbers = |note: &String| !note.contains("saves no memory");
+        let notes = notes.into_iter().filter(of_numbers).collect();
+        if let Some(failed) = case.fails_at_end {
+            // All have taken the last step.
+            world.comm().barrier().unwrap();
+            if failed == world.rank() {
+                world.abort("this rank fails at its end");
+            }
+        }
+        let values = |param: &Param| {
+            let values = param.with_values(|values| values.to_flat());
+            let values = values.map(|flat| flat.to_vec::<f32>().unwrap());
+            assert!(values.is_ok() || case.fails_at_end.is_some(), "{values:?}");
+            values.ok()
+        };
+        (params.list().iter().map(values).collect(), notes)
+    })
+}
+
+/// A penalty on all weights, which are read outside of their layers.
+fn penalty(params: &Params) -> Result<Tensor> {
+    let trained = params.trainable().into_iter();
+    let squares = trained.map(|param| param.tensor().sqr()?.sum_all());
+    Tensor::stack(&squares.collect::<Result<Vec<_>>>()?, 0)?.sum_all()? * 0.01
+}
+
+/// Whether the values of each rank are those that are expected, as far as they can be read.
+fn are(read: &[(Values, Vec<String>)], expected: &[(Values, Vec<String>)], all: bool) -> bool {
+    read.iter().zip(expected).all(|((read, notes), (values, expected_notes))| {
+        let mut pairs = read.iter().zip(values);
+        pairs.all(|(read, value)| read == value || (!all && read.is_none()))
+            && notes == expected_notes
     })
 }
 
 fn check(seed: u64) {
     let case = Case::new(seed);
     let whole = train(&case.whole()).remove(0);
-    let ranks = train(&case);
+    let ranks = train(&Case { fails_at_end: None, ..case.clone() });
+    // What a failed rank keeps of the others' values is an error, and nothing else is wrong.
+    let all = case.fails_at_end.is_none();
     if case.through != Through::Store && seed.is_multiple_of(2) {
         // Ranks that share the state of the optimizer make the same bits.
         let shard = match seed.is_multiple_of(4) {
@@ -338,21 +459,25 @@ fn check(seed: u64) {
             true => Shard::Optimizer,
             false => Shard::Gradients,
         };
-        let sharded = train(&Case { shard, ..case.clone() });
-        assert_eq!(sharded, ranks, "seed {seed}: shares of the state change a step: {case:#?}");
+        let sharded = train(&case.sharing(shard));
+        assert!(are(&sharded, &ranks, all), "seed {seed}: shares change a step: {case:#?}");
         if case.ranks > 1 {
             let case = case.on_hosts(seed);
-            let sharded = train(&Case { shard, ..case.clone() });
+            let sharded = train(&case.sharing(shard));
             // Hosts with different numbers of ranks have no copies, and the ranks share as without hosts.
-            let expected = if case.has_even_hosts() { train(&case) } else { ranks.clone() };
-            assert_eq!(sharded, expected, "seed {seed}: shares of hosts change a step: {case:#?}");
+            let whole = Case { fails_at_end: None, ..case.clone() };
+            let expected = if case.has_even_hosts() { train(&whole) } else { ranks.clone() };
+            let of = format!("seed {seed}: shares of hosts change a step: {case:#?}");
+            assert!(are(&sharded, &expected, all), "{of}");
         }
     }
     for (rank, (values, notes)) in ranks.iter().enumerate() {
         assert_eq!(values, &ranks[0].0, "seed {seed}: rank {rank} differs from rank 0: {case:?}");
         assert_eq!(notes.len(), whole.1.len(), "seed {seed}: {notes:?} {:?}", whole.1);
     }
-    let pairs = ranks[0].0.iter().zip(&whole.0);
+    let numbers = |values: &Values| values.iter().flatten().flatten().copied().collect();
+    let [ranks, whole]: [Vec<f32>; 2] = [numbers(&ranks[0].0), numbers(&whole.0)];
+    let pairs = ranks.iter().zip(&whole);
     let worst = pairs.fold(0.0, |worst: f32, (a, b)| worst.max((a - b).abs()));
     // Muon makes the small singular values of a gradient up to 484 times larger, and so those that are rounding alone.
     let limit = if case.optimizer == MUON { 1e-3 } else { 2e-5 };

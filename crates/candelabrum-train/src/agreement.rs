@@ -6,7 +6,11 @@ use crate::{Error, Result};
 
 /// The result of this rank, unless another rank has failed. All ranks call it together.
 pub(crate) fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
-    let first = first_failure(group, own.as_ref().err())?;
+    let first = match first_failure(group, own.as_ref().err()) {
+        // What has failed here is the reason, and nobody else says it.
+        Err(_) if own.is_err() => return own,
+        first => first?,
+    };
     match (own, first) {
         (own, None) | (own @ Err(_), _) => own,
         (Ok(_), Some((peer, message))) => {

@@ -8,20 +8,23 @@ use candelabrum_datasets::{
 use candelabrum_dist::Group;
 use candelabrum_nn::Params;
 
+use crate::agreement::share;
 use crate::task::Task;
 use crate::{Error, FitConfig, Metrics, Result, parts};
 
 /// Measures `task` on all of each of `sets`, or on all parts of which each rank has one: one of the ranks takes each
 /// sample, once. The ranks' models become one model first, and `prepare` is called. `goes_on` is asked before each batch,
-/// on all ranks together: all have the same number of batches, some of which may be empty. If it says no, the result is
-/// `None`.
+/// on all ranks together, with whether this rank has failed: all have the same number of batches, some of which may be
+/// empty. If it says no, the result is `None`.
+///
+/// What fails on one rank is an error of all ranks, which are then at the same place of their programs.
 pub(crate) fn run<B, T, D>(
     task: &mut T,
     sets: &[D],
     batch_size: usize,
     loading: &LoaderOptions,
     prepare: impl FnOnce(&mut T) -> Result<()>,
-    mut goes_on: impl FnMut() -> Result<bool>,
+    mut goes_on: impl FnMut(bool) -> Result<bool>,
 ) -> Result<Option<Vec<Metrics>>>
 where
     B: Collated,
@@ -31,16 +34,18 @@ where
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
     let group = task.optimizer().group().clone();
     let passes = sets.iter().map(|data| Pass::over(&group, data, batch_size, loading));
-    let passes = passes.collect::<Result<Vec<_>>>()?;
+    let passes = share(&group, passes.collect::<Result<Vec<_>>>())?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
         optimizer.average_parameters()?;
         params.push(optimizer.params().clone());
     }
-    prepare(task)?;
+    let prepared = prepare(task);
+    share(&group, prepared)?;
     let mut all = Vec::with_capacity(passes.len());
     for pass in &passes {
-        match in_mode(&params, false, || measure(task, pass, &mut goes_on))? {
+        let own = in_mode(&params, false, || measure(task, pass, &mut goes_on));
+        match share(&group, own)? {
             Some(own) => all.push(own.over_ranks(&*group)?),
             None => return Ok(None),
         }
@@ -54,8 +59,8 @@ pub(crate) struct Pass<D: Dataset> {
     loader: Loader<D>,
     /// The steps of each rank. A rank with a smaller part waits for the others' last batches.
     steps: usize,
-    /// Whether each rank has a part of its own.
-    pub(crate) is_of_parts: bool,
+    /// The samples that each rank has, if each has a part of its own.
+    pub(crate) parts: Option<Vec<usize>>,
 }
 
 impl<D: Dataset + Clone> Pass<D> {
@@ -71,7 +76,7 @@ impl<D: Dataset + Clone> Pass<D> {
         let steps = lens.iter().flatten().map(|len| len.div_ceil(batch_size)).max();
         let steps = steps.unwrap_or(sampler.steps());
         let loader = Loader::new(Arc::new(data.clone()), sampler, loading.clone())?;
-        Ok(Self { loader, steps, is_of_parts: lens.is_some() })
+        Ok(Self { loader, steps, parts: lens })
     }
 }
 
@@ -99,24 +104,24 @@ pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() 
 fn measure<B, T, D>(
     task: &mut T,
     pass: &Pass<D>,
-    mut goes_on: impl FnMut() -> Result<bool>,
+    mut goes_on: impl FnMut(bool) -> Result<bool>,
 ) -> Result<Option<Metrics>>
 where
     B: Collated,
     T: Task<B> + ?Sized,
     D: Dataset<Batch = B>,
 {
-    let mut metrics = Metrics::default();
+    let (mut metrics, mut result) = (Metrics::default(), Ok(()));
     for batch in pass.batches()? {
-        let batch = batch?;
-        if !goes_on()? {
-            return Ok(None);
+        if !goes_on(result.is_err())? {
+            return result.map(|()| None);
         }
-        if let Some(batch) = batch {
-            task.evaluate(&batch, &mut metrics)?;
-        }
+        result = result.and_then(|()| match batch? {
+            Some(batch) => task.evaluate(&batch, &mut metrics),
+            None => Ok(()),
+        });
     }
-    Ok(Some(metrics))
+    result.map(|()| Some(metrics))
 }
 
 /// This rank's batches of all of `data` for training. `lens` are the numbers of samples in the ranks' parts, if each

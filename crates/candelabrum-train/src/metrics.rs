@@ -118,10 +118,13 @@ impl Metrics {
 
     /// The measures of each further evaluation set, its mean loss among them, as `SET/NAME`.
     pub(crate) fn measures_of_sets(&self) -> impl Iterator<Item = (String, f64)> {
-        self.sets().flat_map(|(set, metrics)| {
-            let all = [(LOSS, metrics.mean_loss())].into_iter().chain(metrics.measures());
-            all.map(move |(name, value)| (format!("{set}/{name}"), value))
-        })
+        self.sets().flat_map(|(set, metrics)| metrics.measures_of(set))
+    }
+
+    /// The measures of the evaluation set of this name, which these metrics are of, with its mean loss.
+    pub(crate) fn measures_of(&self, set: &str) -> impl Iterator<Item = (String, f64)> {
+        let all = [(LOSS, self.mean_loss())].into_iter().chain(self.measures());
+        all.map(move |(name, value)| (format!("{set}/{name}"), value))
     }
 
     /// The value that hooks know by this name: `loss`, a measure, or `SET/loss` and `SET/NAME` of a further evaluation

@@ -39,20 +39,32 @@ pub(crate) fn run<D: Dataset + Clone>(
     let pass = share(group, Pass::over(group, data, batch_size, loading))?;
     let own = share(group, outputs(&pass, forward))?;
     let row = common_row(group, share(group, row_of(&own))?.as_ref())?;
-    let mut steps = Vec::with_capacity(own.len());
+    let (dtype, size) = row.type_and_size()?;
+    let lens = pass.parts.unwrap_or_else(|| vec![data.len()]);
+    let samples = lens.iter().sum::<usize>();
+    let mut all = vec![0; samples * size];
+    // The places of the ranks' parts, which follow each other, or that of the steps.
+    let (mut places, mut rest) = (Vec::new(), &mut all[..]);
+    for len in &lens {
+        let (place, tail) = rest.split_at_mut(len * size);
+        places.push(place);
+        rest = tail;
+    }
+    // Each output is dropped when it has its place among all.
     for output in own {
-        steps.push(group.all_gather_v(&bytes(output)?)?);
-    }
-    // By steps, or, where each rank has a part of its own, by ranks.
-    let mut in_order: Vec<Vec<u8>> = Vec::new();
-    if pass.is_of_parts {
-        for rank in 0..group.world_size() {
-            in_order.extend(steps.iter_mut().map(|step| std::mem::take(&mut step[rank])));
+        for (rank, rows) in group.all_gather_v(&bytes(output)?)?.into_iter().enumerate() {
+            let place = &mut places[rank.min(lens.len() - 1)];
+            let cut = std::mem::take(place).split_at_mut_checked(rows.len());
+            let (to, tail) = cut.ok_or_else(|| protocol("more outputs than samples"))?;
+            to.copy_from_slice(&rows);
+            *place = tail;
         }
-    } else {
-        in_order.extend(steps.into_iter().flatten());
     }
-    tensor(&in_order.concat(), &row)
+    if places.iter().any(|place| !place.is_empty()) {
+        return Err(protocol("fewer outputs than samples"));
+    }
+    let shape = [&[samples], &row.dims[..]].concat();
+    Ok(Tensor::from_raw_buffer(&all, dtype, &shape, &Device::Cpu)?)
 }
 
 /// This rank's output of each step, on the CPU. `None` where it has no samples.
@@ -116,16 +128,20 @@ fn bytes(output: Option<Tensor>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The tensor of all rows, from the bytes of their numbers.
-fn tensor(bytes: &[u8], Row { dtype, dims }: &Row) -> Result<Tensor> {
-    let dtype: DType = dtype.parse().map_err(|_| protocol(&format!("no type `{dtype}`")))?;
-    let size = dims.iter().product::<usize>() * dtype.size_in_bytes();
-    if size == 0 {
-        let why = format!("the output of a sample has the shape {dims:?}, which has no numbers");
-        return Err(Error::Outputs { why });
+impl Row {
+    /// The type of its numbers, and its bytes.
+    fn type_and_size(&self) -> Result<(DType, usize)> {
+        let Self { dtype, dims } = self;
+        let dtype: DType = dtype.parse().map_err(|_| protocol(&format!("no type `{dtype}`")))?;
+        match dims.iter().product::<usize>() * dtype.size_in_bytes() {
+            0 => {
+                let what = "which has no numbers";
+                let why = format!("the output of a sample has the shape {dims:?}, {what}");
+                Err(Error::Outputs { why })
+            }
+            size => Ok((dtype, size)),
+        }
     }
-    let shape = [&[bytes.len() / size], &dims[..]].concat();
-    Ok(Tensor::from_raw_buffer(bytes, dtype, &shape, &Device::Cpu)?)
 }
 
 impl Error {

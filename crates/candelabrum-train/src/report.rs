@@ -96,7 +96,7 @@ pub struct EpochReport {
     /// The mean loss of a sample in the evaluation after the epoch. `None` without an evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "number::optional")]
     pub eval_loss: Option<f64>,
-    /// What was measured, by `train/NAME` and `evaluation/NAME`, and by `SET/NAME` and `SET/loss` on further
+    /// What was measured: `train/NAME`, `evaluation/NAME` and `evaluation/loss`, and `SET/NAME` and `SET/loss` of further
     /// [`EvaluationSets`](crate::EvaluationSets).
     #[serde(default, with = "number::by_name")]
     pub measures: BTreeMap<String, f64>,

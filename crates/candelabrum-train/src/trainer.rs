@@ -193,7 +193,8 @@ impl<M: Model> Trainer<M> {
     {
         let loading = self.loading.clone();
         let sets = std::slice::from_ref(data);
-        let metrics = evaluation::run(self, sets, batch_size, &loading, |_| Ok(()), || Ok(true))?;
+        let metrics =
+            evaluation::run(self, sets, batch_size, &loading, |_| Ok(()), |failed| Ok(!failed))?;
         Ok(metrics.into_iter().flatten().next().unwrap_or_default())
     }
 
@@ -206,8 +207,8 @@ impl<M: Model> Trainer<M> {
     /// ([`Subset::new`](candelabrum_datasets::Subset::new)), the parts follow each other in the order of the ranks. If
     /// the strategy lets the ranks' parameters differ (partialUpdate), the parameters are averaged first.
     ///
-    /// The result has the type of the model's outputs and is in the memory of the host, which needs it once for each
-    /// rank, and twice for a moment. For outputs that do not fit, predict parts of the data one after another.
+    /// The result has the type of the model's outputs and is in the memory of the host, which needs twice its size for
+    /// each rank. For outputs that do not fit, predict parts of the data one after another.
     ///
     /// ```
     /// # use candelabrum_datasets::TensorDataset;

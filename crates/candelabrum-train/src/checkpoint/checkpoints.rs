@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,8 @@ pub struct Resumed {
     pub skipped: Vec<String>,
     /// Whether the run goes back to this checkpoint, and does not continue the newest one.
     pub is_branch: bool,
-    /// The vectors of hooks, by the name of their file and by their own.
-    pub vectors: BTreeMap<String, BTreeMap<String, Vec<f32>>>,
+    /// What its files have.
+    pub restored: Arc<Restored>,
 }
 
 /// The end of a checkpoint's writing, the same on all ranks.
@@ -230,8 +231,8 @@ impl Checkpoints {
                 record_newest(step);
             }
             let state = RunState { position, settings, shared, metrics, best: BTreeMap::new() };
-            let (vectors, is_branch) = (restored.hook_vectors()?, branch != Branch::Same);
-            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch, vectors }));
+            let (restored, is_branch) = (Arc::new(restored), branch != Branch::Same);
+            return Ok(Some(Resumed { path, state, world_size, skipped, is_branch, restored }));
         }
         let why = format!("has no whole checkpoint: {}", skipped.join("; "));
         let from = match &self.config.resume {

@@ -64,5 +64,6 @@ pub(crate) use restored::HOOK_FILES;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;
+pub use share::OwnPart;
 pub use snapshot::{OwnFacts, Snapshot};
 pub use stateful::Stateful;

@@ -1,6 +1,6 @@
 //! A checkpoint that has been read: every file that this rank needs, verified, in memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,8 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
-use super::share::SHARD;
+use super::share::{OwnPart, SHARD, Share};
 use super::snapshot::{OwnFacts, own_name, shard_name, shared_name};
-use super::whole_file;
 use crate::{Error, Metrics, Result};
 
 /// How the names of files begin that hooks have in a checkpoint.
@@ -153,25 +152,55 @@ impl Restored {
         (own..count).take(1).chain((0..count).filter(move |&rank| rank != own))
     }
 
-    /// The vectors of hooks, by the name of their file and by their own.
-    pub(super) fn hook_vectors(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
-        let vectors = |file: &Loaded| -> Result<BTreeMap<String, Vec<f32>>> {
-            file.names().map(|name| Ok((name.to_owned(), file.values(name)?))).collect()
+    /// Whether a hook has written the file of this name.
+    pub(crate) fn has_hook_vectors(&self, name: &str) -> bool {
+        self.files.contains_key(name) || self.has_shares("", name)
+    }
+
+    /// The vectors of a hook in the file of this name, or the parts that are needed of those in `parts`. The files of
+    /// shares are read one at a time.
+    pub(crate) fn hook_vectors(
+        &self,
+        name: &str,
+        parts: &BTreeMap<String, OwnPart>,
+    ) -> Result<BTreeMap<String, Vec<f32>>> {
+        let mut vectors: BTreeMap<String, (OwnPart, Vec<f32>, usize)> = BTreeMap::new();
+        let mut take = |file: &Loaded, has_shares: bool| -> Result<()> {
+            for key in file.names() {
+                let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
+                let Share { vector, start, dims } =
+                    if has_shares { Share::of(key) } else { whole() };
+                let all = || OwnPart { dims: dims.clone(), elements: 0..dims.iter().product() };
+                let part = parts.get(vector).cloned().unwrap_or_else(all);
+                if part.dims != dims {
+                    let here = part.dims;
+                    let what = format!("has `{vector}` of {dims:?}, in this model it is {here:?}");
+                    return Err(self.refuse(what));
+                }
+                let values = file.values(key)?;
+                let nothing = || (part.clone(), vec![0.0; part.elements.len()], 0);
+                let (OwnPart { elements, .. }, to, found) =
+                    vectors.entry(vector.to_owned()).or_insert_with(nothing);
+                let begin = elements.start.max(start);
+                let end = elements.end.min(start + values.len());
+                if begin < end {
+                    to[begin - elements.start..end - elements.start]
+                        .copy_from_slice(&values[begin - start..end - start]);
+                    *found += end - begin;
+                }
+            }
+            Ok(())
         };
-        let files = self.manifest.files.keys().filter(|name| name.starts_with(HOOK_FILES));
-        let names: BTreeSet<&str> = files
-            .map(|name| name.split(SHARD).next().unwrap_or(name))
-            .map(|name| name.trim_end_matches(".safetensors"))
-            .collect();
-        let mut all = BTreeMap::new();
-        for name in names {
-            let file = match self.files.get(name) {
-                Some(file) if !self.has_shares("", name) => vectors(file)?,
-                _ => vectors(&Loaded::of(&self.path, whole_file::read(&self.path, name)?)?)?,
-            };
-            all.insert(name.to_owned(), file);
+        self.files.get(name).map_or(Ok(()), |file| take(file, false))?;
+        for rank in self.shards() {
+            self.shard("", name, rank)?.map_or(Ok(()), |file| take(&file, true))?;
         }
-        Ok(all)
+        let complete = |(name, (part, values, found)): (String, (OwnPart, Vec<f32>, usize))| {
+            let OwnPart { elements, .. } = part;
+            let what = || format!("has {found} of the elements {elements:?} of `{name}`");
+            if found == values.len() { Ok((name, values)) } else { Err(self.refuse(what())) }
+        };
+        vectors.into_iter().map(complete).collect()
     }
 
     /// Whether as many ranks train now as when the checkpoint was written.
@@ -244,6 +273,11 @@ impl Loaded {
     /// The names of all vectors, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.vectors.keys().map(String::as_str)
+    }
+
+    /// The dimensions of a vector; none if there is none of this name.
+    fn dims(&self, name: &str) -> Vec<usize> {
+        self.vectors.get(name).map(|(dims, _)| dims.clone()).unwrap_or_default()
     }
 
     /// The number of elements of a vector; 0 if there is none of this name.

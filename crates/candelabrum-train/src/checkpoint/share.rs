@@ -1,7 +1,18 @@
-//! The names of what a rank writes of its share of a file.
+//! The names of what a rank writes of its share of a file, and what a rank needs of it.
+
+use std::ops::Range;
 
 /// What distinguishes the names of files with shares.
 pub(super) const SHARD: &str = "-shard-";
+
+/// The part of a saved vector that a rank needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPart {
+    /// The dimensions that the vector has here.
+    pub dims: Vec<usize>,
+    /// The elements, counted from the first one of the whole vector.
+    pub elements: Range<usize>,
+}
 
 /// A part of a vector in a file, as its name in the file has it.
 #[derive(Debug, PartialEq)]

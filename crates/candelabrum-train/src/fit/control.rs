@@ -157,17 +157,18 @@ impl Control {
         Ok(decision)
     }
 
-    /// Whether an evaluation goes on with its next batch. If not, a signal has ended the training.
-    pub(super) fn goes_on(&self) -> Result<bool> {
+    /// Whether an evaluation, in which this rank may have `failed`, goes on with its next batch. If not, a signal has ended
+    /// the training, or a rank has failed.
+    pub(super) fn goes_on(&self, failed: bool) -> Result<bool> {
         if !self.interrupt.is_watched() {
-            return Ok(true);
+            return Ok(!failed);
         }
         let signal = self.interrupt.requested().unwrap_or(0);
-        let Flags { signal, .. } = self.exchange(0, false, signal)?;
-        if signal != 0 {
+        let Flags { stops, signal, .. } = self.exchange(i64::from(failed), false, signal)?;
+        if signal != 0 && stops == 0 {
             self.interrupt.end(signal);
         }
-        Ok(signal == 0)
+        Ok(signal == 0 && stops == 0)
     }
 
     /// The position at which a training that ends after a step is saved.
@@ -224,7 +225,8 @@ mod tests {
         let interrupt = Interrupt::watched();
         let control = Control::new(&World::single().group(), &interrupt, true, true);
         let nothing = Asked::default;
-        assert!(control.goes_on()? && control.after_step(nothing(), true)?.stop.is_none());
+        assert!(control.goes_on(false)? && control.after_step(nothing(), true)?.stop.is_none());
+        assert!(!control.goes_on(true)?);
         for signal in [2, 15, 1] {
             interrupt.request(signal);
         }
@@ -240,7 +242,7 @@ mod tests {
         let decision = control.after_step(asked, false)?;
         assert_eq!(decision.stop, Some(Stop::Pause("interrupted by SIGINT".to_owned())));
         assert_eq!((interrupt.requested(), interrupt.ended()), (Some(2), Some(2)));
-        assert!(!control.goes_on()?);
+        assert!(!control.goes_on(false)?);
         Ok(())
     }
 
@@ -267,7 +269,8 @@ mod tests {
         let interrupt = Interrupt::default();
         let control = Control::new(&World::single().group(), &interrupt, false, true);
         interrupt.request(15);
-        assert!(control.goes_on()? && control.after_step(Asked::default(), false)?.stop.is_none());
+        assert!(control.goes_on(false)? && !control.goes_on(true)?);
+        assert!(control.after_step(Asked::default(), false)?.stop.is_none());
         assert_eq!(interrupt.requested(), None);
         Ok(())
     }

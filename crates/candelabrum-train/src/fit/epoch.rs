@@ -129,13 +129,11 @@ impl TrainerState<'_, '_> {
 
 /// All measures of an epoch, by `train/NAME`, `evaluation/NAME`, and the names of further evaluation sets.
 fn measures(trained: &Metrics, evaluated: Option<&Metrics>) -> BTreeMap<String, f64> {
-    let named = |phase: &str, metrics: &Metrics| {
-        let named = metrics.measures().map(|(name, value)| (format!("{phase}/{name}"), value));
-        named.collect::<Vec<_>>()
-    };
-    let of_sets = evaluated.into_iter().flat_map(Metrics::measures_of_sets);
-    let of_main = evaluated.map(|metrics| named("evaluation", metrics)).unwrap_or_default();
-    named("train", trained).into_iter().chain(of_main).chain(of_sets).collect()
+    let named = |(name, value): (&str, f64)| (format!("train/{name}"), value);
+    let evaluated = evaluated.into_iter();
+    let of_main = evaluated.clone().flat_map(|metrics| metrics.measures_of("evaluation"));
+    let of_sets = evaluated.flat_map(Metrics::measures_of_sets);
+    trained.measures().map(named).chain(of_main).chain(of_sets).collect()
 }
 
 /// The digest of each rank's parameters, which must be the same.

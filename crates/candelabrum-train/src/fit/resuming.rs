@@ -1,12 +1,10 @@
 //! How a run continues from a checkpoint.
 
-use std::collections::BTreeMap;
-
 use super::kept::{self, Ended, Kept};
 use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
-use crate::checkpoint::{Change, Checkpoints, Position, Resumed, RunSettings, RunState};
+use crate::checkpoint::{Change, Checkpoints, Position, Restored, Resumed, RunSettings, RunState};
 use crate::{Error, Result};
 
 /// Where a run goes on.
@@ -46,11 +44,11 @@ impl TrainerState<'_, '_> {
     /// Takes over what a checkpoint has.
     fn resume(
         &mut self,
-        task: &TaskView<'_>,
+        task: &mut TaskView<'_>,
         resumed: Resumed,
         batch: usize,
     ) -> Result<Continuation> {
-        let Resumed { path, state, world_size, skipped, is_branch, vectors } = resumed;
+        let Resumed { path, state, world_size, skipped, is_branch, restored } = resumed;
         let RunState { position, settings, shared, metrics, .. } = state;
         let ranks = self.group.world_size();
         // The checkpoint was refused if its global batches could not go on.
@@ -78,7 +76,7 @@ impl TrainerState<'_, '_> {
         }
         self.note(&note);
         self.note_changes(task, &settings);
-        self.restore_hooks(kept, vectors, is_branch)?;
+        self.restore_hooks(task, kept, &restored, is_branch)?;
         self.resumed = Some(path);
         Ok(Continuation { position, batch })
     }
@@ -100,20 +98,25 @@ impl TrainerState<'_, '_> {
     /// Continues the hooks with their states.
     fn restore_hooks(
         &mut self,
+        task: &mut TaskView<'_>,
         kept: Kept,
-        mut vectors: BTreeMap<String, BTreeMap<String, Vec<f32>>>,
+        restored: &Restored,
         is_branch: bool,
     ) -> Result<()> {
         let keys = kept::keys(&self.hooks);
         let mut notes = Vec::new();
-        for (key, hook) in keys.iter().zip(&mut self.hooks) {
-            if let Some(state) = kept.state_of(key, &**hook) {
-                notes.extend(kept::restore(&mut **hook, state)?);
+        self.each_hook(task, |number, hook, run| {
+            let key = &keys[number];
+            if let Some(state) = kept.state_of(key, hook) {
+                notes.extend(kept::restore(hook, state)?);
             }
-            if let Some(vectors) = vectors.remove(&kept::vectors_file(key)) {
-                hook.restore_vectors(vectors)?;
+            let file = kept::vectors_file(key);
+            if restored.has_hook_vectors(&file) {
+                let parts = hook.own_parts(run)?;
+                hook.restore_vectors(restored.hook_vectors(&file, &parts)?)?;
             }
-        }
+            Ok(())
+        })?;
         notes.iter().for_each(|note| self.note(note));
         self.evaluated = kept.evaluated;
         self.closed = kept.closed;

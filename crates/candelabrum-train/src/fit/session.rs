@@ -332,9 +332,13 @@ where
         };
         let (task, loading) = (&mut *self.task, &self.loading);
         let sets = self.sets.datasets();
-        let metrics = evaluation::run(task, &sets, batch, loading, prepare, || control.goes_on());
-        self.state.after_evaluate(&mut TaskView::of(self.task))?;
-        let Some(metrics) = metrics? else { return Ok(None) };
+        let goes_on = |failed| control.goes_on(failed);
+        let metrics = evaluation::run(task, &sets, batch, loading, prepare, goes_on);
+        // Also after an error, which all ranks have.
+        let restored = self.state.after_evaluate(&mut TaskView::of(self.task));
+        let Some(metrics) = metrics.and_then(|metrics| restored.map(|()| metrics))? else {
+            return Ok(None);
+        };
         let metrics = self.sets.together(metrics);
         self.state.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
         let task = &mut TaskView::of(self.task);

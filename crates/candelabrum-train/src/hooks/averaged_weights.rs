@@ -12,6 +12,7 @@ use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::Param;
 
 use super::hook::{NamedVector, Run};
+use crate::checkpoint::OwnPart;
 use crate::{Error, Result};
 
 /// The averages of all trainable parameters of a run.
@@ -39,7 +40,18 @@ struct Entry {
 }
 
 impl AveragedWeights {
-    /// Takes what a checkpoint had.
+    /// The parts of the averages that this rank needs of a checkpoint.
+    pub(super) fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
+        self.bind(run)?;
+        let part = |entry: &Entry| {
+            let start = entry.share.unwrap_or_default();
+            let elements = start..start + entry.values.len();
+            (entry.name.clone(), OwnPart { dims: entry.param.dims().to_vec(), elements })
+        };
+        Ok(self.entries.iter().map(part).collect())
+    }
+
+    /// Takes what a checkpoint had of these parts.
     pub(super) fn restore(&mut self, vectors: BTreeMap<String, Vec<f32>>) {
         self.restored = Some(vectors);
     }
@@ -48,21 +60,21 @@ impl AveragedWeights {
     ///
     /// # Errors
     /// [`Error::HookState`] if the vectors are not those of the models, and a device's error.
-    pub(super) fn bind_restored(&mut self, hook: &str, run: &Run<'_, '_>) -> Result<()> {
+    pub(super) fn take_restored(&mut self, hook: &str, run: &mut Run<'_, '_>) -> Result<()> {
         let Some(mut vectors) = self.restored.take() else { return Ok(()) };
         let refuse = |what| Error::HookState { hook: hook.to_owned(), what };
-        self.bind(run)?;
+        if self.entries.is_empty() {
+            self.bind(run)?;
+        }
         for entry in &mut self.entries {
             let missing = || refuse(format!("it has no average of `{}`", entry.name));
             let values = vectors.remove(&entry.name).ok_or_else(missing)?;
-            let (saved, here) = (values.len(), entry.param.element_count());
+            let (saved, here) = (values.len(), entry.values.len());
             if saved != here {
                 let name = &entry.name;
                 return Err(refuse(format!("`{name}` has {saved} elements there and {here} here")));
             }
-            let start = entry.share.unwrap_or_default();
-            let own = &values[start..start + entry.values.len()];
-            memory(entry.values.span_mut().and_then(|mut to| to.copy_from(own.into())))?;
+            memory(entry.values.span_mut().and_then(|mut to| to.copy_from((&values).into())))?;
         }
         match vectors.keys().next() {
             Some(name) => Err(refuse(format!("it has `{name}`, which is not trained here"))),
@@ -71,8 +83,9 @@ impl AveragedWeights {
     }
 
     /// Makes room for the averages, once the models have their parameters.
-    fn bind(&mut self, run: &Run<'_, '_>) -> Result<()> {
+    fn bind(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         self.entries.clear();
+        shard_parameters(run)?;
         for (model, optimizer) in &*run.optimizers {
             for param in optimizer.params().trainable() {
                 let name = match *model {
@@ -91,10 +104,11 @@ impl AveragedWeights {
     }
 
     /// Moves all averages towards the weights by this share of the way.
-    pub(super) fn move_by(&mut self, share: f64, run: &Run<'_, '_>) -> Result<()> {
+    pub(super) fn move_by(&mut self, share: f64, run: &mut Run<'_, '_>) -> Result<()> {
         if self.entries.is_empty() {
             self.bind(run)?;
         }
+        shard_parameters(run)?;
         self.differ |= run.optimizers.iter().any(|(_, optimizer)| optimizer.may_differ());
         for Entry { param, values, .. } in &mut self.entries {
             param.with_own_values(|_, weights| moved(values.span_mut()?, weights, share))?;
@@ -123,7 +137,8 @@ impl AveragedWeights {
     }
 
     /// Lets the averages and the weights change places. All ranks call it together.
-    pub(super) fn swap(&mut self) -> Result<()> {
+    pub(super) fn swap(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        shard_parameters(run)?;
         for Entry { param, values, .. } in &mut self.entries {
             memory(param.update_own(|weights| swapped(weights, values))?)?;
         }
@@ -140,6 +155,11 @@ impl AveragedWeights {
         }
         Ok(vectors)
     }
+}
+
+/// Divides parameters again that another hook may have gathered, because their averages are divided.
+fn shard_parameters(run: &mut Run<'_, '_>) -> Result<()> {
+    run.optimizers.iter_mut().try_for_each(|(_, optimizer)| optimizer.shard_parameters())
 }
 
 fn memory<T>(result: candelabrum_memory::Result<T>) -> Result<T> {

@@ -8,7 +8,7 @@ use candelabrum_memory::Span;
 use candelabrum_runlog::Memory;
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{Outcome, Position, Ranked, Saved};
+use crate::checkpoint::{Outcome, OwnPart, Position, Ranked, Saved};
 use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
@@ -162,8 +162,18 @@ pub trait Hook {
         Ok(Vec::new())
     }
 
-    /// Continues with [`vectors`](Self::vectors) that were saved, before [`on_start`](Self::on_start). It is not called
-    /// if none were.
+    /// The vectors of which this rank needs only a part, by their names. It is called before
+    /// [`restore_vectors`](Self::restore_vectors).
+    ///
+    /// # Errors
+    /// Any error ends the training.
+    fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
+        let _ = run;
+        Ok(BTreeMap::new())
+    }
+
+    /// Continues with [`vectors`](Self::vectors) that were saved, or with the [parts](Self::own_parts) of them that this
+    /// rank needs, before [`on_start`](Self::on_start). It is not called if none were.
     ///
     /// # Errors
     /// Vectors that are not this hook's.
@@ -235,6 +245,10 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn vectors(&mut self, run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>> {
         (**self).vectors(run)
+    }
+
+    fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
+        (**self).own_parts(run)
     }
 
     fn restore_vectors(&mut self, vectors: BTreeMap<String, Vec<f32>>) -> Result<()> {

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::averaged_weights::AveragedWeights;
 use super::hook::{Action, Hook, NamedVector, Run, read_state};
+use crate::checkpoint::OwnPart;
 use crate::{Error, Result};
 
 /// Averages the weights over the steps. The training itself goes on with its own weights, bit for bit.
@@ -160,12 +161,12 @@ impl WeightAverage {
     }
 
     /// Lets the model have the average, if there is one.
-    fn enter(&mut self, run: &Run<'_, '_>) -> Result<()> {
+    fn enter(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         if self.count == 0 || self.weights.are_in_model() {
             return Ok(());
         }
         self.weights.unite(run)?;
-        self.weights.swap()
+        self.weights.swap(run)
     }
 }
 
@@ -180,7 +181,7 @@ impl Hook for WeightAverage {
     fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         self.check()?;
         let name = self.name().to_owned();
-        self.weights.bind_restored(&name, run)
+        self.weights.take_restored(&name, run)
     }
 
     fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
@@ -195,8 +196,8 @@ impl Hook for WeightAverage {
         if self.evaluates { self.enter(run) } else { Ok(()) }
     }
 
-    fn after_evaluate(&mut self, _: &mut Run<'_, '_>) -> Result<()> {
-        if self.weights.are_in_model() { self.weights.swap() } else { Ok(()) }
+    fn after_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
+        if self.weights.are_in_model() { self.weights.swap(run) } else { Ok(()) }
     }
 
     fn on_end(&mut self, run: &mut Run<'_, '_>, _: Option<&str>) -> Result<()> {
@@ -216,6 +217,10 @@ impl Hook for WeightAverage {
     fn vectors(&mut self, run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>> {
         self.weights.unite(run)?;
         self.weights.vectors()
+    }
+
+    fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
+        self.weights.own_parts(run)
     }
 
     fn restore_vectors(&mut self, vectors: BTreeMap<String, Vec<f32>>) -> Result<()> {

@@ -60,6 +60,9 @@ impl DistributedOptimizer for DistOpt {
     fn gather_parameters(&mut self) -> Result<()> {
         Ok(self.gather_parameters()?)
     }
+    fn shard_parameters(&mut self) -> Result<()> {
+        Ok(self.shard_parameters()?)
+    }
     fn memory(&mut self) -> Result<OptimizerMemory> {
         Ok(self.memory()?)
     }

@@ -116,12 +116,22 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// The Euclidean norm of what this rank's strategies have not sent yet.
     fn residual_norm(&self) -> f64;
 
-    /// Gives each rank all values of all parameters, if ranks keep shares of them, until the next step. It needs the
-    /// memory of the whole model. All ranks call it between the same steps.
+    /// Gives each rank all values of all parameters, if ranks keep shares of them, until the next step or
+    /// [`shard_parameters`](Self::shard_parameters). It needs the memory of the whole model. All ranks call it between the
+    /// same steps.
     ///
     /// # Errors
     /// A failure of another rank, or a passed deadline.
     fn gather_parameters(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Divides the values again after [`gather_parameters`](Self::gather_parameters), as the next step would. All ranks
+    /// call it together.
+    ///
+    /// # Errors
+    /// A failure of another rank, or a passed deadline.
+    fn shard_parameters(&mut self) -> Result<()> {
         Ok(())
     }
 
