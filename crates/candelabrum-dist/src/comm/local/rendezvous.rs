@@ -12,10 +12,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use sha2::{Digest, Sha256};
 
@@ -52,7 +54,13 @@ pub(super) fn meet(config: &JobMember) -> Result<Vec<Option<UnixStream>>> {
 
 /// Calls `peer` and sends it this rank's hello. Rank 0 answers when all ranks have called it.
 fn call(config: &JobMember, meeting: &Rendezvous, peer: usize) -> Result<OwnedFd> {
-    let socket = retry(meeting.left(), || connect(config, peer))?;
+    let socket = retry(meeting.left(), || {
+        let socket = connect(config, peer)?;
+        if socket.is_none() {
+            meeting.say_what_is_awaited(|| format!("rank {peer}"));
+        }
+        Ok(socket)
+    })?;
     let socket = socket.ok_or_else(|| meeting.missed(peer))?;
     let lost = |error| Error::io(format!("greet rank {peer}"), error);
     meeting.introduce(&socket).map_err(lost)?;
@@ -129,9 +137,12 @@ fn connect(config: &JobMember, peer: usize) -> Result<Option<OwnedFd>> {
 }
 
 /// Whether the other end of a connection belongs to the user of this process.
+///
+/// The process number of the other end is 0 if it is in another PID namespace, as in another container. rustix has no
+/// number 0 for processes, so nix asks.
 fn is_of_this_user(socket: &OwnedFd) -> bool {
-    let user = rustix::process::geteuid();
-    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == user)
+    let user = rustix::process::geteuid().as_raw();
+    getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == user)
 }
 
 /// Sends `file` to the rank behind `socket`.

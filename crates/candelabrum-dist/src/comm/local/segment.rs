@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::cell::Cell;
 use super::region::{ALIGN, File, LocalMember, Region, SegmentStart, give_back, stride};
@@ -136,8 +137,18 @@ impl Segment {
 }
 
 fn reserve(fd: &OwnedFd, start: u64, len: u64) -> Result<()> {
-    rustix::fs::fallocate(fd, FallocateFlags::empty(), start, len)
-        .map_err(|error| Error::io(format!("reserve {len} bytes of shared memory"), error))
+    rustix::fs::fallocate(fd, FallocateFlags::empty(), start, len).map_err(|error| {
+        let what = format!("reserve {len} bytes of shared memory");
+        match getrlimit(Resource::Fsize).current {
+            Some(limit) if error == Errno::FBIG => Error::io(
+                format!(
+                    "{what}, which count as a file, where files may have {limit} bytes (`ulimit -f` raises the limit)"
+                ),
+                error,
+            ),
+            _ => Error::io(what, error),
+        }
+    })
 }
 
 #[cfg(test)]

@@ -106,7 +106,8 @@ fn join(
         let what = format!(
             "the launcher started {expected} ranks, but MPI sees {world_size}: this program was \
              built with {}, and the launcher (mpiexec, srun) belongs to another MPI; start it with \
-             the mpiexec of that library, or build it with MPICC set to the launcher's mpicc",
+             the mpiexec of that library, or build it again with MPICC set to the launcher's mpicc, after \
+             `cargo clean -p mpi-sys -p mpi` (cargo does not see that MPICC has changed)",
             raw::library()
         );
         return Err(Error::Launch { what });

@@ -80,10 +80,29 @@ impl Line {
         outbox.state == LineState::Open && !outbox.frames.is_empty()
     }
 
+    /// Writes nothing any more. The other end reads what has been written, and then the end of the stream.
+    ///
+    /// A socket that is closed while bytes for it are under way answers them by a reset, and a reset destroys what the
+    /// other end has not received: it would miss the last frames. So a rank that leaves ends the line, reads until the
+    /// other end has done so, too, and closes it then.
+    pub(super) fn end(&self) -> VecDeque<Outgoing> {
+        self.finish(Shutdown::Write)
+    }
+
     /// Closes the line. Returns the frames that have not been written.
     pub(super) fn close(&self) -> VecDeque<Outgoing> {
+        self.finish(Shutdown::Both)
+    }
+
+    /// Whether nothing more will be written.
+    #[cfg(test)]
+    pub(super) fn has_ended(&self) -> bool {
+        self.outbox.lock().state == LineState::Closed
+    }
+
+    fn finish(&self, how: Shutdown) -> VecDeque<Outgoing> {
         // The other end may have closed the socket already.
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        let _ = shutdown(&self.socket, how);
         let mut outbox = self.outbox.lock();
         outbox.state = LineState::Closed;
         std::mem::take(&mut outbox.frames)

@@ -134,11 +134,14 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::net::{
+        AddressFamily, SocketFlags, SocketType, connect, socket_with, socketpair, sockopt,
+    };
 
     use super::*;
     use crate::comm::failures::Failure;
@@ -158,6 +161,48 @@ mod tests {
             assert!(start.elapsed() < limit, "nothing within {limit:?}");
             std::thread::yield_now();
         }
+    }
+
+    /// Rank 0 is played by the test. It reads late, and forwards a frame meanwhile. A socket that were closed by then would
+    /// answer the frame by a reset, and the rest of what rank 1 has sent would be lost.
+    #[test]
+    fn the_last_frames_of_a_rank_reach_a_slow_reader_that_still_writes() {
+        let deadline = Duration::from_secs(20);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let kind = (AddressFamily::INET, SocketType::STREAM);
+        let far = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).expect("a socket");
+        // A small window, so that most of the message stays with the sender.
+        sockopt::set_socket_recv_buffer_size(&far, 4096).expect("a buffer");
+        connect(&far, &address).expect("it listens");
+        let (near, _) = listener.accept().expect("a caller");
+        sockopt::set_socket_send_buffer_size(&near, 1 << 20).expect("a buffer");
+        let sockets = vec![Some(near.into()), None];
+        let network = Network::start(1, sockets, None, false, deadline, &Failure::default());
+        let network: Arc<Network> = network.expect("a thread to listen");
+
+        let message = vec![7; 200_000];
+        network.send(FrameKind::Message, (9, 0), 0, message.clone().into(), None);
+        let leaving = Arc::clone(&network);
+        let leaving = std::thread::spawn(move || leaving.finish());
+        let line = || network.lines[0].as_ref().expect("a line");
+        within(deadline, || line().has_ended().then_some(()));
+        let head = Head { kind: FrameKind::Left, element: 0, from: 2, to: 1, group: 9, len: 0 };
+        rustix::io::write(&far, &head.encode()).expect("the other end is open");
+
+        let mut reader = Reader::default();
+        let mut next = || {
+            within(deadline, || match reader.read(&far) {
+                LineInput::Frame(head, body) => Some((head.kind, body)),
+                LineInput::Later => None,
+                LineInput::End => panic!("the rest is lost"),
+            })
+        };
+        assert_eq!(next(), (FrameKind::Message, message));
+        assert_eq!(next(), (FrameKind::Goodbye, Vec::new()));
+        assert_eq!(rustix::io::read(&far, &mut [0; 8]), Ok(0), "the line ends in order");
+        drop(far);
+        leaving.join().expect("no panic");
     }
 
     /// Ranks 1 and 2 are played by the test. Rank 1 fails, and tells rank 0 alone.

@@ -30,6 +30,8 @@ pub(in crate::comm) struct Callers<'a> {
     /// Decides by the other end of a connection whether it is admitted.
     admit: fn(&OwnedFd) -> bool,
     waiting: VecDeque<Caller>,
+    /// The last reason why somebody was not heard.
+    trouble: Option<String>,
 }
 
 /// A connection on which a hello is arriving.
@@ -42,7 +44,12 @@ struct Caller {
 impl<'a> Callers<'a> {
     /// `listener` must be a non-blocking socket.
     pub(in crate::comm) fn new(listener: &'a OwnedFd, admit: fn(&OwnedFd) -> bool) -> Self {
-        Self { listener, admit, waiting: VecDeque::new() }
+        Self { listener, admit, waiting: VecDeque::new(), trouble: None }
+    }
+
+    /// In words, what may be the reason that a rank is missing.
+    pub(super) fn trouble(&self) -> String {
+        self.trouble.as_ref().map(|trouble| format!(" ({trouble})")).unwrap_or_default()
     }
 
     /// The next caller whose hello is complete, a rank of any job; `None` when `limit` has passed.
@@ -85,11 +92,13 @@ impl<'a> Callers<'a> {
                     let (heard, since) = (Vec::with_capacity(Hello::BYTES), Instant::now());
                     self.waiting.push_back(Caller { socket, heard, since });
                 }
-                Ok(_) => tracing::warn!("turned a caller of another user away"),
+                Ok(_) => {
+                    self.trouble = Some("a process of another user was turned away".to_owned())
+                }
                 Err(Errno::AGAIN) => return taken > 0,
                 Err(error) => {
                     // The caller has hung up, or this process has too many open files. Both pass.
-                    tracing::warn!(%error, "could not take a connection");
+                    self.trouble = Some(format!("a connection could not be taken: {error}"));
                     thread::sleep(RETRY);
                     return true;
                 }
@@ -106,7 +115,8 @@ impl<'a> Callers<'a> {
                 HelloState::Part => at += 1,
                 HelloState::Hello(hello) => return Some((hello, self.waiting.remove(at)?.socket)),
                 HelloState::Nonsense => {
-                    tracing::warn!("turned a caller away that is not a rank of this project");
+                    let what = "a caller that is no rank of this project was turned away";
+                    self.trouble = Some(what.to_owned());
                     self.waiting.remove(at);
                 }
             }

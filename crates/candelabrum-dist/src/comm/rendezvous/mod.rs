@@ -11,6 +11,7 @@
 mod callers;
 mod hello;
 
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,7 @@ use self::callers::{RETRY, wait};
 pub(super) use self::hello::Hello;
 use self::hello::VERSION;
 use super::member::JobMember;
+use crate::note::note;
 use crate::{Error, Result};
 
 /// The time in which rank 0 still answers late callers after the meeting has failed.
@@ -34,6 +36,13 @@ const TO_TURN_AWAY: Duration = Duration::from_millis(300);
 /// The time by which the other ranks wait longer than rank 0, so that they receive from rank 0
 /// which rank is missing.
 pub(super) const TO_HEAR_WHY: Duration = Duration::from_secs(2);
+
+/// A rank that has waited so long says for whom, once.
+const TO_SAY: Duration = Duration::from_secs(10);
+
+/// The answer to a caller with another job id.
+const ANOTHER_JOB: &str = "another job meets here: ranks of one job have the same MASTER_PORT, run id, CANDELABRUM_JOB \
+                           and CANDELABRUM_SECRET";
 
 /// The longest reason that is read.
 const LONGEST_REASON: usize = 4096;
@@ -55,12 +64,25 @@ enum Refusal {
 pub(super) struct Rendezvous {
     member: JobMember,
     start: Instant,
+    /// Where this rank listens, in words.
+    place: String,
+    /// Whether the user knows that this rank waits.
+    has_said: Cell<bool>,
+    /// Whether the user knows that a rank of another job calls this one.
+    has_met_others: Cell<bool>,
 }
 
 impl Rendezvous {
     /// Begins the meeting, and with it the time until the deadline.
     pub(super) fn begin(member: JobMember) -> Self {
-        Self { member, start: Instant::now() }
+        let (has_said, has_met_others) = (Cell::new(false), Cell::new(false));
+        let (start, place) = (Instant::now(), String::new());
+        Self { member, start, place, has_said, has_met_others }
+    }
+
+    /// Says in messages that this rank listens at `place`.
+    pub(super) fn listening_at(self, place: String) -> Self {
+        Self { place, ..self }
     }
 
     pub(super) fn hello(&self) -> Hello {
@@ -71,6 +93,23 @@ impl Rendezvous {
     /// The time that is left until the deadline.
     pub(super) fn left(&self) -> Duration {
         self.member.deadline.saturating_sub(self.start.elapsed())
+    }
+
+    /// The time until this rank says that it waits. It is zero from then on.
+    fn until_said(&self) -> Duration {
+        TO_SAY.saturating_sub(self.start.elapsed())
+    }
+
+    /// Says once, after some time, for what this rank waits.
+    pub(super) fn say_what_is_awaited(&self, what: impl FnOnce() -> String) {
+        if self.until_said().is_zero() && !self.has_said.replace(true) {
+            let JobMember { rank, world_size, deadline, .. } = self.member;
+            note(&format!(
+                "rank {rank} of {world_size} waits for {}; it gives up after {} s (CANDELABRUM_TIMEOUT)",
+                what(),
+                deadline.as_secs()
+            ));
+        }
     }
 
     /// The error of a deadline that has passed without `peer`.
@@ -112,14 +151,29 @@ impl Rendezvous {
         sockets: &mut [Option<OwnedFd>],
     ) -> Result<()> {
         while let Some(missing) = ranks.clone().find(|&rank| sockets[rank].is_none()) {
-            let Some((hello, socket)) = callers.next(self.left()) else {
-                return Err(self.missed(missing));
+            let left = self.left();
+            let limit = if self.has_said.get() { left } else { left.min(self.until_said()) };
+            let Some((hello, socket)) = callers.next(limit) else {
+                if self.left().is_zero() {
+                    return Err(self.missed(missing));
+                }
+                self.say_what_is_awaited(|| {
+                    let missing = ranks.clone().filter(|&rank| sockets[rank].is_none());
+                    let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
+                    format!("rank(s) {}{}{}", missing.join(", "), self.place, callers.trouble())
+                });
+                continue;
             };
             let rank = hello.rank as usize;
             match self.judge(&hello, ranks.contains(&rank) && sockets[rank].is_none()) {
                 Ok(()) => sockets[rank] = Some(socket),
                 Err(Refusal::Stranger(what)) => {
-                    tracing::warn!("turned a caller away: {what}");
+                    if !self.has_met_others.replace(true) {
+                        let own = self.member.rank;
+                        note(&format!(
+                            "rank {own} turned a caller away that says it is rank {rank}: {what}"
+                        ));
+                    }
                     answer(&socket, Some(&what));
                 }
                 Err(Refusal::Misfit(error)) => {
@@ -144,7 +198,7 @@ impl Rendezvous {
             })
         };
         if hello.job != own.job {
-            Err(Refusal::Stranger("another job meets here".to_owned()))
+            Err(Refusal::Stranger(ANOTHER_JOB.to_owned()))
         } else if hello.version != own.version {
             Err(differs("the version of the protocol", own.version, hello.version))
         } else if hello.world_size != own.world_size {
@@ -235,5 +289,28 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], patience: Duration) -> io::Result
             return Err(io::ErrorKind::TimedOut.into());
         }
         wait(&mut [PollFd::new(socket, PollFlags::IN)], left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_says_once_for_whom_it_waits_and_not_at_once() {
+        let member =
+            JobMember { job: [7; 32], rank: 1, world_size: 2, deadline: Duration::from_secs(300) };
+        let mut meeting = Rendezvous::begin(member);
+        meeting.say_what_is_awaited(|| panic!("a rank may come a little later"));
+        let start = Instant::now().checked_sub(TO_SAY).expect("the system runs for longer");
+        meeting.start = start;
+        let said = Cell::new(0);
+        for _ in 0..3 {
+            meeting.say_what_is_awaited(|| {
+                said.set(said.get() + 1);
+                "nobody (this is a test)".to_owned()
+            });
+        }
+        assert_eq!(said.get(), 1);
     }
 }
