@@ -37,7 +37,7 @@ pub enum Error {
         during: String,
     },
     /// A rank failed and sent the reason to the other ranks.
-    #[error("rank {peer}: {message}")]
+    #[error("{}", of_rank(*.peer, .message))]
     PeerFailed {
         /// The rank that failed.
         peer: usize,
@@ -184,7 +184,10 @@ pub enum Error {
         what: String,
     },
     /// The ranks did not find each other.
-    #[error("rank {rank} of {world_size} waited {} s for rank {peer} to start", waited.as_secs())]
+    #[error(
+        "rank {rank} of {world_size} waited {} s for rank {peer} to start; deadlines are set with CANDELABRUM_TIMEOUT (seconds)",
+        waited.as_secs()
+    )]
     Rendezvous {
         /// The rank that waited.
         rank: usize,
@@ -441,6 +444,15 @@ impl Error {
     }
 }
 
+/// `message` of `rank`, which is named once: many messages begin with the rank that they are about.
+#[doc(hidden)]
+pub fn of_rank(rank: usize, message: &str) -> String {
+    let is_named = message
+        .strip_prefix("rank ")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if is_named { message.to_owned() } else { format!("rank {rank}: {message}") }
+}
+
 /// Returns the error of a collective inside a candle operation unchanged.
 impl From<candle_core::Error> for Error {
     fn from(source: candle_core::Error) -> Self {
@@ -483,6 +495,19 @@ impl From<candelabrum_nn::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_names_its_rank_once() {
+        let of = |message: &str| Error::PeerFailed { peer: 3, message: message.to_owned() };
+        for (message, whole) in [
+            ("no data", "rank 3: no data"),
+            ("rank 0: no data", "rank 0: no data"),
+            ("rank 12 waited 4 s in barrier", "rank 12 waited 4 s in barrier"),
+            ("rank and file", "rank 3: rank and file"),
+        ] {
+            assert_eq!(of(message).to_string(), whole);
+        }
+    }
 
     #[test]
     fn an_error_survives_candle() {

@@ -38,6 +38,7 @@ mod gpu;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_gpu.rs"]
 mod gpu;
+mod note;
 mod opt;
 mod step_weight;
 mod sync_batch_norm;
@@ -51,9 +52,9 @@ pub use comm::{
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use constants::Constants;
-#[doc(hidden)]
-pub use error::carried;
 pub use error::{Error, Result};
+#[doc(hidden)]
+pub use error::{carried, of_rank};
 pub use launch::WorldConfig;
 pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, OptimizerMemory, OptimizerVector,

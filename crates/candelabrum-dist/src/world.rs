@@ -35,7 +35,9 @@ pub struct World {
 
 impl World {
     /// Joins the world that this process was started into by [`launch::spawn`], mpiexec, srun,
-    /// torchrun or MXNet's tracker. A process that none of these started is a world of one.
+    /// torchrun or MXNet's tracker. A process that none of these started is a world of one, unless an engine (a batch
+    /// system, Kubernetes, a cloud) says that this process is one of several: then it is refused, because each of them would
+    /// train alone. [`Self::single`] is a world of one on purpose.
     ///
     /// Under mpiexec the ranks use MPI if the crate was built with the feature `mpi`. Without the
     /// feature they use the local backend, if all ranks are on one host.
@@ -99,7 +101,13 @@ impl World {
         Self::launched(Launch::of_program(config)?, device)
     }
 
-    fn launched(launch: Launch, choice: DeviceChoice) -> Result<Self> {
+    /// Joins the world in which `launch` is this process's place, on the device `choice`. With
+    /// [`Launch::detect_for`] a program can say that this process trains alone although an engine has started others.
+    ///
+    /// # Errors
+    /// Those of [`Self::from_env`], except those of the environment.
+    pub fn launched(launch: Launch, choice: DeviceChoice) -> Result<Self> {
+        launch::ignore_file_size_signal();
         launch::note_ignored(&launch);
         launch::follow_parent()?;
         launch::keep_scheduler(&launch);
@@ -110,7 +118,7 @@ impl World {
         Self { launch, comm, everyone, device, why_no_gpu, _services: services }.divided()
     }
 
-    /// A world of one rank, whatever the environment contains.
+    /// A world of one rank on the CPU, whatever the environment contains.
     pub fn single() -> Self {
         let launch = Launch::alone();
         let comm: Group = Arc::new(Single::default());
@@ -189,6 +197,11 @@ impl World {
     /// The number of processes on this host. Servers count.
     pub fn local_size(&self) -> usize {
         self.launch.local_size
+    }
+
+    /// The compute threads of this rank, if the user does not say otherwise ([`Launch::default_threads`]).
+    pub fn default_threads(&self) -> usize {
+        self.launch.default_threads()
     }
 
     /// The number of processes of the job that are servers of a key-value store: those with the
@@ -417,13 +430,7 @@ fn connect_hosts(
     if device.is_cuda() || launch.launcher == Launcher::Program {
         return over_tcp();
     }
-    let what = launch.why_mpi();
-    if launch.speaks_mpi() {
-        return Err(Error::NotCompiled { what, feature: "mpi" });
-    }
-    Err(Error::Launch {
-        what: format!("{what}: start them with mpiexec and build with `--features mpi`"),
-    })
+    Err(Error::Launch { what: launch.why_mpi(MPI_COMPILED) })
 }
 
 /// Ends the services of a rank, which is in the group of all ranks, when it is dropped.

@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::absolute;
 
-use candelabrum_dist::launch::{Capture, Ended, Job, Output, Signals, unique_job, vars};
+use candelabrum_dist::launch::{Capture, Ended, Job, Output, Signals, timeout, unique_job, vars};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::args::{PrefixKind, RunArgs, Workers};
@@ -183,7 +183,7 @@ impl<'a> Elsewhere<'a> {
             }
             None => None,
         };
-        let variables = self.variables(attempt)?;
+        let mut variables = self.variables(attempt)?;
         let known = |name: &str| variables.iter().any(|(known, _)| *known == name);
         let of_user =
             OF_USER.into_iter().filter(|name| !known(name) && env::var_os(name).is_some());
@@ -200,6 +200,8 @@ impl<'a> Elsewhere<'a> {
             command: &args.command,
         };
         let arguments = launcher.arguments(&request)?;
+        let of_launcher = launcher.variables(timeout()?);
+        variables.extend(of_launcher.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
         Ok(CommandLine { variables, arguments })
     }
 

@@ -13,7 +13,6 @@ mod restarts;
 mod settings;
 mod unreachable;
 
-use std::env;
 use std::fs::create_dir_all;
 use std::io::{IsTerminal, Write, stderr};
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ use candelabrum_dist::launch::{ENDING, Ended, Launch, Outcome, Signals, interrup
 
 pub use args::RunArgs;
 
-use args::{LauncherChoice, OnFailure};
+use args::{LauncherChoice, OnFailure, Workers};
 use elsewhere::Elsewhere;
 use failure::{Failure, Result};
 use here::Here;
@@ -55,6 +54,7 @@ enum Plan<'a> {
 fn start(args: &RunArgs) -> Result<i32> {
     refuse_to_be_a_rank()?;
     let mut plan = Plan::new(args)?;
+    plan.refuse_one_of_several_nodes(args)?;
     let (workers, least) = (plan.workers(), args.min_workers);
     if least > workers {
         return Err(Failure::Usage(format!(
@@ -114,9 +114,8 @@ fn start(args: &RunArgs) -> Result<i32> {
 
 impl<'a> Plan<'a> {
     fn new(args: &'a RunArgs) -> Result<Self> {
-        // In a job step, such as an interactive shell of srun, srun has started this program already.
-        let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_in_allocation = is_set("SLURM_JOB_ID") && !is_set("SLURM_STEP_ID");
+        // In a job step, such as a shell that srun has opened, srun has started this program already.
+        let is_in_allocation = Launch::is_in_slurm_allocation();
         let launcher = match args.launcher {
             LauncherChoice::Local if args.hostfile.is_some() => {
                 let what = "--launcher local starts ranks on this host only: leave out --hostfile";
@@ -130,6 +129,20 @@ impl<'a> Plan<'a> {
             LauncherChoice::Auto => return Ok(Self::Here(Here::new(args)?)),
         };
         Ok(Self::Elsewhere(Elsewhere::new(args, launcher)?))
+    }
+
+    /// A job on this host is wrong where an engine has given several nodes to it: each node would train alone. mpiexec and
+    /// srun start ranks on all of them.
+    fn refuse_one_of_several_nodes(&self, args: &RunArgs) -> Result<()> {
+        let Self::Here(_) = self else { return Ok(()) };
+        let workers = match (args.launcher, args.workers) {
+            (LauncherChoice::Local, _) => Some(1),
+            (_, Some(Workers::Are(workers))) => Some(workers),
+            (_, Some(Workers::Auto)) => Some(self.workers().max(2)),
+            (_, None) => None,
+        };
+        Launch::detect_for(workers)?;
+        Ok(())
     }
 
     fn workers(&self) -> usize {
@@ -172,7 +185,8 @@ impl<'a> Plan<'a> {
 
 /// Ranks that are launchers would start as many jobs as there are ranks.
 fn refuse_to_be_a_rank() -> Result<()> {
-    let launch = Launch::detect()?;
+    // What engines say of several nodes depends on the plan.
+    let launch = Launch::detect_for(Some(1))?;
     if launch.world_size == 1 {
         return Ok(());
     }

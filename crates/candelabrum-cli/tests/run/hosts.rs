@@ -76,7 +76,8 @@ fn check(site: &Site, options: &[&str], expected: &str) {
 fn the_command_line_of_open_mpi_is_printed() {
     let site = Site::new(OPEN_MPI, NOTHING);
     let exports = "-x MASTER_ADDR -x CANDELABRUM_PORT -x CANDELABRUM_JOB -x CANDELABRUM_RESTART";
-    let start = "mpiexec --host node1:2,node2:2";
+    let start = "OMPI_MCA_oob_tcp_keepalive_time=60 OMPI_MCA_oob_tcp_keepalive_intvl=15 \
+                 OMPI_MCA_oob_tcp_keepalive_probes=4 mpiexec --host node1:2,node2:2";
     check(&site, &[], &format!("{start} -n 4 --bind-to none --map-by slot --tag-output {exports}"));
     check(
         &site,

@@ -5,10 +5,11 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::config::WorldConfig;
-use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize};
+use super::engines::{ALONE, refuse_one_of_several};
+use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize, is_interactive};
 use super::meeting::MeetingPoint;
 use super::variables::{Variables, seconds};
-use super::{dmlc, vars};
+use super::{cores, dmlc, vars};
 use crate::{Error, Result};
 
 /// The deadline if `CANDELABRUM_TIMEOUT` is not set.
@@ -44,10 +45,29 @@ impl Launch {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Launch`] if variables contradict each other or are not numbers, or if this process
-    /// is the scheduler of MXNet's tracker.
+    /// [`Error::Launch`] if variables contradict each other or are not numbers, if this process
+    /// is the scheduler of MXNet's tracker, or if an engine has started it as one of several and no launcher has given
+    /// it a place among them.
     pub fn detect() -> Result<Self> {
-        launch(&Variables::of_process())
+        Self::detect_for(None)
+    }
+
+    /// As [`Self::detect`], where the user has asked for `workers` ranks on this host (`--workers`).
+    ///
+    /// With `Some(1)` a process without a place trains alone, whatever an engine says. With more than that, an engine may have
+    /// given this node more than one process, or a run of an array of jobs, but only this node.
+    ///
+    /// # Errors
+    /// Those of [`Self::detect`].
+    pub fn detect_for(workers: Option<usize>) -> Result<Self> {
+        launch(&Variables::of_process(), workers)
+    }
+
+    /// Whether this process is in an allocation of Slurm and no task of srun: in a batch script, or in a shell of salloc.
+    pub fn is_in_slurm_allocation() -> bool {
+        let env = Variables::of_process();
+        env.get("SLURM_JOB_ID").is_some()
+            && (env.get("SLURM_STEP_ID").is_none() || is_interactive(&env))
     }
 
     /// A world of one.
@@ -132,8 +152,8 @@ impl Launch {
         self.job.ok_or_else(|| Error::Launch {
             what: format!(
                 "the environment says that this process is one of {} ranks, but nothing in it tells \
-                 their job from another one: set MASTER_ADDR and MASTER_PORT, or {} to a word, on \
-                 every rank of this job alike, and to other values in every other job",
+                 their job from another one: set MASTER_PORT, or {} to a word, on every rank of this job \
+                 alike, and to another value in every other job",
                 self.world_size,
                 vars::JOB
             ),
@@ -145,22 +165,46 @@ impl Launch {
         self.uncounted.is_none() && self.local_size == self.world_size
     }
 
-    /// The reason why ranks that have neither MPI nor GPUs cannot be connected.
-    pub(crate) fn why_mpi(&self) -> String {
+    /// The reason why ranks that have neither MPI nor GPUs cannot be connected, and the ways out. `has_mpi`: this
+    /// build has the MPI backend.
+    pub(crate) fn why_mpi(&self, has_mpi: bool) -> String {
         let &Self { world_size, local_size, .. } = self;
-        match &self.uncounted {
-            None => format!("{world_size} ranks, {local_size} of them on this host, need MPI"),
+        let why = match &self.uncounted {
+            None => {
+                format!("{world_size} ranks, {local_size} of them on this host, need MPI or TCP")
+            }
             Some(missing) => format!(
                 "the environment says that this process is one of {world_size} ranks, but not how \
                  many of them are on this host: if all are, set {missing} on every rank; ranks on \
-                 several hosts need MPI"
+                 several hosts need MPI or TCP"
             ),
-        }
+        };
+        let start = match self.launcher {
+            Launcher::Slurm => "start them by `srun --mpi=pmix`",
+            _ => "start them by mpiexec",
+        };
+        let mpi = match (has_mpi, self.mpi) {
+            (true, _) => start.to_owned(),
+            (false, true) => "build with `--features mpi`".to_owned(),
+            (false, false) => format!("build with `--features mpi` and {start}"),
+        };
+        format!(
+            "{why}: {mpi}; or set {}=tcp, and MASTER_ADDR and {} to the address of rank 0's host and a free port \
+             there, on every rank",
+            vars::BACKEND,
+            vars::PORT
+        )
     }
 
     /// Whether the launcher serves MPI libraries, so that the ranks can use MPI.
     pub(crate) fn speaks_mpi(&self) -> bool {
         self.mpi
+    }
+
+    /// The compute threads of this rank, if the user does not say otherwise: its share of the cores that the launcher
+    /// has for the ranks of this host, at least one.
+    pub fn default_threads(&self) -> usize {
+        cores::threads(self.launcher, self.local_size)
     }
 
     /// Whether a launcher has already made this process one of several ranks.
@@ -180,16 +224,22 @@ fn job_id(job: &str, secret: &str) -> [u8; 32] {
 }
 
 /// The launcher of this process and the place that the launcher gave to it.
-fn launch(env: &Variables<'_>) -> Result<Launch> {
+fn launch(env: &Variables<'_>, workers: Option<usize>) -> Result<Launch> {
     if dmlc::is_scheduler(env) {
         let what = "this process is the scheduler of MXNet's tracker (DMLC_ROLE), not a rank: the \
                     program must run `launch::Scheduler` in it instead of joining a world";
         return Err(Error::Launch { what: what.to_owned() });
     }
     let is_set = |name: &&str| env.get(name).is_some();
-    let proven = |variables: &&LauncherVariables| variables.proof.iter().all(is_set);
+    let proven = |variables: &&LauncherVariables| {
+        variables.proof.iter().all(is_set)
+            && !(variables.launcher == Launcher::Slurm && is_interactive(env))
+    };
     let Some(variables) = LAUNCHERS.iter().find(proven) else {
-        LAUNCHERS.iter().try_for_each(|variables| refuse_a_part(env, variables))?;
+        if workers != Some(1) {
+            LAUNCHERS.iter().try_for_each(|variables| refuse_a_part(env, variables))?;
+        }
+        refuse_one_of_several(env, workers)?;
         return Ok(Launch::alone());
     };
     if variables.launcher == Launcher::Dmlc {
@@ -211,9 +261,11 @@ fn launch(env: &Variables<'_>) -> Result<Launch> {
     }
     let on_host = match variables.on_host {
         OnHost::Is { rank, size } => (env.number(&[rank])?, env.number(&[size])?),
-        OnHost::AllOfOne { rank, hosts } => {
+        OnHost::AllOfOne { rank: local, hosts, count } => {
             let is_one = env.number(hosts)?.unwrap_or(1) == 1;
-            (env.number(&[rank])?, is_one.then_some(world_size))
+            let local = env.number(&[local])?;
+            let several = || count(env).filter(|&n| n <= world_size && local < Some(n));
+            (local, if is_one { Some(world_size) } else { several() })
         }
         OnHost::AllIf(is_one) if is_one(env) => (Some(rank), Some(world_size)),
         OnHost::AllIf(_) => (None, None),
@@ -273,8 +325,7 @@ fn refuse_a_part(env: &Variables<'_>, variables: &LauncherVariables) -> Result<(
         let missing = missing(env, needed).unwrap_or_default();
         let what = format!(
             "{name} is {value} in the environment, so this process is one of several, but {missing} \
-             must be set, too: a launcher sets all of them on every rank; a process that trains \
-             alone needs {name} to be unset"
+             must be set, too: a launcher sets all of them on every rank; {ALONE}"
         );
         return Err(Error::Launch { what });
     }
@@ -317,10 +368,17 @@ mod tests {
     use super::*;
 
     fn detect(variables: &[(&str, &str)]) -> Result<Launch> {
+        detect_for(variables, None)
+    }
+
+    fn detect_for(variables: &[(&str, &str)], workers: Option<usize>) -> Result<Launch> {
         let variable = |name: &str| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
         };
-        launch(&Variables { variable: &variable, started_by: &|_| Some("7-99".to_owned()) })
+        let names = || variables.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let started_by = |_: &str| Some("7-99".to_owned());
+        let env = Variables { variable: &variable, names: &names, started_by: &started_by };
+        launch(&env, workers)
     }
 
     #[test]
@@ -399,9 +457,57 @@ mod tests {
     }
 
     #[test]
-    fn an_sbatch_script_without_srun_is_one_process() -> Result<()> {
-        let launch = detect(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")])?;
-        assert_eq!(launch.launcher, Launcher::Alone);
+    fn an_sbatch_script_and_a_shell_of_salloc_are_no_ranks() -> Result<()> {
+        let script = [
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NTASKS", "8"),
+            ("SLURM_NNODES", "1"),
+        ];
+        let shell = [("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1")];
+        for variables in [script.to_vec(), [&script[..], &shell].concat()] {
+            refuse(&variables, &[], &["SLURM_NTASKS=8", "`--workers 8`"]);
+            for workers in [1, 8] {
+                let launch = detect_for(&variables, Some(workers))?;
+                assert_eq!(launch.launcher, Launcher::Alone);
+            }
+            let two = [&[("SLURM_NNODES", "2")], &variables[..]].concat();
+            assert!(detect_for(&two, Some(8)).is_err());
+            assert_eq!(detect_for(&two, Some(1))?.launcher, Launcher::Alone);
+        }
+        // A task of srun has a place, also where it is the only one.
+        let task = [&[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "1")], &script[..]].concat();
+        let launch = detect(&task)?;
+        assert_eq!((launch.launcher, launch.world_size), (Launcher::Slurm, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_trains_alone_on_purpose_does_so_beside_any_variable_without_a_place()
+    -> Result<()> {
+        for variables in [
+            &[("PET_NNODES", "2"), ("PET_NODE_RANK", "1")][..],
+            &[("RANK", "1")],
+            &[("WORLD_SIZE", "2")],
+            &[("DMLC_NUM_WORKER", "2"), ("DMLC_TASK_ID", "1")],
+            &[("PMIX_RANK", "3")],
+            &[("SLURM_ARRAY_TASK_ID", "3")],
+        ] {
+            let message = detect(variables).expect_err("it is one of several").to_string();
+            assert!(
+                message.contains("`--workers 1`") && message.contains("World::single"),
+                "{message}"
+            );
+            assert_eq!(detect_for(variables, Some(1))?.world_size, 1, "{variables:?}");
+            // A launcher of one process is a word, too.
+            let place = [&[("RANK", "0"), ("WORLD_SIZE", "1")], variables].concat();
+            for workers in [None, Some(1), Some(4)] {
+                assert_eq!(detect_for(&place, workers)?.world_size, 1, "{variables:?}");
+            }
+        }
+        let place = [("RANK", "1"), ("WORLD_SIZE", "2"), ("PET_NNODES", "2")];
+        assert_eq!(detect_for(&place, Some(1))?.world_size, 2, "a place counts");
         Ok(())
     }
 
@@ -465,7 +571,7 @@ mod tests {
             &[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")],
             &[("OMPI_COMM_WORLD_SIZE", "1")],
             &[("PMI_SIZE", "1")],
-            &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_LOCALID", "0")],
+            &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_LOCALID", "0")],
             &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
         ];
         for variables in alone {
@@ -489,7 +595,7 @@ mod tests {
         ] {
             let launch = detect(&[&place[..], &more].concat())?;
             assert!(!launch.is_on_one_host());
-            assert!(launch.why_mpi().contains(missing), "{}", launch.why_mpi());
+            assert!(launch.why_mpi(true).contains(missing), "{}", launch.why_mpi(true));
         }
         let launch =
             detect(&[&place[..], &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]].concat())?;
@@ -498,14 +604,50 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_several_hosts_are_told_every_way_to_meet() -> Result<()> {
+        let torchrun =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+        let srun = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_GTIDS", "0"),
+        ];
+        let pmi = [&srun[..], &[("PMI_RANK", "0")]].concat();
+        let (mpiexec, pmix) = ("start them by mpiexec", "start them by `srun --mpi=pmix`");
+        let build = "build with `--features mpi`";
+        for (variables, has_mpi, says, says_not) in [
+            (&torchrun[..], true, mpiexec, build),
+            (&torchrun, false, "build with `--features mpi` and start them by mpiexec", "srun"),
+            (&srun, true, pmix, build),
+            (&srun, false, "build with `--features mpi` and start them by `srun", "mpiexec"),
+            (&pmi, false, build, "start them"),
+        ] {
+            let message = detect(variables)?.why_mpi(has_mpi);
+            assert!(message.starts_with("2 ranks, 1 of them on this host"), "{message}");
+            assert!(message.contains(says) && !message.contains(says_not), "{message}");
+            for name in ["CANDELABRUM_BACKEND=tcp", "MASTER_ADDR", "CANDELABRUM_PORT"] {
+                assert!(message.contains(name), "{message}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn what_tells_jobs_apart_is_in_their_numbers() -> Result<()> {
         let id = |variables: &[(&str, &str)]| detect(variables)?.job_id();
         let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")];
-        let other = |name, value| [&torchrun[..], &[(name, value)]].concat();
+        let other = |name, value| [&[(name, value)], &torchrun[..]].concat();
         assert_eq!(id(&torchrun)?, id(&[&torchrun[1..], &[("RANK", "1")]].concat())?);
         assert_eq!(id(&torchrun)?, id(&other("TORCHELASTIC_RUN_ID", "none"))?);
+        // One rank may have the address of rank 0's host, and another one its name.
+        for address in ["node7", "10.77.0.1"] {
+            assert_eq!(id(&torchrun)?, id(&other("MASTER_ADDR", address))?);
+        }
         for (name, value) in [
-            ("MASTER_ADDR", "node7"),
+            ("MASTER_PORT", "29501"),
             ("TORCHELASTIC_RUN_ID", "mine"),
             ("TORCHELASTIC_RESTART_COUNT", "1"),
             ("CANDELABRUM_JOB", "mine"),
@@ -534,7 +676,7 @@ mod tests {
         {
             let launch = detect(&[&place[..], &[more]].concat())?;
             let message = launch.job_id().unwrap_err().to_string();
-            for part in ["one of 2 ranks", "MASTER_ADDR and MASTER_PORT", "CANDELABRUM_JOB"] {
+            for part in ["one of 2 ranks", "MASTER_PORT", "CANDELABRUM_JOB"] {
                 assert!(message.contains(part), "{more:?}: {message}");
             }
         }
@@ -685,6 +827,36 @@ mod tests {
         assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "1")])?, 4);
         assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "2")])?, 2);
         assert_eq!(local_size(&[])?, 2);
+        Ok(())
+    }
+
+    #[test]
+    fn a_slurm_step_on_several_nodes_counts_the_tasks_of_this_one() -> Result<()> {
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "4"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "7"),
+            ("SLURM_STEP_NUM_NODES", "3"),
+        ];
+        let place = |more: &[(&str, &str)]| -> Result<(usize, usize)> {
+            let launch = detect(&[&step[..], more].concat())?;
+            Ok((launch.local_rank, launch.local_size))
+        };
+        assert_eq!(place(&[("SLURM_GTIDS", "4,5")])?, (0, 2));
+        for (node, tasks, size) in [
+            ("0", "2(x3),1", 2),
+            ("2", "2(x3),1", 2),
+            ("3", "2(x3),1", 1),
+            ("1", "3,4", 4),
+            // What does not fit the step is not believed.
+            ("4", "2(x3),1", 1),
+            ("1", "3,x", 1),
+            ("1", "3,40", 1),
+        ] {
+            let more = [("SLURM_NODEID", node), ("SLURM_STEP_TASKS_PER_NODE", tasks)];
+            assert_eq!(place(&more)?, (0, size), "{node} of {tasks}");
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::variables::Variables;
 use super::vars;
 use crate::{Error, Result};
 
@@ -25,7 +26,7 @@ impl DeviceChoice {
     /// # Errors
     /// Any other text than those of [`DeviceChoice`].
     pub fn from_env() -> Result<Self> {
-        std::env::var(vars::DEVICE).map_or(Ok(Self::Auto), |text| text.parse())
+        Variables::of_process().get(vars::DEVICE).map_or(Ok(Self::Auto), |text| text.parse())
     }
 }
 

@@ -3,8 +3,10 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use super::out_of_memory::OomKills;
 use super::report::{News, Report};
-use super::signals::{ENDING, interrupted_by, signal_name};
+use super::signals::{ENDING, KILL, XCPU, interrupted_by, signal_name};
+use crate::error::of_rank;
 
 /// The most names of processes that a message has.
 const MOST_NAMES: usize = 8;
@@ -94,7 +96,8 @@ impl Ended {
         };
         if let Some((rank, signal)) = before.died {
             let message = format!("{} was killed by {}", name(rank), signal_name(signal));
-            return failed(rank, message);
+            let reason = before.reason_of(signal).map(|reason| format!("; {reason}"));
+            return failed(rank, message + &reason.unwrap_or_default());
         }
         let errors = |of_echoes: bool| {
             reports.iter().filter_map(move |report| match &report.news {
@@ -110,7 +113,7 @@ impl Ended {
                 count if count == statuses.len() => {
                     Self { rank: None, ..failed(rank, message.clone()) }
                 }
-                _ => failed(rank, format!("{}: {message}", name(rank))),
+                _ => failed(rank, of_rank(rank, message)),
             };
         }
         let silent = |&&(i, _): &&(usize, ExitStatus)| errors(true).all(|(rank, _)| rank != i);
@@ -141,9 +144,25 @@ pub(super) struct BeforeSignals {
     died: Option<(usize, i32)>,
     /// The processes that have failed, in the order of their ends.
     failed: Vec<usize>,
+    /// The kernel's counts at the start of the job.
+    kills: OomKills,
 }
 
 impl BeforeSignals {
+    /// Nothing has failed yet.
+    pub(super) fn begin() -> Self {
+        Self { kills: OomKills::now(), ..Self::default() }
+    }
+
+    /// Why the system sent this signal, as far as that can be known.
+    fn reason_of(&self, signal: i32) -> Option<String> {
+        match signal {
+            KILL => self.kills.reason(),
+            XCPU => Some("its limit of processor time was reached (`ulimit -t`)".to_owned()),
+            _ => None,
+        }
+    }
+
     /// Notes what has ended since the last look.
     pub(super) fn look(&mut self, statuses: &[Option<ExitStatus>]) {
         self.died = self.died.or_else(|| killed(statuses));
@@ -239,6 +258,12 @@ mod tests {
         let echo = report(2, "rank 1: gone", true);
         let message = "rank 1 ended with exit status: 3: rank 1: gone";
         check(&all, &earlier, &[echo], (message, 3, Some(1)));
+    }
+
+    #[test]
+    fn a_message_that_begins_with_a_rank_gets_no_other_one() {
+        let about = report(1, "rank 0: no data", false);
+        check(&[exit(1), exit(1)], &[], &[about], ("rank 0: no data", 1, Some(1)));
     }
 
     #[test]

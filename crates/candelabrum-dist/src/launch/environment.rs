@@ -19,6 +19,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::interface::interface_address;
+use super::signals::ignore_file_size_signal;
+use super::variables::Variables;
 use super::vars;
 use crate::{Error, Result};
 
@@ -79,7 +81,7 @@ impl RankEnvironment {
     /// `threads` compute threads, the interface in `CANDELABRUM_INTERFACE`, if it is set, and no
     /// servers.
     pub fn new(threads: usize) -> Self {
-        let interface = env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty());
+        let interface = Variables::of_process().get(vars::INTERFACE);
         Self { threads, interface, servers: 0 }
     }
 
@@ -146,6 +148,7 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
             what: "0 compute threads: a rank needs at least one".to_owned(),
         });
     }
+    ignore_file_size_signal();
     let variables = wanted.variables()?;
     let is_set = |(name, value): &(&str, String)| env::var(name).is_ok_and(|v| v == *value);
     if variables.iter().all(is_set) {
@@ -186,7 +189,7 @@ pub fn limit_threads(threads: usize) -> Result<()> {
 /// or the host's name and the number of its last start. Containers of one host may have different
 /// names, and are then different hosts, because they need not share memory.
 pub(crate) fn host() -> String {
-    if let Ok(name) = env::var(vars::HOST) {
+    if let Some(name) = Variables::of_process().get(vars::HOST) {
         return name;
     }
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

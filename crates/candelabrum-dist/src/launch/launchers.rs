@@ -56,8 +56,13 @@ pub(super) enum OnHost {
     /// These variables.
     Is { rank: &'static str, size: &'static str },
     /// The rank's number is in a variable. The number of hosts is in the first of `hosts` that is
-    /// set. If the number is 1, or none is set, all ranks are on this host.
-    AllOfOne { rank: &'static str, hosts: &'static [&'static str] },
+    /// set. If the number is 1, or none is set, all ranks are on this host. On several hosts the function counts the
+    /// ranks of this one, if it can.
+    AllOfOne {
+        rank: &'static str,
+        hosts: &'static [&'static str],
+        count: fn(&Variables<'_>) -> Option<usize>,
+    },
     /// All ranks are on this host if this function says so. Otherwise the launcher does not count per host.
     AllIf(fn(&Variables<'_>) -> bool),
 }
@@ -125,6 +130,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
             rank: "SLURM_LOCALID",
             // The allocation may have more nodes than the step.
             hosts: &["SLURM_STEP_NUM_NODES", "SLURM_NNODES"],
+            count: tasks_of_node,
         },
         job: |env| Some(format!("{}.{}", env.get("SLURM_JOB_ID")?, env.get("SLURM_STEP_ID")?)),
         // srun --mpi=pmix and --mpi=pmi2.
@@ -133,6 +139,16 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
     HYDRA,
     DMLC,
 ];
+
+/// The lowest number of a step that srun has not started: the batch script's, or that of the shell that salloc opens.
+const SCRIPT_OR_SHELL: u32 = 0xffff_fffa;
+
+/// Whether this process is in the shell of an interactive step of Slurm. It is in the situation of a batch script: the
+/// step has one task, and the allocation may have more nodes.
+pub(super) fn is_interactive(env: &Variables<'_>) -> bool {
+    let step = env.get("SLURM_STEP_ID").and_then(|step| step.trim().parse::<u32>().ok());
+    step.is_some_and(|step| step >= SCRIPT_OR_SHELL)
+}
 
 const HYDRA: LauncherVariables = LauncherVariables {
     launcher: Launcher::Hydra,
@@ -156,14 +172,35 @@ const DMLC: LauncherVariables = LauncherVariables {
     mpi: &[],
 };
 
-/// The address, port, run id and restart count of torchrun, which together identify a job. `None`
+/// The number of tasks on this node of a step of Slurm. SLURM_GTIDS lists them (`4,5`). SLURM_STEP_TASKS_PER_NODE counts
+/// those of each node, in the order of the nodes' numbers (`2(x3),1`).
+fn tasks_of_node(env: &Variables<'_>) -> Option<usize> {
+    if let Some(tasks) = env.get("SLURM_GTIDS") {
+        return Some(tasks.split(',').count());
+    }
+    let mut node = env.get("SLURM_NODEID")?.trim().parse::<usize>().ok()?;
+    for nodes in env.get("SLURM_STEP_TASKS_PER_NODE")?.split(',') {
+        let (tasks, equal) = match nodes.split_once("(x") {
+            Some((tasks, equal)) => (tasks, equal.trim_end_matches(')').parse().ok()?),
+            None => (nodes, 1),
+        };
+        if node < equal {
+            return tasks.trim().parse().ok();
+        }
+        node -= equal;
+    }
+    None
+}
+
+/// The port, run id and restart count of torchrun, which together identify a job. `None`
 /// if neither the port nor the run id is set. If the user has not chosen a run id, torchrun sets
-/// `none`, which does not count.
+/// `none`, which does not count. The address does not count either, because each rank may write it in its own way: as a
+/// number, or as a name.
 fn torchrun_job(env: &Variables<'_>) -> Option<String> {
     let run = env.get("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
     let port = env.get("MASTER_PORT");
     run.as_ref().or(port.as_ref())?;
     let restart = env.get("TORCHELASTIC_RESTART_COUNT");
-    let parts = [env.get("MASTER_ADDR"), port, run, restart];
+    let parts = [port, run, restart];
     Some(parts.map(Option::unwrap_or_default).join(" "))
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::variables::Variables;
 use super::{interface_address, vars};
 use crate::{Error, Result};
 
@@ -29,7 +30,7 @@ impl MeetingPoint {
     /// [`Error::Launch`] if a variable is missing, a port is not a port number, or the interface does
     /// not exist.
     pub(super) fn from_env() -> Result<Self> {
-        let (host, port) = address(|name| std::env::var(name).ok())?;
+        let (host, port) = address(|name| Variables::of_process().get(name))?;
         Self::at(host, port)
     }
 
@@ -45,7 +46,7 @@ impl MeetingPoint {
 
 /// The network interface that the user chose, if any.
 fn interface_name() -> Option<String> {
-    std::env::var(vars::INTERFACE).ok().filter(|name| !name.is_empty())
+    Variables::of_process().get(vars::INTERFACE)
 }
 
 /// Whether the user wants ranks on the CPU to communicate over TCP through rank 0.
@@ -53,10 +54,10 @@ fn interface_name() -> Option<String> {
 /// # Errors
 /// A value other than `auto` and `tcp`.
 pub(crate) fn wants_tcp() -> Result<bool> {
-    match std::env::var(vars::BACKEND).as_deref().map(str::trim) {
-        Err(_) | Ok("" | "auto") => Ok(false),
-        Ok("tcp") => Ok(true),
-        Ok(other) => Err(Error::Setting {
+    match Variables::of_process().get(vars::BACKEND).as_deref().map(str::trim) {
+        None | Some("" | "auto") => Ok(false),
+        Some("tcp") => Ok(true),
+        Some(other) => Err(Error::Setting {
             setting: vars::BACKEND,
             value: other.to_owned(),
             range: "auto or tcp",
@@ -65,7 +66,7 @@ pub(crate) fn wants_tcp() -> Result<bool> {
 }
 
 fn address(read: impl Fn(&str) -> Option<String>) -> Result<(String, u16)> {
-    let host = read(HOST).filter(|host| !host.is_empty()).ok_or_else(|| Error::Launch {
+    let host = read(HOST).ok_or_else(|| Error::Launch {
         what: format!(
             "ranks on several hosts meet at rank 0's: set {HOST} to its name or address, and \
              {} to a free port there",

@@ -3,7 +3,8 @@
 //! The handler of a watched signal counts it instead of ending the process. SIGCHLD has its default
 //! action: if a process inherits that SIGCHLD is ignored, the kernel does not keep the exit codes of
 //! its children. SIGTTOU is ignored, and the children inherit that: they are in the background of a
-//! terminal, and some terminals stop what writes from there. When the last launcher of the process has
+//! terminal, and some terminals stop what writes from there. SIGXFSZ is ignored, too: then a write beyond the limit of
+//! a file's size is an error of that write, as on a full disk, and not the end of the process. When the last launcher of the process has
 //! finished, the earlier actions are restored.
 //!
 //! **Invariant (handler)** The handler only adds to an atomic.
@@ -24,6 +25,11 @@ pub(super) const TERM: i32 = Signal::SIGTERM as i32;
 pub(super) const HUP: i32 = Signal::SIGHUP as i32;
 /// SIGTSTP asks a program to pause. A terminal sends it for Ctrl-Z.
 pub(super) const TSTP: i32 = Signal::SIGTSTP as i32;
+
+/// SIGKILL ends a program at once. The kernel sends it where memory is short.
+pub(super) const KILL: i32 = Signal::SIGKILL as i32;
+/// SIGXCPU says that the limit of processor time is reached.
+pub(super) const XCPU: i32 = Signal::SIGXCPU as i32;
 
 /// The signals that ask a job to save its work and end.
 pub const ENDING: [i32; 3] = [INT, TERM, HUP];
@@ -80,6 +86,7 @@ impl Signals {
         let others = [
             (Signal::SIGCHLD as i32, SigHandler::SigDfl),
             (Signal::SIGTTOU as i32, SigHandler::SigIgn),
+            (Signal::SIGXFSZ as i32, SigHandler::SigIgn),
         ];
         for (number, handler) in caught.chain(others) {
             if before.iter().any(|(known, _)| *known as i32 == number) {
@@ -136,6 +143,13 @@ fn set(signal: Signal, action: &SigAction) -> Result<SigAction> {
     // at any point: invariant (handler).
     let before = unsafe { sigaction(signal, action) };
     before.map_err(|error| Error::io(format!("set the action of {signal}"), error))
+}
+
+/// Makes a write beyond the limit of a file's size (`ulimit -f`) an error, from now on.
+pub(crate) fn ignore_file_size_signal() {
+    let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // Without this the kernel ends the process, as it has always done.
+    drop(set(Signal::SIGXFSZ, &ignored));
 }
 
 /// The signals that ask this process to end. SIGHUP is not one of them where it is ignored, as under nohup.

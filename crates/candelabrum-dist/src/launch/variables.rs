@@ -32,7 +32,7 @@ pub fn threads_of_launcher() -> Result<Option<usize>> {
 /// # Errors
 /// A value that is not a number of seconds above 0.
 pub(super) fn seconds(name: &'static str) -> Result<Option<Duration>> {
-    let Ok(text) = std::env::var(name) else { return Ok(None) };
+    let Some(text) = Variables::of_process().get(name) else { return Ok(None) };
     let seconds = text.trim().parse::<f64>().ok();
     let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).filter(|d| !d.is_zero());
     let range = "a number of seconds above 0";
@@ -42,13 +42,23 @@ pub(super) fn seconds(name: &'static str) -> Result<Option<Duration>> {
 /// The environment variables of this process and its ancestors.
 pub(super) struct Variables<'a> {
     pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The names of all variables.
+    pub(super) names: &'a dyn Fn() -> Vec<String>,
     /// See [`super::ancestors::nearest_without`].
     pub(super) started_by: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl Variables<'static> {
     pub(super) fn of_process() -> Self {
-        Self { variable: &|name| std::env::var(name).ok(), started_by: &ancestors::nearest_without }
+        Self {
+            // A text that is not UTF-8 is a value, too, and no number.
+            variable: &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()),
+            names: &|| {
+                let names = std::env::vars_os().map(|(name, _)| name);
+                names.map(|name| name.to_string_lossy().into_owned()).collect()
+            },
+            started_by: &ancestors::nearest_without,
+        }
     }
 }
 
@@ -56,6 +66,11 @@ impl Variables<'_> {
     /// A variable that is set and not empty.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         (self.variable)(name).filter(|value| !value.is_empty())
+    }
+
+    /// The names of all variables, in no order.
+    pub(super) fn names(&self) -> Vec<String> {
+        (self.names)()
     }
 
     /// The launcher's process, see [`super::ancestors::nearest_without`].

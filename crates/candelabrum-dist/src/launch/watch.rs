@@ -79,7 +79,7 @@ impl JobWatch {
             reports,
             heard: Vec::new(),
             saved: None,
-            before: BeforeSignals::default(),
+            before: BeforeSignals::begin(),
             steps: VecDeque::new(),
             is_ending: false,
             has_sent: false,

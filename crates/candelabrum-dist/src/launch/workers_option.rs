@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use super::Launch;
+use crate::note::note;
 
 /// Says on standard error that a process which no launcher has started was told to start ranks. A program that
 /// reads the option does not come here: it starts the ranks, and each of them is launched.
@@ -12,17 +13,13 @@ pub(crate) fn note_ignored(launch: &Launch) {
     }
     if let Some(workers) = workers(std::env::args_os().skip(1)) {
         let program = std::env::args_os().next().unwrap_or_default();
-        say(&workers, &program.to_string_lossy());
+        note(&format!(
+            "--workers {workers} starts no ranks in this program, which trains alone: `candelabrum run --workers \
+             {workers} -- {}` starts them, and a program whose `main` is `candelabrum::train::cli::run` starts \
+             them by itself",
+            program.to_string_lossy()
+        ));
     }
-}
-
-#[expect(clippy::print_stderr, reason = "no later place would know of the option")]
-fn say(workers: &str, program: &str) {
-    eprintln!(
-        "note: --workers {workers} starts no ranks in this program, which trains alone: `candelabrum run --workers \
-         {workers} -- {program}` starts them, and a program whose `main` is `candelabrum::train::cli::run` starts \
-         them by itself"
-    );
 }
 
 /// The number of workers, if it is more than 1.

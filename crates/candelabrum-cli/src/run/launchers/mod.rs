@@ -67,6 +67,14 @@ impl Launcher {
         self.program.file_name().unwrap_or_default()
     }
 
+    /// The variables that it reads itself, unless the user has set them. `deadline` is that of the ranks.
+    pub(super) fn variables(&self, deadline: Duration) -> Vec<(&'static str, String)> {
+        match self.kind {
+            Kind::OpenMpi => open_mpi::keepalive(deadline),
+            Kind::Hydra | Kind::Srun => Vec::new(),
+        }
+    }
+
     /// Its arguments, the program of the ranks included.
     pub(super) fn arguments(&self, request: &Request<'_>) -> Result<Vec<OsString>> {
         if self.kind != Kind::Srun && request.command.iter().any(|argument| argument == ":") {
