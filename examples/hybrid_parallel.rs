@@ -24,7 +24,7 @@
 
 use anyhow::{Result, bail, ensure};
 use candelabrum::candle::{Result as CandleResult, Var};
-use candelabrum::dist::launch::{self, Launch, Outcome};
+use candelabrum::dist::launch::{self, DeviceChoice, Launch, Outcome};
 use candelabrum::dist::{Group, ops};
 use candelabrum::nn::ops::linear;
 use candelabrum::nn::{Init, Param};
@@ -132,7 +132,7 @@ fn sgd() -> Sgd {
 fn main() -> Result<()> {
     let args = Args::parse();
     // The ranks run this program too. Only ranks find a place in their environment.
-    let place = Launch::detect()?;
+    let place = Launch::detect_for(Some(args.workers))?;
     let ranks = if place.is_launched() { place.world_size } else { args.workers };
     let tensor = args.tensor;
     ensure!(
@@ -143,7 +143,7 @@ fn main() -> Result<()> {
     let replicas = ranks / tensor;
     ensure!(BATCH.is_multiple_of(replicas), "{BATCH} examples do not divide into {replicas} parts");
     if place.is_launched() || ranks == 1 {
-        let world = World::from_env()?;
+        let world = World::launched(place, DeviceChoice::from_env()?)?;
         // No rank should wait for a rank that failed.
         return train(&world, tensor).inspect_err(|error| world.abort(&format!("{error:#}")));
     }

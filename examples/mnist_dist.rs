@@ -13,7 +13,6 @@ use anyhow::Result;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
-use candelabrum::train::default_threads;
 use clap::Parser;
 
 #[global_allocator]
@@ -40,7 +39,7 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
 
     let [channels, height, width] = data.train.image_shape();
     let summary = trainer.compile((1, channels, height, width))?;
-    let threads = args.threads.unwrap_or_else(|| default_threads(world.local_size()));
+    let threads = args.threads.unwrap_or_else(|| world.default_threads());
     let dropped = args.sampler(world, data.train.len())?.dropped_per_epoch();
     let mut out = io::stdout();
     if world.is_root() {

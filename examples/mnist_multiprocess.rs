@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use candelabrum::datasets::{DataRequest, DatasetKind, Environment};
-use candelabrum::dist::launch::{self, Launch, Outcome};
+use candelabrum::dist::launch::{self, DeviceChoice, Launch, Outcome};
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::{DOWNLOAD_TIME, load_data, set_threads};
@@ -39,8 +39,9 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     // The ranks run this program too. Only ranks find a place in their environment.
-    if Launch::detect()?.is_launched() {
-        return run_rank(&args);
+    let place = Launch::detect_for(Some(args.world_size))?;
+    if place.is_launched() {
+        return run_rank(&args, place);
     }
     match launch::spawn(args.world_size, 1)? {
         Outcome::Success => Ok(()),
@@ -50,9 +51,9 @@ fn main() -> Result<()> {
 }
 
 /// The work of each process.
-fn run_rank(args: &Args) -> Result<()> {
+fn run_rank(args: &Args, place: Launch) -> Result<()> {
     set_threads(1)?;
-    let world = World::from_env()?;
+    let world = World::launched(place, DeviceChoice::from_env()?)?;
     let result = train(args, &world);
     if let Err(error) = &result {
         // No rank should wait for a rank that failed.

@@ -16,7 +16,7 @@
 
 use anyhow::{Result, bail, ensure};
 use candelabrum::candle::{Result as CandleResult, Var};
-use candelabrum::dist::launch::{self, Launch, Outcome};
+use candelabrum::dist::launch::{self, DeviceChoice, Launch, Outcome};
 use candelabrum::dist::{Group, ops};
 use candelabrum::nn::ops::linear;
 use candelabrum::nn::{Init, Param};
@@ -93,11 +93,11 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> CandleResult<f32> {
 fn main() -> Result<()> {
     let args = Args::parse();
     // The ranks run this program too. Only ranks find a place in their environment.
-    let place = Launch::detect()?;
+    let place = Launch::detect_for(Some(args.workers))?;
     let ranks = if place.is_launched() { place.world_size } else { args.workers };
     ensure!(HIDDEN.is_multiple_of(ranks), "{HIDDEN} features do not divide by {ranks} ranks");
     if place.is_launched() || ranks == 1 {
-        let world = World::from_env()?;
+        let world = World::launched(place, DeviceChoice::from_env()?)?;
         // No rank should wait for a rank that failed.
         return compare(&world).inspect_err(|error| world.abort(&format!("{error:#}")));
     }

@@ -54,11 +54,15 @@ fn find_files(dir: &Path) -> Result<[PathBuf; 4]> {
 
 /// A directory lacks some of the four files.
 pub(crate) fn no_mnist(dir: &Path, missing: &[&str]) -> Error {
-    let what = format!(
-        "not an MNIST directory: {} not found (the four files are train-images-idx3-ubyte, \
-         train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or .gz)",
-        missing.join(", ")
-    );
+    let four = "the four files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and \
+                t10k-labels-idx1-ubyte, plain or .gz";
+    let what = if !dir.exists() {
+        format!("no such folder: an MNIST directory has {four}")
+    } else if missing.len() == FILE_NAMES.len() {
+        format!("not an MNIST directory: it has none of {four}")
+    } else {
+        format!("not an MNIST directory: {} not found (it has {four})", missing.join(", "))
+    };
     Fault::Missing.at(dir, what)
 }
 

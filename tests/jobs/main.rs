@@ -8,6 +8,8 @@
 //! | jobs of `candelabrum run` that start again | `restarts.rs` |
 //! | ranks that are servers of a key-value store | `servers.rs` |
 //! | `--timeline` | `timeline.rs` |
+//! | environments of engines that start several processes | `environments.rs` |
+//! | systems that lack something or limit it | `systems.rs` |
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "tests say what they leave out and how long things take")]
@@ -15,8 +17,10 @@
 mod checkpoints;
 #[path = "../common/mod.rs"]
 mod common;
+mod environments;
 mod faults;
 mod programs;
 mod restarts;
 mod servers;
+mod systems;
 mod timeline;

@@ -28,6 +28,7 @@ mod evaluation;
 mod fit;
 mod log_files;
 mod metrics;
+mod note;
 mod optimizer;
 mod parts;
 mod prediction;

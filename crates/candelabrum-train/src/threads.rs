@@ -4,7 +4,8 @@ use std::thread::available_parallelism;
 
 use crate::{Error, Result};
 
-/// This machine's cores divided by the ranks on it, at least one.
+/// The cores of this process divided among `local_size` ranks that it starts, at least one. A rank has
+/// [`World::default_threads`](candelabrum_dist::World::default_threads).
 pub fn default_threads(local_size: usize) -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     (cores / local_size.max(1)).max(1)

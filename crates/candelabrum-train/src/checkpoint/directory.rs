@@ -22,8 +22,10 @@ use std::path::{Path, PathBuf};
 
 use candelabrum_datasets::write_whole;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use super::manifest::{self, Best, Manifest};
+use crate::note::note;
 use crate::{Error, Result};
 
 const STEP: &str = "step-";
@@ -73,6 +75,10 @@ impl Directory {
                 let what = "is in use by another run: give each run a directory of its own";
                 return Err(Error::checkpoint(&self.path, what));
             }
+            Err(TryLockError::Error(error)) if has_no_locks(&error) => note(&format!(
+                "{}: this file system has no locks ({error}), so nothing keeps another run out of the directory",
+                self.path.display()
+            )),
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
         self.name_whole_ones().map_err(unusable)?;
@@ -285,6 +291,12 @@ impl Directory {
         }
         Ok(names)
     }
+}
+
+/// Whether a file system has no locks at all: Lustre without them, or a file system in user space.
+fn has_no_locks(error: &io::Error) -> bool {
+    let errors = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
+    Errno::from_io_error(error).is_some_and(|error| errors.contains(&error))
 }
 
 /// Whether `path` is a checkpoint itself, and not a directory of several.

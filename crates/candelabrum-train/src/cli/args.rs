@@ -22,7 +22,7 @@ use crate::hooks::{BestModel, EarlyStopping, ExportBest, Hook, Monitor};
 use crate::unread::{Given, GivenOption, ReadMark};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
-    Result, Sampling, Timeline, default_threads,
+    Result, Sampling, Timeline,
 };
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -415,7 +415,7 @@ impl TrainArgs {
 
     /// The report of a run with these options on any data, before its first epoch.
     fn report_on(&self, world: &World, data: &str, dropped_per_epoch: usize) -> Report {
-        let threads = self.threads.unwrap_or_else(|| default_threads(world.local_size()));
+        let threads = self.threads.unwrap_or_else(|| world.default_threads());
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             world_size: world.world_size(),

@@ -1,5 +1,6 @@
 //! The life of a training program: it starts the ranks or joins them, and ends with one clear line.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -8,21 +9,35 @@ use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use candelabrum_datasets::Error as DataError;
 use candelabrum_dist::launch::{
     self, DeviceChoice, EndRequest, Ended, Heard, Job, Launch, Launcher, News, Outcome,
     RankEnvironment, Scheduler, interrupted_by,
 };
-use candelabrum_dist::{Error as DistError, World};
+use candelabrum_dist::{Error as DistError, World, of_rank};
 use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
 use crate::checkpoint::newest_checkpoint;
+use crate::note::note;
 use crate::unread::GivenOption;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
 type Failure = Box<dyn StdError + Send + Sync>;
+
+/// The error of a program, with the type that it had.
+fn failure<E: Into<Failure> + 'static>(error: E) -> Failure {
+    let mut error = Some(error);
+    let hidden = (&mut error as &mut dyn Any).downcast_mut::<Option<anyhow::Error>>();
+    match (hidden.and_then(Option::take), error) {
+        // anyhow's own conversion hides the type.
+        (Some(hidden), _) => hidden.reallocate_into_boxed_dyn_error_without_backtrace(),
+        (None, Some(error)) => error.into(),
+        (None, None) => "the program failed".into(),
+    }
+}
 
 /// Runs `program` on every rank that `args` or the launcher define.
 ///
@@ -30,9 +45,9 @@ type Failure = Box<dyn StdError + Send + Sync>;
 /// store, and watches them. Otherwise it is a rank, either alone or started by mpiexec, srun,
 /// torchrun or MXNet's tracker. The tracker's scheduler only waits until the ranks have ended. An
 /// error ends all ranks, prints one line on standard error that names its cause, and sets the exit
-/// code 1. Where a signal has ended the training before it was complete, the exit code is 128 plus the
-/// signal's number.
-pub fn run<E: Into<Failure>>(
+/// code 1, or 2 if an option or the environment cannot be used. Where a signal has ended the training before
+/// it was complete, the exit code is 128 plus the signal's number.
+pub fn run<E: Into<Failure> + 'static>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
@@ -67,14 +82,14 @@ pub fn run<E: Into<Failure>>(
                 Ok::<_, Failure>(())
             })
         }
-        Err(error) => fail(&error.into()),
+        Err(error) => tell(&one_line(&error), false, UNUSABLE),
     }
 }
 
 /// [`run`] for a program with its own options: `workers` ranks, or as many as the launcher started,
 /// each with `threads` compute threads, or with its share of this machine's cores, on `device`, or on
 /// the one that the environment names.
-pub fn run_ranks<E: Into<Failure>>(
+pub fn run_ranks<E: Into<Failure> + 'static>(
     workers: Option<usize>,
     threads: Option<usize>,
     device: Option<DeviceChoice>,
@@ -86,7 +101,7 @@ pub fn run_ranks<E: Into<Failure>>(
 /// [`run_ranks`] with `servers` further ranks as servers of a key-value store. Of ranks that a
 /// launcher has started, these are the last ones. `None` stands for the number that the launcher
 /// says, or for no servers.
-pub fn run_with_servers<E: Into<Failure>>(
+pub fn run_with_servers<E: Into<Failure> + 'static>(
     workers: Option<usize>,
     servers: Option<usize>,
     threads: Option<usize>,
@@ -122,12 +137,12 @@ enum Servers {
     LaunchersOr(usize),
 }
 
-fn run_wanted<E: Into<Failure>>(
+fn run_wanted<E: Into<Failure> + 'static>(
     wanted: &Wanted<'_>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     match start(wanted) {
-        Ok(Role::Rank { servers }) => rank(servers, wanted.device, program),
+        Ok(Role::Rank(launch)) => rank(launch, wanted.device, program),
         Ok(Role::Scheduler(scheduler)) => schedule(&scheduler),
         Ok(Role::Launcher(ended)) => match ended.outcome {
             Outcome::Success => ExitCode::SUCCESS,
@@ -135,24 +150,34 @@ fn run_wanted<E: Into<Failure>>(
                 complain(&message);
                 exit_code_of(signal)
             }
-            Outcome::Failed(message) => complain(&message),
-            other => complain(&format!("the job ended with {other:?}")),
+            Outcome::Failed(message) => {
+                complain(&message);
+                ExitCode::from(if ended.code == i32::from(UNUSABLE) { UNUSABLE } else { FAILED })
+            }
+            other => {
+                complain(&format!("the job ended with {other:?}"));
+                ExitCode::from(FAILED)
+            }
         },
+        // No rank has begun, so what the environment says is at fault.
+        Err(error @ Error::Dist(DistError::Launch { .. })) => {
+            tell(&one_line(&error), false, UNUSABLE)
+        }
         Err(error) => fail(&error.into()),
     }
 }
 
 /// Runs `program`, and records a timeline if there is a `path`.
-fn recorded<E: Into<Failure>>(
+fn recorded<E: Into<Failure> + 'static>(
     path: Option<&Path>,
     world: &World,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), Failure> {
-    let Some(path) = path else { return program(world).map_err(Into::into) };
+    let Some(path) = path else { return program(world).map_err(failure) };
     let timeline = Timeline::start(path, world)?;
     // A launcher ends its ranks by a signal first. That is the time to write the timeline's part.
     drop(LAST_WORDS.set(Box::new(timeline.last_words())));
-    program(world).map_err(Into::into)?;
+    program(world).map_err(failure)?;
     Ok(timeline.finish(world)?)
 }
 
@@ -160,7 +185,7 @@ fn recorded<E: Into<Failure>>(
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Runs `program` on a worker. A server of the key-value store serves the workers instead.
-fn program_or_server<E: Into<Failure>>(
+fn program_or_server<E: Into<Failure> + 'static>(
     world: &World,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> std::result::Result<(), Failure> {
@@ -168,11 +193,43 @@ fn program_or_server<E: Into<Failure>>(
         Server::new().run(world)?;
         return Ok(());
     }
-    program(world).map_err(Into::into)
+    program(world).map_err(failure)
+}
+
+/// The exit code of an option, or of an environment, that cannot be used. Starting the program again would not help, so
+/// `candelabrum run` does not, and a wrong command line has this code, too.
+const UNUSABLE: u8 = 2;
+
+/// The exit code of every other error.
+const FAILED: u8 = 1;
+
+/// The exit code for an error.
+fn code_of(error: &(dyn StdError + 'static)) -> u8 {
+    let is_setting = |error: &DistError| {
+        matches!(error, DistError::Setting { .. } | DistError::StrategyOption { .. })
+    };
+    let mut error = Some(error);
+    while let Some(current) = error {
+        let is_unusable = match current.downcast_ref::<Error>() {
+            Some(Error::Option { .. } | Error::NoWorkers { .. }) => true,
+            Some(Error::Dist(inner)) => is_setting(inner),
+            Some(Error::Store(StoreError::Setting { .. } | StoreError::Kind { .. })) => true,
+            Some(Error::Data(DataError::Argument { .. })) => true,
+            _ => {
+                current.downcast_ref::<DistError>().is_some_and(is_setting)
+                    || matches!(current.downcast_ref(), Some(DataError::Argument { .. }))
+            }
+        };
+        if is_unusable {
+            return UNUSABLE;
+        }
+        error = current.source();
+    }
+    FAILED
 }
 
 enum Role {
-    Rank { servers: usize },
+    Rank(Launch),
     Launcher(Ended),
     Scheduler(Scheduler),
 }
@@ -181,15 +238,16 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
     if let Some(scheduler) = Scheduler::from_env()? {
         return Ok(Role::Scheduler(scheduler));
     }
-    let launch = Launch::detect()?;
     let &Wanted { workers, servers, threads, interface, .. } = wanted;
+    let launch = Launch::detect_for(workers)?;
     let servers = match servers {
         Servers::LaunchersOr(_) if launch.servers > 0 => launch.servers,
         Servers::LaunchersOr(servers) | Servers::Are(servers) => servers,
     };
     let bound = |threads| RankEnvironment::new(threads).interface(interface).servers(servers);
     match workers.map(|workers| (workers, workers.saturating_add(servers))) {
-        Some((_, ranks)) if ranks > 1 && !launch.is_launched() => {
+        // A launcher of one process has started nothing that would contradict the option.
+        Some((_, ranks)) if ranks > 1 && launch.world_size == 1 => {
             let threads = threads.unwrap_or_else(|| default_threads(ranks));
             let job = Job::of_this_program()?.ranks(ranks, &bound(threads)).grace(wanted.grace);
             Ok(Role::Launcher(job.run(&mut launch::Signals::for_jobs()?)?))
@@ -207,7 +265,7 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
         _ => {
             // All ranks learn of a contradiction before they wait for each other.
             let launch = launch.with_servers(servers)?;
-            let threads = threads.unwrap_or_else(|| default_threads(launch.local_size));
+            let threads = threads.unwrap_or_else(|| launch.default_threads());
             launch::prepare(&bound(threads))?;
             set_threads(threads)?;
             if wanted.saves {
@@ -215,7 +273,7 @@ fn start(wanted: &Wanted<'_>) -> Result<Role> {
                 interrupt::interrupt();
             }
             hear_signals(launch.rank == 0);
-            Ok(Role::Rank { servers })
+            Ok(Role::Rank(launch))
         }
     }
 }
@@ -225,13 +283,13 @@ fn schedule(scheduler: &Scheduler) -> ExitCode {
     scheduler.run().map_or_else(|error| fail(&error.into()), |()| ExitCode::SUCCESS)
 }
 
-fn rank<E: Into<Failure>>(
-    servers: usize,
+fn rank<E: Into<Failure> + 'static>(
+    launch: Launch,
     device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    let world = device.map_or_else(World::from_env, World::on);
-    let world = match world.and_then(|world| world.with_servers(servers)) {
+    let device = device.map_or_else(DeviceChoice::from_env, Ok);
+    let world = match device.and_then(|device| World::launched(launch, device)) {
         Ok(world) => world,
         Err(error) => return fail(&error.into()),
     };
@@ -239,16 +297,20 @@ fn rank<E: Into<Failure>>(
         note(&format!("{why}; this run computes on the CPU"));
     }
     let Err(error) = program(&world) else { return ended(&world) };
-    let error = error.into();
+    let error = failure(error);
     let message = one_line(&*error);
-    // anyhow's errors hide their types, so the communicator is asked, too.
+    // A program may have made an error of its own of what the communicator has said.
     let has_failed_peer = || world.everyone().failure().is_some_and(|failure| failure.is_echo());
     if is_echo(&*error) || has_failed_peer() {
-        return tell(&message, true); // it names the failed rank
+        return tell(&message, true, FAILED); // it names the failed rank
     }
+    let code = code_of(&*error);
     let exit = match world.launcher() {
-        Launcher::Alone | Launcher::Candelabrum => tell(&message, false),
-        _ => complain(&format!("rank {}: {message}", world.everyone().rank())),
+        Launcher::Alone | Launcher::Candelabrum => tell(&message, false, code),
+        _ => {
+            complain(&of_rank(world.everyone().rank(), &message));
+            ExitCode::from(code)
+        }
     };
     world.abort(&message);
     exit
@@ -266,28 +328,22 @@ fn ended(world: &World) -> ExitCode {
 
 /// Reports the failure to the launcher, or to the user if there is none.
 fn fail(error: &Failure) -> ExitCode {
-    tell(&one_line(&**error), is_echo(&**error))
+    tell(&one_line(&**error), is_echo(&**error), code_of(&**error))
 }
 
-fn tell(message: &str, echo: bool) -> ExitCode {
-    if launch::report(News::Failed { message: message.to_owned(), echo }) {
-        return ExitCode::FAILURE;
+fn tell(message: &str, echo: bool, code: u8) -> ExitCode {
+    if !launch::report(News::Failed { message: message.to_owned(), echo }) {
+        complain(message);
     }
-    complain(message)
+    ExitCode::from(code)
 }
 
 /// The one place where a program's error is printed.
-fn complain(message: &str) -> ExitCode {
+fn complain(message: &str) {
     // On a terminal a progress bar may be in this line: return to its start and clear it.
     let clear = if io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     // After SIGHUP the terminal may be gone.
     drop(writeln!(io::stderr(), "{clear}error: {message}"));
-    ExitCode::FAILURE
-}
-
-#[expect(clippy::print_stderr, reason = "the one place where a program's note is printed")]
-fn note(message: &str) {
-    eprintln!("note: {message}");
 }
 
 /// Tells the launcher that a signal ends this rank, or the user, if this is the rank that prints. `lost` says what
@@ -360,7 +416,12 @@ fn one_line(error: &(dyn StdError + 'static)) -> String {
         source = error.source();
     }
     // If RUST_BACKTRACE is set, candle appends a backtrace to its errors.
-    line.lines().next().unwrap_or_default().to_owned()
+    let line = line.lines().next().unwrap_or_default();
+    // The system's own words have no place: a program that wrote to a full standard output gives them as they are.
+    if line.contains(" (os error ") && !line.contains(": ") {
+        return format!("a file or stream of this program, such as standard output: {line}");
+    }
+    line.to_owned()
 }
 
 /// Whether the error only reports the failure of another rank.
@@ -389,9 +450,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_error_of_the_system_alone_gets_a_place() {
+        let full = io::Error::from_raw_os_error(28);
+        assert!(one_line(&full).starts_with("a file or stream of this program, such as standard"));
+        let named = Error::Timeline { path: "t.json".into(), source: full };
+        assert!(one_line(&named).starts_with("cannot write the timeline t.json: No space left"));
+    }
+
+    #[test]
+    fn what_no_restart_can_mend_has_its_own_exit_code() {
+        let setting = || DistError::Setting { setting: "x", value: String::new(), range: "y" };
+        let option = Error::option("--ema", &"1.5", "below 1");
+        let launch = DistError::Launch { what: "a port in use".to_owned() };
+        assert_eq!(code_of(&option), UNUSABLE);
+        assert_eq!(code_of(&Error::from(setting())), UNUSABLE);
+        assert_eq!(code_of(&setting()), UNUSABLE);
+        let hidden = anyhow::Error::from(option).context("the options");
+        assert_eq!(code_of(&*failure(hidden)), UNUSABLE);
+        assert_eq!(code_of(&Error::from(launch)), FAILED);
+    }
+
+    #[test]
     fn an_echo_is_recognised_through_wrappers() {
         let echo = DistError::PeerDied { peer: 1, rank: 0, during: "all_reduce".to_owned() };
         let own = DistError::NotFinite { what: "the loss".to_owned(), rank: 0 };
+        assert!(is_echo(&*failure(anyhow::Error::from(Error::from(echo.clone())))));
         assert!(is_echo(&echo) && !is_echo(&own));
         assert!(is_echo(&Error::from(echo)) && !is_echo(&Error::from(own)));
     }
