@@ -92,7 +92,7 @@ fn scale(args: &mut OptimizerArgs, batch: usize, steps: u64) {
 
 /// The optimizer. Biases do not decay, and their norms, which are 0 at first, limit no step.
 fn recipe(args: &OptimizerArgs) -> Result<Recipe> {
-    let (rates, momentum, decay) = (args.rates(), args.momentum, args.weight_decay);
+    let (rates, momentum, decay) = (args.rates(), args.momentum, args.decay());
     let biases = ParamGroup::below_dims(2).weight_decay(0.0);
     Ok(match args.optimizer {
         OptimizerKind::Sgd => {

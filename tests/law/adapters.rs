@@ -52,15 +52,8 @@ impl Trained {
             let dropout = if dora { 0.0 } else { dropout };
             let targets = vec![name.to_owned()];
             // The other layers are not in the file.
-            let config = LoraConfig {
-                rank: 2,
-                alpha: 3.0,
-                dora,
-                dropout,
-                targets,
-                trained: others,
-                ..Default::default()
-            };
+            let config =
+                LoraConfig { rank: 2, alpha: 3.0, dora, dropout, targets, trained: others };
             let adapters = LoraLayers::attach(params, &config).unwrap();
             // All but the weight is trained beside the adapter.
             let weight = format!("{name}.weight");

@@ -268,7 +268,7 @@ impl Case {
             }
         }
         let draw_starts = &mut Draw::new(seed ^ 0x57A7);
-        for part in parts.iter_mut().filter(|_| !is_kept) {
+        for part in parts.iter_mut().filter(|_| !KEPT.contains(&seed)) {
             part.forgets_best = draw_starts.chance(20);
             if same_world {
                 continue;

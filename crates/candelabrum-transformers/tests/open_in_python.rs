@@ -84,18 +84,18 @@ const COLUMNS: [What; 6] =
     [What::Model, What::HalfModel, What::Lora, What::Dora, What::Merged, What::Whole];
 
 enum Built {
-    Causal(CausalLm),
-    Classifier(Classifier),
-    Encoder(Encoder),
+    Causal(Box<CausalLm>),
+    Classifier(Box<Classifier>),
+    Encoder(Box<Encoder>),
 }
 
 impl Built {
     fn open(path: &Path, kind: Kind, params: &Params, quantization: Quantization) -> Result<Self> {
         let pretrained = Pretrained::open(path)?.quantization(quantization);
         Ok(match kind {
-            Kind::Causal => Self::Causal(pretrained.causal_lm(params)?),
-            Kind::Classifier => Self::Classifier(pretrained.classifier(params, None)?),
-            Kind::Encoder => Self::Encoder(pretrained.encoder(params)?),
+            Kind::Causal => Self::Causal(Box::new(pretrained.causal_lm(params)?)),
+            Kind::Classifier => Self::Classifier(Box::new(pretrained.classifier(params, None)?)),
+            Kind::Encoder => Self::Encoder(Box::new(pretrained.encoder(params)?)),
         })
     }
 

@@ -21,8 +21,10 @@ pub(crate) const NOT_PERMITTED: i32 = 98;
 /// What a shell does before it becomes the program: it stops until it is traced.
 pub(crate) const STOP: &str = "kill -STOP $$;";
 
-/// Runs `command`, which begins with [`STOP`], and kills all its processes before call number `kill_at`, counted from 1, that changes a file below
-/// `folder`. Ends with the code of the program, with [`KILLED`] or with [`NOT_PERMITTED`]. Prints the number of the calls.
+/// Runs `command`, which begins with [`STOP`], and kills all its processes before call number `kill_at`, counted from 1,
+/// that changes a file below `folder`. Ends with the code of the program, with [`KILLED`] or with [`NOT_PERMITTED`].
+/// Prints the number of the calls.
+#[expect(clippy::zombie_processes, reason = "waitpid waits for every process")]
 pub(crate) fn run(mut command: Command, folder: &Path, kill_at: Option<usize>) -> ! {
     let mut program = command.spawn().unwrap();
     let child = Pid::from_raw(program.id().cast_signed());

@@ -13,11 +13,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    models::IGNORED,
     tokenizer::{Tokenizer, hexadecimal},
 };
-
-/// The target of a token that does not count, as in PyTorch.
-pub const IGNORED: i64 = -100;
 
 /// Conversations, or prompts with their completions, as the tokens of a pretrained model.
 ///

@@ -11,8 +11,6 @@ mod vocabulary;
 
 pub(crate) use self::rows::padded;
 pub use self::{
-    chats::{Chats, IGNORED},
-    classified_texts::ClassifiedTexts,
-    token_blocks::TokenBlocks,
+    chats::Chats, classified_texts::ClassifiedTexts, token_blocks::TokenBlocks,
     vocabulary::check_vocabulary,
 };

@@ -5,7 +5,8 @@ use candelabrum_nn::ops::CrossEntropyConfig;
 use candelabrum_nn::{Weight, ops};
 use candle_core::{Module, Result, Tensor};
 
-use crate::IGNORED;
+/// The target of a token that does not count, as in PyTorch.
+pub const IGNORED: i64 = -100;
 
 /// The last layer of a language model.
 #[derive(Clone, Copy, Debug)]

@@ -19,6 +19,7 @@ pub(crate) use distilbert::DistilBert;
 pub(crate) use distilbert::DistilBertHead;
 pub(crate) use gpt2::Gpt2;
 pub(crate) use head::Head;
+pub use head::IGNORED;
 pub(crate) use llama::Llama;
 pub(crate) use text_encoder::TextEncoder;
 pub(crate) use vit::Vit;

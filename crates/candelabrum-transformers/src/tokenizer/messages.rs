@@ -112,11 +112,12 @@ impl Conversation {
         };
         let content = get(message, "content");
         let is_in_text = |said: &str| !said.trim().is_empty() && whole.contains(said.trim());
-        let is_written = content.as_str().is_some_and(is_in_text)
-            || !is_same([&self.messages[..place], &self.messages[place + 1..]].concat())
-                && !(content.is_true()
-                    && is_same(self.with(place, with(message, "content", MARK.into()))));
-        if !is_written {
+        let is_left_out = || {
+            is_same([&self.messages[..place], &self.messages[place + 1..]].concat())
+                || content.is_true()
+                    && is_same(self.with(place, with(message, "content", MARK.into())))
+        };
+        if !content.as_str().is_some_and(is_in_text) && is_left_out() {
             return Err(format!(
                 "does not write what the role `{}` says: write it in another way, or take a template that writes it",
                 role(message)

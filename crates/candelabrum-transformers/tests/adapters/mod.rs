@@ -1,6 +1,7 @@
 //! Adapters and losses against Python's `peft` and `transformers`, on what `scripts/tiny_adapters.py` makes, and what is
 //! saved of them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candelabrum_dist::{DistOpt, DistOptConfig, Shard, World};
@@ -100,7 +101,7 @@ fn adapters_of_all_families_compute_what_peft_computes_and_load_again_with_the_s
         save_adapter(&layers, &params, &case.base, &saved)?;
         // What peft reads, it finds under the names that it has written itself.
         let (ours, theirs) = (tensors_of(&saved)?, tensors_of(&adapters)?);
-        for (tensor, values) in &theirs {
+        for (tensor, values) in BTreeMap::from_iter(&theirs) {
             let own = ours.get(tensor).unwrap_or_else(|| panic!("{name}: {tensor} is missing"));
             assert_eq!(bits(own)?, bits(values)?, "{name}: {tensor}");
         }

@@ -93,7 +93,7 @@ impl<'a> Callers<'a> {
                     self.waiting.push_back(Caller { socket, heard, since });
                 }
                 Ok(_) => {
-                    self.trouble = Some("a process of another user was turned away".to_owned())
+                    self.trouble = Some("a process of another user was turned away".to_owned());
                 }
                 Err(Errno::AGAIN) => return taken > 0,
                 Err(error) => {
