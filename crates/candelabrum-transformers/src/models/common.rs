@@ -4,6 +4,18 @@ use candelabrum_nn::layers::{Dropout, Linear};
 use candelabrum_nn::{Init, Scope, ops};
 use candle_core::{DType, Module, Result, Tensor};
 
+use crate::config::Config;
+
+/// The number of the token with which texts of an encoder are padded. `None` for a model of another kind.
+pub(crate) fn padding(config: &Config) -> crate::Result<Option<usize>> {
+    let default = match config.text("model_type")? {
+        Some("bert" | "distilbert") => 0,
+        Some("roberta") => 1,
+        _ => return Ok(None),
+    };
+    Ok(Some(config.size("pad_token_id")?.unwrap_or(default)))
+}
+
 /// The distribution of the weights that no file has: Hugging Face's `initializer_range`.
 pub(super) fn new_layer_init() -> Init {
     Init::Normal { std: 0.02 }

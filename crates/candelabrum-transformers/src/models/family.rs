@@ -50,16 +50,6 @@ pub(crate) fn neutral(config: &Config) -> Result<[&'static [Neutral]; 2]> {
     Ok([neutral::CONFIG, own])
 }
 
-/// The number of the token with which texts of an encoder are padded. `None` for a model of another kind.
-pub(crate) fn padding(config: &Config) -> Result<Option<usize>> {
-    let default = match config.text("model_type")? {
-        Some("bert" | "distilbert") => 0,
-        Some("roberta") => 1,
-        _ => return Ok(None),
-    };
-    Ok(Some(config.size("pad_token_id")?.unwrap_or(default)))
-}
-
 /// The error of a `model_type` that is none of `known`.
 pub(crate) fn unknown(config: &Config, model_type: &str, known: &[&str]) -> Error {
     let elsewhere = DECODERS.contains(&model_type) || ENCODERS.contains(&model_type);

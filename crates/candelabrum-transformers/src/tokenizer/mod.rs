@@ -39,7 +39,7 @@ pub(crate) use self::{
 use crate::{
     config::Config as ModelConfig,
     error::{Error, Result},
-    models::family,
+    models::padding,
     weights::GgufFile,
 };
 
@@ -106,7 +106,7 @@ impl Tokenizer {
         let Some(config) = ModelConfig::read_if_there(&folder.join("config.json"))? else {
             return Ok(());
         };
-        match (family::padding(&config)?, self.padding()) {
+        match (padding(&config)?, self.padding()) {
             (Some(hidden), Some(padding)) if hidden != padding as usize => Err(config.fault(format!(
                 "hides the padding token {hidden} (pad_token_id), and the tokenizer pads texts with {padding} ({}): set \
                  pad_token_id to {padding}",
