@@ -91,5 +91,5 @@ pub use text::{TextDataset, TokenWidth};
 pub use text_file::TextEncoding;
 pub use vocabulary::Vocabulary;
 #[doc(hidden)]
-pub use whole_file::write_whole;
+pub use whole_file::{temporary_beside, write_whole};
 pub use words::{sentences, words};

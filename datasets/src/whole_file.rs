@@ -29,8 +29,11 @@ pub fn write_whole(
     Ok(())
 }
 
-/// A new file in the directory of `path`.
-pub(crate) fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+/// A new file in the directory of `path`, which is removed unless it is renamed.
+///
+/// # Errors
+/// A file that cannot be made.
+pub fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     tempfile::Builder::new()
         .prefix(".partial-")

@@ -121,9 +121,7 @@ impl CausalLm {
     /// # Errors
     /// A folder or file that cannot be written.
     pub fn save(&self, folder: impl AsRef<Path>, tokenizer: Option<&Tokenizer>) -> Result<()> {
-        let folder = folder.as_ref();
-        self.loaded.save(&self.params, folder, [])?;
-        tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
+        self.loaded.save(&self.params, folder.as_ref(), tokenizer, [])
     }
 
     pub(crate) fn device(&self) -> &Device {

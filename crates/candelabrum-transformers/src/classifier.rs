@@ -140,7 +140,6 @@ impl Classifier {
         classes: &[String],
         tokenizer: Option<&Tokenizer>,
     ) -> Result<()> {
-        let folder = folder.as_ref();
         let different: BTreeSet<&String> = classes.iter().collect();
         if !classes.is_empty() && (classes.len() != self.classes || different.len() != self.classes)
         {
@@ -175,8 +174,7 @@ impl Classifier {
             ("num_labels", Value::Null),
             ("problem_type", self.problem.map_or(Value::Null, |problem| json!(problem.name()))),
         ];
-        self.loaded.save(&self.params, folder, changes)?;
-        tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
+        self.loaded.save(&self.params, folder.as_ref(), tokenizer, changes)
     }
 }
 

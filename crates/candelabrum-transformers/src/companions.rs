@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candelabrum_datasets::write_whole;
 use serde_json::Value as Json;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::new_files::NewFiles;
 
 /// How texts are generated.
 pub(crate) const GENERATION: &str = "generation_config.json";
@@ -73,18 +73,11 @@ impl Companions {
         Ok(config.map(|config| config.accepting(&self.accepted)))
     }
 
-    /// Writes the files into `folder`.
+    /// Adds the files to those of a model.
     ///
     /// # Errors
     /// A file that cannot be written.
-    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
-        for (name, bytes) in &self.files {
-            let path = folder.join(name);
-            if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-            }
-            write_whole(&path, |out| out.write_all(bytes)).map_err(Error::io("write", &path))?;
-        }
-        Ok(())
+    pub(crate) fn save_with(&self, folder: &mut NewFiles<'_>) -> Result<()> {
+        self.files.iter().try_for_each(|(name, bytes)| folder.write_bytes(name, bytes))
     }
 }

@@ -114,9 +114,12 @@ impl Encoder {
             "distilbert" => "DistilBertModel",
             _ => "BertModel",
         };
-        let folder = folder.as_ref();
-        self.loaded.save(&self.params, folder, [("architectures", json!([class]))])?;
-        tokenizer.map_or(Ok(()), |tokenizer| tokenizer.save(folder))
+        self.loaded.save(
+            &self.params,
+            folder.as_ref(),
+            tokenizer,
+            [("architectures", json!([class]))],
+        )
     }
 }
 

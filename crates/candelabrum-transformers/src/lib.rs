@@ -29,6 +29,7 @@ mod loaded;
 mod models;
 mod networks;
 mod neutral;
+mod new_files;
 mod peft;
 mod pooling;
 mod pretrained;

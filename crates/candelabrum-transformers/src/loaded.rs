@@ -6,8 +6,10 @@ use candelabrum_nn::{LoadReport, Params};
 
 use crate::companions::Companions;
 use crate::config::Config;
-use crate::error::{Error, Result};
-use crate::weights::{Named, Naming};
+use crate::error::Result;
+use crate::new_files::NewFiles;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Named, Naming, WEIGHTS};
 
 /// What a model keeps of the files from which it was loaded.
 #[derive(Debug)]
@@ -21,15 +23,15 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Writes the parameters of `params`, the companions and the config, with some values replaced, into `folder`. A null
-    /// leaves a key out.
+    /// Writes the parameters of `params`, the companions, the tokenizer and the config, with some values replaced, into
+    /// `folder`. A null leaves a key out.
     pub(crate) fn save(
         &self,
         params: &Params,
         folder: &Path,
+        tokenizer: Option<&Tokenizer>,
         changes: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
     ) -> Result<()> {
-        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let mut config = self.config.json().clone();
         if let Some(config) = config.as_object_mut() {
             for old in ["torch_dtype", "quantization_config", "_name_or_path"] {
@@ -49,11 +51,13 @@ impl Loaded {
                 }
             }
         }
-        let path = crate::weights::weights_file(folder);
-        crate::weights::save(params, &self.kept, &self.naming, &path)?;
-        self.companions.save(folder)?;
-        let path = folder.join("config.json");
-        let text = format!("{config:#}\n");
-        std::fs::write(&path, text).map_err(Error::io("write", &path))
+        let mut folder = NewFiles::new(folder)?;
+        folder
+            .write(WEIGHTS, |path| crate::weights::save(params, &self.kept, &self.naming, path))?;
+        self.companions.save_with(&mut folder)?;
+        if let Some(tokenizer) = tokenizer {
+            tokenizer.save_with(&mut folder)?;
+        }
+        folder.finish("config.json", &format!("{config:#}\n"))
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::python::{TaskType, tied, to_python};
 use super::{BATCHES, CONFIG, PREFIX, WEIGHTS, is_named, layer_of};
 use crate::error::{Error, Result};
+use crate::new_files::NewFiles;
 use crate::weights::{Named, is_of_adapter, save_named};
 
 /// What `peft` trains as a whole in every classifier of texts.
@@ -27,8 +28,7 @@ pub fn save_adapter(
     base: impl AsRef<Path>,
     folder: impl AsRef<Path>,
 ) -> Result<()> {
-    let folder = folder.as_ref();
-    std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    let mut folder = NewFiles::new(folder.as_ref())?;
     let adapted: BTreeSet<String> = layers.names().into_iter().map(to_python).collect();
     let task = TaskType::of(params);
     // peft adds a copy of the head to each classifier, unless the head has adapters.
@@ -65,7 +65,7 @@ pub fn save_adapter(
         put(head, params.get(table)?.var().as_detached_tensor());
         modules.insert(layer_of(head).to_owned());
     }
-    save_named(named, &folder.join(WEIGHTS))?;
+    folder.write(WEIGHTS, |path| save_named(named, path))?;
 
     let LoraConfig { rank, alpha, dropout, dora, .. } = layers.config();
     let is_gpt2 = params.list().iter().any(|param| param.name().ends_with(".attn.c_attn.weight"));
@@ -86,8 +86,7 @@ pub fn save_adapter(
         "modules_to_save": if modules.is_empty() { Value::Null } else { json!(modules) },
         "ensure_weight_tying": tie.is_some(),
     });
-    let path = folder.join(CONFIG);
-    std::fs::write(&path, format!("{config:#}\n")).map_err(Error::io("write", &path))
+    folder.finish(CONFIG, &format!("{config:#}\n"))
 }
 
 /// The modules that are trained as a whole.

@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use candelabrum_datasets::write_whole;
 use sha2::{Digest, Sha256};
 
 use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
+use crate::new_files::NewFiles;
 
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const CONFIG: &str = "tokenizer_config.json";
@@ -86,13 +86,8 @@ impl Files {
         hexadecimal(&hasher.finalize())
     }
 
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        for (name, content) in &self.files {
-            let path = folder.join(name);
-            write_whole(&path, |out| out.write_all(content)).map_err(Error::io("write", &path))?;
-        }
-        Ok(())
+    pub(super) fn write(&self, folder: &mut NewFiles<'_>) -> Result<()> {
+        self.files.iter().try_for_each(|(name, content)| folder.write_bytes(name, content))
     }
 }
 

@@ -40,6 +40,7 @@ use crate::{
     config::Config as ModelConfig,
     error::{Error, Result},
     models::padding,
+    new_files::NewFiles,
     weights::GgufFile,
 };
 
@@ -196,7 +197,17 @@ impl Tokenizer {
     /// # Errors
     /// A folder or file that cannot be written.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
-        self.0.files.write(folder.as_ref())
+        let mut folder = NewFiles::new(folder.as_ref())?;
+        self.save_with(&mut folder)?;
+        folder.places()
+    }
+
+    /// Adds the files that the tokenizer was read from to those of a model.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn save_with(&self, folder: &mut NewFiles<'_>) -> Result<()> {
+        self.0.files.write(folder)
     }
 
     /// The tokens of a text, with or without the special tokens that the model expects around a text, such as

@@ -19,7 +19,7 @@ pub(crate) use self::gguf::GgufFile;
 pub(crate) use self::gguf_config::{gguf_config, gguf_generation};
 pub(crate) use self::gguf_metadata::metadata_config;
 pub(crate) use self::naming::Naming;
-pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, shards_of, weights_file};
+pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, WEIGHTS, shards_of, weights_file};
 pub(crate) use self::saved::{Named, is_of_adapter, save, save_named};
 use crate::config::Config;
 use crate::error::{Error, Result};

@@ -27,6 +27,9 @@ const PIECE: usize = 1 << 20;
 /// A longer header is no header.
 const LONGEST_HEADER: u64 = 100 << 20;
 
+/// The name of the only file.
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+
 /// The name of the index of several files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
@@ -294,7 +297,7 @@ pub(crate) fn shards_of(path: &Path) -> Result<BTreeSet<String>> {
 
 /// The file of a folder with one.
 pub(crate) fn weights_file(folder: &Path) -> PathBuf {
-    folder.join("model.safetensors")
+    folder.join(WEIGHTS)
 }
 
 /// The places of the tensors of a file, which is the file number `number`.

@@ -127,33 +127,15 @@ pub(crate) fn is_of_adapter(name: &str) -> bool {
     name.contains(".lora_")
 }
 
-/// An older file is replaced when the new one is whole.
 fn write(named: BTreeMap<String, SavedView>, path: &Path) -> Result<()> {
-    let mut partial = path.file_name().unwrap_or_default().to_owned();
-    partial.push(format!(".partial-{}", std::process::id()));
-    let partial = path.with_file_name(partial);
     let size: usize = named.values().map(View::data_len).sum();
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    // The user's mask decides who may read a new file, and the library's own file only its user may read.
-    let created = fs::File::create(&partial).and_then(|file| Ok(file.metadata()?.permissions()));
-    let written = created
-        .map_err(Error::io("create", &partial))
-        .and_then(|permissions| {
-            safetensors::serialize_to_file(named, Some(metadata), &partial)
-                .map_err(|error| Error::file(path, format!("cannot be written: {error}")))?;
-            fs::set_permissions(&partial, permissions).map_err(Error::io("write", &partial))
-        })
-        .and_then(|()| {
-            let file = fs::File::open(&partial).map_err(Error::io("open", &partial))?;
-            let len = file.metadata().map_err(Error::io("read", &partial))?.len();
-            if len < size as u64 {
-                return Err(Error::file(path, format!("was written with {len} bytes of {size}")));
-            }
-            file.sync_all().map_err(Error::io("write", &partial))?;
-            fs::rename(&partial, path).map_err(Error::io("write", path))
-        });
-    if written.is_err() {
-        drop(fs::remove_file(&partial));
+    safetensors::serialize_to_file(named, Some(metadata), path)
+        .map_err(|error| Error::file(path, format!("cannot be written: {error}")))?;
+    match fs::metadata(path).map_err(Error::io("read", path))?.len() {
+        len if len < size as u64 => {
+            Err(Error::file(path, format!("was written with {len} bytes of {size}")))
+        }
+        _ => Ok(()),
     }
-    written
 }
