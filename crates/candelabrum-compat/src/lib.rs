@@ -20,6 +20,9 @@
 //! | [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`group_norm`](mod@group_norm) | `Linear`, `Embedding`, `Conv1d`, `Conv2d`, `GroupNorm` |
 //! | [`loss`] | `cross_entropy`, `binary_cross_entropy_with_logit` |
 //! | [`attention`], [`ops::sdpa`] | candle's, which refuse inputs whose gradients are computed: they have no backward pass |
+//!
+//! `kv_cache` and `moe` are candle's, for the generation of text. Nothing that goes through them has gradients; a step
+//! of a `candelabrum` optimizer says so, a loop with an optimizer of candle does not.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::needless_pass_by_value, reason = "the signatures are candle's")]

@@ -571,6 +571,7 @@ fn files_of_a_tokenizer_that_contradict_each_other_are_refused() -> Result {
         Ok(Tokenizer::open(folder.path()).map(drop).unwrap_err().to_string())
     };
     let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let prefixed = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
     let config = "tokenizer_config.json";
     let gap = json!({"9": {"content": "<gap>", "special": true}});
     let token = json!({"content": "<gap>", "special": true});
@@ -585,8 +586,17 @@ fn files_of_a_tokenizer_that_contradict_each_other_are_refused() -> Result {
             "has do_lower_case = true, and tokenizer.json has lowercase = false",
         ),
         (
-            with("normalizer", bert, "tokenize_chinese_chars", json!(false))?,
+            with("normalizer", bert.clone(), "tokenize_chinese_chars", json!(false))?,
             "handle_chinese_chars = true",
+        ),
+        // The classes of Python have defaults.
+        (
+            with("normalizer", bert, "tokenizer_class", json!("BertTokenizerFast"))?,
+            "has do_lower_case = true, and tokenizer.json has lowercase = false",
+        ),
+        (
+            with("pre_tokenizer", prefixed, "tokenizer_class", json!("GPT2Tokenizer"))?,
+            "has add_prefix_space = false, and tokenizer.json has add_prefix_space = true",
         ),
         (
             with("pre_tokenizer", bytes, "add_prefix_space", json!(true))?,
@@ -597,6 +607,26 @@ fn files_of_a_tokenizer_that_contradict_each_other_are_refused() -> Result {
         (error(config, "unknown", json!(1))?, "`unknown` = 1"),
     ] {
         assert!(error.contains(words), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_tokenizer_that_pads_with_another_token_than_its_model_hides_is_refused() -> Result {
+    let cases: Vec<Value> = golden("tokenizers")?;
+    let mut files = cases[0]["files"].clone();
+    files["tokenizer_config.json"]["pad_token"] = json!("<unk>");
+    let folder = copy("bert-base")?;
+    write_tokenizer(folder.path(), &files)?;
+    let own = Tokenizer::open(folder.path())?.padding();
+    let config = folder.path().join("config.json");
+    let mut json = read(&config)?;
+    assert_eq!(own, json["pad_token_id"].as_u64().map(|hidden| hidden as u32));
+    json["pad_token_id"] = json!(3);
+    fs::write(&config, json.to_string())?;
+    let error = Tokenizer::open(folder.path()).map(drop).unwrap_err().to_string();
+    for part in ["config.json", "hides the padding token 3 (pad_token_id)", "pads texts with"] {
+        assert!(error.contains(part), "{part}: {error}");
     }
     Ok(())
 }

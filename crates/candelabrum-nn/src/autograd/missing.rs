@@ -214,7 +214,7 @@ mod tests {
         let kept = explained(&params, &[2], &last);
         contains(
             &kept,
-            &["`c` is the furthest", "rope_slow", "does not use them"],
+            &["`c` is the furthest", "candelabrum-compat", "rope_slow", "does not use them"],
             &["reaches `c`"],
         );
 

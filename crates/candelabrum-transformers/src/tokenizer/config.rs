@@ -182,8 +182,19 @@ struct Division {
     pre_tokenizer: Value,
 }
 
+/// The value of a setting that the files leave out, by the class of the tokenizer.
+fn default_of(class: &str, key: &str) -> Option<bool> {
+    match (class.trim_end_matches("Fast"), key) {
+        ("BertTokenizer" | "DistilBertTokenizer", "do_lower_case" | "tokenize_chinese_chars") => {
+            Some(true)
+        }
+        ("GPT2Tokenizer" | "RobertaTokenizer", "add_prefix_space") => Some(false),
+        _ => None,
+    }
+}
+
 /// Refuses settings of Python's classes that contradict `tokenizer.json`. transformers divides a text by some of them,
-/// and by `tokenizer.json` alone where its class has no such setting.
+/// also by the defaults of the class, and by `tokenizer.json` alone where its class has no such setting.
 fn agree_on_division(config: &Json, files: &Files) -> Result<()> {
     let Division { normalizer, pre_tokenizer } =
         serde_json::from_slice(files.get(TOKENIZER).unwrap_or_default()).unwrap_or_default();
@@ -200,7 +211,8 @@ fn agree_on_division(config: &Json, files: &Files) -> Result<()> {
         ("add_prefix_space", &bytes, "add_prefix_space"),
     ] {
         let Some(part) = parts.first() else { continue };
-        let Some(said) = config.flag(key)? else { continue };
+        let class = config.text("tokenizer_class")?.unwrap_or_default();
+        let Some(said) = config.flag(key)?.or_else(|| default_of(class, key)) else { continue };
         let own = &part[field];
         if own.as_bool() != Some(said) && !(own.is_null() && key == "strip_accents") {
             return Err(config.fault(format!(

@@ -51,7 +51,7 @@ pub(super) fn meet(config: &TcpConfig) -> Result<Vec<Option<TcpStream>>> {
 }
 
 /// Rank 0's socket, and where it listens.
-fn listen(config: &TcpConfig) -> Result<(OwnedFd, SocketAddr)> {
+pub(super) fn listen(config: &TcpConfig) -> Result<(OwnedFd, SocketAddr)> {
     let port = config.port;
     // A name of this host may lead to a loopback address here, and to another one on other hosts, or to none yet.
     let own = config.interface.or_else(|| loopback(config));

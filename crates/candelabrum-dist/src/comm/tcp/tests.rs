@@ -222,6 +222,7 @@ fn a_rank_that_never_comes_is_named_on_all() {
     let (first, second) = (start(short(0)), start(short(1)));
     let error = joined(first).expect_err("rank 2 is missing");
     assert!(matches!(error, Error::Rendezvous { rank: 0, peer: 2, world_size: 3, .. }), "{error}");
+    assert!(error.to_string().contains("CANDELABRUM_TIMEOUT (seconds)"), "{error}");
     let error = joined(second).expect_err("rank 2 is missing");
     assert!(error.is_echo() && error.to_string().contains("for rank 2 to start"), "{error}");
 }
@@ -248,6 +249,32 @@ fn two_processes_of_one_rank_and_another_number_of_ranks_are_refused() {
         let _caller = stranger(port, &hello.encode());
         let message = joined(first).expect_err("refused").to_string();
         assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn a_name_that_nobody_knows_yet_is_asked_for_until_the_deadline() {
+    let host = "late.invalid".to_owned();
+    let deadline = Duration::from_millis(1500);
+    let late = with_deadline(deadline, TcpConfig { host, ..config(1, 2, free_port()) });
+    let start = Instant::now();
+    let message = connect(late).expect_err("nobody has this name").to_string();
+    assert!(start.elapsed() >= deadline, "{message}");
+    for part in ["rank 1 of 2 waited", "late.invalid", "MASTER_ADDR"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+/// On many hosts, /etc/hosts gives a host's own name a loopback address.
+#[test]
+fn rank_0_listens_where_other_hosts_reach_it_unless_all_ranks_call_a_loopback_address() {
+    for (host, is_loopback) in
+        [("127.0.0.1", true), ("localhost", true), ("127.0.1.1", true), ("node-0.invalid", false)]
+    {
+        let host_config = TcpConfig { host: host.to_owned(), ..config(0, 2, free_port()) };
+        let (_listener, place) = super::rendezvous::listen(&host_config).expect("a port");
+        let expected = (is_loopback, !is_loopback);
+        assert_eq!((place.ip().is_loopback(), place.ip().is_unspecified()), expected, "{host}");
     }
 }
 
