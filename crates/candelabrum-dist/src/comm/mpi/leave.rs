@@ -1,12 +1,14 @@
 //! The orderly end of a rank's part in the job.
 
+use std::hash::{BuildHasher, RandomState};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::thread;
 
 use super::failures::LOOK_AFTER;
 use super::headers::GOODBYE;
 use super::job::STRAGGLER;
-use super::{Mpi, life};
+use super::{Mpi, launcher_barrier, life, raw};
 use crate::comm::transport::Transport;
 use crate::comm::wait::{Load, Wait};
 use crate::{Error, Result};
@@ -57,10 +59,36 @@ impl Mpi {
                 return Err(Error::Protocol { what });
             }
         }
+        let barrier = self.barrier_before_the_end()?;
         self.group.clone().free()?;
+        barrier.map_or(Ok(()), |job| self.stop_polling(job))?;
         if let (Some(universe), true) = (self.universe.take(), life::end()) {
             drop(ManuallyDrop::into_inner(universe));
         }
         Ok(())
+    }
+
+    /// The number of this job for [`Self::stop_polling`], if MPI's library needs that.
+    fn barrier_before_the_end(&self) -> Result<Option<u64>> {
+        if self.world_size() == 1 || !launcher_barrier::is_needed(&raw::library_text()) {
+            return Ok(None);
+        }
+        let draws = self.group.gather_words(RandomState::new().hash_one(()))?;
+        Ok(draws.first().copied())
+    }
+
+    /// Waits until no rank polls MPI any more.
+    fn stop_polling(&self, job: u64) -> Result<()> {
+        let names = raw::LauncherNames;
+        match launcher_barrier::wait(&names, job, self.rank, self.world_size(), self.deadline) {
+            // The launcher keeps no names, so a pause takes the place of the barrier. A rank polls
+            // no longer than this after another rank, unless its host is overloaded.
+            Err(Error::Mpi { call, message }) => {
+                tracing::debug!("a pause before MPI_Finalize, because of {call}: {message}");
+                thread::sleep(STRAGGLER);
+                Ok(())
+            }
+            other => other,
+        }
     }
 }

@@ -31,6 +31,7 @@ mod collectives;
 mod failures;
 mod headers;
 mod job;
+mod launcher_barrier;
 mod leave;
 mod life;
 mod messages;

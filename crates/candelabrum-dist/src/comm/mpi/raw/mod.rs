@@ -6,6 +6,7 @@
 
 mod batch;
 mod header_message;
+mod names;
 
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -17,6 +18,7 @@ use crate::{Error, Result};
 
 pub(super) use batch::{EAGER, RequestBatch, RequestKind};
 pub(super) use header_message::{HEADER_MESSAGE, HeaderMessage};
+pub(super) use names::LauncherNames;
 
 /// The number of tags of a group, which is larger than every [`Tag`].
 const KINDS: usize = 8;
@@ -71,9 +73,13 @@ impl MpiGroup {
         let world = world();
         // SAFETY: a constant of the library.
         let errors_return = unsafe { ffi::RSMPI_ERRORS_RETURN };
-        // SAFETY: both handles are the library's own constants; MPI is initialised.
-        let code = unsafe { ffi::MPI_Comm_set_errhandler(world, errors_return) };
-        check("MPI_Comm_set_errhandler", code)?;
+        // SAFETY: a constant of the library. Errors of calls without a communicator go to it.
+        let own = unsafe { ffi::RSMPI_COMM_SELF };
+        for comm in [world, own] {
+            // SAFETY: the handles are the library's own constants; MPI is initialised.
+            let code = unsafe { ffi::MPI_Comm_set_errhandler(comm, errors_return) };
+            check("MPI_Comm_set_errhandler", code)?;
+        }
         let (mut copy, mut rank, mut size) = (world, 0, 0);
         // SAFETY: `copy` has room for a handle.
         check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(world, &mut copy) })?;
@@ -185,19 +191,20 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
     Err(Error::Mpi { call, message })
 }
 
-/// The library's name and version.
+/// The library's name and version, in one line.
 pub(super) fn library() -> String {
+    library_text().lines().next().unwrap_or("an unknown MPI library").to_owned()
+}
+
+/// The library's own text on its version and its parts. The text is empty if the library gives none.
+pub(super) fn library_text() -> String {
     let mut text = [0_u8; 16 * 1024];
     let mut len = 0;
     let start: *mut c_char = text.as_mut_ptr().cast();
     // SAFETY: room for the longest text (8192 in MPICH), and for an int.
     let code = unsafe { ffi::MPI_Get_library_version(start, &mut len) };
-    let len = usize::try_from(len).unwrap_or(0).min(text.len());
-    let text = String::from_utf8_lossy(&text[..len]);
-    match (code, text.lines().next()) {
-        (0, Some(line)) => line.trim_end_matches('\0').to_owned(),
-        _ => "an unknown MPI library".to_owned(),
-    }
+    let len = if code == 0 { usize::try_from(len).unwrap_or(0).min(text.len()) } else { 0 };
+    String::from_utf8_lossy(&text[..len]).trim_end_matches('\0').to_owned()
 }
 
 fn world() -> ffi::MPI_Comm {
