@@ -114,19 +114,20 @@ fn blocks_that_are_computed_again_leave_the_same_parameters() {
     bert(&dir.path().join("bert"));
     let text = "the film is fine\na moving film\nan end is dull\n".repeat(10);
     fs::write(path("text"), text).unwrap();
-    let (bert, class, text) = (path("bert"), format!("one={}", path("text")), path("text"));
+    let (bert, text) = (path("bert"), path("text"));
+    let [one, two] = ["one", "two"].map(|class| format!("{class}={text}"));
     let gguf = tiny("llama-gguf/model.gguf");
-    let classifier = ["--model", &bert, "--class", &class, "--batch-size", "4"];
+    let classifier = ["--model", &bert, "--class", &one, "--class", &two, "--batch-size", "4"];
     let adapters = ["--model", gguf.to_str().unwrap(), "--text", &text, "--length", "8"];
     for (name, options, precision) in [
-        ("finetune_classifier", classifier, "f32"),
-        ("finetune_llm", adapters, "f32"),
-        ("finetune_llm", adapters, "bf16"),
+        ("finetune_classifier", &classifier[..], "f32"),
+        ("finetune_llm", &adapters[..], "f32"),
+        ("finetune_llm", &adapters[..], "bf16"),
     ] {
         let parameters = |recompute: &str| {
             let more = ["--recompute", recompute, "--workers", "2", "--epochs", "1"];
             let more = [&more[..], &["--precision", precision]].concat();
-            let options = [&options[..], &more, &["--threads", "1"]].concat();
+            let options = [options, &more, &["--threads", "1"]].concat();
             report_of(name, &options)["parameters_sha256"].clone()
         };
         let expected = parameters("none");

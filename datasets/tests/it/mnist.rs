@@ -42,7 +42,9 @@ fn missing_files_are_named_together_with_the_four_that_belong_there() {
     assert!(message.contains("t10k-images-idx3-ubyte"), "{message}");
     let error = Mnist::open("/no/such/directory").unwrap_err();
     assert!(matches!(error, Error::Data { fault: Fault::Missing, .. }), "{error}");
-    assert_eq!(error.to_string().matches("t10k-labels-idx1-ubyte").count(), 2, "{error}");
+    let error = error.to_string();
+    assert!(error.starts_with("/no/such/directory: no such folder: "), "{error}");
+    assert!(error.contains("t10k-labels-idx1-ubyte"), "{error}");
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub(super) type Shown = [u64; Header::WORDS + 1];
 pub(super) struct Cell {
     /// The number of barriers that this rank has reached.
     pub(super) arrived: AtomicU32,
+    /// The barrier at which this rank has given up, by its number among those that the rank has reached, or 0.
+    pub(super) given_up: AtomicU32,
     /// The number of ranks that sleep until `arrived` changes.
     pub(super) sleepers: AtomicU32,
     /// The core of the rank at its last arrival.

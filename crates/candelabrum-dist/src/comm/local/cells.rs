@@ -99,6 +99,17 @@ impl Cells {
         arrived.wrapping_sub(self.arrived) as i32 >= 0
     }
 
+    /// Says that this rank does not wait at its barrier any longer. A rank that comes later must not pass it alone.
+    pub(super) fn give_up(&self) {
+        self.region.cell(self.rank).given_up.store(self.arrived, Ordering::Release);
+    }
+
+    /// Whether `rank` has arrived at this rank's barrier, and has given up there.
+    pub(super) fn has_given_up(&self, rank: usize) -> bool {
+        let given_up = self.region.cell(rank).given_up.load(Ordering::Acquire);
+        given_up != 0 && given_up == self.arrived
+    }
+
     /// Waits for `rank` for a limited time. Returns whether it has arrived.
     pub(super) fn wait_a_while(&mut self, rank: usize) -> bool {
         if self.has_arrived(rank) {

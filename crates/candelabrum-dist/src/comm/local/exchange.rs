@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::cell::Shown;
@@ -18,6 +19,9 @@ use candelabrum_memory::BadNumber;
 use candelabrum_memory::reduce::{
     reduce_into_all, reduce_onto, search_and_reduce_into_all, search_and_reduce_onto,
 };
+
+/// How often a rank asks for an error that is on its way.
+const POLL: Duration = Duration::from_millis(1);
 
 /// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +123,11 @@ impl CellExchange {
                 let start = *start.get_or_insert_with(Instant::now);
                 self.check(rank, start)?;
             }
+            // The rank's error is still on its way to this late one.
+            while self.cells.has_given_up(rank) {
+                let start = *start.get_or_insert_with(Instant::now);
+                self.hear_why(rank, start)?;
+            }
         }
         Ok(())
     }
@@ -130,14 +139,28 @@ impl CellExchange {
             // The rank may have arrived and then left in order since the last poll.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }
+        let missing = (0..self.cells.world_size()).filter(|&rank| !self.cells.has_arrived(rank));
+        self.check_deadline(start, missing).inspect_err(|_| self.cells.give_up())
+    }
+
+    /// Waits for the error of a rank that has given up at this barrier, for a limited time.
+    fn hear_why(&self, rank: usize, start: Instant) -> Result<()> {
+        let during = || self.current.to_string();
+        let trouble = self.network.trouble(self.group(), &[self.ranks[rank]], during);
+        trouble.map_err(|error| self.fails(error))?;
+        thread::sleep(POLL);
+        self.check_deadline(start, [rank].into_iter())
+    }
+
+    fn check_deadline(&self, start: Instant, missing: impl Iterator<Item = usize>) -> Result<()> {
         let waited = start.elapsed();
         if waited < self.deadline {
             return Ok(());
         }
-        let missing = (0..self.cells.world_size()).filter(|&rank| !self.cells.has_arrived(rank));
         let missing = missing.map(|rank| self.ranks[rank].to_string()).collect::<Vec<_>>();
         let (rank, missing) = (self.ranks[self.cells.rank()], missing.join(", "));
-        Err(self.fails(Error::Timeout { rank, during: during(), missing, waited }))
+        let during = self.current.to_string();
+        Err(self.fails(Error::Timeout { rank, during, missing, waited }))
     }
 
     /// Keeps the memory that this rank is about to drop, because other ranks may still write to it.
