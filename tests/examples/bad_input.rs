@@ -10,11 +10,17 @@ use crate::run::example;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs `mnist_dist` with options that it must refuse.
+/// Runs `mnist_dist` with options that it must refuse. A launcher that starts failed jobs again does not start one with
+/// the exit code 2 again.
 #[track_caller]
-/// A launcher that starts failed jobs again does not start one with the exit code 2.
 fn refuse(options: &[&str], parts: &[&str]) {
     example("mnist_dist").args(options).limit(LIMIT).run().fails(parts).expect(2);
+}
+
+/// Runs `mnist_dist` with data that it cannot train on.
+#[track_caller]
+fn fail(options: &[&str], parts: &[&str]) {
+    example("mnist_dist").args(options).limit(LIMIT).run().fails(parts).expect(1);
 }
 
 #[test]
@@ -79,8 +85,8 @@ fn a_batch_larger_than_a_ranks_share_is_refused_on_all_ranks_at_once() {
 #[test]
 fn a_loss_that_is_no_number_stops_every_rank() {
     let diverge = ["--dataset", "synthetic", "--lr", "1e20", "--epochs", "1"];
-    refuse(&diverge, &["not finite", "rank 0"]);
-    refuse(&[&diverge[..], &["--workers", "2"]].concat(), &["not finite", "rank 0"]);
+    fail(&diverge, &["not finite", "rank 0"]);
+    fail(&[&diverge[..], &["--workers", "2"]].concat(), &["not finite", "rank 0"]);
 }
 
 #[test]
@@ -126,10 +132,10 @@ fn broken_files_are_named() {
         spoil(dir.path());
         println!("{name}");
         let dir = dir.path().to_str().unwrap();
-        refuse(&["--data-dir", dir, "--batch-size", "4"], parts);
-        refuse(&["--data-dir", dir, "--batch-size", "4", "--workers", "2"], parts);
+        fail(&["--data-dir", dir, "--batch-size", "4"], parts);
+        fail(&["--data-dir", dir, "--batch-size", "4", "--workers", "2"], parts);
     }
-    refuse(&["--data-dir", "/nonexistent"], &["no such folder", "/nonexistent"]);
+    fail(&["--data-dir", "/nonexistent"], &["no such folder", "/nonexistent"]);
 }
 
 /// Damages a directory of good files in one place.
