@@ -56,6 +56,8 @@ pub use error::{Error, Result};
 #[doc(hidden)]
 pub use error::{carried, of_rank};
 pub use launch::WorldConfig;
+#[doc(hidden)]
+pub use note::note;
 pub use opt::{
     DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, OptimizerMemory, OptimizerVector,
     Shard, StepFigures, StepGraph, StrategyState,

@@ -33,8 +33,10 @@ where
 {
     let _span = tracing::debug_span!(target: "candelabrum::run", "evaluate").entered();
     let group = task.optimizer().group().clone();
-    let passes = sets.iter().map(|data| Pass::over(&group, data, batch_size, loading));
-    let passes = share(&group, passes.collect::<Result<Vec<_>>>())?;
+    // The ranks meet for each set, so that all of them hear of a failure at the same place.
+    let passes =
+        sets.iter().map(|data| share(&group, Pass::over(&group, data, batch_size, loading)));
+    let passes = passes.collect::<Result<Vec<_>>>()?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
         optimizer.average_parameters()?;

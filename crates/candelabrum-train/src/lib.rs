@@ -28,7 +28,6 @@ mod evaluation;
 mod fit;
 mod log_files;
 mod metrics;
-mod note;
 mod optimizer;
 mod parts;
 mod prediction;

@@ -13,6 +13,8 @@ use crate::new_files::NewFiles;
 pub(crate) const GENERATION: &str = "generation_config.json";
 /// How images are prepared.
 pub(crate) const IMAGES: &str = "preprocessor_config.json";
+/// How sentence-transformers cuts texts.
+pub(crate) const TEXT_CONFIG: &str = "sentence_bert_config.json";
 /// The parts of a model of sentence-transformers.
 pub(crate) const MODULES: &str = "modules.json";
 
@@ -78,6 +80,7 @@ impl Companions {
     /// # Errors
     /// A file that cannot be written.
     pub(crate) fn save_with(&self, folder: &mut NewFiles<'_>) -> Result<()> {
+        folder.without(&[GENERATION, IMAGES, MODULES, TEXT_CONFIG]);
         self.files.iter().try_for_each(|(name, bytes)| folder.write_bytes(name, bytes))
     }
 }

@@ -145,7 +145,10 @@ pub(crate) const ENCODER: &[Neutral] = &[
 ];
 
 /// Of Llama, Mistral and Qwen.
-pub(crate) const LLAMA: &[Neutral] = &[any("every model of these families is one", "is_decoder")];
+pub(crate) const LLAMA: &[Neutral] = &[
+    any("every model of these families is one", "is_decoder"),
+    only("[false]", "biases that a family does not have", "attention_bias mlp_bias"),
+];
 
 /// Of GPT-2.
 pub(crate) const GPT2: &[Neutral] = &[

@@ -17,6 +17,8 @@ pub(crate) struct NewFiles<'p> {
     folder: &'p Path,
     /// The files, and their places.
     files: Vec<(NamedTempFile, PathBuf)>,
+    /// What would be read with the new files if it were there, unless it is among them.
+    others: Vec<PathBuf>,
 }
 
 impl<'p> NewFiles<'p> {
@@ -26,7 +28,7 @@ impl<'p> NewFiles<'p> {
     /// A folder that cannot be made.
     pub(crate) fn new(folder: &'p Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-        Ok(Self { folder, files: Vec::new() })
+        Ok(Self { folder, files: Vec::new(), others: Vec::new() })
     }
 
     /// Adds the file `name`, whose content `write` gives to the file at a path.
@@ -61,6 +63,11 @@ impl<'p> NewFiles<'p> {
         self.write(name, |path| fs::write(path, content).map_err(Error::io("write", path)))
     }
 
+    /// Removes the files of these names that an older model has left, unless they are written now.
+    pub(crate) fn without(&mut self, names: &[&str]) {
+        self.others.extend(names.iter().map(|name| self.folder.join(name)));
+    }
+
     /// Puts all files into their places. `config` opens the folder, so an older one goes first, and the new one comes
     /// last.
     ///
@@ -68,12 +75,7 @@ impl<'p> NewFiles<'p> {
     /// A file that cannot be written.
     pub(crate) fn finish(mut self, config: &str, text: &str) -> Result<()> {
         self.write_bytes(config, text.as_bytes())?;
-        let old = self.folder.join(config);
-        if let Err(error) = fs::remove_file(&old)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(Error::io("remove", &old)(error));
-        }
+        remove(&self.folder.join(config))?;
         self.places()
     }
 
@@ -82,10 +84,25 @@ impl<'p> NewFiles<'p> {
     /// # Errors
     /// A file that cannot be written.
     pub(crate) fn places(self) -> Result<()> {
+        for other in self.others {
+            if !self.files.iter().any(|(_, path)| *path == other) {
+                remove(&other)?;
+            }
+        }
         for (file, path) in self.files {
             file.persist(&path).map_err(|failed| Error::io("write", &path)(failed.error))?;
         }
         Ok(())
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("remove", path)(error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -145,6 +162,8 @@ mod tests {
         let mut files = NewFiles::new(folder.path()).unwrap();
         files.write_bytes("weights", b"new").unwrap();
         files.write_bytes("1_Pooling/config.json", b"new").unwrap();
+        fs::write(folder.path().join("template"), "old").unwrap();
+        files.without(&["template", "weights"]);
         files.finish(CONFIG, "new").unwrap();
         let after = content(folder.path());
         assert_eq!((&after[CONFIG], &after["weights"]), (&"new".to_owned(), &"new".to_owned()));

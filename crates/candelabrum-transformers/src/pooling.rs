@@ -4,14 +4,13 @@ use candelabrum_nn::ops;
 use candle_core::{Result as CandleResult, Tensor};
 use serde_json::Value;
 
-use crate::companions::{Companions, MODULES};
+use crate::companions::{Companions, MODULES, TEXT_CONFIG};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::neutral;
 
 /// What the library says of a text beside its modules.
 pub(crate) const SENTENCE_CONFIG: &str = "config_sentence_transformers.json";
-pub(crate) const TEXT_CONFIG: &str = "sentence_bert_config.json";
 
 /// One way to make a vector of the states of a text's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

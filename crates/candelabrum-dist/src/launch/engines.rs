@@ -103,7 +103,12 @@ pub(super) const ENGINES: [Engine; 38] = [
     of("Flux", &[Is("FLUX_JOB_SIZE"), Is("FLUX_JOB_NNODES")], &["FLUX_TASK_RANK"]),
     Engine {
         // Kubeflow's runtimes count the pods of such a Job in variables of their own.
-        sizes: &[Is("PET_NNODES"), Is("JAX_NUM_PROCESSES"), Is("FLUX_JOB_SIZE"), Is(dmlc::WORKERS)],
+        sizes: &[
+            In("PET_NNODES", most_of_range),
+            Is("JAX_NUM_PROCESSES"),
+            Is("FLUX_JOB_SIZE"),
+            Is(dmlc::WORKERS),
+        ],
         ..array("an indexed Job of Kubernetes", &["JOB_COMPLETION_INDEX"], "")
     },
     of(
@@ -342,7 +347,8 @@ fn tasks_of_json(text: &str) -> Option<usize> {
         Value::Object(hosts) => Some(hosts.len()),
         _ => None,
     });
-    kinds.sum()
+    // A cluster without tasks is TensorFlow's word for a process of its own.
+    kinds.sum::<Option<usize>>().map(|tasks| tasks.max(1))
 }
 
 #[cfg(test)]

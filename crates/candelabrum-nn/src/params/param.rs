@@ -1,5 +1,6 @@
 //! A parameter: a trainable tensor with a name.
 
+use std::io::{Write, stderr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -523,9 +524,10 @@ impl Param {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "whoever asked for the values cannot get an error")]
+/// Whoever asked for the values cannot get an error.
 fn tell(message: &str) {
-    eprintln!("{message}");
+    // Without standard error nobody listens.
+    drop(writeln!(stderr(), "{message}"));
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use candelabrum_datasets::write_whole;
+use candelabrum_dist::note;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::manifest::{self, Best, Manifest};
-use crate::note::note;
 use crate::{Error, Result};
 
 const STEP: &str = "step-";
@@ -295,7 +295,7 @@ impl Directory {
 
 /// Whether a file system has no locks at all: Lustre without them, or a file system in user space.
 fn has_no_locks(error: &io::Error) -> bool {
-    let errors = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTSUP, Errno::NOLCK];
+    let errors = [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOLCK];
     Errno::from_io_error(error).is_some_and(|error| errors.contains(&error))
 }
 

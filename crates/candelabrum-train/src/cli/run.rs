@@ -14,13 +14,12 @@ use candelabrum_dist::launch::{
     self, DeviceChoice, EndRequest, Ended, Heard, Job, Launch, Launcher, News, Outcome,
     RankEnvironment, Scheduler, interrupted_by,
 };
-use candelabrum_dist::{Error as DistError, World, of_rank};
+use candelabrum_dist::{Error as DistError, World, note, of_rank};
 use candelabrum_kvstore::{Error as StoreError, Server};
 use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
 use crate::checkpoint::newest_checkpoint;
-use crate::note::note;
 use crate::unread::GivenOption;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 

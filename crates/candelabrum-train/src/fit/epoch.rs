@@ -101,11 +101,6 @@ impl TrainerState<'_, '_> {
             inside => inside,
         };
         let taken = last_step.saturating_sub(first_step) as f64;
-        // Gradients of nothing are zeros: only the decay of the weights would have changed the model.
-        let is_whole = task.position.step_in_epoch == 0;
-        if is_whole && trained.batches > 0.0 && trained.loss_weight() == 0.0 {
-            return Err(Error::NothingCounted { epoch });
-        }
         Ok(EpochReport {
             epoch,
             train_loss: trained.loss,

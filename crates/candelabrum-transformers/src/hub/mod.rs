@@ -14,8 +14,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use sha2::{Digest, Sha256};
+
 use self::remote::{Fault, Remote};
 use crate::error::{Error, Result};
+use crate::tokenizer::hexadecimal;
 use crate::weights::{INDEX, shards_of, weights_file};
 
 /// How long a process waits for another one that downloads, since the files have grown the last time.
@@ -114,13 +117,13 @@ impl Hub {
         let lacks_shards =
             || has(INDEX) && !has("model.safetensors") && self.missing(&commit).is_some();
         if !missing.is_empty() || lacks_shards() {
-            let _lock = self.lock()?;
+            let (_lock, ending) = self.lock()?;
             for file in missing {
-                self.take(&remote, &commit, file)?;
+                self.take(&remote, &commit, file, &ending)?;
             }
             if has(INDEX) && !has("model.safetensors") {
                 for shard in shards_of(&snapshot.join(INDEX))? {
-                    self.take(&remote, &commit, &shard)?;
+                    self.take(&remote, &commit, &shard, &ending)?;
                 }
             }
         }
@@ -162,8 +165,8 @@ impl Hub {
         std::iter::once(config).chain(weights).find(|path| !path.exists())
     }
 
-    /// Downloads a file unless it is in the cache.
-    fn take(&self, remote: &Remote<'_>, commit: &str, file: &str) -> Result<()> {
+    /// Downloads a file unless it is in the cache. Until it is whole, it has a name with this `ending`.
+    fn take(&self, remote: &Remote<'_>, commit: &str, file: &str, ending: &str) -> Result<()> {
         let link = self.snapshot(commit).join(file);
         if link.exists() {
             return Ok(());
@@ -174,8 +177,9 @@ impl Hub {
         fs::create_dir_all(&blobs).map_err(Error::io("create", &blobs))?;
         let blob = blobs.join(&version.name);
         if !blob.exists() {
-            let incomplete = blobs.join(format!("{}.incomplete", version.name));
+            let incomplete = blobs.join(format!("{}{ending}", version.name));
             remote.download(commit, file, &version, &incomplete).map_err(failed)?;
+            self.check(&incomplete, &version.name, file)?;
             // Without locks another process may have been faster.
             if let Err(error) = fs::rename(&incomplete, &blob)
                 && !blob.exists()
@@ -194,9 +198,25 @@ impl Hub {
         }
     }
 
-    /// The right to download this model. Waits for another process that has it for as long as the files grow. A file
-    /// system without locks gives the right to everybody.
-    fn lock(&self) -> Result<File> {
+    /// Compares the bytes of a large file with its name, which is their SHA-256.
+    fn check(&self, path: &Path, name: &str, file: &str) -> Result<()> {
+        if name.len() != 64 || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(());
+        }
+        let mut hasher = Sha256::new();
+        let mut content = File::open(path).map_err(Error::io("open", path))?;
+        std::io::copy(&mut content, &mut hasher).map_err(Error::io("read", path))?;
+        if hexadecimal(&hasher.finalize()).eq_ignore_ascii_case(name) {
+            return Ok(());
+        }
+        drop(fs::remove_file(path));
+        Err(self.failed(&format!("{file} was damaged on its way: start again")))
+    }
+
+    /// The right to download this model, and the ending of the names of files that are not whole. Waits for another
+    /// process that has the right for as long as the files grow. A file system without locks gives the right to
+    /// everybody, and each process has files of its own.
+    fn lock(&self) -> Result<(File, String)> {
         let folder = self.cache.join(".locks").join(self.folder_name());
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let path = folder.join("candelabrum.lock");
@@ -204,7 +224,11 @@ impl Hub {
         let (mut bytes, mut since) = (self.bytes(), Instant::now());
         loop {
             match file.try_lock() {
-                Ok(()) | Err(TryLockError::Error(_)) => return Ok(file),
+                // Not the name of huggingface_hub in Python, which has a lock of its own.
+                Ok(()) => return Ok((file, ".candelabrum".to_owned())),
+                Err(TryLockError::Error(_)) => {
+                    return Ok((file, format!(".candelabrum-{}", std::process::id())));
+                }
                 Err(TryLockError::WouldBlock) => {}
             }
             let now = self.bytes();

@@ -101,7 +101,10 @@ impl Config {
         }
         // One list by two names, and tokens with names of the model's own, as an object or by themselves.
         let lists = ["extra_special_tokens", "additional_special_tokens"].map(said);
-        let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+        let is_empty = |value: &Value| {
+            let object = value.as_object();
+            value.as_array().is_some_and(Vec::is_empty) || object.is_some_and(|all| all.is_empty())
+        };
         let list = lists.into_iter().flatten().find(|(_, value)| !is_empty(value));
         for (file, value) in list.into_iter().chain(said("model_specific_special_tokens")) {
             let texts: Vec<&Value> = match value {

@@ -19,6 +19,8 @@ pub(super) const ADDED_TOKENS: &str = "added_tokens.json";
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 pub(super) const JSON_TEMPLATE: &str = "chat_template.json";
 
+const NAMES: [&str; 6] = [TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, JSON_TEMPLATE];
+
 /// Files by their names, in the order in which they are read, and where they come from.
 pub(super) struct Files {
     path: PathBuf,
@@ -44,7 +46,7 @@ impl Files {
             ));
         }
         let mut files = Vec::new();
-        for name in [TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, JSON_TEMPLATE] {
+        for name in NAMES {
             let path = folder.join(name);
             match fs::read(&path) {
                 Ok(content) => {
@@ -87,6 +89,7 @@ impl Files {
     }
 
     pub(super) fn write(&self, folder: &mut NewFiles<'_>) -> Result<()> {
+        folder.without(&NAMES);
         self.files.iter().try_for_each(|(name, content)| folder.write_bytes(name, content))
     }
 }

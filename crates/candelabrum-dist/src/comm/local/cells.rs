@@ -95,18 +95,25 @@ impl Cells {
 
     /// Whether `rank` has reached the barrier that this rank reached last.
     pub(super) fn has_arrived(&self, rank: usize) -> bool {
-        let arrived = self.region.cell(rank).arrived.load(Ordering::Acquire);
+        let arrived = self.region.cell(rank).arrived.load(Ordering::SeqCst);
         arrived.wrapping_sub(self.arrived) as i32 >= 0
     }
 
     /// Says that this rank does not wait at its barrier any longer. A rank that comes later must not pass it alone.
     pub(super) fn give_up(&self) {
-        self.region.cell(self.rank).given_up.store(self.arrived, Ordering::Release);
+        // SeqCst orders this store before this rank's next look at the arrivals, and the arrival of a late rank before
+        // its look at this word. So this rank sees the arrival, or the late rank sees this word.
+        self.region.cell(self.rank).given_up.store(self.arrived, Ordering::SeqCst);
+    }
+
+    /// Takes [`Self::give_up`] back.
+    pub(super) fn wait_after_all(&self) {
+        self.region.cell(self.rank).given_up.store(0, Ordering::SeqCst);
     }
 
     /// Whether `rank` has arrived at this rank's barrier, and has given up there.
     pub(super) fn has_given_up(&self, rank: usize) -> bool {
-        let given_up = self.region.cell(rank).given_up.load(Ordering::Acquire);
+        let given_up = self.region.cell(rank).given_up.load(Ordering::SeqCst);
         given_up != 0 && given_up == self.arrived
     }
 

@@ -139,28 +139,37 @@ impl CellExchange {
             // The rank may have arrived and then left in order since the last poll.
             return if self.cells.has_arrived(rank) { Ok(()) } else { Err(self.fails(error)) };
         }
-        let missing = (0..self.cells.world_size()).filter(|&rank| !self.cells.has_arrived(rank));
-        self.check_deadline(start, missing).inspect_err(|_| self.cells.give_up())
+        if start.elapsed() < self.deadline {
+            return Ok(());
+        }
+        self.cells.give_up();
+        // A rank that arrives from now on sees that this one has given up. One that came before may have passed.
+        let is_missing = |rank: &usize| !self.cells.has_arrived(*rank);
+        let missing: Vec<usize> = (0..self.cells.world_size()).filter(is_missing).collect();
+        if missing.is_empty() {
+            self.cells.wait_after_all();
+            return Ok(());
+        }
+        Err(self.late(start, missing))
     }
 
     /// Waits for the error of a rank that has given up at this barrier, for a limited time.
     fn hear_why(&self, rank: usize, start: Instant) -> Result<()> {
         let during = || self.current.to_string();
-        let trouble = self.network.trouble(self.group(), &[self.ranks[rank]], during);
-        trouble.map_err(|error| self.fails(error))?;
+        if let Err(error) = self.network.trouble(self.group(), &[self.ranks[rank]], during) {
+            // The rank may have gone on and then left in order since the last look.
+            return if self.cells.has_given_up(rank) { Err(self.fails(error)) } else { Ok(()) };
+        }
         thread::sleep(POLL);
-        self.check_deadline(start, [rank].into_iter())
+        if start.elapsed() < self.deadline { Ok(()) } else { Err(self.late(start, vec![rank])) }
     }
 
-    fn check_deadline(&self, start: Instant, missing: impl Iterator<Item = usize>) -> Result<()> {
-        let waited = start.elapsed();
-        if waited < self.deadline {
-            return Ok(());
-        }
-        let missing = missing.map(|rank| self.ranks[rank].to_string()).collect::<Vec<_>>();
+    /// The error of a passed deadline.
+    fn late(&self, start: Instant, missing: Vec<usize>) -> Error {
+        let missing: Vec<_> = missing.iter().map(|&rank| self.ranks[rank].to_string()).collect();
         let (rank, missing) = (self.ranks[self.cells.rank()], missing.join(", "));
-        let during = self.current.to_string();
-        Err(self.fails(Error::Timeout { rank, during, missing, waited }))
+        let (during, waited) = (self.current.to_string(), start.elapsed());
+        self.fails(Error::Timeout { rank, during, missing, waited })
     }
 
     /// Keeps the memory that this rank is about to drop, because other ranks may still write to it.

@@ -24,6 +24,7 @@ mod messages;
 mod parcel;
 mod peers;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,7 +286,12 @@ impl Network {
         self.lines.iter().flatten().for_each(|line| drop(line.end()));
         // The thread ends with the last line, when the other ranks have read everything, too.
         let has_ended = || self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished);
-        self.wait_until(limit(), || self.has_failed() || has_ended());
+        let failed = Cell::new(None::<Instant>);
+        let is_over = || {
+            failed.set(failed.get().or_else(|| self.has_failed().then(Instant::now)));
+            failed.get().is_some_and(|failed| failed.elapsed() >= LAST_WORDS)
+        };
+        self.wait_until(self.deadline, || has_ended() || is_over());
         self.lines.iter().flatten().for_each(|line| drop(line.close()));
         let thread = self.thread.lock().take();
         drop(thread.map(JoinHandle::join));
