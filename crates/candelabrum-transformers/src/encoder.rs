@@ -6,14 +6,14 @@ use candelabrum_nn::{LoadReport, Model, Params};
 use candle_core::{DType, Result as CandleResult, Tensor};
 use serde_json::json;
 
-use crate::companions::MODULES;
+use crate::companions::{MODULES, TEXT_CONFIG};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loaded::Loaded;
 use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
 use crate::neutral::WITHOUT_CLASSES;
-use crate::pooling::{Pooling, SENTENCE_CONFIG, TEXT_CONFIG};
+use crate::pooling::{Pooling, SENTENCE_CONFIG};
 use crate::pretrained::{Pretrained, Task};
 use crate::tokenizer::Tokenizer;
 

@@ -150,7 +150,7 @@ impl CellExchange {
             self.cells.wait_after_all();
             return Ok(());
         }
-        Err(self.late(start, missing))
+        Err(self.late(start, &missing))
     }
 
     /// Waits for the error of a rank that has given up at this barrier, for a limited time.
@@ -161,11 +161,11 @@ impl CellExchange {
             return if self.cells.has_given_up(rank) { Err(self.fails(error)) } else { Ok(()) };
         }
         thread::sleep(POLL);
-        if start.elapsed() < self.deadline { Ok(()) } else { Err(self.late(start, vec![rank])) }
+        if start.elapsed() < self.deadline { Ok(()) } else { Err(self.late(start, &[rank])) }
     }
 
     /// The error of a passed deadline.
-    fn late(&self, start: Instant, missing: Vec<usize>) -> Error {
+    fn late(&self, start: Instant, missing: &[usize]) -> Error {
         let missing: Vec<_> = missing.iter().map(|&rank| self.ranks[rank].to_string()).collect();
         let (rank, missing) = (self.ranks[self.cells.rank()], missing.join(", "));
         let (during, waited) = (self.current.to_string(), start.elapsed());
