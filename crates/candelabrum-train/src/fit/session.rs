@@ -300,7 +300,7 @@ where
         }
         let own = std::mem::take(&mut self.state.metrics);
         let trained = own.over_ranks(&*self.state.group)?;
-        let position = self.task.position();
+        let position = *self.task.position();
         let is_over = position.step_in_epoch == 0 || self.state.steps_left(position) == 0;
         // Gradients of nothing are zeros: only the decay of the weights would have changed the model.
         if is_over && trained.batches > 0.0 && trained.loss_weight() == 0.0 {
