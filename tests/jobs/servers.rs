@@ -170,7 +170,9 @@ fn a_worker_that_fails_is_the_cause_and_not_its_leaving() {
             .args(["--workers", "2", "--servers", "1", "--kvstore", kind, "--lr", "1e20"])
             .args(["--dataset", "synthetic", "--threads", "1"])
             .run()
-            .fails(["not finite"]);
+            // New values arrive late here, so a rank may also say that some have not come.
+            .says(["error: ", "not finite"]);
+        assert!(!ended.succeeded(), "{}", ended.text);
         println!("{kind}: {:?}", ended.took);
     }
 }

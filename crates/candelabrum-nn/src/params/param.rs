@@ -201,8 +201,11 @@ impl Param {
     fn arrive(&self) {
         let Err(error) = self.gather() else { return };
         if !self.is_told.swap(true, Ordering::Relaxed) {
+            // candle adds a backtrace, if the user has asked for such.
+            let why = error.to_string();
+            let why = why.lines().next().unwrap_or_default();
             tell(&format!(
-                "error: the values of the parameter `{}` have not come, so they are NaN: {error}",
+                "error: the values of the parameter `{}` have not come, so they are NaN: {why}",
                 self.name
             ));
         }
