@@ -64,6 +64,7 @@ pub(crate) use restored::HOOK_FILES;
 pub use restored::{Loaded, Restored};
 pub(crate) use settings::Change;
 pub use settings::RunSettings;
+pub(crate) use shards::hook_vectors;
 pub use share::OwnPart;
 pub use snapshot::{OwnFacts, Snapshot};
 pub use stateful::Stateful;

@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
-use super::share::{OwnPart, SHARD, Share};
+use super::share::SHARD;
 use super::snapshot::{OwnFacts, own_name, shard_name, shared_name};
 use crate::{Error, Metrics, Result};
 
@@ -154,53 +154,12 @@ impl Restored {
 
     /// Whether a hook has written the file of this name.
     pub(crate) fn has_hook_vectors(&self, name: &str) -> bool {
-        self.files.contains_key(name) || self.has_shares("", name)
+        self.whole(name).is_some() || self.has_shares("", name)
     }
 
-    /// The vectors of a hook in the file of this name, or the parts that are needed of those in `parts`. The files of
-    /// shares are read one at a time.
-    pub(crate) fn hook_vectors(
-        &self,
-        name: &str,
-        parts: &BTreeMap<String, OwnPart>,
-    ) -> Result<BTreeMap<String, Vec<f32>>> {
-        let mut vectors: BTreeMap<String, (OwnPart, Vec<f32>, usize)> = BTreeMap::new();
-        let mut take = |file: &Loaded, has_shares: bool| -> Result<()> {
-            for key in file.names() {
-                let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
-                let Share { vector, start, dims } =
-                    if has_shares { Share::of(key) } else { whole() };
-                let all = || OwnPart { dims: dims.clone(), elements: 0..dims.iter().product() };
-                let part = parts.get(vector).cloned().unwrap_or_else(all);
-                if part.dims != dims {
-                    let here = part.dims;
-                    let what = format!("has `{vector}` of {dims:?}, in this model it is {here:?}");
-                    return Err(self.refuse(what));
-                }
-                let values = file.values(key)?;
-                let nothing = || (part.clone(), vec![0.0; part.elements.len()], 0);
-                let (OwnPart { elements, .. }, to, found) =
-                    vectors.entry(vector.to_owned()).or_insert_with(nothing);
-                let begin = elements.start.max(start);
-                let end = elements.end.min(start + values.len());
-                if begin < end {
-                    to[begin - elements.start..end - elements.start]
-                        .copy_from_slice(&values[begin - start..end - start]);
-                    *found += end - begin;
-                }
-            }
-            Ok(())
-        };
-        self.files.get(name).map_or(Ok(()), |file| take(file, false))?;
-        for rank in self.shards() {
-            self.shard("", name, rank)?.map_or(Ok(()), |file| take(&file, true))?;
-        }
-        let complete = |(name, (part, values, found)): (String, (OwnPart, Vec<f32>, usize))| {
-            let OwnPart { elements, .. } = part;
-            let what = || format!("has {found} of the elements {elements:?} of `{name}`");
-            if found == values.len() { Ok((name, values)) } else { Err(self.refuse(what())) }
-        };
-        vectors.into_iter().map(complete).collect()
+    /// The file of this name that rank 0 has written as a whole.
+    pub(super) fn whole(&self, name: &str) -> Option<&Loaded> {
+        self.files.get(name)
     }
 
     /// Whether as many ranks train now as when the checkpoint was written.
@@ -228,7 +187,7 @@ impl Restored {
 
     fn file(&self, name: &str) -> Result<&Loaded> {
         let missing = || self.refuse(format!("has no file {name}.safetensors"));
-        self.files.get(name).ok_or_else(missing)
+        self.whole(name).ok_or_else(missing)
     }
 
     pub(super) fn refuse(&self, what: String) -> Error {
@@ -276,7 +235,7 @@ impl Loaded {
     }
 
     /// The dimensions of a vector; none if there is none of this name.
-    fn dims(&self, name: &str) -> Vec<usize> {
+    pub(super) fn dims(&self, name: &str) -> Vec<usize> {
         self.vectors.get(name).map(|(dims, _)| dims.clone()).unwrap_or_default()
     }
 

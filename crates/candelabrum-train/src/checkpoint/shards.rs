@@ -1,16 +1,17 @@
-//! The vectors of an optimizer or the parameters that the ranks share: each rank has written a part of them, and each rank reads
+//! The vectors of an optimizer or of a hook, or the parameters, that the ranks share: each rank has written a part of them, and each rank reads
 //! what it needs. The numbers of ranks may differ, and one of the two runs may have had the whole state on every rank.
 //!
 //! Files are read one at a time, so a rank needs the memory of one share beside its own.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use candelabrum_dist::{DistOptState, OptimizerVector};
 use candelabrum_memory::Span;
 
 use super::model::{OPTIMIZER, device};
-use super::restored::Restored;
-use super::share::Share;
+use super::restored::{Loaded, Restored};
+use super::share::{OwnPart, Share};
 use crate::Result;
 
 /// Returns an error if the files of a part do not have all of these vectors, or have others.
@@ -57,6 +58,46 @@ impl Wanted {
         let OptimizerVector { name, start, values } = vector;
         Self::new(name.clone(), *start..*start + values.len(), None)
     }
+
+    /// Calls `take` with a range of what is wanted, and the values there, if `share`, which `file` has by `key`, has any.
+    fn take_from(
+        &mut self,
+        restored: &Restored,
+        file: &Loaded,
+        key: &str,
+        share: &Share<'_>,
+        take: impl FnOnce(Range<usize>, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let Share { vector, start, dims } = share;
+        if let Some(expected) = self.dims.as_ref().filter(|expected| *expected != dims) {
+            let what = format!("has `{vector}` of {dims:?}, in this model it is {expected:?}");
+            return Err(restored.refuse(what));
+        }
+        let begin = self.range.start.max(*start);
+        let end = self.range.end.min(start + file.elements(key));
+        if begin < end {
+            let values = &file.values(key)?[begin - start..end - start];
+            take(begin - self.range.start..end - self.range.start, values)?;
+            self.found += end - begin;
+        }
+        Ok(())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.found == self.range.len()
+    }
+
+    /// # Errors
+    /// Elements that no file has.
+    fn check(&self, restored: &Restored) -> Result<()> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        let Self { name, range, found, .. } = self;
+        Err(restored.refuse(format!(
+            "has {found} of the elements {range:?} of `{name}`, which this rank needs"
+        )))
+    }
 }
 
 /// Calls `take` with the number of a wanted vector, a range of it, and the values there, until all are found.
@@ -70,7 +111,7 @@ pub(super) fn each_piece(
 ) -> Result<()> {
     let files = if is_shared { restored.shards().map(Some).collect() } else { vec![None] };
     for rank in files {
-        if wanted.iter().all(|wanted| wanted.found == wanted.range.len()) {
+        if wanted.iter().all(Wanted::is_complete) {
             break;
         }
         let shard;
@@ -83,29 +124,52 @@ pub(super) fn each_piece(
             None => restored.shared(part, file)?,
         };
         for name in file.names() {
-            let Share { vector, start, dims } = Share::of(name);
-            let Some(number) = wanted.iter().position(|wanted| wanted.name == vector) else {
-                let what = format!("has `{vector}`, which this model does not have");
+            let share = Share::of(name);
+            let Some(number) = wanted.iter().position(|wanted| wanted.name == share.vector) else {
+                let what = format!("has `{}`, which this model does not have", share.vector);
                 return Err(restored.refuse(what));
             };
-            let (wanted, len) = (&mut wanted[number], file.elements(name));
-            if let Some(expected) = wanted.dims.as_ref().filter(|expected| **expected != dims) {
-                let what = format!("has `{vector}` of {dims:?}, in this model it is {expected:?}");
-                return Err(restored.refuse(what));
-            }
-            let begin = wanted.range.start.max(start);
-            let end = wanted.range.end.min(start + len);
-            if begin < end {
-                let values = &file.values(name)?[begin - start..end - start];
-                take(number, begin - wanted.range.start..end - wanted.range.start, values)?;
-                wanted.found += end - begin;
-            }
+            wanted[number].take_from(restored, file, name, &share, |place, values| {
+                take(number, place, values)
+            })?;
         }
     }
-    match wanted.iter().find(|wanted| wanted.found != wanted.range.len()) {
-        None => Ok(()),
-        Some(Wanted { name, range, found, .. }) => Err(restored.refuse(format!(
-            "has {found} of the elements {range:?} of `{name}`, which this rank needs"
-        ))),
+    wanted.iter().try_for_each(|wanted| wanted.check(restored))
+}
+
+/// The vectors of a hook in the file of this name, or the parts that are needed of those in `parts`.
+pub(crate) fn hook_vectors(
+    restored: &Restored,
+    name: &str,
+    parts: &BTreeMap<String, OwnPart>,
+) -> Result<BTreeMap<String, Vec<f32>>> {
+    let mut vectors: BTreeMap<String, (Wanted, Vec<f32>)> = BTreeMap::new();
+    let mut take = |file: &Loaded, has_shares: bool| -> Result<()> {
+        for key in file.names() {
+            let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
+            let share = if has_shares { Share::of(key) } else { whole() };
+            let all =
+                || OwnPart { dims: share.dims.clone(), elements: 0..share.dims.iter().product() };
+            let (wanted, to) = vectors.entry(share.vector.to_owned()).or_insert_with(|| {
+                let OwnPart { dims, elements } =
+                    parts.get(share.vector).cloned().unwrap_or_else(all);
+                let to = vec![0.0; elements.len()];
+                (Wanted::new(share.vector.to_owned(), elements, Some(&dims)), to)
+            });
+            wanted.take_from(restored, file, key, &share, |place, values| {
+                to[place].copy_from_slice(values);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    };
+    restored.whole(name).map_or(Ok(()), |file| take(file, false))?;
+    for rank in restored.shards() {
+        restored.shard("", name, rank)?.map_or(Ok(()), |file| take(&file, true))?;
     }
+    let complete = |(wanted, values): (Wanted, Vec<f32>)| {
+        wanted.check(restored)?;
+        Ok((wanted.name, values))
+    };
+    vectors.into_values().map(complete).collect()
 }

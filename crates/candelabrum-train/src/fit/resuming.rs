@@ -4,7 +4,9 @@ use super::kept::{self, Ended, Kept};
 use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
-use crate::checkpoint::{Change, Checkpoints, Position, Restored, Resumed, RunSettings, RunState};
+use crate::checkpoint::{
+    Change, Checkpoints, Position, Restored, Resumed, RunSettings, RunState, hook_vectors,
+};
 use crate::{Error, Result};
 
 /// Where a run goes on.
@@ -113,7 +115,7 @@ impl TrainerState<'_, '_> {
             let file = kept::vectors_file(key);
             if restored.has_hook_vectors(&file) {
                 let parts = hook.own_parts(run)?;
-                hook.restore_vectors(restored.hook_vectors(&file, &parts)?)?;
+                hook.restore_vectors(hook_vectors(restored, &file, &parts)?)?;
             }
             Ok(())
         })?;
