@@ -380,6 +380,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A rank that should be a member of a group that was made, and is not.
+    pub(crate) fn no_member() -> Self {
+        Self::Protocol { what: "a group without its member".to_owned() }
+    }
+
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: std::sync::Arc::new(source.into()) }
     }

@@ -240,7 +240,7 @@ impl World {
             return Ok(self);
         }
         let role = Some(u64::from(self.is_server()));
-        let comm = self.everyone.split(role, 0)?.ok_or_else(lost)?;
+        let comm = self.everyone.split(role, 0)?.ok_or_else(Error::no_member)?;
         Ok(Self { comm, ..self })
     }
 
@@ -339,7 +339,7 @@ impl World {
     }
 
     fn own_part(&self, colour: usize, key: usize) -> Result<Group> {
-        self.comm.split(Some(colour as u64), key as i64)?.ok_or_else(lost)
+        self.comm.split(Some(colour as u64), key as i64)?.ok_or_else(Error::no_member)
     }
 
     /// The host of each rank, as a number. Hosts are numbered in the order of their lowest ranks.
@@ -373,10 +373,6 @@ impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "World({:?})", self.comm)
     }
-}
-
-fn lost() -> Error {
-    Error::Protocol { what: "a group without its member".to_owned() }
 }
 
 /// Connects the ranks. Where each rank has a GPU, the result is an NCCL communicator.

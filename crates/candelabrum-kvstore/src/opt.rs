@@ -474,10 +474,7 @@ impl StoreOpt {
         }
         received.inspect_err(|error| {
             // Some parameters have new values and others have not.
-            for param in params.iter() {
-                let error = error.clone();
-                drop(param.expect(move |_| Err(error.clone().into())));
-            }
+            params.iter().for_each(|param| param.lose(error.clone()));
         })?;
         self.params.keep_buffers();
         self.steps += 1;

@@ -280,8 +280,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     #[doc(hidden)]
     fn channel(&self) -> Result<Group> {
-        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
-        self.split(Some(0), 0)?.ok_or_else(lost)
+        self.split(Some(0), 0)?.ok_or_else(Error::no_member)
     }
 
     /// Says that this rank starts no collective any more, in any group, whoever has a handle of the group.

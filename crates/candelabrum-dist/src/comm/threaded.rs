@@ -282,10 +282,9 @@ impl<T: Transport> Communicator for Threaded<T> {
         let even = hosts.iter().all(|&host| ranks_on(host) == ranks_on(own));
         let place = hosts[..self.rank()].iter().filter(|&&other| other == own).count();
         let lowest = hosts.iter().position(|&other| other == own).unwrap_or(0);
-        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
 
-        let mut flat = self.part(Some(0), 0)?.ok_or_else(lost)?;
-        let mut host = self.part(Some(own as u64), 0)?.ok_or_else(lost)?;
+        let mut flat = self.part(Some(0), 0)?.ok_or_else(Error::no_member)?;
+        let mut host = self.part(Some(own as u64), 0)?.ok_or_else(Error::no_member)?;
         let speaks = even || place == 0;
         let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
         let layers = Layers {
@@ -334,8 +333,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn channel(&self) -> Result<Group> {
-        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
-        let part = self.part(Some(0), 0)?.ok_or_else(lost)?;
+        let part = self.part(Some(0), 0)?.ok_or_else(Error::no_member)?;
         let id = part.group_info.id;
         self.timed(|queue| {
             queue.run(move |groups| {

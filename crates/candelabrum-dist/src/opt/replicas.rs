@@ -37,11 +37,7 @@ fn exchange_parameters(comm: &dyn Communicator, op: Collective, params: &[Param]
 
 /// Lets every access to these parameters fail that can, after an exchange that some of them have had and some have not.
 pub(super) fn lose<'p>(params: impl IntoIterator<Item = &'p Param>, error: &Error) {
-    for param in params {
-        let error = error.clone();
-        // Only candle fails here, and then the exchange's own error is the one to return.
-        drop(param.expect(move |_| Err(error.clone().into())));
-    }
+    params.into_iter().for_each(|param| param.lose(error.clone()));
 }
 
 /// Replaces `values` by the result of a collective on them, which has the same length.

@@ -180,6 +180,13 @@ impl Param {
         Ok(self.arrival.expect(&self.var, Box::new(fetch))?)
     }
 
+    /// Lets every access fail that can, by `error`, until the parameter is [set](Self::set) or new values are
+    /// [expected](Self::expect): what it has is of no use after an exchange that has failed.
+    pub fn lose(&self, error: impl Into<candle_core::Error> + Clone + Send + 'static) {
+        // Only candle fails here, and then the caller's own error is the one to return.
+        drop(self.expect(move |_| Err(error.clone().into())));
+    }
+
     /// Whether [`Self::tensor`] or [`Self::identity`] was called since [`Self::forget_use`]. `None` if the model may use the
     /// parameter without our knowledge.
     pub(crate) fn was_used(&self) -> Option<bool> {

@@ -158,8 +158,7 @@ impl Nccl {
             id = raw::unique_id()?;
         }
         world.broadcast(&mut id, 0).map_err(joining)?;
-        let lost = || Error::Protocol { what: "a group without its member".to_owned() };
-        let group = world.split(Some(0), 0).map_err(joining)?.ok_or_else(lost)?;
+        let group = world.split(Some(0), 0).map_err(joining)?.ok_or_else(Error::no_member)?;
         let guard = || failures.check();
         let comm = NcclComm::init(&id, rank, world_size, Arc::clone(&stream), deadline, &guard);
         let comm = comm.map_err(joining)?;

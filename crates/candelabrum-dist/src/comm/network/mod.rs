@@ -269,8 +269,8 @@ impl Network {
         all_left.into_iter().for_each(|when_left| when_left());
     }
 
-    /// Sends a goodbye, and closes the lines when the other ends have read it. A rank that forwards frames first waits until all
-    /// other ranks have gone, unless a rank has failed.
+    /// Sends a goodbye, and closes the lines when the other ends have read it. A rank that forwards frames first waits
+    /// until all other ranks have gone, unless a rank has failed.
     pub(super) fn finish(&self) {
         let others = self.outlets.lock().len() - 1;
         let all_gone = || self.peers.lock().gone.len() == others;
@@ -281,8 +281,8 @@ impl Network {
         for (peer, _) in self.lines.iter().enumerate().filter(|(_, line)| line.is_some()) {
             self.send(FrameKind::Goodbye, (NO_GROUP, peer), 0, Vec::new().into(), None);
         }
-        let limit = || if self.has_failed() { LAST_WORDS } else { self.deadline };
-        self.wait_until(limit(), || self.all_written());
+        let limit = if self.has_failed() { LAST_WORDS } else { self.deadline };
+        self.wait_until(limit, || self.all_written());
         self.lines.iter().flatten().for_each(|line| drop(line.end()));
         // The thread ends with the last line, when the other ranks have read everything, too.
         let has_ended = || self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished);
