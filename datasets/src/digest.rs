@@ -37,7 +37,7 @@ pub(crate) fn sampled(file: &File, bytes: u64) -> io::Result<String> {
 }
 
 /// Bytes as a text with two digits per byte.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -322,7 +322,8 @@ fn fetch(
     Ok(content)
 }
 
-fn progress_bar(name: &str, length: Option<u64>, quiet: bool) -> ProgressBar {
+/// How far the download of a file of `length` bytes is: on standard error, if that is a terminal and `quiet` is false.
+pub fn progress_bar(name: &str, length: Option<u64>, quiet: bool) -> ProgressBar {
     if quiet || !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -60,6 +60,8 @@ pub use batches::{Batches, LoaderPosition};
 pub use cache::cache_dir;
 pub use collate::Collated;
 pub use dataset::Dataset;
+#[doc(hidden)]
+pub use digest::hexadecimal;
 pub use environment::Environment;
 pub use error::{Error, Fault, Place, Result};
 pub use folder::{FolderOptions, ImageFolder};

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, path::Path, sync::Arc};
 
-use candelabrum_datasets::{Batch, Dataset, Error as DataError, Fault, Pass, Place};
+use candelabrum_datasets::{Batch, Dataset, Error as DataError, Fault, Pass, Place, hexadecimal};
 use minijinja::{Value, value::ValueKind};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     models::IGNORED,
-    tokenizer::{Tokenizer, hexadecimal},
+    tokenizer::Tokenizer,
 };
 
 /// Conversations, or prompts with their completions, as the tokens of a pretrained model.

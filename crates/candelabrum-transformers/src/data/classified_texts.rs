@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use candelabrum_datasets::{Batch, Dataset, Error as DataError, LabelledTexts, Pass};
+use candelabrum_datasets::{Batch, Dataset, Error as DataError, LabelledTexts, Pass, hexadecimal};
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::rows::{check_count, padded};
 use crate::{
     error::{Error, Result},
-    tokenizer::{Tokenizer, hexadecimal},
+    tokenizer::Tokenizer,
 };
 
 /// Texts with a class each, as the tokens of a pretrained model.

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use candelabrum_datasets::{Batch, Dataset, Error as DataError, Pass};
+use candelabrum_datasets::{Batch, Dataset, Error as DataError, Pass, hexadecimal};
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::rows::{check_count, read_text};
 use crate::{
     error::{Error, Result},
-    tokenizer::{Tokenizer, hexadecimal},
+    tokenizer::Tokenizer,
 };
 
 /// The bytes of a text that are tokenised at a time. While it is tokenised, a text takes about a hundred times its size.

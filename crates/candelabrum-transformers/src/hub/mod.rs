@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use candelabrum_datasets::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use self::remote::{Fault, Remote};
 use crate::error::{Error, Result};
-use crate::tokenizer::hexadecimal;
 use crate::weights::{INDEX, shards_of, weights_file};
 
 /// How long a process waits for another one that downloads, since the files have grown the last time.

@@ -4,11 +4,12 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use candelabrum_datasets::download::progress_bar;
+use indicatif::ProgressBar;
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::Response;
@@ -138,7 +139,7 @@ impl<'a> Remote<'a> {
     ) -> Result<(), Fault> {
         let broken = |error: io::Error| Fault::NoAnswer(error.to_string());
         let out = OpenOptions::new().create(true).append(true).open(to).map_err(broken)?;
-        let bar = progress_bar(file, version.size);
+        let bar = progress_bar(file, version.size, false);
         let mut tries = 0;
         loop {
             let len = || out.metadata().map(|data| data.len()).map_err(broken);
@@ -209,16 +210,4 @@ impl<'a> Remote<'a> {
             other => Fault::NoAnswer(other.to_string()),
         })
     }
-}
-
-/// How far a download is, on standard error if that is a terminal.
-fn progress_bar(file: &str, size: Option<u64>) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(size, ProgressDrawTarget::stderr());
-    let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}";
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.with_style(style.progress_chars("=> ")).with_message(file.to_owned())
 }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use candelabrum_datasets::hexadecimal;
 use sha2::{Digest, Sha256};
 
 use crate::config::refuse_lfs_pointer;
@@ -92,11 +93,6 @@ impl Files {
         folder.without(&NAMES);
         self.files.iter().try_for_each(|(name, content)| folder.write_bytes(name, content))
     }
-}
-
-/// Bytes as a text with two digits per byte.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 const WITHOUT: &str = "no tokenizer.json in this folder. Download the one of the model or, where the model has none, let \

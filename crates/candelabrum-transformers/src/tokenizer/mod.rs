@@ -27,14 +27,11 @@ use serde::Serialize;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection};
 
 pub use self::chat::Message;
+pub(crate) use self::messages::{Conversation, MARK, marked, role};
 use self::{
     chat::ChatTemplate,
     config::{Added, Config, SpecialTokens},
     files::{Files, TOKENIZER},
-};
-pub(crate) use self::{
-    files::hexadecimal,
-    messages::{Conversation, MARK, marked, role},
 };
 use crate::{
     config::Config as ModelConfig,
