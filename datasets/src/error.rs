@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::image_error::ImageError;
+
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -80,7 +82,7 @@ pub enum Error {
     },
     /// The bytes are no image that can be decoded.
     #[error("not a readable image: {0}")]
-    Image(#[from] image::ImageError),
+    Image(#[from] ImageError),
     /// An error of a user's own function.
     #[error("{0}")]
     Custom(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -12,9 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use image::ImageFormat;
-
-use crate::error::{Error, Fault, Result};
+use crate::{
+    decoded_image::is_image,
+    error::{Error, Fault, Result},
+};
 
 /// What is below a folder of images.
 #[derive(Debug, Default)]
@@ -155,13 +156,11 @@ fn ends_in(path: &Path, endings: &[&str]) -> bool {
 
 /// Whether a file, whose name says nothing, begins as a picture does.
 fn begins_as_picture(path: &Path) -> Result<bool> {
-    use ImageFormat::{Avif, Gif, Jpeg, Png, Tiff, WebP};
     if !state(path)?.is_file() {
         return Ok(false);
     }
     let mut start = Vec::new();
     let file = File::open(path).map_err(Error::io("open", path))?;
     file.take(16).read_to_end(&mut start).map_err(Error::io("read", path))?;
-    let format = image::guess_format(&start).ok();
-    Ok(matches!(format, Some(Avif | Gif | Jpeg | Png | Tiff | WebP)))
+    Ok(is_image(&start))
 }

@@ -5,20 +5,13 @@
 //! cut out. Otherwise, and in an evaluation, it is one in the center. The window is cut out of the
 //! original and then resized, so that nothing is resized that is not needed.
 
-use std::io::Cursor;
-
 use candle_core::{Device, Tensor};
-use image::{
-    DynamicImage, ImageBuffer, ImageError, ImageFormat, ImageReader, Pixel,
-    error::{DecodingError, ImageFormatHint},
-    imageops,
-    imageops::FilterType,
-};
 
 use crate::{
     augment::Augmentation,
+    decoded_image::DecodedImage,
     error::{Error, Result},
-    jpeg,
+    image_error::ImageError,
     pass::Pass,
     random_resized_crop::{RandomResizedCrop, Window},
     scaling::Scaling,
@@ -173,9 +166,9 @@ impl ImagePipeline {
         sample: usize,
         pass: &Pass,
     ) -> Result<(), ImageError> {
-        let image = decode(encoded)?;
-        let window = self.window([image.width(), image.height()], sample, pass);
-        let mut pixels = self.pixels(image, window);
+        let image = DecodedImage::from_encoded(encoded, self.shape[0])?;
+        let window = self.window([image.width, image.height], sample, pass);
+        let mut pixels = self.pixels(&image, window);
         if let Some(augmentation) = self.augmentation.filter(|_| pass.training) {
             let mut augmented = vec![0; pixels.len()];
             let transform = augmentation.draw(pass.seed, pass.epoch, sample as u64);
@@ -210,12 +203,9 @@ impl ImagePipeline {
     }
 
     /// The bytes of a window of an image in the result's size, (C, H, W).
-    fn pixels(&self, image: DynamicImage, window: Window) -> Vec<u8> {
+    fn pixels(&self, image: &DecodedImage, window: Window) -> Vec<u8> {
         let [channels, height, width] = self.shape;
-        let interleaved = match channels {
-            1 => resized(&image.into_luma8(), window, [width, height]),
-            _ => resized(&image.into_rgb8(), window, [width, height]),
-        };
+        let interleaved = image.resized(window, [width, height]);
         let mut planar = vec![0; interleaved.len()];
         for (place, pixel) in interleaved.chunks_exact(channels).enumerate() {
             let (y, x) = (place / width, place % width);
@@ -228,30 +218,7 @@ impl ImagePipeline {
     }
 }
 
-/// A window of an image in another width and height, row by row, with the channels of a pixel together.
-fn resized<P>(image: &ImageBuffer<P, Vec<u8>>, window: Window, [w, h]: [usize; 2]) -> Vec<u8>
-where
-    P: Pixel<Subpixel = u8> + 'static,
-{
-    let Window { left, top, width, height, .. } = window;
-    let part = imageops::crop_imm(image, left, top, width, height);
-    imageops::resize(&*part, w as u32, h as u32, FilterType::Triangle).into_raw()
-}
-
 /// `a / b`, rounded.
 fn rounded(a: u64, b: u64) -> u64 {
     (2 * a + b) / (2 * b)
-}
-
-fn decode(encoded: &[u8]) -> image::ImageResult<DynamicImage> {
-    // The reader's own limits are in force: at most 512 MiB.
-    let reader = ImageReader::new(Cursor::new(encoded)).with_guessed_format()?;
-    let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
-    let image = reader.decode()?;
-    if is_jpeg && !jpeg::has_its_end(encoded) {
-        let cause = "the file ends before the image does: it was cut short";
-        let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
-        return Err(ImageError::Decoding(DecodingError::new(format, cause)));
-    }
-    Ok(image)
 }
