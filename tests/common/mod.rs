@@ -40,17 +40,21 @@ fn build() {
             build.env_remove(&name);
         }
     }
-    if cfg!(feature = "transformers") {
-        build.args(["--features", "candelabrum/transformers"]);
-    }
-    if cfg!(feature = "mpi") {
-        build.args(["--features", "candelabrum/mpi"]);
-    }
-    if cfg!(feature = "cuda") {
-        build.args(["--features", "candelabrum/cuda"]);
-    }
+    build.args(features());
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
     assert!(build.status().expect("cargo runs").success(), "the programs do not build");
+}
+
+/// The options with which cargo builds what this test was built with.
+pub(crate) fn features() -> impl Iterator<Item = String> {
+    let features = [
+        ("transformers", cfg!(feature = "transformers")),
+        ("f64", cfg!(feature = "f64")),
+        ("mpi", cfg!(feature = "mpi")),
+        ("cuda", cfg!(feature = "cuda")),
+    ];
+    let wanted = features.into_iter().filter(|(_, is_on)| *is_on);
+    wanted.map(|(feature, _)| format!("--features=candelabrum/{feature}"))
 }

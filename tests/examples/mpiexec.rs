@@ -7,7 +7,7 @@ use std::time::Duration;
 use candelabrum_testkit::Program;
 use serde_json::Value;
 
-use crate::common::programs;
+use crate::common::{features, programs};
 use crate::precision::few_digits;
 use crate::run::example;
 
@@ -21,10 +21,9 @@ fn small(name: &str) -> Program {
 /// `cargo run` of an example, in the build of this test.
 fn cargo_run(name: &str) -> Program {
     programs();
-    let mut words = vec!["run", "--quiet", "--example", name];
-    words.extend(["--features", "candelabrum/mpi"].iter().filter(|_| cfg!(feature = "mpi")));
-    words.extend(["--features", "candelabrum/cuda"].iter().filter(|_| cfg!(feature = "cuda")));
-    words.extend(["--release"].iter().filter(|_| !cfg!(debug_assertions)));
+    let mut words = ["run", "--quiet", "--example", name].map(str::to_owned).to_vec();
+    words.extend(features());
+    words.extend((!cfg!(debug_assertions)).then(|| "--release".to_owned()));
     // The variables that cargo sets for a test would make build scripts run again.
     let of_package =
         |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");

@@ -23,6 +23,11 @@ mod activation;
 mod autograd;
 mod dist_option;
 mod error;
+#[cfg(feature = "f64")]
+mod f64_kernels;
+#[cfg(not(feature = "f64"))]
+#[path = "no_f64_kernels.rs"]
+mod f64_kernels;
 mod kernels;
 mod layer_row;
 mod lora;

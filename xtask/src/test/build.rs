@@ -38,7 +38,8 @@ pub(crate) struct Program {
 
 impl Build {
     pub(crate) fn of_this_machine() -> Result<Self> {
-        let mut build = Self { features: vec!["candelabrum/transformers"], kit: None };
+        let mut build =
+            Self { features: vec!["candelabrum/transformers", "candelabrum/f64"], kit: None };
         if machine::lacks_for_mpi().is_empty() {
             build.features.push("candelabrum/mpi");
         }
@@ -52,6 +53,11 @@ impl Build {
 
     pub(crate) fn has_software_gpu(&self) -> bool {
         self.kit.is_some()
+    }
+
+    /// Whether this machine has everything, so that the build has every feature.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.features.contains(&"candelabrum/mpi") && self.has_software_gpu()
     }
 
     /// `cargo <args> --workspace`. For single packages cargo would choose other features of their dependencies, and

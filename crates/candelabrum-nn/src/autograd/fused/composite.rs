@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 
-use super::operation::Operation;
+use super::untyped::Operation;
 use crate::autograd::hooks;
 use crate::autograd::profile::{self, Phase};
 use crate::kernels::thread_switch::with_switch;

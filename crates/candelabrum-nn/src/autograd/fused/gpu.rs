@@ -11,7 +11,7 @@ use super::inbox::Inbox;
 use super::link::GradientTarget;
 use super::node::{self, Node};
 use super::on_gpu::GpuBackward;
-use super::operation::Operation;
+use super::untyped::Operation;
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
 use crate::autograd::recomputing::Unread;

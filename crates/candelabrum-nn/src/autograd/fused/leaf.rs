@@ -14,6 +14,7 @@ use super::inbox::Inbox;
 use super::link::{Differentiable, GradientTarget, Targets};
 use super::node;
 use crate::autograd::hooks;
+use crate::f64_kernels;
 use crate::kernels::float::for_float;
 use crate::kernels::scratch::{Poolable, Pooled, Values};
 
@@ -23,7 +24,7 @@ const NAME: &str = "input of a block";
 pub(super) enum Leaf {
     /// A result of which fused operations know where its gradient goes.
     Linked { tensor: Tensor, variable: Var, inbox: Arc<Inbox>, is_inputs_own: bool },
-    /// A variable of candle, for numbers of which inboxes have none: 16 bits on the CPU.
+    /// A variable of candle, for values of which inboxes have none: those of types without kernels on the CPU.
     Variable(Var),
 }
 
@@ -32,7 +33,7 @@ impl Leaf {
     pub(super) fn new(input: &Tensor, target: &GradientTarget) -> Result<Self> {
         let has_inbox = match input.dtype() {
             DType::F32 => true,
-            DType::F64 => input.device().is_cpu(),
+            DType::F64 => f64_kernels::AVAILABLE && input.device().is_cpu(),
             DType::F16 | DType::BF16 => input.device().is_cuda(),
             _ => false,
         };

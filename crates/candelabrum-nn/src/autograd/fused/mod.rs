@@ -36,6 +36,7 @@ mod node;
 mod on_gpu;
 mod operation;
 mod recompute;
+mod untyped;
 mod walk;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
@@ -47,12 +48,13 @@ pub(crate) use self::inbox::Inbox;
 use self::link::GradientTarget;
 pub(crate) use self::on_gpu::{GpuBackward, OnGpu};
 pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
-use self::operation::{Kernels, Operation};
 pub use self::recompute::recompute;
 pub(crate) use self::recompute::recompute_at;
+use self::untyped::{Kernels, Operation};
 pub(crate) use self::walk::{backward, has_fused_operations_only};
 use super::profile::{self, Phase};
 use super::recomputing::{self, Unread};
+use crate::f64_kernels;
 use crate::kernels::float::for_float;
 use crate::kernels::scratch::{Poolable, Pooled};
 use crate::kernels::zeros::zeros;
@@ -87,7 +89,8 @@ fn run_operation(
     if let Some(gpu) = gpu::wanted(&*op, dtype, device) {
         return gpu::run(op, shape, dtype, connected()?, &gpu, unread);
     }
-    if composite::is_wanted(device) {
+    let has_kernel = dtype != DType::F64 || f64_kernels::AVAILABLE;
+    if composite::is_wanted(device) || !has_kernel {
         return composite::run(&*op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {

@@ -12,7 +12,8 @@ use candle_core::{
 use super::elements::{to_flat, with_inputs};
 use super::inbox::Inbox;
 use super::link::{self, Differentiable, GradientTarget, Link, Mark, Targets, Versioned};
-use super::operation::{Backward, Grads, Kernels, Operation};
+use super::operation::{Backward, Grads};
+use super::untyped::{Kernels, Operation};
 use crate::autograd::candle_pass;
 use crate::autograd::hooks;
 use crate::autograd::pass::{self, Place};

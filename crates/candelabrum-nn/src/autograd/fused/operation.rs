@@ -7,7 +7,7 @@ use crate::autograd::view::View;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
-/// An operation with its own backward: a kernel in f32 and f64, and a composite.
+/// An operation with its own backward: a kernel in f32, and in f64 with the feature `f64`, and a composite.
 pub(crate) trait Fused: Send + Sync + 'static {
     /// The operation's name in errors and profiles.
     const NAME: &'static str;
@@ -63,88 +63,6 @@ pub(crate) trait Fused: Send + Sync + 'static {
     /// # Errors
     /// Those of the forward.
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
-}
-
-/// A [`Fused`] operation without its type: the code around kernels is compiled once, and not for each operation.
-pub(super) trait Operation: Send + Sync {
-    fn name(&self) -> &'static str;
-    fn reads(&self) -> Reads;
-    fn forward_f32(&self, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>>;
-    fn forward_f64(&self, inputs: &[&[f64]], ys: &mut [f64]) -> Result<Pooled<f64>>;
-    fn backward_f32(&self, pass: Backward<'_, f32>) -> Result<()>;
-    fn backward_f64(&self, pass: Backward<'_, f64>) -> Result<()>;
-    fn view(&self) -> Option<&View>;
-    fn passes_gradient_to(&self) -> Option<usize>;
-    fn on_gpu(&self) -> Option<&dyn OnGpu>;
-    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
-}
-
-impl<F: Fused> Operation for F {
-    fn name(&self) -> &'static str {
-        F::NAME
-    }
-
-    fn reads(&self) -> Reads {
-        Fused::reads(self)
-    }
-
-    fn forward_f32(&self, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>> {
-        self.forward(inputs, ys)
-    }
-
-    fn forward_f64(&self, inputs: &[&[f64]], ys: &mut [f64]) -> Result<Pooled<f64>> {
-        self.forward(inputs, ys)
-    }
-
-    fn backward_f32(&self, pass: Backward<'_, f32>) -> Result<()> {
-        self.backward(pass)
-    }
-
-    fn backward_f64(&self, pass: Backward<'_, f64>) -> Result<()> {
-        self.backward(pass)
-    }
-
-    fn view(&self) -> Option<&View> {
-        Fused::view(self)
-    }
-
-    fn passes_gradient_to(&self) -> Option<usize> {
-        Fused::passes_gradient_to(self)
-    }
-
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        Fused::on_gpu(self)
-    }
-
-    fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        Fused::composite(self, inputs)
-    }
-}
-
-/// The kernels of an [`Operation`] for this type of numbers.
-pub(super) trait Kernels: Float {
-    fn forward(op: &dyn Operation, inputs: &[&[Self]], ys: &mut [Self]) -> Result<Pooled<Self>>;
-    fn backward(op: &dyn Operation, pass: Backward<'_, Self>) -> Result<()>;
-}
-
-impl Kernels for f32 {
-    fn forward(op: &dyn Operation, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>> {
-        op.forward_f32(inputs, ys)
-    }
-
-    fn backward(op: &dyn Operation, pass: Backward<'_, f32>) -> Result<()> {
-        op.backward_f32(pass)
-    }
-}
-
-impl Kernels for f64 {
-    fn forward(op: &dyn Operation, inputs: &[&[f64]], ys: &mut [f64]) -> Result<Pooled<f64>> {
-        op.forward_f64(inputs, ys)
-    }
-
-    fn backward(op: &dyn Operation, pass: Backward<'_, f64>) -> Result<()> {
-        op.backward_f64(pass)
-    }
 }
 
 /// The tensors that a backward reads beside the gradient of the result.
