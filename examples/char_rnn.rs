@@ -82,7 +82,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
 
     let params = args.train.precision.params(args.train.seed, world.device());
     let Args { hidden, layers, cell, .. } = *args;
-    let config = CharRnnConfig { vocabulary: vocabulary.len(), hidden, layers, cell };
+    let config = CharRnnConfig { hidden, layers, cell, ..CharRnnConfig::new(vocabulary.len()) };
     let model = CharRnn::new(&params.root(), config);
     let opt = args.train.make_optimizer(&params, world)?;
     let mut trainer = Trainer::new(model, opt).with_score(LossOnly);

@@ -68,7 +68,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
 
     let params = args.train.precision.params(args.train.seed, world.device());
     let (size, classes) = (vocabulary.len(), train.classes().len());
-    let config = TextGruConfig { vocabulary: size, embedding: 64, hidden: 64, classes };
+    let config = TextGruConfig::new(size, classes);
     let model = TextGru::new(&params.root(), config);
     let mut trainer = Trainer::new(model, args.train.make_optimizer(&params, world)?);
     let example = train.read(&[0], &Pass::evaluation())?.xs.to_device(params.device())?;

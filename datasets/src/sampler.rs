@@ -35,6 +35,15 @@ pub struct SamplerConfig {
     pub remainder: Remainder,
 }
 
+impl SamplerConfig {
+    /// All samples of a dataset for one rank, reshuffled every epoch with seed 0. A last batch that is not full is
+    /// dropped. Other ranks and orders: `SamplerConfig { global_rank, world_size, ..SamplerConfig::new(len, batch_size) }`.
+    pub fn new(len: usize, batch_size: usize) -> Self {
+        let remainder = Remainder::Drop;
+        Self { len, global_rank: 0, world_size: 1, batch_size, seed: 0, shuffle: true, remainder }
+    }
+}
+
 /// Splits epochs into steps and steps into the batches of the ranks.
 ///
 /// The samples that do not fill a global batch are dropped and counted

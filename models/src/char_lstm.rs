@@ -17,6 +17,13 @@ pub struct CharLstmConfig {
     pub hidden: usize,
 }
 
+impl CharLstmConfig {
+    /// An embedding of 64 values and a hidden state of 256.
+    pub fn new(vocabulary: usize) -> Self {
+        Self { vocabulary, embedding: 64, hidden: 256 }
+    }
+}
+
 /// Characters `(N, length) -> (N, length, vocabulary)`: at each position, the scores of the character
 /// that follows. The targets of its loss are `(N, length)`.
 #[derive(Debug)]

@@ -51,6 +51,13 @@ pub struct CharRnnConfig {
     pub cell: CharCell,
 }
 
+impl CharRnnConfig {
+    /// SINGA's: one layer of LSTM with a hidden state of 32 values.
+    pub fn new(vocabulary: usize) -> Self {
+        Self { vocabulary, hidden: 32, layers: 1, cell: CharCell::Lstm }
+    }
+}
+
 /// Characters `(N, length) -> (N, length, vocabulary)`: at each position, the scores of the character
 /// that follows. The targets of its loss are `(N, length)`.
 #[derive(Debug)]

@@ -18,6 +18,13 @@ pub struct GruClassifierConfig {
     pub classes: usize,
 }
 
+impl GruClassifierConfig {
+    /// An embedding of 64 values and a hidden state of 128.
+    pub fn new(vocabulary: usize, classes: usize) -> Self {
+        Self { vocabulary, embedding: 64, hidden: 128, classes }
+    }
+}
+
 /// Tokens `(N, length) -> (N, classes)`.
 #[derive(Debug)]
 pub struct GruClassifier {

@@ -20,6 +20,13 @@ pub struct TextGruConfig {
     pub classes: usize,
 }
 
+impl TextGruConfig {
+    /// An embedding of 64 values and a hidden state of 64.
+    pub fn new(vocabulary: usize, classes: usize) -> Self {
+        Self { vocabulary, embedding: 64, hidden: 64, classes }
+    }
+}
+
 /// Tokens `(N, length) -> (N, classes)`. A text ends before the tokens 0 at its end, which are padding: how long
 /// the padding is changes nothing.
 #[derive(Debug)]

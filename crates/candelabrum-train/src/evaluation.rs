@@ -162,12 +162,11 @@ fn sampler(
     let (global_rank, world_size) =
         if is_part { (0, 1) } else { (group.rank(), group.world_size()) };
     Ok(DistributedSampler::new(SamplerConfig {
-        len: data.len(),
         global_rank,
         world_size,
-        batch_size,
         seed,
         shuffle: false,
         remainder,
+        ..SamplerConfig::new(data.len(), batch_size)
     })?)
 }

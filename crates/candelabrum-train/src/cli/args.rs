@@ -450,13 +450,11 @@ impl TrainArgs {
     /// A batch larger than a rank's share of an epoch.
     pub fn sampler(&self, world: &World, samples: usize) -> Result<DistributedSampler> {
         let sampler = self.sampling().apply(DistributedSampler::new(SamplerConfig {
-            len: samples,
             global_rank: world.rank(),
             world_size: world.world_size(),
-            batch_size: self.batch_size * self.accumulate,
             seed: self.seed,
-            shuffle: true,
             remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
+            ..SamplerConfig::new(samples, self.batch_size * self.accumulate)
         })?)?;
         let limit = self.limits.limit_train_batches;
         Ok(limit.map_or(Ok(sampler), |most| sampler.with_most_steps(most))?)

@@ -22,10 +22,17 @@ pub struct Rotary {
     pub scaling: RotaryScaling,
 }
 
+impl Rotary {
+    /// With another base than the paper's, from position 0.
+    pub fn new(base: f64) -> Self {
+        Self { base, offset: 0, scaling: RotaryScaling::None }
+    }
+}
+
 impl Default for Rotary {
     /// The paper's base, from position 0.
     fn default() -> Self {
-        Self { base: 10_000.0, offset: 0, scaling: RotaryScaling::None }
+        Self::new(10_000.0)
     }
 }
 
