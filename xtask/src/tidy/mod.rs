@@ -10,15 +10,19 @@ use anyhow::{Result, ensure};
 use fs_err as fs;
 use walkdir::{DirEntry, WalkDir};
 
+use self::budget::Count;
+use self::type_names::TypeNames;
 use crate::checkout::{repo_root, workspace};
 use crate::shell::{find_program, run as run_command};
 
 mod arrows;
+mod budget;
 mod circles;
 mod errors;
 mod names;
 mod source;
 mod text;
+mod type_names;
 
 /// Checks every text file of the repository, the packages, and the figures.
 pub(crate) fn run() -> Result<()> {
@@ -36,21 +40,29 @@ pub(crate) fn run() -> Result<()> {
         let path = files.iter().find(|path| path.ends_with(end))?;
         fs::read_to_string(path).ok()
     };
+    let read_file = |path: &PathBuf| {
+        let text = String::from_utf8(fs::read(path)?).ok();
+        let relative = path.strip_prefix(&root)?.to_owned();
+        Ok(text.map(|text| (relative, text)))
+    };
+    let texts =
+        files.iter().map(read_file).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
     let page = errors::Page::of(&read(errors::PAGE).unwrap_or_default());
-    for path in &files {
-        let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
-        let name = path.strip_prefix(&root)?.to_string_lossy();
-        let mut findings = [text::whitespace(&text), text::home_paths(&text)].concat();
+    let mut types = TypeNames::default();
+    for (relative, text) in &texts {
+        let (name, path) = (relative.to_string_lossy(), root.join(relative));
+        let mut findings = [text::whitespace(text), text::home_paths(text)].concat();
         if name.ends_with(".md") {
-            findings.extend(text::links(&text, |target| path.with_file_name(target).exists()));
-            findings.extend(names::missing_files(&text, &ends));
-            findings.extend(names::missing_names(&text, read));
+            findings.extend(text::links(text, |target| path.with_file_name(target).exists()));
+            findings.extend(names::missing_files(text, &ends));
+            findings.extend(names::missing_names(text, read));
         }
         if name.ends_with(".rs") {
-            findings.extend(source::check(&name, &text));
-            findings.extend(page.missing(&name, &text));
+            findings.extend(source::check(&name, text));
+            findings.extend(page.missing(&name, text));
+            types.add(relative, text);
         }
-        findings.into_iter().for_each(|found| report(path, found));
+        findings.into_iter().for_each(|found| report(&path, found));
     }
     for package in &workspace().packages {
         let manifest = package.manifest_path.as_std_path();
@@ -63,6 +75,12 @@ pub(crate) fn run() -> Result<()> {
             }
         }
     }
+    for (file, line, what) in types.check() {
+        report(&file, (line, what));
+    }
+    let (lines, budget) = (Count::of_files(&texts), read(budget::BUDGET).unwrap_or_default());
+    lines.check(&budget).into_iter().for_each(|found| report(Path::new(budget::BUDGET), found));
+    println!("{}", lines.table(&budget, &budget::of_last_commit(&texts)));
     ensure!(count == 0, "tidy: {count} findings");
     println!("tidy: {} files, nothing found", files.len());
     check_figures()
