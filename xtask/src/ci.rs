@@ -11,7 +11,7 @@ use crate::shell::{UNOPTIMIZED, cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
 use crate::test::{self, Part};
-use crate::{gpu_bundle, kernels, portable, tidy};
+use crate::{gpu_bundle, interface, kernels, portable, tidy};
 
 pub(crate) fn run() -> Result<()> {
     let (mut steps, mut report) = (Steps::default(), Report::default());
@@ -33,10 +33,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
     })?;
     steps.run("defaults", defaults)?;
     steps.run("portable", portable::run)?;
-    steps.run("doc", || {
-        let mut doc = build.cargo(&["doc", "--no-deps"]);
-        run_command(doc.env("RUSTDOCFLAGS", "-D warnings"))
-    })?;
+    steps.run("doc", || interface::check(&build))?;
     match kernels::nvrtc() {
         Ok(nvrtc) => steps.run("ptxas", || kernels::check(&nvrtc, &kernels::FIRST_AND_LAST))?,
         Err(error) => steps.add("ptxas", &format!("not run: {error}")),

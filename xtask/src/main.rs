@@ -20,6 +20,7 @@ mod benches;
 mod checkout;
 mod ci;
 mod gpu_bundle;
+mod interface;
 mod interrupt;
 mod kernels;
 mod machine;
@@ -61,6 +62,8 @@ enum Command {
     Portable,
     /// Check the project's rules that neither rustc nor clippy checks
     Tidy,
+    /// Write the listing of the public interface (docs/interface), after a change of it that is meant
+    Interface,
     /// Measure training steps against raw candle and, if it is installed, PyTorch
     BenchStep(Cli<step::Step>),
     /// Train every network for some steps beside PyTorch: losses, accuracies, times and memory
@@ -111,6 +114,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Portable => portable::run(),
         Command::Tidy => tidy::run(),
+        Command::Interface => interface::write(),
         Command::BenchStep(args) => step::run(&args),
         Command::Zoo(args) => zoo::run(&args),
         Command::BenchFinetune(args) => bench::run::run(&args),
