@@ -36,7 +36,12 @@ pub(crate) fn run() -> Result<()> {
         let path = files.iter().find(|path| path.ends_with(end))?;
         fs::read_to_string(path).ok()
     };
-    let page = errors::Page::of(&read(errors::PAGE).unwrap_or_default());
+    let is_of_errors = |path: &&PathBuf| {
+        let relative = path.strip_prefix(&root).unwrap_or(path);
+        relative.to_string_lossy().starts_with(errors::PAGES)
+    };
+    let pages = files.iter().filter(is_of_errors).map(fs::read_to_string);
+    let page = errors::Page::of(&pages.collect::<Result<Vec<_>, _>>()?.join("\n"));
     for path in &files {
         let Ok(text) = String::from_utf8(fs::read(path)?) else { continue };
         let name = path.strip_prefix(&root)?.to_string_lossy();
