@@ -32,6 +32,21 @@ pub mod optimizers_guide {}
 #[doc = include_str!("../docs/training.md")]
 pub mod training_guide {}
 
+#[doc = include_str!("../docs/sampling.md")]
+pub mod sampling_guide {}
+
+#[doc = include_str!("../docs/hooks.md")]
+pub mod hooks_guide {}
+
+#[doc = include_str!("../docs/memory.md")]
+pub mod memory_guide {}
+
+#[doc = include_str!("../docs/losses.md")]
+pub mod losses_guide {}
+
+#[doc = include_str!("../docs/weights.md")]
+pub mod weights_guide {}
+
 #[doc = include_str!("../docs/checkpoints.md")]
 pub mod checkpoints_guide {}
 

@@ -48,13 +48,13 @@ enum Command {
     Setup(setup::SetupArgs),
     /// Run what continuous integration runs: fmt, tidy, clippy, defaults, portable, doc, ptxas, test --all with gpu-test, gpu-check, publish, deny
     Ci,
-    /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu.md)
+    /// Build the GPU bundle and, where there is a GPU, run it (docs/gpu-check.md)
     GpuCheck,
     /// Build a folder that checks and measures everything on another machine with a GPU
     GpuBundle,
     /// Compile our kernels for several GPUs, and refuse those that need too much of one
     Kernels,
-    /// Run the GPU tests on the software GPU (docs/gpu.md)
+    /// Run the GPU tests on the software GPU (docs/software-gpu.md)
     GpuTest,
     /// Run any command with the software GPU: `cargo xtask softgpu -- COMMAND...`
     Softgpu(softgpu::SoftgpuArgs),

@@ -1,4 +1,4 @@
-//! `cargo xtask softgpu`: any command with the software GPU (crates/candelabrum-softgpu, docs/gpu.md).
+//! `cargo xtask softgpu`: any command with the software GPU (crates/candelabrum-softgpu, docs/software-gpu.md).
 
 use std::ffi::OsString;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! A software GPU for tests: stand-ins for CUDA's libraries and for its compiler, which carry the
-//! calls out on the CPU. docs/gpu.md says what it finds and what it cannot find.
+//! calls out on the CPU. docs/software-gpu.md says what it finds and what it cannot find.
 //!
 //! [`Kit::build`] compiles the stand-ins and returns the environment in which programs are built and
 //! run with them. No package that is released may depend on this one.

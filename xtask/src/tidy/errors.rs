@@ -1,7 +1,7 @@
-//! Each error text that a user may meet is on the page docs/troubleshooting.md.
+//! Each error text that a user may meet is on a page of docs/troubleshooting.
 //!
-//! A user searches the page for the words of an error. So each fixed piece of a text, between its placeholders, must
-//! occur on the page. A piece of one word would occur there by chance, so it does not count. A text of placeholders
+//! A user searches the pages for the words of an error. So each fixed piece of a text, between its placeholders, must
+//! occur on one of them. A piece of one word would occur there by chance, so it does not count. A text of placeholders
 //! alone has the words of the error that it wraps.
 
 use proc_macro2::TokenStream;
@@ -11,14 +11,14 @@ use syn::{Attribute, ItemMod, LitStr};
 
 use super::circles::is_for_tests;
 
-/// The page on which a user looks up an error.
-pub(super) const PAGE: &str = "docs/troubleshooting.md";
+/// Where the paths of the pages begin on which a user looks up an error: the first page, and the folder beside it.
+pub(super) const PAGES: &str = "docs/troubleshooting";
 
 /// The folders of packages whose errors no user sees.
 const UNSEEN: [&str; 4] =
     ["crates/candelabrum-testkit/", "crates/candelabrum-softgpu/", "xtask/", "benches/"];
 
-/// The text of the page, as texts are compared with it.
+/// The text of the pages, as texts are compared with it.
 pub(super) struct Page(String);
 
 impl Page {
@@ -26,7 +26,7 @@ impl Page {
         Self(plain(text))
     }
 
-    /// The pieces of the error texts in a file that are not on the page.
+    /// The pieces of the error texts in a file that are on no page.
     pub(super) fn missing(&self, file: &str, source: &str) -> Vec<(usize, String)> {
         if !is_seen(file) {
             return Vec::new();
@@ -35,7 +35,7 @@ impl Page {
         for text in error_texts(source) {
             let lacks = |piece: &String| is_phrase(piece) && !has_words(&self.0, piece);
             for piece in pieces(&text.value()).into_iter().filter(lacks) {
-                let what = format!("{PAGE} does not have the words of this error: {piece}");
+                let what = format!("{PAGES} does not have the words of this error: {piece}");
                 findings.push((text.span().start().line, what));
             }
         }
@@ -99,7 +99,7 @@ fn pieces(format: &str) -> Vec<String> {
     pieces
 }
 
-/// The text with one space for each run of white space, and without backticks: the page has errors in code style.
+/// The text with one space for each run of white space, and without backticks: the pages have errors in code style.
 fn plain(text: &str) -> String {
     text.replace('`', "").split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -108,7 +108,7 @@ fn is_phrase(piece: &str) -> bool {
     piece.split(' ').filter(|word| word.contains(char::is_alphabetic)).count() > 1
 }
 
-/// Whether the page has the piece, and not only as a part of longer words.
+/// Whether the pages have the piece, and not only as a part of longer words.
 fn has_words(page: &str, piece: &str) -> bool {
     let is_joined = |left: Option<char>, right: Option<char>| {
         [left, right].iter().all(|end| end.is_some_and(char::is_alphanumeric))
@@ -137,7 +137,7 @@ mod tests {
     fn a_text_that_the_page_does_not_have_is_found() {
         let source = variant("#[error(\"rank {n} is gone, see {n}: start it again\")]");
         let page = "| `rank RANK is gone, see FILE` | | |\n";
-        let what = format!("{PAGE} does not have the words of this error: : start it again");
+        let what = format!("{PAGES} does not have the words of this error: : start it again");
         assert_eq!(missing(page, &source), [(2, what)]);
         assert_eq!(missing("", &source).len(), 2);
         let of_struct = "#[error(\"no such name\")]\nstruct Name;\n";

@@ -47,7 +47,9 @@ pub(crate) fn run() -> Result<()> {
     };
     let texts =
         files.iter().map(read_file).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
-    let page = errors::Page::of(&read(errors::PAGE).unwrap_or_default());
+    let of_errors =
+        texts.iter().filter(|(path, _)| path.to_string_lossy().starts_with(errors::PAGES));
+    let page = errors::Page::of(&of_errors.map(|(_, text)| &**text).collect::<Vec<_>>().join("\n"));
     let mut types = TypeNames::default();
     for (relative, text) in &texts {
         let (name, path) = (relative.to_string_lossy(), root.join(relative));
