@@ -47,8 +47,8 @@ mod world;
 
 pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
-    Announced, Borrowed, Collective, CommStats, Communicator, Element, ElementType, Group, Label,
-    Payload, Pending, ReduceOp,
+    Announcement, BorrowedElements, Collective, CommStats, Communicator, Element, ElementType,
+    Group, Label, Payload, Pending, ReduceOp,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use constants::Constants;
@@ -65,5 +65,5 @@ pub use opt::{
 pub use step_weight::{StepWeight, TotalWeight};
 pub use strategy::StrategyConfig;
 pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};
-pub use trained::Trained;
+pub use trained::TrainableParams;
 pub use world::World;

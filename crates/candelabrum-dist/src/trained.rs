@@ -9,13 +9,13 @@ use crate::{Error, Result};
 /// The parameters of an optimizer, divided at its first step. They have a fixed place in its buckets and its
 /// state from then on.
 #[derive(Clone, Debug)]
-pub struct Trained {
+pub struct TrainableParams {
     trained: Arc<[Param]>,
     /// Those that were frozen then.
     left_out: Vec<Param>,
 }
 
-impl Trained {
+impl TrainableParams {
     /// The parameters that are not frozen now.
     ///
     /// # Errors

@@ -16,8 +16,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::link::Link;
-use crate::wire::{Header, MOST_AHEAD, Message, Op};
+use crate::link::ShardLink;
+use crate::wire::{MOST_AHEAD, MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Result};
 
 /// No further request leaves while this many bytes of long messages are unconfirmed by their server.
@@ -37,13 +37,13 @@ const LATENESS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Client {
     rank: usize,
-    link: Box<dyn Link>,
+    link: Box<dyn ShardLink>,
     deadline: Duration,
     last_ticket: u64,
     /// By server.
-    queues: Vec<Queue>,
+    queues: Vec<RequestQueue>,
     /// Requests whose answers a caller wants, and those answers that have arrived.
-    wanted: HashMap<u64, Option<Result<Message>>>,
+    wanted: HashMap<u64, Option<Result<WireMessage>>>,
     /// Requests whose answers nobody needs, because the caller has got an error.
     ignored: HashSet<u64>,
     /// An error of a request that no caller waits for.
@@ -58,21 +58,21 @@ pub(crate) struct Client {
 
 /// The requests to one server that have not left.
 #[derive(Debug, Default)]
-struct Queue {
+struct RequestQueue {
     /// By key.
-    lanes: BTreeMap<u32, VecDeque<(i32, u64, Message)>>,
+    lanes: BTreeMap<u32, VecDeque<(i32, u64, WireMessage)>>,
     /// The first request of each lane: priority, age, key.
     first: BinaryHeap<(i32, Reverse<u64>, u32)>,
     /// By ticket: the lengths of messages that the server has not confirmed.
     unconfirmed: HashMap<u64, usize>,
     unconfirmed_bytes: usize,
     /// By key: its pushes. `None` where servers keep no pushes.
-    flows: Option<HashMap<u32, Flow>>,
+    flows: Option<HashMap<u32, PushFlow>>,
 }
 
 /// The pushes of one key to one server.
 #[derive(Debug, Default)]
-struct Flow {
+struct PushFlow {
     /// Those that have left.
     sent: u64,
     /// Those of them of which it is known that the server does not keep them.
@@ -87,20 +87,20 @@ struct Flow {
     is_refused: bool,
 }
 
-impl Flow {
+impl PushFlow {
     fn is_full(&self) -> bool {
         self.sent - self.done >= MOST_AHEAD && !self.is_refused
     }
 
-    fn record_sent(&mut self, op: Op, ticket: u64) {
+    fn record_sent(&mut self, op: MessageKind, ticket: u64) {
         self.sent += u64::from(is_push(op));
-        if matches!(op, Op::PushPull | Op::Pull | Op::PullRows) {
+        if matches!(op, MessageKind::PushPull | MessageKind::Pull | MessageKind::PullRows) {
             self.asked.push_back((ticket, self.sent));
         }
     }
 
     /// Notes an answer. Returns whether it was to a request of this flow.
-    fn record_answer(&mut self, ticket: u64, answer: Option<&Header>) -> bool {
+    fn record_answer(&mut self, ticket: u64, answer: Option<&MessageHeader>) -> bool {
         let Some(place) = self.asked.iter().position(|(asked, _)| *asked == ticket) else {
             return false;
         };
@@ -118,11 +118,11 @@ impl Flow {
     }
 }
 
-fn is_push(op: Op) -> bool {
-    matches!(op, Op::Push | Op::PushPull | Op::PushRows)
+fn is_push(op: MessageKind) -> bool {
+    matches!(op, MessageKind::Push | MessageKind::PushPull | MessageKind::PushRows)
 }
 
-impl Queue {
+impl RequestQueue {
     fn new(keeps_pushes: bool) -> Self {
         Self { flows: keeps_pushes.then(HashMap::new), ..Self::default() }
     }
@@ -131,7 +131,7 @@ impl Queue {
         self.lanes.is_empty()
     }
 
-    fn push(&mut self, key: u32, priority: i32, age: u64, message: Message) {
+    fn push(&mut self, key: u32, priority: i32, age: u64, message: WireMessage) {
         let lane = self.lanes.entry(key).or_default();
         if lane.is_empty() {
             self.first.push((priority, Reverse(age), key));
@@ -140,7 +140,7 @@ impl Queue {
     }
 
     /// The next request that may leave. `last_ticket` is for a request for room.
-    fn pop(&mut self, last_ticket: &mut u64) -> Option<Message> {
+    fn pop(&mut self, last_ticket: &mut u64) -> Option<WireMessage> {
         while self.unconfirmed_bytes < WINDOW {
             let (.., key) = self.first.pop()?;
             let lane = self.lanes.get_mut(&key)?;
@@ -156,8 +156,12 @@ impl Queue {
                     *last_ticket += 1;
                     flow.asks_for_room = Some(*last_ticket);
                     flow.asked.push_back((*last_ticket, flow.sent));
-                    let header = Header { ticket: *last_ticket, key, ..Header::new(Op::Room) };
-                    return Some(Message::text(header, ""));
+                    let header = MessageHeader {
+                        ticket: *last_ticket,
+                        key,
+                        ..MessageHeader::new(MessageKind::Room)
+                    };
+                    return Some(WireMessage::text(header, ""));
                 }
                 flow.record_sent(op, ticket);
             }
@@ -173,12 +177,12 @@ impl Queue {
 
     /// Notes an answer to a request for this key, or the refusal of a request for any key. A lane that
     /// waits may then go on.
-    fn record_answer(&mut self, ticket: u64, answer: Option<&Header>) {
+    fn record_answer(&mut self, ticket: u64, answer: Option<&MessageHeader>) {
         let Some(flows) = &mut self.flows else { return };
         let key = match answer {
             Some(header) => Some(header.key),
             None => {
-                let has = |flow: &Flow| flow.asked.iter().any(|(asked, _)| *asked == ticket);
+                let has = |flow: &PushFlow| flow.asked.iter().any(|(asked, _)| *asked == ticket);
                 flows.iter().find(|(_, flow)| has(flow)).map(|(key, _)| *key)
             }
         };
@@ -208,11 +212,11 @@ impl Client {
     /// `keeps_pushes`: servers keep a worker's pushes until other workers have caught up.
     pub(crate) fn new(
         rank: usize,
-        link: Box<dyn Link>,
+        link: Box<dyn ShardLink>,
         deadline: Duration,
         keeps_pushes: bool,
     ) -> Self {
-        let queues = (0..link.servers()).map(|_| Queue::new(keeps_pushes)).collect();
+        let queues = (0..link.servers()).map(|_| RequestQueue::new(keeps_pushes)).collect();
         Self {
             rank,
             link,
@@ -228,7 +232,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn link(&mut self) -> &mut dyn Link {
+    pub(crate) fn link(&mut self) -> &mut dyn ShardLink {
         &mut *self.link
     }
 
@@ -249,10 +253,10 @@ impl Client {
         &mut self,
         server: usize,
         priority: i32,
-        message: Message,
+        message: WireMessage,
         wants: bool,
     ) -> Result<()> {
-        let &Header { key, ticket, .. } = message.header();
+        let &MessageHeader { key, ticket, .. } = message.header();
         if wants {
             self.wanted.insert(ticket, None);
         }
@@ -293,13 +297,13 @@ impl Client {
         Ok(())
     }
 
-    fn take(&mut self, server: usize, message: Message) {
+    fn take(&mut self, server: usize, message: WireMessage) {
         let ticket = message.header().ticket;
         let result = match message.op() {
-            Op::Answer if message.header().receipt == 1 => {
+            MessageKind::Answer if message.header().receipt == 1 => {
                 return self.queues[server].confirm(ticket);
             }
-            Op::Answer => {
+            MessageKind::Answer => {
                 self.queues[server].record_answer(ticket, Some(message.header()));
                 Ok(message)
             }
@@ -345,7 +349,7 @@ impl Client {
         (server, ticket): (usize, u64),
         start: Instant,
         during: impl FnOnce() -> String,
-    ) -> Result<Option<Message>> {
+    ) -> Result<Option<WireMessage>> {
         self.check()?;
         if !self.has_arrived(ticket) {
             let Some((from, message)) = self.link.receive(NAP)? else {
@@ -385,8 +389,8 @@ impl Client {
     pub(crate) fn ask_all(
         &mut self,
         during: &str,
-        make: impl Fn(u64, usize) -> Message,
-    ) -> Result<Vec<Message>> {
+        make: impl Fn(u64, usize) -> WireMessage,
+    ) -> Result<Vec<WireMessage>> {
         self.send_all()?;
         self.check()?;
         let mut tickets = Vec::new();
@@ -448,11 +452,15 @@ impl Client {
         self.wanted.clear();
         if !error.is_empty() {
             // Others may wait for this worker, which will push no more.
-            self.queues.iter_mut().for_each(Queue::drop_waiting);
+            self.queues.iter_mut().for_each(RequestQueue::drop_waiting);
         }
         self.failure.take().into_iter().for_each(|error| unheard(&error));
-        let goodbye =
-            |ticket, _| Message::text(Header { ticket, ..Header::new(Op::Goodbye) }, error);
+        let goodbye = |ticket, _| {
+            WireMessage::text(
+                MessageHeader { ticket, ..MessageHeader::new(MessageKind::Goodbye) },
+                error,
+            )
+        };
         self.ask_all("leaving", goodbye)?;
         self.link.finish()
     }
@@ -482,15 +490,16 @@ mod tests {
         /// Key and ticket.
         messages: Vec<(u32, u64)>,
         unconfirmed: VecDeque<(u64, usize)>,
-        answers: VecDeque<Message>,
+        answers: VecDeque<WireMessage>,
     }
 
     impl Slow {
         fn confirm(&self) -> bool {
             let mut taken = self.0.lock();
             let Some((ticket, _)) = taken.unconfirmed.pop_front() else { return false };
-            let header = Header { ticket, receipt: 1, ..Header::new(Op::Answer) };
-            taken.answers.push_back(Message::text(header, ""));
+            let header =
+                MessageHeader { ticket, receipt: 1, ..MessageHeader::new(MessageKind::Answer) };
+            taken.answers.push_back(WireMessage::text(header, ""));
             true
         }
 
@@ -499,7 +508,7 @@ mod tests {
         }
     }
 
-    impl Link for Slow {
+    impl ShardLink for Slow {
         fn servers(&self) -> usize {
             1
         }
@@ -509,8 +518,8 @@ mod tests {
         fn is_remote(&self) -> bool {
             true
         }
-        fn send(&mut self, _: usize, message: Message) -> Result<()> {
-            let &Header { key, ticket, receipt, .. } = message.header();
+        fn send(&mut self, _: usize, message: WireMessage) -> Result<()> {
+            let &MessageHeader { key, ticket, receipt, .. } = message.header();
             let mut taken = self.0.lock();
             taken.messages.push((key, ticket));
             if receipt == 1 {
@@ -518,7 +527,7 @@ mod tests {
             }
             Ok(())
         }
-        fn receive(&mut self, _: Duration) -> Result<Option<(usize, Message)>> {
+        fn receive(&mut self, _: Duration) -> Result<Option<(usize, WireMessage)>> {
             Ok(self.0.lock().answers.pop_front().map(|answer| (0, answer)))
         }
         fn finish(&mut self) -> Result<()> {
@@ -566,9 +575,9 @@ mod tests {
                     Some((key, priority, len)) => {
                         let (ticket, len) = (client.ticket(), len << 19);
                         let receipt = u32::from(client.confirms(len));
-                        let header = Header { ticket, key, receipt, ..Header::new(Op::Push) };
+                        let header = MessageHeader { ticket, key, receipt, ..Header::new(MessageKind::Push) };
                         waiting.entry(key).or_default().push_back((ticket, priority));
-                        client.request(0, priority, Message::new(header, "", len), false).unwrap();
+                        client.request(0, priority, WireMessage::new(header, "", len), false).unwrap();
                     }
                     None => {
                         slow.confirm();
@@ -590,21 +599,23 @@ mod tests {
     fn pushes_of_a_key_wait_in_their_lane_when_the_server_keeps_many() {
         let slow = Slow::default();
         let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), true);
-        let request = |client: &mut Client, op: Op, key: u32| {
+        let request = |client: &mut Client, op: MessageKind, key: u32| {
             let ticket = client.ticket();
-            let message = Message::text(Header { ticket, key, ..Header::new(op) }, "");
+            let message =
+                WireMessage::text(MessageHeader { ticket, key, ..MessageHeader::new(op) }, "");
             client.request(0, 0, message, false).unwrap();
             ticket
         };
         let left = || std::mem::take(&mut slow.0.lock().messages);
-        let answer = |client: &mut Client, op: Op, header: Header| {
-            let header = Header { op: op as u32, ..header };
-            slow.0.lock().answers.push_back(Message::text(header, ""));
+        let answer = |client: &mut Client, op: MessageKind, header: MessageHeader| {
+            let header = MessageHeader { op: op as u32, ..header };
+            slow.0.lock().answers.push_back(WireMessage::text(header, ""));
             client.check()
         };
         let most = MOST_AHEAD as usize;
-        let tickets: Vec<u64> = (0..most + 3).map(|_| request(&mut client, Op::Push, 1)).collect();
-        request(&mut client, Op::Push, 2);
+        let tickets: Vec<u64> =
+            (0..most + 3).map(|_| request(&mut client, MessageKind::Push, 1)).collect();
+        request(&mut client, MessageKind::Push, 2);
         let of = |key: u32, left: &[(u32, u64)]| -> Vec<u64> {
             left.iter().filter(|(other, _)| *other == key).map(|(_, ticket)| *ticket).collect()
         };
@@ -617,18 +628,24 @@ mod tests {
         assert_eq!(pushes, &tickets[..most], "and then the request for room");
         assert!(!client.queues[0].is_empty());
         // Room for two: two pushes leave, and the next request for room.
+        let header = MessageHeader {
+            ticket: *room,
+            key: 1,
+            elements: MOST_AHEAD - 2,
+            ..MessageHeader::default()
+        };
         let header =
-            Header { ticket: *room, key: 1, elements: MOST_AHEAD - 2, ..Header::default() };
-        let header = Header { magic: Header::new(Op::Answer).magic, ..header };
-        answer(&mut client, Op::Answer, header).unwrap();
+            MessageHeader { magic: MessageHeader::new(MessageKind::Answer).magic, ..header };
+        answer(&mut client, MessageKind::Answer, header).unwrap();
         let second = of(1, &left());
         assert_eq!(second[..2], tickets[most..most + 2]);
         assert_eq!(second.len(), 3);
         // A pull behind them waits in the lane, too. A refusal lets them leave, for the server to refuse.
-        let pull = request(&mut client, Op::Pull, 1);
+        let pull = request(&mut client, MessageKind::Pull, 1);
         assert!(of(1, &left()).is_empty());
-        let header = Header { ticket: second[2], ..Header::new(Op::Refusal) };
-        assert!(answer(&mut client, Op::Refusal, header).is_err());
+        let header =
+            MessageHeader { ticket: second[2], ..MessageHeader::new(MessageKind::Refusal) };
+        assert!(answer(&mut client, MessageKind::Refusal, header).is_err());
         assert_eq!(of(1, &left()), [tickets[most + 2], pull]);
         assert!(client.queues[0].is_empty());
     }
@@ -638,13 +655,17 @@ mod tests {
         let slow = Slow::default();
         let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), true);
         for _ in 0..5 * MOST_AHEAD {
-            for op in [Op::Push, Op::Pull] {
+            for op in [MessageKind::Push, MessageKind::Pull] {
                 let ticket = client.ticket();
-                let header = Header { ticket, key: 1, ..Header::new(op) };
-                client.request(0, 0, Message::text(header, ""), false).unwrap();
+                let header = MessageHeader { ticket, key: 1, ..MessageHeader::new(op) };
+                client.request(0, 0, WireMessage::text(header, ""), false).unwrap();
             }
-            let header = Header { ticket: client.last_ticket, key: 1, ..Header::new(Op::Answer) };
-            slow.0.lock().answers.push_back(Message::text(header, ""));
+            let header = MessageHeader {
+                ticket: client.last_ticket,
+                key: 1,
+                ..MessageHeader::new(MessageKind::Answer)
+            };
+            slow.0.lock().answers.push_back(WireMessage::text(header, ""));
         }
         assert_eq!(slow.0.lock().messages.len() as u64, 10 * MOST_AHEAD);
     }
@@ -653,7 +674,10 @@ mod tests {
     fn a_silent_server_is_named_after_the_deadline_and_is_asked_no_more() {
         let mut client = Client::new(3, Box::new(Slow::default()), Duration::ZERO, false);
         let ticket = client.ticket();
-        let pull = Message::text(Header { ticket, ..Header::new(Op::Pull) }, "");
+        let pull = WireMessage::text(
+            MessageHeader { ticket, ..MessageHeader::new(MessageKind::Pull) },
+            "",
+        );
         client.request(0, 0, pull, true).unwrap();
         let start = Instant::now().checked_sub(LATENESS * 2).expect("an uptime");
         let error = client.look((0, ticket), start, || "pull of `w`".to_owned()).unwrap_err();
@@ -667,10 +691,13 @@ mod tests {
         let slow = Slow::default();
         let mut client = Client::new(0, Box::new(slow.clone()), Duration::from_secs(5), false);
         let ticket = client.ticket();
-        let push = Message::text(Header { ticket, ..Header::new(Op::Push) }, "");
+        let push = WireMessage::text(
+            MessageHeader { ticket, ..MessageHeader::new(MessageKind::Push) },
+            "",
+        );
         client.request(0, 0, push, false).unwrap();
-        let header = Header { ticket, ..Header::new(Op::Refusal) };
-        slow.0.lock().answers.push_back(Message::text(header, "no"));
+        let header = MessageHeader { ticket, ..MessageHeader::new(MessageKind::Refusal) };
+        slow.0.lock().answers.push_back(WireMessage::text(header, "no"));
         let error = client.check().unwrap_err();
         assert_eq!(error.to_string(), "server 0: no");
         client.check().unwrap();

@@ -5,8 +5,8 @@
 //! backward   push the gradient of these rows, in the middle of candle's backward pass
 //! ```
 //!
-//! In candle's graph, the pulled rows are the result of an operation ([`Rows`]) on a scalar, the *token*
-//! of the layer. The token is the result of another operation ([`Hook`]) on a scalar variable. Because
+//! In candle's graph, the pulled rows are the result of an operation ([`PulledRows`]) on a scalar, the *token*
+//! of the layer. The token is the result of another operation ([`EmbeddingHook`]) on a scalar variable. Because
 //! of the variable candle differentiates both, and the variable needs no copy of the rows. candle visits
 //! an operation after all operations that use its result. So it visits the hook when the gradients of
 //! all uses of the layer in this pass are complete. The hook adds them up and pushes the sum.
@@ -90,7 +90,7 @@ impl SparseEmbedding {
         let visited = Mutex::default();
         let shared = Arc::new(EmbeddingInner { store: store.clone(), key, rows, dim, visited });
         let variable = Var::zeros((), DType::F32, &Device::Cpu)?;
-        let token = variable.apply_op1(Hook { shared: Arc::clone(&shared) })?;
+        let token = variable.apply_op1(EmbeddingHook { shared: Arc::clone(&shared) })?;
         Ok(Self { shared, token })
     }
 
@@ -227,20 +227,21 @@ impl Prefetch {
     pub fn wait(self) -> Result<Tensor> {
         let Self { layer: SparseEmbedding { shared, token }, positions, pull, .. } = self;
         let RowSparse { rows, values } = pull.wait()?;
-        let table = token.apply_op1(Rows { shared, rows, values: Mutex::new(Some(values)) })?;
+        let table =
+            token.apply_op1(PulledRows { shared, rows, values: Mutex::new(Some(values)) })?;
         Ok(ops::embedding(&table.to_device(positions.device())?, &positions, None)?)
     }
 }
 
 /// The pulled rows: one use of the layer.
-struct Rows {
+struct PulledRows {
     shared: Arc<EmbeddingInner>,
     rows: Vec<u32>,
     /// They become the result.
     values: Mutex<Option<Vec<f32>>>,
 }
 
-impl CustomOp1 for Rows {
+impl CustomOp1 for PulledRows {
     fn name(&self) -> &'static str {
         "pulled-rows"
     }
@@ -261,11 +262,11 @@ impl CustomOp1 for Rows {
     }
 }
 
-struct Hook {
+struct EmbeddingHook {
     shared: Arc<EmbeddingInner>,
 }
 
-impl CustomOp1 for Hook {
+impl CustomOp1 for EmbeddingHook {
     fn name(&self) -> &'static str {
         "gradient-of-rows-ready"
     }

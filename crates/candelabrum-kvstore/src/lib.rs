@@ -9,7 +9,7 @@
 //! | push, pull and what belongs to them | [`KvStore`], [`StoreConfig`] |
 //! | training through a store | [`StoreOpt`] |
 //! | a server | [`Server`], [`ServerStats`] |
-//! | keys and values | [`Key`], [`Values`], [`RowSparse`] |
+//! | keys and values | [`Key`], [`PushValues`], [`RowSparse`] |
 //! | an embedding with its table on servers | [`SparseEmbedding`] |
 //! | compression of pushes | [`Compression`] |
 //!
@@ -55,5 +55,5 @@ pub use placement::BIG_ARRAY_BOUND;
 pub use server::Server;
 pub use shard::RowInit;
 pub use stats::{ServerStats, Staleness};
-pub use store::{KvStore, Pull, PullRows};
-pub use values::{RowSparse, Values};
+pub use store::{KvStore, PendingPull, PullRows};
+pub use values::{PushValues, RowSparse};

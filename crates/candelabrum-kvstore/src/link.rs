@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use candelabrum_dist::{Collective, ElementType, Group, Payload, Pending, World};
 
-use crate::shard::{Shard, Updater};
-use crate::wire::{Memory, Message};
+use crate::shard::{ServerShard, Updater};
+use crate::wire::{MessageMemory, WireMessage};
 use crate::{Error, Result};
 
 /// The shards of a store, as a worker sees them.
-pub(crate) trait Link: fmt::Debug + Send {
+pub(crate) trait ShardLink: fmt::Debug + Send {
     /// The number of shards.
     fn servers(&self) -> usize;
 
@@ -22,10 +22,10 @@ pub(crate) trait Link: fmt::Debug + Send {
     /// Whether messages take time, so that a worker should not send all of them at once.
     fn is_remote(&self) -> bool;
 
-    fn send(&mut self, server: usize, message: Message) -> Result<()>;
+    fn send(&mut self, server: usize, message: WireMessage) -> Result<()>;
 
     /// The next answer of any server, if one arrives within `limit`.
-    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>>;
+    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, WireMessage)>>;
 
     /// Waits until all messages have been given to the network.
     fn finish(&mut self) -> Result<()>;
@@ -38,18 +38,25 @@ pub(crate) trait Link: fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct InProcess {
     rank: usize,
-    shard: Shard,
-    answers: VecDeque<Message>,
+    shard: ServerShard,
+    answers: VecDeque<WireMessage>,
 }
 
 impl InProcess {
     pub(crate) fn new(rank: usize) -> Self {
-        let shard = Shard::new(rank, (0, 1), vec![rank], Duration::MAX, None, Memory::default());
+        let shard = ServerShard::new(
+            rank,
+            (0, 1),
+            vec![rank],
+            Duration::MAX,
+            None,
+            MessageMemory::default(),
+        );
         Self { rank, shard, answers: VecDeque::new() }
     }
 }
 
-impl Link for InProcess {
+impl ShardLink for InProcess {
     fn servers(&self) -> usize {
         1
     }
@@ -62,13 +69,13 @@ impl Link for InProcess {
         false
     }
 
-    fn send(&mut self, _server: usize, message: Message) -> Result<()> {
+    fn send(&mut self, _server: usize, message: WireMessage) -> Result<()> {
         let answers = self.shard.handle(0, message);
         self.answers.extend(answers.into_iter().map(|(_, answer)| answer));
         Ok(())
     }
 
-    fn receive(&mut self, _limit: Duration) -> Result<Option<(usize, Message)>> {
+    fn receive(&mut self, _limit: Duration) -> Result<Option<(usize, WireMessage)>> {
         Ok(self.answers.pop_front().map(|answer| (0, answer)))
     }
 
@@ -83,18 +90,18 @@ impl Link for InProcess {
 }
 
 /// Servers that are other ranks of a group.
-pub(crate) struct Ranks {
-    mail: Mail,
+pub(crate) struct RemoteServers {
+    mail: GroupMail,
     servers: Range<usize>,
 }
 
-impl Ranks {
+impl RemoteServers {
     pub(crate) fn new(group: Group, servers: Range<usize>) -> Self {
-        Self { mail: Mail::new(group), servers }
+        Self { mail: GroupMail::new(group), servers }
     }
 }
 
-impl Link for Ranks {
+impl ShardLink for RemoteServers {
     fn servers(&self) -> usize {
         self.servers.len()
     }
@@ -107,11 +114,11 @@ impl Link for Ranks {
         true
     }
 
-    fn send(&mut self, server: usize, message: Message) -> Result<()> {
+    fn send(&mut self, server: usize, message: WireMessage) -> Result<()> {
         self.mail.send(self.servers.start + server, message)
     }
 
-    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>> {
+    fn receive(&mut self, limit: Duration) -> Result<Option<(usize, WireMessage)>> {
         let Some((from, message)) = self.mail.receive(limit)? else { return Ok(None) };
         if !self.servers.contains(&from) {
             let what = "it is an answer, and its sender is no server".to_owned();
@@ -129,7 +136,7 @@ impl Link for Ranks {
     }
 }
 
-impl fmt::Debug for Ranks {
+impl fmt::Debug for RemoteServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ranks({:?})", self.servers)
     }
@@ -142,18 +149,18 @@ pub(crate) fn messages_of(world: &World) -> Result<Group> {
 }
 
 /// Messages of a group: those of this rank under way, and the next one of any other rank.
-pub(crate) struct Mail {
+pub(crate) struct GroupMail {
     group: Group,
     inbox: Option<Pending>,
     sent: VecDeque<Pending>,
 }
 
-impl Mail {
+impl GroupMail {
     pub(crate) fn new(group: Group) -> Self {
         Self { group, inbox: None, sent: VecDeque::new() }
     }
 
-    pub(crate) fn send(&mut self, to: usize, message: Message) -> Result<()> {
+    pub(crate) fn send(&mut self, to: usize, message: WireMessage) -> Result<()> {
         self.sent.push_back(self.group.start(Collective::Send { to }, message.into_payload()));
         while let Some(mut first) = self.sent.pop_front() {
             if !first.is_complete() {
@@ -166,7 +173,7 @@ impl Mail {
     }
 
     /// The next message of any rank, if one arrives within `limit`.
-    pub(crate) fn receive(&mut self, limit: Duration) -> Result<Option<(usize, Message)>> {
+    pub(crate) fn receive(&mut self, limit: Duration) -> Result<Option<(usize, WireMessage)>> {
         let mut inbox = self.inbox.take().unwrap_or_else(|| {
             self.group.start(Collective::RecvAny, Payload::zeros(ElementType::U8, 0))
         });
@@ -176,7 +183,7 @@ impl Mail {
         }
         let payload = inbox.wait()?;
         let from = payload.source().unwrap_or_default();
-        Ok(Some((from, Message::read(payload, from)?)))
+        Ok(Some((from, WireMessage::read(payload, from)?)))
     }
 
     pub(crate) fn finish(&mut self) -> Result<()> {

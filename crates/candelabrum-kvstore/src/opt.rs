@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{
-    BufferSync, Constants, OptimizerMemory, StepFigures, StepWeight, Trained, check_consistency,
-    synchronize_buffers,
+    BufferSync, Constants, OptimizerMemory, StepFigures, StepWeight, TrainableParams,
+    check_consistency, synchronize_buffers,
 };
 use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
 use candelabrum_nn::{
@@ -27,8 +27,8 @@ use parking_lot::Mutex;
 
 use crate::codec::Compression;
 use crate::config::StoreKind;
-use crate::store::{KvStore, Pull};
-use crate::values::Values;
+use crate::store::{KvStore, PendingPull};
+use crate::values::PushValues;
 use crate::{Error, Result};
 
 /// The settings of a [`StoreOpt`].
@@ -69,7 +69,7 @@ pub struct StoreOpt {
     /// Made at the first step, when every parameter exists.
     gradients: Option<FlatGradients>,
     /// The parameters of [`Self::gradients`].
-    trained: Option<Trained>,
+    trained: Option<TrainableParams>,
     /// What the losses of the coming step count. Losses before the last one are in the buckets.
     weight: StepWeight,
     /// The parameters that were frozen at the last step.
@@ -379,7 +379,7 @@ impl StoreOpt {
             self.synchronize()?;
         }
         if self.gradients.is_none() {
-            let trained = Trained::of(&self.params)?;
+            let trained = TrainableParams::of(&self.params)?;
             let params = Arc::clone(trained.params());
             let infos: Vec<(&str, Vec<usize>)> =
                 params.iter().map(|param| (param.name(), param.var().dims().to_vec())).collect();
@@ -529,7 +529,7 @@ struct Sender {
     params: Arc<[Param]>,
     compression: Compression,
     /// By parameter.
-    pulls: Vec<Option<Pull>>,
+    pulls: Vec<Option<PendingPull>>,
     /// Buckets that left the backward pass early.
     taken: Vec<(usize, Flat)>,
     /// Time in pushes.
@@ -552,7 +552,7 @@ impl Sender {
     fn push(&mut self, index: usize, bucket: &Flat) -> Result<()> {
         let start = Instant::now();
         let copy = if bucket.is_on_device() { Some(bucket.to_host()?) } else { None };
-        let values = Values::Slice(copy.as_ref().unwrap_or(bucket).as_slice()?);
+        let values = PushValues::Slice(copy.as_ref().unwrap_or(bucket).as_slice()?);
         let name = self.params[index].name();
         let pull = self.store.pushpull_with(name, values, priority(index), self.compression)?;
         self.pulls[index] = Some(pull);
@@ -595,7 +595,7 @@ fn compression(option: DistOption, spars: f32, config: Compression) -> Result<Co
     Ok(own)
 }
 
-fn write(pull: Pull, values: SpanMut<'_>) -> Result<()> {
+fn write(pull: PendingPull, values: SpanMut<'_>) -> Result<()> {
     match values {
         SpanMut::Host(values) => pull.wait_into(values),
         mut values => {

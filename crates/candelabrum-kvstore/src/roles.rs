@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 /// The division of a job's processes: the first ones are workers, the last ones servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Roles {
+pub(crate) struct RoleAssignment {
     rank: usize,
     workers: usize,
     servers: usize,
@@ -16,18 +16,18 @@ pub(crate) struct Roles {
 
 /// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ProcessRole {
     /// It trains. The number counts workers from 0.
     Worker(usize),
     /// It holds values and updates them. The number counts servers from 0.
     Server(usize),
 }
 
-impl Roles {
+impl RoleAssignment {
     /// The roles of all processes of a job.
     ///
     /// # Errors
-    /// [`Error::Roles`] if there is no server.
+    /// [`Error::RoleAssignment`] if there is no server.
     pub(crate) fn new(world: &World) -> Result<Self> {
         let everyone = world.everyone();
         Self::of(everyone.rank(), everyone.world_size(), world.servers())
@@ -53,10 +53,10 @@ impl Roles {
     }
 
     /// This rank's role.
-    pub(crate) fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> ProcessRole {
         match self.rank.checked_sub(self.workers) {
-            None => Role::Worker(self.rank),
-            Some(server) => Role::Server(server),
+            None => ProcessRole::Worker(self.rank),
+            Some(server) => ProcessRole::Server(server),
         }
     }
 
@@ -77,11 +77,16 @@ mod tests {
 
     #[test]
     fn the_last_ranks_are_servers() {
-        let role = |rank| Roles::of(rank, 5, 2).unwrap().role();
-        let expected =
-            [Role::Worker(0), Role::Worker(1), Role::Worker(2), Role::Server(0), Role::Server(1)];
+        let role = |rank| RoleAssignment::of(rank, 5, 2).unwrap().role();
+        let expected = [
+            ProcessRole::Worker(0),
+            ProcessRole::Worker(1),
+            ProcessRole::Worker(2),
+            ProcessRole::Server(0),
+            ProcessRole::Server(1),
+        ];
         assert_eq!([role(0), role(1), role(2), role(3), role(4)], expected);
-        assert!(Roles::of(0, 2, 2).unwrap_err().to_string().contains("2 of 2"));
-        assert!(Roles::of(0, 2, 0).unwrap_err().to_string().contains("--servers"));
+        assert!(RoleAssignment::of(0, 2, 2).unwrap_err().to_string().contains("2 of 2"));
+        assert!(RoleAssignment::of(0, 2, 0).unwrap_err().to_string().contains("--servers"));
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use candelabrum_dist::{Error as DistError, Group, World};
 
-use crate::link::{Mail, messages_of};
-use crate::roles::{Role, Roles};
-use crate::shard::{Shard, Updater};
-use crate::wire::{Memory, Message, Op};
+use crate::link::{GroupMail, messages_of};
+use crate::roles::{ProcessRole, RoleAssignment};
+use crate::shard::{ServerShard, Updater};
+use crate::wire::{MessageKind, MessageMemory, WireMessage};
 use crate::{Error, Key, Result, ServerStats};
 
 /// The time between two looks at the clock.
@@ -56,8 +56,8 @@ impl Server {
     /// # Errors
     /// A rank that is no server. The failure of any rank.
     pub fn run(self, world: &World) -> Result<ServerStats> {
-        let roles = Roles::new(world)?;
-        let Role::Server(number) = roles.role() else {
+        let roles = RoleAssignment::new(world)?;
+        let ProcessRole::Server(number) = roles.role() else {
             let rank = world.rank();
             let what = format!("rank {rank} is a worker, and only a server can serve");
             return Err(Error::Roles { what });
@@ -74,19 +74,21 @@ impl Server {
     fn serve(
         self,
         world: &World,
-        roles: &Roles,
+        roles: &RoleAssignment,
         number: usize,
         all: &Group,
     ) -> Result<ServerStats> {
         let place = (number, roles.servers().len());
         let workers: Vec<usize> = roles.workers().collect();
-        let mut queues: Vec<VecDeque<Message>> = workers.iter().map(|_| VecDeque::new()).collect();
+        let mut queues: Vec<VecDeque<WireMessage>> =
+            workers.iter().map(|_| VecDeque::new()).collect();
         let deadline = world.deadline()?;
         let rank = roles.servers().start + number;
-        let mut shard = Shard::new(rank, place, workers, deadline, self.updater, Memory::of(all));
-        let mut mail = Mail::new(Arc::clone(all));
-        let mut turn = Turn::default();
-        let mut outbox = Outbox::default();
+        let mut shard =
+            ServerShard::new(rank, place, workers, deadline, self.updater, MessageMemory::of(all));
+        let mut mail = GroupMail::new(Arc::clone(all));
+        let mut turn = WorkerTurn::default();
+        let mut outbox = AnswerQueue::default();
         let (mut goodbyes, mut looked) = (0, Instant::now());
         while !shard.is_over() {
             let is_idle = queues.iter().all(VecDeque::is_empty);
@@ -101,14 +103,14 @@ impl Server {
                 let what = || "it is a request, and its sender is no worker".to_owned();
                 let queue = queues.get_mut(from);
                 let queue = queue.ok_or_else(|| Error::Message { from, what: what() })?;
-                goodbyes += usize::from(message.op() == Op::Goodbye);
+                goodbyes += usize::from(message.op() == MessageKind::Goodbye);
                 queue.push_back(message);
                 limit = Duration::ZERO;
             }
             if let Some((worker, message)) = turn.next(&mut queues) {
                 let longest = &mut shard.stats_mut().longest_run;
                 *longest = turn.run.max(*longest);
-                if message.op() == Op::Goodbye {
+                if message.op() == MessageKind::Goodbye {
                     outbox.record_goodbye(worker);
                 }
                 outbox.send(shard.handle(worker, message), &mut mail)?;
@@ -136,12 +138,12 @@ impl fmt::Debug for Server {
 /// the worker had ended. So for a while after a goodbye, refusals are held: if the news of a failure
 /// comes in this time, the other workers get the cause and not a consequence.
 #[derive(Debug, Default)]
-struct Outbox {
+struct AnswerQueue {
     last_goodbye: Option<Instant>,
-    held: Vec<(usize, Message)>,
+    held: Vec<(usize, WireMessage)>,
 }
 
-impl Outbox {
+impl AnswerQueue {
     /// Notes that a worker takes no more answers.
     fn record_goodbye(&mut self, worker: usize) {
         self.held.retain(|(to, _)| *to != worker);
@@ -152,9 +154,9 @@ impl Outbox {
         self.last_goodbye.is_some_and(|at| at.elapsed() < GRACE)
     }
 
-    fn send(&mut self, answers: Vec<(usize, Message)>, mail: &mut Mail) -> Result<()> {
+    fn send(&mut self, answers: Vec<(usize, WireMessage)>, mail: &mut GroupMail) -> Result<()> {
         for (to, answer) in answers {
-            if answer.op() == Op::Refusal && self.holds() {
+            if answer.op() == MessageKind::Refusal && self.holds() {
                 self.held.push((to, answer));
             } else {
                 mail.send(to, answer)?;
@@ -163,7 +165,7 @@ impl Outbox {
         Ok(())
     }
 
-    fn send_held(&mut self, mail: &mut Mail) -> Result<()> {
+    fn send_held(&mut self, mail: &mut GroupMail) -> Result<()> {
         if self.holds() {
             return Ok(());
         }
@@ -173,16 +175,16 @@ impl Outbox {
 
 /// Whose request is served next.
 #[derive(Debug, Default)]
-struct Turn {
+struct WorkerTurn {
     last: usize,
     /// The requests of the last worker that were served one after the other although another worker
     /// had one.
     run: u64,
 }
 
-impl Turn {
+impl WorkerTurn {
     /// The next request: that of the first worker after the last one that has any.
-    fn next(&mut self, queues: &mut [VecDeque<Message>]) -> Option<(usize, Message)> {
+    fn next(&mut self, queues: &mut [VecDeque<WireMessage>]) -> Option<(usize, WireMessage)> {
         let workers = queues.len();
         let order = (1..=workers).map(|step| (self.last + step) % workers);
         let worker = order.into_iter().find(|worker| !queues[*worker].is_empty())?;
@@ -202,17 +204,17 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Header;
+    use crate::wire::MessageHeader;
 
     #[test]
     fn a_worker_with_many_requests_delays_the_others_by_one() {
-        let request = || Message::text(Header::new(Op::Flush), "");
-        let mut queues: Vec<VecDeque<Message>> = vec![VecDeque::new(); 3]
+        let request = || WireMessage::text(MessageHeader::new(MessageKind::Flush), "");
+        let mut queues: Vec<VecDeque<WireMessage>> = vec![VecDeque::new(); 3]
             .into_iter()
             .zip([50, 3, 0])
             .map(|(_, count): (VecDeque<()>, _)| (0..count).map(|_| request()).collect())
             .collect();
-        let mut turn = Turn::default();
+        let mut turn = WorkerTurn::default();
         let mut order = Vec::new();
         while let Some((worker, _)) = turn.next(&mut queues) {
             order.push(worker);

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// A value to be pushed: one, or several that are added first, in their order.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Values<'a> {
+pub enum PushValues<'a> {
     /// A tensor in f32, f16 or bf16 of the key's shape, on any device.
     Tensor(&'a Tensor),
     /// Such tensors, to be added in f32.
@@ -20,31 +20,31 @@ pub enum Values<'a> {
     Slice(&'a [f32]),
 }
 
-impl<'a> From<&'a Tensor> for Values<'a> {
+impl<'a> From<&'a Tensor> for PushValues<'a> {
     fn from(tensor: &'a Tensor) -> Self {
         Self::Tensor(tensor)
     }
 }
 
-impl<'a> From<&'a [Tensor]> for Values<'a> {
+impl<'a> From<&'a [Tensor]> for PushValues<'a> {
     fn from(tensors: &'a [Tensor]) -> Self {
         Self::Sum(tensors)
     }
 }
 
-impl<'a, const N: usize> From<&'a [Tensor; N]> for Values<'a> {
+impl<'a, const N: usize> From<&'a [Tensor; N]> for PushValues<'a> {
     fn from(tensors: &'a [Tensor; N]) -> Self {
         Self::Sum(tensors)
     }
 }
 
-impl<'a> From<&'a [f32]> for Values<'a> {
+impl<'a> From<&'a [f32]> for PushValues<'a> {
     fn from(values: &'a [f32]) -> Self {
         Self::Slice(values)
     }
 }
 
-impl<'a> Values<'a> {
+impl<'a> PushValues<'a> {
     /// The first dimensions that are not `expected`.
     pub(crate) fn other_dims(&self, expected: &[usize]) -> Option<Vec<usize>> {
         let differs = |tensor: &&Tensor| tensor.dims() != expected;

@@ -24,7 +24,7 @@ const ALIGNMENT: usize = 64;
 /// The meaning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Op {
+pub(crate) enum MessageKind {
     /// A worker's settings, before all else.
     Hello = 1,
     /// A key, and its first value on the first worker.
@@ -64,7 +64,7 @@ pub(crate) enum Op {
     Refusal,
 }
 
-impl Op {
+impl MessageKind {
     const ALL: [Self; 18] = [
         Self::Hello,
         Self::Init,
@@ -90,7 +90,7 @@ impl Op {
 /// The header of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct MessageHeader {
     pub(crate) magic: u32,
     pub(crate) op: u32,
     /// The worker's number of a request. The answer has the same.
@@ -108,58 +108,59 @@ pub(crate) struct Header {
     /// In a request: 1 if its sender wants to know when it has arrived. In an answer: 1 if it says only
     /// that.
     pub(crate) receipt: u32,
-    /// Bytes of the text. The makers of a [`Message`] set both lengths.
+    /// Bytes of the text. The makers of a [`WireMessage`] set both lengths.
     pub(crate) text_len: u64,
     /// Bytes of the numbers.
     pub(crate) data_len: u64,
 }
 
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = size_of::<MessageHeader>();
 
-impl Header {
-    pub(crate) fn new(op: Op) -> Self {
+impl MessageHeader {
+    pub(crate) fn new(op: MessageKind) -> Self {
         Self { magic: MAGIC, op: op as u32, ..Self::default() }
     }
 }
 
 /// The bytes of a message, sent or received.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct WireMessage {
     payload: Payload,
-    header: Header,
-    op: Op,
+    header: MessageHeader,
+    op: MessageKind,
 }
 
 /// The memory in which long messages are written: that of a group, so that a send need not copy them, or
 /// the heap.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(Option<Group>);
+pub(crate) struct MessageMemory(Option<Group>);
 
-impl Memory {
+impl MessageMemory {
     pub(crate) fn of(group: &Group) -> Self {
         Self(Some(Arc::clone(group)))
     }
 
     /// A message with `data_len` bytes of numbers, which are arbitrary.
-    pub(crate) fn message(&self, header: Header, data_len: usize) -> Message {
+    pub(crate) fn message(&self, header: MessageHeader, data_len: usize) -> WireMessage {
         let payload = match &self.0 {
             Some(group) => group.alloc_message(HEADER + data_len),
             None => Payload::zeros(ElementType::U8, HEADER + data_len),
         };
-        Message::written(payload, Header { data_len: data_len as u64, ..header }, "")
+        WireMessage::written(payload, MessageHeader { data_len: data_len as u64, ..header }, "")
     }
 }
 
-impl Message {
+impl WireMessage {
     /// A message with `data_len` bytes of numbers, which are zeros.
-    pub(crate) fn new(header: Header, text: &str, data_len: usize) -> Self {
-        let header = Header { text_len: text.len() as u64, data_len: data_len as u64, ..header };
+    pub(crate) fn new(header: MessageHeader, text: &str, data_len: usize) -> Self {
+        let header =
+            MessageHeader { text_len: text.len() as u64, data_len: data_len as u64, ..header };
         let len = HEADER + padded(text.len()) + data_len;
         Self::written(Payload::zeros(ElementType::U8, len), header, text)
     }
 
-    fn written(mut payload: Payload, header: Header, text: &str) -> Self {
-        let op = Op::ALL[(header.op as usize).clamp(1, Op::ALL.len()) - 1];
+    fn written(mut payload: Payload, header: MessageHeader, text: &str) -> Self {
+        let op = MessageKind::ALL[(header.op as usize).clamp(1, MessageKind::ALL.len()) - 1];
         let bytes = payload.bytes_mut();
         bytes[..HEADER].copy_from_slice(bytemuck::bytes_of(&header));
         bytes[HEADER..HEADER + text.len()].copy_from_slice(text.as_bytes());
@@ -167,12 +168,12 @@ impl Message {
     }
 
     /// A message of a text alone.
-    pub(crate) fn text(header: Header, text: &str) -> Self {
+    pub(crate) fn text(header: MessageHeader, text: &str) -> Self {
         Self::new(header, text, 0)
     }
 
     /// A message whose text is `content` in JSON.
-    pub(crate) fn json(header: Header, content: &impl Serialize, data_len: usize) -> Self {
+    pub(crate) fn json(header: MessageHeader, content: &impl Serialize, data_len: usize) -> Self {
         // Settings, names and counts are always JSON.
         Self::new(header, &serde_json::to_string(content).unwrap_or_default(), data_len)
     }
@@ -184,11 +185,12 @@ impl Message {
         if bytes.len() < HEADER {
             return refuse(format!("it has {} bytes", bytes.len()));
         }
-        let header: Header = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
+        let header: MessageHeader = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
         if header.magic != MAGIC {
             return refuse("it is not one of a key-value store of this version".to_owned());
         }
-        let op = (header.op as usize).checked_sub(1).and_then(|op| Op::ALL.get(op)).copied();
+        let op =
+            (header.op as usize).checked_sub(1).and_then(|op| MessageKind::ALL.get(op)).copied();
         let Some(op) = op else { return refuse(format!("it has the kind {}", header.op)) };
         let text = usize::try_from(header.text_len).ok().filter(|len| *len <= bytes.len());
         let length = text.and_then(|text| {
@@ -200,11 +202,11 @@ impl Message {
         Ok(Self { payload, header, op })
     }
 
-    pub(crate) fn op(&self) -> Op {
+    pub(crate) fn op(&self) -> MessageKind {
         self.op
     }
 
-    pub(crate) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &MessageHeader {
         &self.header
     }
 
@@ -258,21 +260,26 @@ pub(crate) fn numbers<T: Pod>(bytes: &[u8]) -> Cow<'_, [T]> {
 mod tests {
     use super::*;
 
-    fn sample() -> Message {
-        let mut message =
-            Message::new(Header { ticket: 7, key: 2, ..Header::new(Op::Push) }, "ab", 8);
+    fn sample() -> WireMessage {
+        let mut message = WireMessage::new(
+            MessageHeader { ticket: 7, key: 2, ..MessageHeader::new(MessageKind::Push) },
+            "ab",
+            8,
+        );
         message.data_mut().copy_from_slice(bytemuck::cast_slice(&[1.0_f32, -2.0]));
         message
     }
 
     #[test]
     fn a_message_is_read_as_it_was_written() {
-        let read = Message::read(sample().into_payload(), 1).unwrap();
-        assert_eq!((read.op(), read.header().ticket, read.header().key), (Op::Push, 7, 2));
+        let read = WireMessage::read(sample().into_payload(), 1).unwrap();
+        assert_eq!((read.op(), read.header().ticket, read.header().key), (MessageKind::Push, 7, 2));
         assert_eq!(read.text_of(), "ab");
         assert_eq!(numbers::<f32>(read.data())[..], [1.0, -2.0]);
-        for op in Op::ALL {
-            let read = Message::read(Message::text(Header::new(op), "").into_payload(), 1).unwrap();
+        for op in MessageKind::ALL {
+            let read =
+                WireMessage::read(WireMessage::text(MessageHeader::new(op), "").into_payload(), 1)
+                    .unwrap();
             assert_eq!(read.op(), op);
         }
     }
@@ -280,7 +287,7 @@ mod tests {
     #[test]
     fn a_damaged_message_is_an_error_that_names_its_sender() {
         let bytes = sample().into_payload().bytes().to_vec();
-        let read = |bytes: &[u8]| Message::read(Payload::from_slice(bytes), 5);
+        let read = |bytes: &[u8]| WireMessage::read(Payload::from_slice(bytes), 5);
         for len in 0..bytes.len() {
             let message = read(&bytes[..len]).unwrap_err().to_string();
             assert!(message.contains("rank 5"), "{message}");

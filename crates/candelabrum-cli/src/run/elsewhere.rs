@@ -7,7 +7,9 @@ use std::env;
 use std::ffi::OsString;
 use std::path::absolute;
 
-use candelabrum_dist::launch::{Capture, Ended, Job, Output, Signals, timeout, unique_job, vars};
+use candelabrum_dist::launch::{
+    Job, JobEnd, JobOutput, OutputCapture, Signals, timeout, unique_job, vars,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::args::{PrefixKind, RunArgs, Workers};
@@ -108,7 +110,7 @@ impl<'a> Elsewhere<'a> {
         attempt: usize,
         signals: &mut Signals,
         say: impl Fn(&str),
-    ) -> Result<Ended> {
+    ) -> Result<JobEnd> {
         let line = self.line(attempt)?;
         say(&line.in_words(&self.launcher));
         let job = Job::new(self.launcher.program(), line.arguments);
@@ -121,14 +123,14 @@ impl<'a> Elsewhere<'a> {
             // A first SIGINT makes srun print the state of its tasks.
             job = job.forward(SIGINT, SIGTERM);
         }
-        let capture = Capture { tail: TAIL, ..Capture::default() };
-        let ended = job.output(Output::Captured(capture)).run(signals);
+        let capture = OutputCapture { tail: TAIL, ..OutputCapture::default() };
+        let ended = job.output(JobOutput::Captured(capture)).run(signals);
         ended.map_err(|error| Failure::of_start(error, self.launcher.program().as_os_str()))
     }
 
     /// Makes the job smaller after a failure: without the hosts that could not be reached, or by one
     /// worker. Returns the hosts that it has lost.
-    pub(super) fn shrink(&mut self, ended: &Ended) -> Result<Vec<String>> {
+    pub(super) fn shrink(&mut self, ended: &JobEnd) -> Result<Vec<String>> {
         let least = self.args.min_workers.max(1);
         let hosts = self.hosts.take().unwrap_or_default();
         let lost = unreachable(&ended.tail, hosts.iter().map(|host| &*host.name));

@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::launch::{
-    Capture, Ended, Job, MAX_WORKERS, Output, RankEnvironment, Signals,
+    Job, JobEnd, JobOutput, MAX_WORKERS, OutputCapture, RankEnvironment, Signals,
 };
 
 use super::args::{PrefixKind, RunArgs, Workers};
@@ -20,7 +20,7 @@ use super::settings::{folder, prepared, variables};
 pub(super) struct Here<'a> {
     args: &'a RunArgs,
     workers: usize,
-    output: Output,
+    output: JobOutput,
 }
 
 impl<'a> Here<'a> {
@@ -72,7 +72,7 @@ impl<'a> Here<'a> {
     }
 
     /// Runs the job once.
-    pub(super) fn attempt(&self, attempt: usize, signals: &mut Signals) -> Result<Ended> {
+    pub(super) fn attempt(&self, attempt: usize, signals: &mut Signals) -> Result<JobEnd> {
         let Self { args, workers, .. } = self;
         let environment = RankEnvironment::new(self.threads())
             .interface(args.interface.as_deref())
@@ -97,9 +97,9 @@ impl<'a> Here<'a> {
         self.args.threads.unwrap_or_else(|| (cores() / ranks).max(1))
     }
 
-    fn output_of(&self, attempt: usize) -> Output {
+    fn output_of(&self, attempt: usize) -> JobOutput {
         let mut output = self.output.clone();
-        if let Output::Captured(Capture { folder: place, .. }) = &mut output {
+        if let JobOutput::Captured(OutputCapture { folder: place, .. }) = &mut output {
             *place = self.args.log_dir.as_ref().map(|log_dir| folder(log_dir, attempt));
         }
         output
@@ -112,7 +112,7 @@ fn cores() -> usize {
 }
 
 /// Where the output goes, without the folder of the attempt.
-fn output(args: &RunArgs, ranks: usize) -> Result<Output> {
+fn output(args: &RunArgs, ranks: usize) -> Result<JobOutput> {
     let shown = match &args.show {
         Some(shown) => shown.clone(),
         None if args.quiet_ranks => RankSet::Are([0].into()),
@@ -126,9 +126,13 @@ fn output(args: &RunArgs, ranks: usize) -> Result<Output> {
     }
     let is_plain = ranks == 1 && args.prefix.is_none() && args.log_dir.is_none();
     if args.inherit || (is_plain && shown == RankSet::All) {
-        return Ok(Output::Inherit);
+        return Ok(JobOutput::Inherit);
     }
     let by_default = if ranks == 1 { PrefixKind::None } else { PrefixKind::Rank };
     let prefix = prefix(args.prefix.unwrap_or(by_default));
-    Ok(Output::Captured(Capture { prefix, shown: shown.to_shown(), ..Capture::default() }))
+    Ok(JobOutput::Captured(OutputCapture {
+        prefix,
+        shown: shown.to_shown(),
+        ..OutputCapture::default()
+    }))
 }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::launch::{ENDING, Ended, Launch, Outcome, Signals, interrupted_by};
+use candelabrum_dist::launch::{ENDING, JobEnd, Launch, Outcome, Signals, interrupted_by};
 
 pub use args::RunArgs;
 
@@ -159,7 +159,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn attempt(&self, attempt: usize, signals: &mut Signals) -> Result<Ended> {
+    fn attempt(&self, attempt: usize, signals: &mut Signals) -> Result<JobEnd> {
         match self {
             Self::Here(job) => job.attempt(attempt, signals),
             Self::Elsewhere(job) => job.attempt(attempt, signals, |line| say(&format!("+ {line}"))),
@@ -167,7 +167,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Makes the job smaller, and returns its new size in words.
-    fn shrink(&mut self, ended: &Ended) -> Result<String> {
+    fn shrink(&mut self, ended: &JobEnd) -> Result<String> {
         let lost = match self {
             Self::Here(job) => {
                 job.shrink();
@@ -206,7 +206,7 @@ fn make_folder(args: &RunArgs, attempt: usize) -> Result<()> {
 }
 
 /// The file with the output of the rank that failed.
-fn where_to_look(args: &RunArgs, attempt: usize, ended: &Ended) -> String {
+fn where_to_look(args: &RunArgs, attempt: usize, ended: &JobEnd) -> String {
     let (Some(log_dir), Some(rank)) = (&args.log_dir, ended.rank) else { return String::new() };
     let file = folder(log_dir, attempt).join(format!("rank-{rank}.err"));
     format!(" (see {})", file.display())

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::payload::tag;
 use super::{Collective, ElementType, Label, ReduceOp};
 
 /// An operation on numbers in a GPU's memory that a rank will start, see
 /// [`Communicator::announce`](super::Communicator::announce).
 #[derive(Clone, Debug)]
-pub struct Announced {
+pub struct Announcement {
     op: Collective,
     element: ElementType,
     len: usize,
@@ -18,7 +18,7 @@ pub struct Announced {
     step: u32,
 }
 
-impl Announced {
+impl Announcement {
     /// An all-reduce of `len` elements.
     pub fn all_reduce(op: ReduceOp, element: ElementType, len: usize) -> Self {
         Self { op: Collective::AllReduce(op), element, len, label: None, parts: None, step: 0 }
@@ -51,10 +51,10 @@ impl Announced {
     }
 
     /// Its header as the collective number `sequence` of its group.
-    pub(super) fn header(&self, sequence: u64) -> Header {
+    pub(super) fn header(&self, sequence: u64) -> CollectiveHeader {
         let &Self { op, element, len, ref label, ref parts, step } = self;
         let tag = tag(label.as_ref(), parts.as_deref(), step);
-        Header { sequence, op, element, len, tag, refused: None }
+        CollectiveHeader { sequence, op, element, len, tag, refused: None }
     }
 }
 
@@ -66,18 +66,18 @@ mod tests {
     #[test]
     fn an_announcement_has_the_header_of_the_operation() {
         let element = ElementType::F16;
-        let announced = Announced::all_reduce(ReduceOp::Mean, element, 5);
+        let announced = Announcement::all_reduce(ReduceOp::Mean, element, 5);
         let announced = announced.labelled("bucket 2").of_step(7);
         let payload = || Payload::zeros(element, 5).labelled("bucket 2").of_step(7);
         let mean = Collective::AllReduce(ReduceOp::Mean);
-        assert_eq!(announced.header(3), Header::of(3, mean, &payload()));
+        assert_eq!(announced.header(3), CollectiveHeader::of(3, mean, &payload()));
         for other in [payload().of_step(8), payload().labelled("bucket 3")] {
-            assert_ne!(announced.header(3), Header::of(3, mean, &other));
+            assert_ne!(announced.header(3), CollectiveHeader::of(3, mean, &other));
         }
-        let announced = Announced::reduce_scatter_v(ReduceOp::Mean, element, [2, 3]);
+        let announced = Announcement::reduce_scatter_v(ReduceOp::Mean, element, [2, 3]);
         let scatter = Collective::ReduceScatterV(ReduceOp::Mean);
         let parts = |parts: [usize; 2]| Payload::zeros(element, 5).with_parts(parts).expect("5");
-        assert_eq!(announced.header(3), Header::of(3, scatter, &parts([2, 3])));
-        assert_ne!(announced.header(3), Header::of(3, scatter, &parts([3, 2])));
+        assert_eq!(announced.header(3), CollectiveHeader::of(3, scatter, &parts([2, 3])));
+        assert_ne!(announced.header(3), CollectiveHeader::of(3, scatter, &parts([3, 2])));
     }
 }

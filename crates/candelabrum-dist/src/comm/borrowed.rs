@@ -8,18 +8,18 @@ use super::{Collective, Payload};
 use crate::{Error, Result};
 
 /// Numbers of one type in the caller's memory.
-pub struct Borrowed<'a> {
+pub struct BorrowedElements<'a> {
     element: ElementType,
     bytes: &'a mut [u8],
 }
 
-impl<'a, T: Element> From<&'a mut [T]> for Borrowed<'a> {
+impl<'a, T: Element> From<&'a mut [T]> for BorrowedElements<'a> {
     fn from(values: &'a mut [T]) -> Self {
         Self { element: T::TYPE, bytes: bytemuck::cast_slice_mut(values) }
     }
 }
 
-impl Borrowed<'_> {
+impl BorrowedElements<'_> {
     /// The type of the numbers.
     pub fn element_type(&self) -> ElementType {
         self.element
@@ -63,7 +63,7 @@ impl Borrowed<'_> {
     }
 }
 
-impl fmt::Debug for Borrowed<'_> {
+impl fmt::Debug for BorrowedElements<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Borrowed({} × {})", self.len(), self.element)
     }
@@ -78,7 +78,7 @@ mod tests {
     fn a_result_of_another_type_or_length_is_refused_by_its_cause() {
         let (op, mut values) = (Collective::AllReduce(ReduceOp::Sum), [1.0_f32, 2.0]);
         let mut answer =
-            |result: Payload| Borrowed::from(&mut values[..]).by_copy(op, |_| Ok(result));
+            |result: Payload| BorrowedElements::from(&mut values[..]).by_copy(op, |_| Ok(result));
         let error = answer(Payload::from_slice(&[3_i32, 4])).unwrap_err();
         assert!(matches!(error, Error::Memory(_)), "{error}");
         let error = answer(Payload::from_slice(&[3.0_f32])).unwrap_err();

@@ -233,7 +233,7 @@ impl fmt::Display for Collective {
 /// The next operation of one rank. The ranks exchange headers before any data, so ranks that
 /// disagree return an error instead of hanging or mixing their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct CollectiveHeader {
     /// The number of the collective in this group, counted from 1; 0 for messages.
     pub(crate) sequence: u64,
     pub(crate) op: Collective,
@@ -246,7 +246,7 @@ pub(crate) struct Header {
     pub(crate) refused: Option<u8>,
 }
 
-impl Header {
+impl CollectiveHeader {
     /// The number of words of its encoding.
     pub(crate) const WORDS: usize = 4;
 
@@ -303,7 +303,7 @@ impl Header {
     }
 }
 
-impl fmt::Display for Header {
+impl fmt::Display for CollectiveHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sequence, op, element, len, refused, .. } = self;
         if let Some(kind) = refused.and_then(|kind| KINDS.get(usize::from(kind))) {
@@ -324,11 +324,14 @@ impl fmt::Display for Header {
 /// Compares the headers of all ranks of a group with the header of its first rank. Every rank sees
 /// the same headers, so every rank returns the same error. `ranks` are the ranks' numbers in the
 /// world.
-pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize]) -> Result<()> {
+pub(crate) fn check_agreement(
+    headers: &[[u64; CollectiveHeader::WORDS]],
+    ranks: &[usize],
+) -> Result<()> {
     let unreadable =
         |rank: usize| Error::Protocol { what: format!("rank {rank} sent an unreadable header") };
     let read = |(&words, &rank): (&_, &_)| {
-        Header::decode(words).map(|header| (rank, header)).ok_or_else(|| unreadable(rank))
+        CollectiveHeader::decode(words).map(|header| (rank, header)).ok_or_else(|| unreadable(rank))
     };
     let headers = headers.iter().zip(ranks).map(read).collect::<Result<Vec<_>>>()?;
     let Some(&(first, expected)) = headers.first() else { return Ok(()) };
@@ -356,8 +359,15 @@ pub(crate) fn check_agreement(headers: &[[u64; Header::WORDS]], ranks: &[usize])
 mod tests {
     use super::*;
 
-    fn header(op: Collective, len: usize) -> Header {
-        Header { sequence: 9, op, element: ElementType::Bf16, len, tag: 7 << 32 | 3, refused: None }
+    fn header(op: Collective, len: usize) -> CollectiveHeader {
+        CollectiveHeader {
+            sequence: 9,
+            op,
+            element: ElementType::Bf16,
+            len,
+            tag: 7 << 32 | 3,
+            refused: None,
+        }
     }
 
     #[test]
@@ -367,11 +377,11 @@ mod tests {
         assert_eq!(ops.clone().count(), KINDS.len());
         for op in ops {
             let header = header(op, usize::MAX >> 1);
-            let decoded = Header::decode(header.encode()).expect("its own encoding");
+            let decoded = CollectiveHeader::decode(header.encode()).expect("its own encoding");
             assert_eq!((decoded, decoded.to_string()), (header, header.to_string()));
         }
-        let refused = Header::of_refusal(9, Collective::AllGather);
-        assert_eq!(Header::decode(refused.encode()), Some(refused));
+        let refused = CollectiveHeader::of_refusal(9, Collective::AllGather);
+        assert_eq!(CollectiveHeader::decode(refused.encode()), Some(refused));
     }
 
     #[test]
@@ -395,7 +405,7 @@ mod tests {
 
     #[test]
     fn ranks_that_refuse_are_named_unless_all_do() {
-        let refused = |op| Header::of_refusal(9, op).encode();
+        let refused = |op| CollectiveHeader::of_refusal(9, op).encode();
         let gathers = refused(Collective::AllGather);
         assert!(check_agreement(&[gathers, gathers], &[0, 1]).is_ok());
         let sum = header(Collective::AllReduce(ReduceOp::Sum), 10).encode();

@@ -40,7 +40,7 @@ impl Failure {
 /// The place where the operations of a rank end that fail.
 pub(super) struct Failures {
     pub(super) first: Failure,
-    pub(super) abort: Arc<dyn Abort>,
+    pub(super) abort: Arc<dyn AbortSignal>,
     /// Set if another backend uses this one for its operations. It reports their failures itself, because
     /// this one does not know their names.
     pub(super) leaves_reports: AtomicBool,
@@ -49,7 +49,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    pub(super) fn new(first: Failure, abort: Arc<dyn Abort>) -> Self {
+    pub(super) fn new(first: Failure, abort: Arc<dyn AbortSignal>) -> Self {
         Self {
             first,
             abort,
@@ -89,7 +89,7 @@ impl Failures {
 }
 
 /// Reports failures between ranks. Any thread may use it.
-pub(crate) trait Abort: Send + Sync {
+pub(crate) trait AbortSignal: Send + Sync {
     /// Reports to the other ranks, as far as possible, that this rank has failed. May end this
     /// process, so the caller prints the reason first.
     fn abort(&self, message: &str);

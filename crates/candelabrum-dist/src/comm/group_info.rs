@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::failures::Failures;
 use super::messages::Messages;
-use super::stats::{Counters, Moved};
+use super::stats::{Counters, PayloadBytes};
 use super::{Collective, Label};
 use crate::Error;
 
@@ -33,12 +33,17 @@ impl GroupInfo {
     }
 
     /// Counts an operation that is complete.
-    pub(super) fn count(&self, op: Collective, moved: Moved, busy: Duration) {
+    pub(super) fn count(&self, op: Collective, moved: PayloadBytes, busy: Duration) {
         self.counters.count(op, moved, self.rank, self.ranks.len(), busy);
     }
 
     /// Adds the content of the payload, and the group, to the message of an error.
-    pub(super) fn explain(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+    pub(super) fn explain(
+        &self,
+        error: Error,
+        header: CollectiveHeader,
+        label: Option<&Label>,
+    ) -> Error {
         let label = label.map_or(String::new(), |label| format!(" ({})", label.text()));
         let group = if self.id == WORLD {
             String::new()
@@ -52,7 +57,7 @@ impl GroupInfo {
 
 /// The groups of a reduction over several hosts, by their numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layers {
+pub(super) struct GroupLayers {
     /// All ranks.
     pub(super) flat: usize,
     /// The ranks of this host.
@@ -63,7 +68,7 @@ pub(super) struct Layers {
     pub(super) even: bool,
 }
 
-impl Layers {
+impl GroupLayers {
     /// Whether an operation of group `id` runs in the groups of the layers.
     pub(super) fn divide(&self, id: usize, op: Collective) -> bool {
         match op {
@@ -77,7 +82,7 @@ impl Layers {
 /// The data by which an operation is named in an error, and the place where the error is stored.
 pub(crate) struct OpContext {
     pub(super) group_info: GroupInfo,
-    pub(super) header: Header,
+    pub(super) header: CollectiveHeader,
     pub(super) label: Option<Label>,
     pub(super) failures: Arc<Failures>,
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::failures::Failures;
-use super::group_info::{GroupInfo, Layers, OpContext, WORLD};
+use super::group_info::{GroupInfo, GroupLayers, OpContext, WORLD};
 use super::queue::Resource;
-use super::stats::Moved;
+use super::stats::PayloadBytes;
 use super::transport::{Transport, no_room};
-use super::{Announced, Borrowed, Collective, ElementType, Label, Payload, Pending};
+use super::{Announcement, BorrowedElements, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
 /// The groups of a rank. After the first failure every operation returns the same error, because
@@ -73,7 +73,7 @@ impl<T: Transport> Groups<T> {
     pub(super) fn run(
         &mut self,
         id: usize,
-        layers: Option<Layers>,
+        layers: Option<GroupLayers>,
         op: Collective,
         payload: Payload,
     ) -> Result<Pending> {
@@ -104,7 +104,7 @@ impl<T: Transport> Groups<T> {
     }
 
     /// See [`super::Communicator::announce`].
-    pub(super) fn announce(&mut self, id: usize, next: &[Announced]) {
+    pub(super) fn announce(&mut self, id: usize, next: &[Announcement]) {
         if let Some(GroupTransport { transport, sequence, .. }) = self.groups.get_mut(&id) {
             let headers = (*sequence + 1..).zip(next).map(|(number, op)| op.header(number));
             transport.announce(headers.collect());
@@ -162,7 +162,7 @@ impl<T: Transport> Groups<T> {
     }
 
     /// Counts an operation that consisted of other operations.
-    pub(super) fn count(&self, id: usize, op: Collective, moved: Moved, busy: Duration) {
+    pub(super) fn count(&self, id: usize, op: Collective, moved: PayloadBytes, busy: Duration) {
         if let Some(member) = self.groups.get(&id) {
             member.group_info.count(op, moved, busy);
         }
@@ -209,12 +209,12 @@ impl<T: Transport> GroupTransport<T> {
     /// Allocates memory, see [`super::Communicator::alloc`].
     pub(super) fn alloc(&mut self, element: ElementType, len: usize) -> Result<Payload> {
         self.sequence += 1;
-        let header = Header::of_allocation(self.sequence, element, len);
+        let header = CollectiveHeader::of_allocation(self.sequence, element, len);
         let result = if len.checked_mul(element.size()).is_some() {
             self.transport.alloc(header)
         } else {
             // The ranks agree on the length, so each of them refuses it. As bytes it is a number.
-            let header = Header::of_allocation(self.sequence, ElementType::U8, len);
+            let header = CollectiveHeader::of_allocation(self.sequence, ElementType::U8, len);
             let agreed = self.transport.execute(header, Payload::empty());
             agreed.and_then(|_| Err(no_room(element, len)))
         };
@@ -224,9 +224,9 @@ impl<T: Transport> GroupTransport<T> {
     /// Begins the next operation, on numbers in a device's memory. The device may still work afterwards.
     fn begin(&mut self, op: Collective, payload: Payload) -> Result<Pending> {
         self.sequence += 1;
-        let header = Header::of(self.sequence, op, &payload);
+        let header = CollectiveHeader::of(self.sequence, op, &payload);
         let (label, group_info) = (payload.label().cloned(), self.group_info.clone());
-        let moved = Moved::of(&payload, group_info.rank);
+        let moved = PayloadBytes::of(&payload, group_info.rank);
         let failures = Arc::clone(&self.failures);
         let context = Arc::new(OpContext { group_info, header, label, failures });
         let start = Instant::now();
@@ -238,7 +238,7 @@ impl<T: Transport> GroupTransport<T> {
 
     /// Runs the next operation to its end.
     pub(super) fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
-        let moved = Moved::of(&payload, self.group_info.rank);
+        let moved = PayloadBytes::of(&payload, self.group_info.rank);
         let start = Instant::now();
         let result = self.execute_part(op, payload)?;
         self.group_info.count(op, moved.to(&result), start.elapsed());
@@ -255,7 +255,7 @@ impl<T: Transport> GroupTransport<T> {
             return Err(error);
         }
         self.sequence += 1;
-        let header = Header::of(self.sequence, op, &payload);
+        let header = CollectiveHeader::of(self.sequence, op, &payload);
         let label = payload.label().cloned();
         let _span = span(header, label.as_ref()).entered();
         let result = self.transport.execute(header, payload);
@@ -266,13 +266,17 @@ impl<T: Transport> GroupTransport<T> {
     pub(super) fn execute_in_place(
         &mut self,
         op: Collective,
-        values: &mut Borrowed<'_>,
+        values: &mut BorrowedElements<'_>,
     ) -> Result<()> {
         self.sequence += 1;
         let (element, len) = (values.element_type(), values.len());
-        let header = Header { op, tag: 0, ..Header::of_allocation(self.sequence, element, len) };
+        let header = CollectiveHeader {
+            op,
+            tag: 0,
+            ..CollectiveHeader::of_allocation(self.sequence, element, len)
+        };
         let bytes = len * element.size();
-        let moved = Moved { input: bytes, output: bytes, own: 0 };
+        let moved = PayloadBytes { input: bytes, output: bytes, own: 0 };
         let _span = span(header, None).entered();
         let start = Instant::now();
         let result = self.transport.execute_in_place(header, values);
@@ -282,7 +286,7 @@ impl<T: Transport> GroupTransport<T> {
     }
 
     /// The error of an operation, for the program. It is stored and reported.
-    fn failed(&self, error: Error, header: Header, label: Option<&Label>) -> Error {
+    fn failed(&self, error: Error, header: CollectiveHeader, label: Option<&Label>) -> Error {
         let error = self.group_info.explain(error, header, label);
         self.failures.add(&error);
         error
@@ -290,7 +294,7 @@ impl<T: Transport> GroupTransport<T> {
 
     fn refuse(&mut self, op: Collective) -> Result<()> {
         self.sequence += 1;
-        let header = Header::of_refusal(self.sequence, op);
+        let header = CollectiveHeader::of_refusal(self.sequence, op);
         let result = self.transport.execute(header, Payload::empty());
         result.map(drop).map_err(|error| self.group_info.explain(error, header, None))
     }
@@ -317,8 +321,8 @@ impl<T: Transport> GroupTransport<T> {
 }
 
 /// The span of an operation in the timeline.
-fn span(header: Header, label: Option<&Label>) -> tracing::Span {
-    let Header { op, element, len, .. } = header;
+fn span(header: CollectiveHeader, label: Option<&Label>) -> tracing::Span {
+    let CollectiveHeader { op, element, len, .. } = header;
     tracing::debug_span!(
         target: "candelabrum::comm", "transfer",
         op = op.name(), bytes = len * element.size(), label = label.map(Label::text)

@@ -20,9 +20,9 @@ use std::time::Instant;
 
 use candelabrum_memory::reduce;
 
-use super::group_info::Layers;
+use super::group_info::GroupLayers;
 use super::groups::Groups;
-use super::stats::Moved;
+use super::stats::PayloadBytes;
 use super::transport::Transport;
 use super::{Collective, Payload, ReduceOp};
 use crate::Result;
@@ -30,7 +30,7 @@ use crate::Result;
 impl<T: Transport> Groups<T> {
     pub(super) fn all_reduce_in_layers(
         &mut self,
-        layers: Layers,
+        layers: GroupLayers,
         op: ReduceOp,
         mut payload: Payload,
     ) -> Result<Payload> {
@@ -43,7 +43,7 @@ impl<T: Transport> Groups<T> {
             self.by_speakers(layers, sum, divisor, &mut payload)?;
         }
         let bytes = payload.bytes().len();
-        let moved = Moved { input: bytes, output: bytes, own: 0 };
+        let moved = PayloadBytes { input: bytes, output: bytes, own: 0 };
         self.count(layers.flat, Collective::AllReduce(op), moved, start.elapsed());
         Ok(payload)
     }
@@ -51,7 +51,7 @@ impl<T: Transport> Groups<T> {
     /// Reduces this rank's part of the payload over all ranks. The payload has a part for each rank of this host.
     pub(super) fn reduce_scatter_in_layers(
         &mut self,
-        layers: Layers,
+        layers: GroupLayers,
         op: ReduceOp,
         payload: Payload,
     ) -> Result<Payload> {
@@ -59,7 +59,7 @@ impl<T: Transport> Groups<T> {
         let start = Instant::now();
         let (sum, divisor) = self.undivided(layers, op);
         let (element, place) = (payload.element_type(), self.rank(layers.host));
-        let mut moved = Moved::of(&payload, place);
+        let mut moved = PayloadBytes::of(&payload, place);
         let own = payload.part_ranges().get(place).cloned().unwrap_or_default();
         let scatter = Collective::ReduceScatterV(sum);
         let mut payload = self.member(layers.host)?.execute_part(scatter, payload)?;
@@ -71,7 +71,8 @@ impl<T: Transport> Groups<T> {
             let part = self.member(across)?.execute_part(all, labelled(part, &payload))?;
             payload.bytes_mut()[own.clone()].copy_from_slice(part.bytes());
             if self.size(across) > 1 {
-                moved = Moved { input: moved.input + own.len(), own: 2 * own.len(), ..moved };
+                moved =
+                    PayloadBytes { input: moved.input + own.len(), own: 2 * own.len(), ..moved };
             }
         }
         if let Some(count) = divisor {
@@ -82,7 +83,7 @@ impl<T: Transport> Groups<T> {
     }
 
     /// The operation of the steps, and the number by which its result is divided at the end.
-    fn undivided(&self, layers: Layers, op: ReduceOp) -> (ReduceOp, Option<usize>) {
+    fn undivided(&self, layers: GroupLayers, op: ReduceOp) -> (ReduceOp, Option<usize>) {
         match op {
             ReduceOp::Mean => (ReduceOp::Sum, Some(self.size(layers.flat))),
             other => (other, None),
@@ -91,7 +92,7 @@ impl<T: Transport> Groups<T> {
 
     fn by_parts(
         &mut self,
-        layers: Layers,
+        layers: GroupLayers,
         op: ReduceOp,
         divisor: Option<usize>,
         payload: &mut Payload,
@@ -119,7 +120,7 @@ impl<T: Transport> Groups<T> {
 
     fn by_speakers(
         &mut self,
-        layers: Layers,
+        layers: GroupLayers,
         op: ReduceOp,
         divisor: Option<usize>,
         payload: &mut Payload,

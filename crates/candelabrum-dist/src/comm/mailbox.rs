@@ -12,23 +12,23 @@ use super::{ElementType, Payload};
 use crate::{Error, Result};
 
 /// A message from another rank.
-pub(super) struct Arrived {
+pub(super) struct ReceivedMessage {
     /// The sender's rank in the world.
     pub(super) from: usize,
     /// The code of the numbers' type.
     pub(super) element: u8,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: MessageBytes,
 }
 
 /// The bytes of a message.
-pub(super) enum Bytes {
+pub(super) enum MessageBytes {
     /// On the heap.
     Heap(Vec<u8>),
     /// Where the sender has put them.
     Shared(Box<dyn SharedMemory>),
 }
 
-impl Bytes {
+impl MessageBytes {
     fn get(&self) -> &[u8] {
         match self {
             Self::Heap(bytes) => bytes,
@@ -37,20 +37,20 @@ impl Bytes {
     }
 }
 
-impl From<Vec<u8>> for Bytes {
+impl From<Vec<u8>> for MessageBytes {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Heap(bytes)
     }
 }
 
-impl From<Box<dyn SharedMemory>> for Bytes {
+impl From<Box<dyn SharedMemory>> for MessageBytes {
     fn from(memory: Box<dyn SharedMemory>) -> Self {
         Self::Shared(memory)
     }
 }
 
 /// A receive that waits for a message.
-pub(super) struct Posted {
+pub(super) struct PostedReceive {
     /// The rank in the world whose message is received; `None` for any rank.
     pub(super) from: Option<usize>,
     /// The memory for the numbers.
@@ -65,14 +65,14 @@ pub(super) struct Posted {
 /// No stored message is one that a stored receive accepts.
 #[derive(Default)]
 pub(super) struct Mailbox {
-    arrived: VecDeque<Arrived>,
-    posted: VecDeque<Posted>,
+    arrived: VecDeque<ReceivedMessage>,
+    posted: VecDeque<PostedReceive>,
 }
 
 impl Mailbox {
     /// Posts a receive. Returns the sender and the length of its message, if the message has
     /// arrived.
-    pub(super) fn post(&mut self, posted: Posted) -> Option<(usize, usize)> {
+    pub(super) fn post(&mut self, posted: PostedReceive) -> Option<(usize, usize)> {
         let first = self.arrived.iter().position(|message| posted.accepts(message.from));
         let Some(message) = first.and_then(|first| self.arrived.remove(first)) else {
             self.posted.push_back(posted);
@@ -84,7 +84,7 @@ impl Mailbox {
     }
 
     /// Delivers a message. Returns whether a receive took it at once.
-    pub(super) fn deliver(&mut self, message: Arrived) -> bool {
+    pub(super) fn deliver(&mut self, message: ReceivedMessage) -> bool {
         let first = self.posted.iter().position(|posted| posted.accepts(message.from));
         match first.and_then(|first| self.posted.remove(first)) {
             Some(posted) => posted.fill(message),
@@ -104,12 +104,12 @@ impl Mailbox {
     }
 }
 
-impl Posted {
+impl PostedReceive {
     fn accepts(&self, from: usize) -> bool {
         self.from.is_none_or(|expected| expected == from)
     }
 
-    fn fill(self, message: Arrived) {
+    fn fill(self, message: ReceivedMessage) {
         let source = self.ranks.iter().position(|&rank| rank == message.from).unwrap_or(0);
         let result = received(self.payload, self.any_length, message);
         // If the receive was dropped, so is its answer.
@@ -118,8 +118,8 @@ impl Posted {
 }
 
 /// The payload with the numbers of the message, if they have its type and length.
-fn received(mut payload: Payload, any_length: bool, message: Arrived) -> Result<Payload> {
-    let Arrived { from, element: code, bytes } = message;
+fn received(mut payload: Payload, any_length: bool, message: ReceivedMessage) -> Result<Payload> {
+    let ReceivedMessage { from, element: code, bytes } = message;
     let element = ElementType::from_code(code)
         .ok_or_else(|| Error::Protocol { what: format!("rank {from} sent element {code}") })?;
     if element != payload.element_type() {
@@ -129,8 +129,8 @@ fn received(mut payload: Payload, any_length: bool, message: Arrived) -> Result<
     if any_length {
         // Shared memory becomes the payload itself.
         match bytes {
-            Bytes::Shared(memory) => return Ok(Flat::shared(element, len, memory).into()),
-            Bytes::Heap(_) => payload = Payload::zeros(element, len),
+            MessageBytes::Shared(memory) => return Ok(Flat::shared(element, len, memory).into()),
+            MessageBytes::Heap(_) => payload = Payload::zeros(element, len),
         }
     }
     if len != payload.len() {

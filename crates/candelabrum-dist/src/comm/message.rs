@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::Payload;
 use super::group_info::OpContext;
-use super::stats::Moved;
+use super::stats::PayloadBytes;
 use super::wait::poll;
-use super::work::Work;
+use super::work::BackendWork;
 use crate::{Error, Result};
 
 /// The communicator of a message. A message that is under way keeps it alive.
@@ -24,8 +24,8 @@ pub(super) trait MessageOwner: Send + Sync {
 pub(super) struct PairMessage {
     pub(super) owner: Arc<dyn MessageOwner>,
     pub(super) context: OpContext,
-    pub(super) moved: Moved,
-    pub(super) work: Box<dyn Work>,
+    pub(super) moved: PayloadBytes,
+    pub(super) work: Box<dyn BackendWork>,
     /// If the transport has no thread for messages, the deadline, and the waiting thread moves them.
     pub(super) driven: Option<Duration>,
 }

@@ -73,8 +73,8 @@ mod work;
 use std::fmt;
 use std::sync::Arc;
 
-pub use announced::Announced;
-pub use borrowed::Borrowed;
+pub use announced::Announcement;
+pub use borrowed::BorrowedElements;
 pub use candelabrum_memory::{Element, ElementType, ReduceOp};
 pub use collective::Collective;
 pub use payload::{Label, Payload};
@@ -95,7 +95,7 @@ pub(crate) use single::Single;
 #[cfg(local_ranks)]
 pub(crate) use tcp::connect as connect_tcp;
 #[cfg(test)]
-pub(crate) use work::Work;
+pub(crate) use work::BackendWork;
 
 use crate::{Error, Result};
 
@@ -176,7 +176,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// A failure of this rank or of another one. The numbers may have changed by then.
-    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+    fn run_in_place(&self, op: Collective, mut values: BorrowedElements<'_>) -> Result<()> {
         values.by_copy(op, |payload| self.run(op, payload))
     }
 
@@ -187,7 +187,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// failure of this rank, [`Error::NotAnnounced`], which ends the operations of all ranks at once.
     /// If the ranks announce different lists, or a rank starts another operation first, the list has
     /// no effect. So has an announcement before the end of the list before it.
-    fn announce(&self, next: Vec<Announced>) {
+    fn announce(&self, next: Vec<Announcement>) {
         let _ = next;
     }
 

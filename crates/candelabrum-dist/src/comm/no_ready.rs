@@ -12,11 +12,11 @@ pub(super) fn check_not_recorded(_flat: &Flat) -> Result<()> {
 }
 
 /// A point of a GPU's stream.
-pub(super) enum Ready {}
+pub(super) enum StreamPoint {}
 
 /// # Errors
 /// None.
 #[expect(clippy::unnecessary_wraps, reason = "with a GPU this function can fail")]
-pub(super) fn ready(_flat: &mut Flat) -> Result<Option<Ready>> {
+pub(super) fn ready(_flat: &mut Flat) -> Result<Option<StreamPoint>> {
     Ok(None)
 }

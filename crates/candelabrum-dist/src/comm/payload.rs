@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candelabrum_memory::{BadNumber, Element, ElementType, Flat};
 
-use super::ready::{self, Ready};
+use super::ready::{self, StreamPoint};
 use crate::{Error, Result};
 
 /// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
@@ -26,7 +26,7 @@ pub struct Payload {
     bad_number: Option<BadNumber>,
     /// The point of a GPU's stream at which the numbers are complete, if they are on a GPU and an
     /// operation on them has been started.
-    pub(super) ready: Option<Ready>,
+    pub(super) ready: Option<StreamPoint>,
 }
 
 /// The content of a payload, in words: `bucket 2: conv1.weight`. A clone is cheap.

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use super::Payload;
 use super::group_info::OpContext;
 use super::message::PairMessage;
-use super::queue::{TaskHandle, When};
-use super::stats::{Counters, Moved};
+use super::queue::{TaskHandle, TaskTime};
+use super::stats::{Counters, PayloadBytes};
 use super::wait::poll;
-use super::work::Work;
+use super::work::BackendWork;
 use crate::Result;
 
 /// An operation under way. [`wait`](Self::wait) returns its payload.
 #[must_use = "a collective is finished, and its errors are seen, only when it is waited for"]
-pub struct Pending(Begun);
+pub struct Pending(PendingState);
 
 /// How far the operation is, and who completes it.
-enum Begun {
+enum PendingState {
     /// It is complete, or was refused.
     Ready(Result<Payload>),
     /// It is a task in the queue of the rank's operations. Waits are counted.
@@ -28,63 +28,65 @@ enum Begun {
     /// A device carries it out, after its task has ended.
     Device(Device),
     /// A backend without a queue carries it out.
-    Backend(Box<dyn Work>),
+    Backend(Box<dyn BackendWork>),
 }
 
 /// An operation on a device, which is counted or reported at its end.
 struct Device {
-    work: Box<dyn Work>,
+    work: Box<dyn BackendWork>,
     context: Arc<OpContext>,
-    moved: Moved,
+    moved: PayloadBytes,
     start: Instant,
 }
 
 impl Pending {
     /// An operation that is already complete.
     pub(crate) fn ready(result: Result<Payload>) -> Self {
-        Self(Begun::Ready(result))
+        Self(PendingState::Ready(result))
     }
 
     pub(super) fn queued(handle: TaskHandle<Self>, counters: &Arc<Counters>) -> Self {
-        Self(Begun::Queued(handle, Arc::clone(counters)))
+        Self(PendingState::Queued(handle, Arc::clone(counters)))
     }
 
     pub(super) fn message(message: PairMessage) -> Self {
-        Self(Begun::PairMessage(Box::new(message)))
+        Self(PendingState::PairMessage(Box::new(message)))
     }
 
     pub(super) fn on_device(
-        work: Box<dyn Work>,
+        work: Box<dyn BackendWork>,
         context: Arc<OpContext>,
-        moved: Moved,
+        moved: PayloadBytes,
         start: Instant,
     ) -> Self {
-        Self(Begun::Device(Device { work, context, moved, start }))
+        Self(PendingState::Device(Device { work, context, moved, start }))
     }
 
-    pub(crate) fn backend(work: impl Work + 'static) -> Self {
-        Self(Begun::Backend(Box::new(work)))
+    pub(crate) fn backend(work: impl BackendWork + 'static) -> Self {
+        Self(PendingState::Backend(Box::new(work)))
     }
 
     /// Whether the operation is complete on this rank, or has failed, so that [`Self::wait`] does
     /// not block.
     pub fn is_complete(&mut self) -> bool {
-        if let Begun::Queued(handle, _) = &mut self.0 {
+        if let PendingState::Queued(handle, _) = &mut self.0 {
             let Some(begun) = handle.take_if_complete() else { return false };
             *self = begun.unwrap_or_else(|error| Self::ready(Err(error)));
         }
         match &mut self.0 {
-            Begun::Ready(_) => true,
-            Begun::Queued(..) => false,
-            Begun::PairMessage(message) => message.is_complete(),
-            Begun::Device(Device { work, .. }) | Begun::Backend(work) => work.is_complete(),
+            PendingState::Ready(_) => true,
+            PendingState::Queued(..) => false,
+            PendingState::PairMessage(message) => message.is_complete(),
+            PendingState::Device(Device { work, .. }) | PendingState::Backend(work) => {
+                work.is_complete()
+            }
         }
     }
 
     /// Whether the operation is carried out by the thread that waits for it, so that other work before the
     /// wait only delays it.
     pub(crate) fn needs_a_wait(&self) -> bool {
-        matches!(&self.0, Begun::Queued(handle, _) if handle.when() == When::WaitedFor)
+        matches!(&self.0, PendingState::Queued(handle, _) if handle.when() == TaskTime::WaitedFor)
     }
 
     /// Blocks until the operation is complete on this rank or has failed, but at most for `limit`.
@@ -92,9 +94,9 @@ impl Pending {
     /// applies, so a server can wait for requests for as long as the other ranks run.
     pub fn wait_for(&mut self, limit: Duration) -> bool {
         match &mut self.0 {
-            Begun::PairMessage(message) => message.wait_for(limit),
-            Begun::Backend(work) => work.wait_for(limit),
-            Begun::Ready(_) | Begun::Queued(..) | Begun::Device(_) => {
+            PendingState::PairMessage(message) => message.wait_for(limit),
+            PendingState::Backend(work) => work.wait_for(limit),
+            PendingState::Ready(_) | PendingState::Queued(..) | PendingState::Device(_) => {
                 poll(limit, || self.is_complete())
             }
         }
@@ -124,20 +126,20 @@ impl Pending {
     }
 
     /// Waits, for an operation of a backend by `wait`, and counts the time in which it blocks.
-    fn end(mut self, wait: fn(Box<dyn Work>) -> Result<Payload>) -> Result<Payload> {
-        if let Begun::PairMessage(message) = self.0 {
+    fn end(mut self, wait: fn(Box<dyn BackendWork>) -> Result<Payload>) -> Result<Payload> {
+        if let PendingState::PairMessage(message) = self.0 {
             return message.wait();
         }
         let (blocks, start) = (!self.is_complete(), Instant::now());
         match self.0 {
-            Begun::Ready(result) => result,
-            Begun::PairMessage(message) => message.wait(),
-            Begun::Queued(handle, counters) => {
+            PendingState::Ready(result) => result,
+            PendingState::PairMessage(message) => message.wait(),
+            PendingState::Queued(handle, counters) => {
                 let begun = handle.wait();
                 counters.count_exposed(start.elapsed());
                 begun?.end(wait)
             }
-            Begun::Device(Device { work, context, moved, start: begun }) => {
+            PendingState::Device(Device { work, context, moved, start: begun }) => {
                 let result = wait(work);
                 if blocks {
                     context.group_info.counters.count_exposed(start.elapsed());
@@ -147,7 +149,7 @@ impl Pending {
                 context.group_info.count(context.header.op, moved, begun.elapsed());
                 Ok(result)
             }
-            Begun::Backend(work) => wait(work),
+            PendingState::Backend(work) => wait(work),
         }
     }
 }

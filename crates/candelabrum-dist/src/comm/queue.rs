@@ -31,7 +31,7 @@ const LEFT_ALONE: Duration = Duration::from_millis(10);
 
 /// The time at which a task that was begun is carried out, and the thread that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum TaskTime {
     /// At once, by the communication thread.
     Soon,
     /// By the thread that waits for it: the task takes less time than waking a thread, or no core is free
@@ -52,7 +52,7 @@ pub(super) trait Resource: Send + 'static {
 }
 
 /// The turns of a rank, for a thread that waits for its task.
-pub(super) trait Turns: Send + Sync {
+pub(super) trait TurnQueue: Send + Sync {
     /// Carries out tasks until `is_over`, unless another thread does.
     fn work_until(&self, is_over: &dyn Fn() -> bool);
 }
@@ -76,7 +76,7 @@ struct QueueShared<R> {
 }
 
 struct QueueState<R> {
-    tasks: VecDeque<Task<R>>,
+    tasks: VecDeque<QueuedTask<R>>,
     /// `None` while a thread has the turn.
     resource: Option<R>,
     /// Threads that sleep until the turn is given back.
@@ -91,8 +91,8 @@ struct QueueState<R> {
     closed: bool,
 }
 
-struct Task<R> {
-    when: When,
+struct QueuedTask<R> {
+    when: TaskTime,
     given: Instant,
     work: Box<dyn FnOnce(&mut R) + Send>,
 }
@@ -135,21 +135,21 @@ impl<R: Resource> CommQueue<R> {
     ) -> Result<T> {
         match self.shared.turn_if_idle() {
             Some(mut turn) => turn.work(work),
-            None => self.begin(When::WaitedFor, work).wait(),
+            None => self.begin(TaskTime::WaitedFor, work).wait(),
         }
     }
 
     /// Puts `work` behind all earlier tasks.
     pub(super) fn begin<T: Send + 'static>(
         &self,
-        when: When,
+        when: TaskTime,
         work: impl FnOnce(&mut R) -> Result<T> + Send + 'static,
     ) -> TaskHandle<T> {
         let (reply, answer) = oneshot::channel();
-        let when = if self.shared.any_thread { when } else { When::Soon };
+        let when = if self.shared.any_thread { when } else { TaskTime::Soon };
         // An answer that nobody waits for is dropped.
         self.shared.push(when, Box::new(move |resource| drop(reply.send(work(resource)))));
-        let turns: Arc<dyn Turns> = self.shared.clone();
+        let turns: Arc<dyn TurnQueue> = self.shared.clone();
         TaskHandle { turns, rank: self.shared.rank, answer, when }
     }
 }
@@ -168,8 +168,8 @@ impl<R: Resource> Drop for CommQueue<R> {
 impl<R> QueueState<R> {
     /// Whether the communication thread must carry out a task.
     fn is_due(&self) -> bool {
-        let waited_long = |task: &Task<R>| task.given.elapsed() >= LEFT_ALONE;
-        self.tasks.iter().any(|task| task.when == When::Soon)
+        let waited_long = |task: &QueuedTask<R>| task.given.elapsed() >= LEFT_ALONE;
+        self.tasks.iter().any(|task| task.when == TaskTime::Soon)
             || self.tasks.front().is_some_and(|task| self.closed || waited_long(task))
     }
 
@@ -181,7 +181,7 @@ impl<R> QueueState<R> {
     }
 
     /// Closes the queue. Returns the tasks that will not be carried out.
-    fn stops(&mut self) -> VecDeque<Task<R>> {
+    fn stops(&mut self) -> VecDeque<QueuedTask<R>> {
         self.closed = true;
         std::mem::take(&mut self.tasks)
     }
@@ -203,12 +203,12 @@ impl<R: Resource> QueueShared<R> {
         Self { rank, any_thread, queue: Mutex::new(queue), due, returned }
     }
 
-    fn push(&self, when: When, work: Box<dyn FnOnce(&mut R) + Send>) {
+    fn push(&self, when: TaskTime, work: Box<dyn FnOnce(&mut R) + Send>) {
         let mut queue = self.queue.lock();
         if queue.closed {
             return; // the drop of the work answers it
         }
-        queue.tasks.push_back(Task { when, given: Instant::now(), work });
+        queue.tasks.push_back(QueuedTask { when, given: Instant::now(), work });
         queue.busy = true;
         // A thread that has the turn looks at the queue when it gives the turn back.
         if queue.resource.is_some() && queue.must_wake() {
@@ -217,7 +217,7 @@ impl<R: Resource> QueueShared<R> {
     }
 
     /// Takes the turn for this thread if nothing is before it.
-    fn turn_if_idle(&self) -> Option<Turn<'_, R>> {
+    fn turn_if_idle(&self) -> Option<ResourceTurn<'_, R>> {
         let mut queue = self.queue.lock();
         if !self.any_thread || queue.closed || !queue.tasks.is_empty() {
             return None;
@@ -226,9 +226,9 @@ impl<R: Resource> QueueShared<R> {
         self.turn(&mut queue)
     }
 
-    fn turn(&self, queue: &mut QueueState<R>) -> Option<Turn<'_, R>> {
+    fn turn(&self, queue: &mut QueueState<R>) -> Option<ResourceTurn<'_, R>> {
         let resource = queue.resource.take()?;
-        Some(Turn { shared: self, resource: Some(resource), background: false })
+        Some(ResourceTurn { shared: self, resource: Some(resource), background: false })
     }
 
     /// The communication thread.
@@ -272,14 +272,14 @@ impl<R: Resource> QueueShared<R> {
 }
 
 /// The turn of a thread, with the resource.
-struct Turn<'a, R: Resource> {
+struct ResourceTurn<'a, R: Resource> {
     shared: &'a QueueShared<R>,
     /// `Some` until the drop.
     resource: Option<R>,
     background: bool,
 }
 
-impl<R: Resource> Turn<'_, R> {
+impl<R: Resource> ResourceTurn<'_, R> {
     fn work<T>(&mut self, work: impl FnOnce(&mut R) -> T) -> T {
         let resource = self.resource.as_mut().expect("the turn has it until it is dropped");
         let result = work(resource);
@@ -289,7 +289,7 @@ impl<R: Resource> Turn<'_, R> {
 }
 
 /// Ends the turn. After a panic no further task is carried out.
-impl<R: Resource> Drop for Turn<'_, R> {
+impl<R: Resource> Drop for ResourceTurn<'_, R> {
     fn drop(&mut self) {
         if thread::panicking() {
             let unanswered = self.shared.queue.lock().stops();
@@ -307,7 +307,7 @@ impl<R: Resource> Drop for Turn<'_, R> {
     }
 }
 
-impl<R: Resource> Turns for QueueShared<R> {
+impl<R: Resource> TurnQueue for QueueShared<R> {
     fn work_until(&self, is_over: &dyn Fn() -> bool) {
         let mut queue = self.queue.lock();
         while !is_over() {
@@ -330,15 +330,15 @@ impl<R: Resource> Turns for QueueShared<R> {
 
 /// A task that was given to the queue.
 pub(super) struct TaskHandle<T> {
-    turns: Arc<dyn Turns>,
+    turns: Arc<dyn TurnQueue>,
     rank: usize,
     answer: oneshot::Receiver<Result<T>>,
-    when: When,
+    when: TaskTime,
 }
 
 impl<T> TaskHandle<T> {
     /// When the task is carried out.
-    pub(super) fn when(&self) -> When {
+    pub(super) fn when(&self) -> TaskTime {
         self.when
     }
 
@@ -406,7 +406,7 @@ mod tests {
             if number % 3 == 0 {
                 queue.run(enter(number))?;
             } else {
-                let when = [When::Soon, When::WaitedFor][number as usize % 2];
+                let when = [TaskTime::Soon, TaskTime::WaitedFor][number as usize % 2];
                 handles.push(queue.begin(when, enter(number)));
             }
         }
@@ -430,11 +430,11 @@ mod tests {
 
     #[test]
     fn a_task_is_left_to_a_wait_only_where_every_thread_may_work() -> Result<()> {
-        for (any_thread, when) in [(true, When::WaitedFor), (false, When::Soon)] {
+        for (any_thread, when) in [(true, TaskTime::WaitedFor), (false, TaskTime::Soon)] {
             let queue = queue(any_thread)?;
             let [light, heavy] =
-                [When::WaitedFor, When::Soon].map(|when| queue.begin(when, enter(1)));
-            assert_eq!([light.when(), heavy.when()], [when, When::Soon]);
+                [TaskTime::WaitedFor, TaskTime::Soon].map(|when| queue.begin(when, enter(1)));
+            assert_eq!([light.when(), heavy.when()], [when, TaskTime::Soon]);
             light.wait().and(heavy.wait())?;
         }
         Ok(())
@@ -449,7 +449,7 @@ mod tests {
             log.entries.push((borrowed.len() as u32, thread::current().id()));
         });
         assert_eq!(borrowed, [1, 2, 3]);
-        let later = queue.begin(When::WaitedFor, enter(4));
+        let later = queue.begin(TaskTime::WaitedFor, enter(4));
         assert!(queue.run_if_idle(|_| ()).is_none(), "a task is before it");
         later.wait()?;
         assert_eq!(queue.run(|log| Ok(log.entries.len()))?, 2);
@@ -486,7 +486,7 @@ mod tests {
         while_another_has_the_turn(queue, Duration::ZERO, |release| {
             thread::scope(|scope| {
                 let second = scope.spawn(|| {
-                    let light = queue.begin(When::WaitedFor, enter(1));
+                    let light = queue.begin(TaskTime::WaitedFor, enter(1));
                     queue.run(enter(2))?;
                     light.wait().map(|()| thread::current().id())
                 });
@@ -517,7 +517,7 @@ mod tests {
     fn a_task_that_nobody_waits_for_is_carried_out_all_the_same() -> Result<()> {
         let queue = queue(true)?;
         for number in 0..5 {
-            let handle = queue.begin(When::WaitedFor, enter(number));
+            let handle = queue.begin(TaskTime::WaitedFor, enter(number));
             wait_until(&format!("task {number} is complete"), || handle.is_complete());
         }
         Ok(())
@@ -539,7 +539,7 @@ mod tests {
             let queue = queue(true)?;
             wait_until("the communication thread sleeps", || queue.shared.queue.lock().dozing);
             while_another_has_the_turn(&queue, held, |release| {
-                let handle = queue.begin(When::WaitedFor, enter(1));
+                let handle = queue.begin(TaskTime::WaitedFor, enter(1));
                 release.send(()).expect("the other thread waits");
                 wait_until("the task is complete", || handle.is_complete());
             });
@@ -569,7 +569,7 @@ mod tests {
             Ok(times)
         };
         let [begun, run] = thread::scope(|scope| {
-            let begun = scope.spawn(|| measure(&|| queue.begin(When::WaitedFor, work).wait()));
+            let begun = scope.spawn(|| measure(&|| queue.begin(TaskTime::WaitedFor, work).wait()));
             let run = scope.spawn(|| measure(&|| queue.run(work)));
             [begun, run].map(|thread| thread.join().expect("no panic"))
         });
@@ -588,9 +588,9 @@ mod tests {
     #[test]
     fn after_a_panic_everything_is_answered() -> Result<()> {
         let queue = queue(false)?;
-        let panics = queue.begin(When::Soon, |_| -> Result<()> { panic!("on purpose") });
-        let after = queue.begin(When::Soon, enter(1));
-        for handle in [panics, after, queue.begin(When::WaitedFor, enter(2))] {
+        let panics = queue.begin(TaskTime::Soon, |_| -> Result<()> { panic!("on purpose") });
+        let after = queue.begin(TaskTime::Soon, enter(1));
+        for handle in [panics, after, queue.begin(TaskTime::WaitedFor, enter(2))] {
             assert!(matches!(handle.wait(), Err(Error::Stopped { rank: 3 })));
         }
         Ok(())

@@ -21,14 +21,14 @@ pub(super) fn check_not_recorded(flat: &Flat) -> Result<()> {
 }
 
 /// A point of a GPU's stream.
-pub(super) struct Ready(pub(super) CudaEvent);
+pub(super) struct StreamPoint(pub(super) CudaEvent);
 
 /// The point that the stream of this memory has reached now; `None` for memory of the host.
 ///
 /// # Errors
 /// The driver's error.
-pub(super) fn ready(flat: &mut Flat) -> Result<Option<Ready>> {
+pub(super) fn ready(flat: &mut Flat) -> Result<Option<StreamPoint>> {
     let Some(memory) = flat.cuda_memory_mut() else { return Ok(None) };
     let event = memory.0.stream().record_event(None);
-    Ok(Some(Ready(event.map_err(|error| cuda_error("cuEventRecord", error))?)))
+    Ok(Some(StreamPoint(event.map_err(|error| cuda_error("cuEventRecord", error))?)))
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::mailbox::{Arrived, Mailbox, Posted};
-use super::stats::{Counters, Moved};
+use super::mailbox::{Mailbox, PostedReceive, ReceivedMessage};
+use super::stats::{Counters, PayloadBytes};
 use super::transport::zeros;
-use super::work::Work;
-use super::{Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending};
+use super::work::BackendWork;
+use super::{
+    BorrowedElements, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending,
+};
 use crate::{Error, Result};
 
 /// The communicator of a program that runs alone. It can receive the messages that it sends to
@@ -24,12 +26,16 @@ pub(crate) struct Single {
 impl Single {
     fn execute(&self, op: Collective, payload: Payload) -> Result<Payload> {
         op.check(&payload, 0, 1)?;
-        let moved = Moved { own: payload.byte_len(), ..Moved::of(&payload, 0) };
+        let moved = PayloadBytes { own: payload.byte_len(), ..PayloadBytes::of(&payload, 0) };
         let result = match op {
             Collective::Send { .. } => {
                 let (element, bytes) =
                     (payload.element_type().code(), payload.to_host()?.bytes().to_vec());
-                self.mailbox.lock().deliver(Arrived { from: 0, element, bytes: bytes.into() });
+                self.mailbox.lock().deliver(ReceivedMessage {
+                    from: 0,
+                    element,
+                    bytes: bytes.into(),
+                });
                 Payload::empty()
             }
             Collective::AllGatherV => {
@@ -48,7 +54,13 @@ impl Single {
         }
         let (reply, answer) = oneshot::channel();
         let (any_length, ranks) = (op == Collective::RecvAny, Arc::new([0]));
-        self.mailbox.lock().post(Posted { from: None, payload, any_length, ranks, answer: reply });
+        self.mailbox.lock().post(PostedReceive {
+            from: None,
+            payload,
+            any_length,
+            ranks,
+            answer: reply,
+        });
         Pending::backend(OwnMessage { op, answer, counters: Arc::clone(&self.counters) })
     }
 }
@@ -60,7 +72,7 @@ struct OwnMessage {
     counters: Arc<Counters>,
 }
 
-impl Work for OwnMessage {
+impl BackendWork for OwnMessage {
     fn is_complete(&mut self) -> bool {
         self.answer.has_message()
     }
@@ -70,7 +82,7 @@ impl Work for OwnMessage {
         let what = "receiving from oneself what was never sent";
         let missing = Error::Unsupported { what: what.to_owned() };
         let result = self.answer.try_recv().unwrap_or(Err(missing))?;
-        let moved = Moved::default().to(&result);
+        let moved = PayloadBytes::default().to(&result);
         self.counters.count(self.op, moved, 0, 1, Duration::ZERO);
         Ok(result)
     }
@@ -100,7 +112,7 @@ impl Communicator for Single {
         }
     }
 
-    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+    fn run_in_place(&self, op: Collective, mut values: BorrowedElements<'_>) -> Result<()> {
         match op {
             Collective::AllReduce(_) | Collective::Broadcast { .. } => {
                 op.check_type(values.element_type(), 1)

@@ -70,7 +70,7 @@ impl Counters {
     pub(crate) fn count(
         &self,
         op: Collective,
-        moved: Moved,
+        moved: PayloadBytes,
         rank: usize,
         world_size: usize,
         busy: Duration,
@@ -97,14 +97,14 @@ impl Counters {
 
 /// Bytes in the payloads of an operation on one rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct PayloadBytes {
     pub(crate) input: usize,
     pub(crate) output: usize,
     /// Bytes of the part that a rank sends to itself, if parts have any lengths.
     pub(crate) own: usize,
 }
 
-impl Moved {
+impl PayloadBytes {
     /// The bytes that `rank` passes to an operation.
     pub(crate) fn of(payload: &Payload, rank: usize) -> Self {
         let part = payload.parts().and_then(|parts| parts.get(rank));
@@ -119,7 +119,7 @@ impl Moved {
 }
 
 /// The bytes that a rank sends and receives.
-fn payload(op: Collective, moved: Moved, rank: usize, world_size: u64) -> (u64, u64) {
+fn payload(op: Collective, moved: PayloadBytes, rank: usize, world_size: u64) -> (u64, u64) {
     let (input, output, own) = (moved.input as u64, moved.output as u64, moved.own as u64);
     // Both cases are computed on every rank. On a rank that is not the root the lengths are
     // arbitrary, so the difference may be negative.
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn payload_by_hand() {
         let payload = |op, input, output, rank, world_size| {
-            payload(op, Moved { input, output, own: 7 }, rank, world_size)
+            payload(op, PayloadBytes { input, output, own: 7 }, rank, world_size)
         };
         let sum = Collective::AllReduce(ReduceOp::Sum);
         assert_eq!(payload(sum, 100, 100, 0, 4), (100, 100));

@@ -10,33 +10,34 @@ use std::time::{Duration, Instant};
 
 use candelabrum_memory::Flat;
 
-use super::collective::Header;
-use super::failures::{Abort, Failure, Failures};
-use super::group_info::{GroupInfo, Layers, OpContext};
+use super::collective::CollectiveHeader;
+use super::failures::{AbortSignal, Failure, Failures};
+use super::group_info::{GroupInfo, GroupLayers, OpContext};
 use super::groups::Groups;
 use super::message::{MessageOwner, PairMessage};
-use super::queue::{CommQueue, Resource, When};
+use super::queue::{CommQueue, Resource, TaskTime};
 use super::services::Services;
-use super::stats::Moved;
+use super::stats::PayloadBytes;
 use super::transport::Transport;
 use super::{
-    Announced, Borrowed, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending,
+    Announcement, BorrowedElements, Collective, CommStats, Communicator, ElementType, Group,
+    Payload, Pending,
 };
 use crate::{Error, Result};
 
 /// The handle of a group. When all handles of a rank are dropped, the started operations are
 /// finished, and the rank leaves the job in order.
-pub(crate) struct Threaded<T: Transport> {
-    common: Arc<Common<T>>,
+pub(crate) struct ThreadedGroup<T: Transport> {
+    common: Arc<SharedState<T>>,
     group_info: GroupInfo,
     /// If set, an all-reduce of all ranks or a reduce-scatter of a host's ranks is divided into layers.
-    layers: Option<Layered<T>>,
+    layers: Option<LayerGroups<T>>,
     /// See [`Communicator::interleave`].
     interleaved: AtomicBool,
 }
 
 /// The state that all groups of a rank share.
-struct Common<T: Transport> {
+struct SharedState<T: Transport> {
     backend: &'static str,
     /// The ranks of all groups.
     world_size: usize,
@@ -47,43 +48,43 @@ struct Common<T: Transport> {
     services: Arc<Services>,
 }
 
-impl<T: Transport> MessageOwner for Common<T> {
+impl<T: Transport> MessageOwner for SharedState<T> {
     fn progress(&self) {
         self.queue.run_if_idle(Groups::progress);
     }
 
     fn wake(&self) {
-        drop(self.queue.begin(When::Soon, |_| Ok(())));
+        drop(self.queue.begin(TaskTime::Soon, |_| Ok(())));
     }
 }
 
 /// The groups of a reduction by layers, in addition to the group that it belongs to.
-struct Layered<T: Transport> {
-    layers: Layers,
+struct LayerGroups<T: Transport> {
+    layers: GroupLayers,
     /// The ranks of this host, in the group of all ranks.
-    host: Option<Arc<Threaded<T>>>,
+    host: Option<Arc<ThreadedGroup<T>>>,
     /// Keeps the group between hosts alive.
-    _across: Option<Arc<Threaded<T>>>,
+    _across: Option<Arc<ThreadedGroup<T>>>,
 }
 
 /// The properties of a transport after it has connected.
-pub(crate) struct Connected<T> {
+pub(crate) struct Connection<T> {
     pub(crate) transport: T,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) deadline: Duration,
-    pub(crate) abort: Arc<dyn Abort>,
+    pub(crate) abort: Arc<dyn AbortSignal>,
 }
 
-impl<T: Transport> Threaded<T> {
+impl<T: Transport> ThreadedGroup<T> {
     /// Starts the communication thread, which first calls `connect`. `connect` gets the place in
     /// which this rank's failure is stored.
     pub(crate) fn start(
-        connect: impl FnOnce(&Failure) -> Result<Connected<T>> + Send + 'static,
+        connect: impl FnOnce(&Failure) -> Result<Connection<T>> + Send + 'static,
     ) -> Result<Self> {
         let (queue, made) = CommQueue::start(move || {
             let first = Failure::default();
-            let Connected { transport, rank, world_size, deadline, abort } = connect(&first)?;
+            let Connection { transport, rank, world_size, deadline, abort } = connect(&first)?;
             let failures = Arc::new(Failures::new(first, abort));
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
             let (groups, group_info) =
@@ -93,7 +94,7 @@ impl<T: Transport> Threaded<T> {
         let (group_info, backend, takes_device_memory, deadline, failures) = made;
         let world_size = group_info.ranks.len();
         let services = Arc::default();
-        let common = Common {
+        let common = SharedState {
             backend,
             world_size,
             takes_device_memory,
@@ -112,7 +113,7 @@ impl<T: Transport> Threaded<T> {
         Ok(group_info.map(|group_info| Self::of(Arc::clone(&self.common), group_info)))
     }
 
-    fn of(common: Arc<Common<T>>, group_info: GroupInfo) -> Self {
+    fn of(common: Arc<SharedState<T>>, group_info: GroupInfo) -> Self {
         Self { common, group_info, layers: None, interleaved: AtomicBool::new(false) }
     }
 
@@ -128,7 +129,7 @@ impl<T: Transport> Threaded<T> {
     fn exchanging(&self, op: Collective) -> Vec<usize> {
         let id = self.group_info.id;
         match &self.layers {
-            Some(Layered { layers, .. }) if layers.divide(id, op) => {
+            Some(LayerGroups { layers, .. }) if layers.divide(id, op) => {
                 std::iter::once(layers.host).chain(layers.across).collect()
             }
             _ => vec![id],
@@ -145,12 +146,13 @@ impl<T: Transport> Threaded<T> {
         if let Err(error) = known.and_then(|()| on_host()) {
             return Pending::ready(Err(error));
         }
-        let (header, moved) = (Header::of(0, op, &payload), Moved::of(&payload, group_info.rank));
+        let (header, moved) =
+            (CollectiveHeader::of(0, op, &payload), PayloadBytes::of(&payload, group_info.rank));
         let (group_info, label) = (group_info.clone(), payload.label().cloned());
         let work = group_info.messages.start(header, payload);
         if T::DRIVES_MESSAGES && common.queue.run_if_idle(Groups::progress).is_none() {
             // This thread could not move the messages, so the task wakes the communication thread.
-            drop(common.queue.begin(When::Soon, |_| Ok(())));
+            drop(common.queue.begin(TaskTime::Soon, |_| Ok(())));
         }
         let failures = Arc::clone(&common.failures);
         let context = OpContext { group_info, header, label, failures };
@@ -159,7 +161,7 @@ impl<T: Transport> Threaded<T> {
     }
 }
 
-impl<T: Transport> Communicator for Threaded<T> {
+impl<T: Transport> Communicator for ThreadedGroup<T> {
     fn backend(&self) -> &'static str {
         self.common.backend
     }
@@ -199,13 +201,13 @@ impl<T: Transport> Communicator for Threaded<T> {
             Err(why) if !op.is_collective() => return Pending::ready(Err(why)),
             Ok(()) => {
                 let is_left = T::is_left_to_a_wait(payload.byte_len(), self.common.world_size);
-                let when = if is_left { When::WaitedFor } else { When::Soon };
+                let when = if is_left { TaskTime::WaitedFor } else { TaskTime::Soon };
                 let (id, layers) = (self.group_info.id, self.layers.as_ref().map(|all| all.layers));
                 queue.begin(when, move |groups| groups.run(id, layers, op, payload))
             }
             Err(why) => {
                 let ids = self.exchanging(op);
-                queue.begin(When::Soon, move |groups| Err(groups.refuse(&ids, op, why)))
+                queue.begin(TaskTime::Soon, move |groups| Err(groups.refuse(&ids, op, why)))
             }
         };
         Pending::queued(handle, &self.group_info.counters)
@@ -229,7 +231,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         begun?.wait()
     }
 
-    fn run_in_place(&self, op: Collective, mut values: Borrowed<'_>) -> Result<()> {
+    fn run_in_place(&self, op: Collective, mut values: BorrowedElements<'_>) -> Result<()> {
         let id = self.group_info.id;
         let without_copy = match op {
             Collective::AllReduce(_) => {
@@ -248,12 +250,12 @@ impl<T: Transport> Communicator for Threaded<T> {
         values.by_copy(op, |payload| self.run(op, payload))
     }
 
-    fn announce(&self, next: Vec<Announced>) {
+    fn announce(&self, next: Vec<Announcement>) {
         let has_effect = T::TAKES_ANNOUNCEMENTS && self.layers.is_none();
         if has_effect && !self.interleaved.load(Ordering::Relaxed) {
             let id = self.group_info.id;
             // It needs no thread of its own, because the first operation is behind it.
-            drop(self.common.queue.begin(When::WaitedFor, move |groups| {
+            drop(self.common.queue.begin(TaskTime::WaitedFor, move |groups| {
                 groups.announce(id, &next);
                 Ok(())
             }));
@@ -287,7 +289,7 @@ impl<T: Transport> Communicator for Threaded<T> {
         let mut host = self.part(Some(own as u64), 0)?.ok_or_else(Error::no_member)?;
         let speaks = even || place == 0;
         let across = self.part(speaks.then_some(place as u64), lowest as i64)?;
-        let layers = Layers {
+        let layers = GroupLayers {
             flat: flat.group_info.id,
             host: host.group_info.id,
             across: across.as_ref().map(|across| across.group_info.id),
@@ -295,15 +297,15 @@ impl<T: Transport> Communicator for Threaded<T> {
         };
         let across = across.map(Arc::new);
         if even {
-            host.layers = Some(Layered { layers, host: None, _across: across.clone() });
+            host.layers = Some(LayerGroups { layers, host: None, _across: across.clone() });
         }
         let host = Some(Arc::new(host));
-        flat.layers = Some(Layered { layers, host, _across: across });
+        flat.layers = Some(LayerGroups { layers, host, _across: across });
         Ok(Arc::new(flat))
     }
 
     fn replica(&self) -> Option<Group> {
-        let Layered { layers, host, .. } = self.layers.as_ref()?;
+        let LayerGroups { layers, host, .. } = self.layers.as_ref()?;
         let has_replicas = layers.even && !self.common.takes_device_memory;
         let host = host.as_ref().filter(|_| has_replicas)?;
         Some(Arc::clone(host) as Group)
@@ -345,7 +347,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 
     fn retire(&self) {
-        drop(self.common.queue.begin(When::Soon, |groups| {
+        drop(self.common.queue.begin(TaskTime::Soon, |groups| {
             groups.leave_all();
             Ok(())
         }));
@@ -356,7 +358,7 @@ impl<T: Transport> Communicator for Threaded<T> {
     }
 }
 
-impl<T: Transport> Drop for Threaded<T> {
+impl<T: Transport> Drop for ThreadedGroup<T> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.common.failures.abort.abort("panicked");
@@ -364,14 +366,14 @@ impl<T: Transport> Drop for Threaded<T> {
         let id = self.group_info.id;
         // Leaving is queued after the started operations. Dropping the queue waits for it, this
         // function does not.
-        drop(self.common.queue.begin(When::Soon, move |groups| {
+        drop(self.common.queue.begin(TaskTime::Soon, move |groups| {
             groups.leave(id);
             Ok(())
         }));
     }
 }
 
-impl<T: Transport> fmt::Debug for Threaded<T> {
+impl<T: Transport> fmt::Debug for ThreadedGroup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let backend = self.common.backend;
         write!(f, "Communicator({backend}, rank {} of {})", self.rank(), self.world_size())

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::group_info::OpContext;
 use super::messages::Messages;
-use super::work::Work;
-use super::{Borrowed, ElementType, Payload};
+use super::work::BackendWork;
+use super::{BorrowedElements, ElementType, Payload};
 use crate::{Error, Result};
 
 /// The blocking operations of this rank in one group. One queue runs the operations of the transports of all groups
@@ -49,22 +49,22 @@ pub(crate) trait Transport: Send + Sized + 'static {
     fn messages(&self) -> Arc<dyn Messages>;
 
     /// Gets the headers of the operations that this rank starts next, in their order.
-    fn announce(&mut self, headers: Vec<Header>) {
+    fn announce(&mut self, headers: Vec<CollectiveHeader>) {
         let _ = headers;
     }
 
     /// Compares `header` with the headers of the other ranks (see
     /// [`super::collective::check_agreement`]), carries out its collective and returns the result.
-    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload>;
+    fn execute(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload>;
 
     /// As [`Self::execute`], for numbers in a device's memory. It may return while the device works,
     /// so that the next operation can begin. `context` is for a failure after that.
     fn begin(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         payload: Payload,
         context: &Arc<OpContext>,
-    ) -> Result<Box<dyn Work>> {
+    ) -> Result<Box<dyn BackendWork>> {
         let _ = context;
         Ok(Box::new(self.execute(header, payload)))
     }
@@ -72,13 +72,17 @@ pub(crate) trait Transport: Send + Sized + 'static {
     /// Carries out the collective of `header`, an all-reduce or a broadcast, on numbers in the
     /// caller's memory and replaces them by the result. Other ranks may call [`Self::execute`] for
     /// the same collective.
-    fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+    fn execute_in_place(
+        &mut self,
+        header: CollectiveHeader,
+        values: &mut BorrowedElements<'_>,
+    ) -> Result<()> {
         values.by_copy(header.op, |payload| self.execute(header, payload))
     }
 
-    /// Allocates zeroed memory for the `len` elements of `header`, a [`Header::of_allocation`]. All
+    /// Allocates zeroed memory for the `len` elements of `header`, a [`CollectiveHeader::of_allocation`]. All
     /// ranks call it together.
-    fn alloc(&mut self, header: Header) -> Result<Payload> {
+    fn alloc(&mut self, header: CollectiveHeader) -> Result<Payload> {
         self.execute(header, Payload::zeros(header.element, 0))?;
         zeros(header.element, header.len)
     }

@@ -28,11 +28,11 @@ const CROWDED: Duration = Duration::from_millis(250);
 
 /// The load of this machine, as earlier waits have observed it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Load {
+pub(super) struct MachineLoad {
     crowded_until: Option<Instant>,
 }
 
-impl Load {
+impl MachineLoad {
     /// Whether a yield was long so recently that waits must sleep.
     pub(super) fn is_crowded(&self, now: Instant) -> bool {
         self.crowded_until.is_some_and(|until| now < until)
@@ -51,18 +51,18 @@ impl Load {
 
 /// One wait. The caller polls often at first. Later each pause is an eighth of the time already
 /// waited, so the answer is late by an eighth at most and a long wait costs almost nothing.
-pub(super) struct Wait {
+pub(super) struct BackoffWait {
     questions: u32,
     start: Option<Instant>,
 }
 
-impl Wait {
+impl BackoffWait {
     pub(super) fn begin() -> Self {
         Self { questions: 0, start: None }
     }
 
     /// Pauses before the next poll. Returns the time that the wait had lasted before the pause.
-    pub(super) fn pause(&mut self, load: &mut Load) -> Duration {
+    pub(super) fn pause(&mut self, load: &mut MachineLoad) -> Duration {
         self.questions += 1;
         if self.questions <= FIRST && load.crowded_until.is_none() {
             std::hint::spin_loop();
@@ -87,7 +87,7 @@ impl Wait {
 
 /// Waits until `is_over` or for `limit`. Returns whether it is over.
 pub(super) fn poll(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
-    let (mut load, mut wait) = (Load::default(), Wait::begin());
+    let (mut load, mut wait) = (MachineLoad::default(), BackoffWait::begin());
     while !is_over() {
         if wait.pause(&mut load) >= limit {
             return false;
@@ -102,15 +102,15 @@ mod tests {
 
     #[test]
     fn a_long_wait_sleeps_and_a_crowded_core_makes_every_wait_sleep() {
-        let mut load = Load::default();
+        let mut load = MachineLoad::default();
         let started = Instant::now().checked_sub(Duration::from_millis(50)).expect("an uptime");
-        let mut wait = Wait { questions: FIRST, start: Some(started) };
+        let mut wait = BackoffWait { questions: FIRST, start: Some(started) };
         let before = Instant::now();
         assert!(wait.pause(&mut load) >= Duration::from_millis(50));
         assert!(before.elapsed() >= LONGEST, "50 ms / 8 is more than the longest sleep");
 
         load.crowded_until = Some(Instant::now() + CROWDED);
-        let mut wait = Wait { questions: FIRST, start: Some(before) };
+        let mut wait = BackoffWait { questions: FIRST, start: Some(before) };
         assert!(wait.pause(&mut load) < Duration::from_millis(50));
         assert!(load.crowded_until.is_some());
     }

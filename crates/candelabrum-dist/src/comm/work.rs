@@ -7,7 +7,7 @@ use super::wait::poll;
 use crate::Result;
 
 /// An operation that a backend has started. The backend completes it without the caller.
-pub(crate) trait Work: Send {
+pub(crate) trait BackendWork: Send {
     /// Whether `wait` would not block.
     fn is_complete(&mut self) -> bool;
 
@@ -26,7 +26,7 @@ pub(crate) trait Work: Send {
 }
 
 /// An operation that was complete, or had failed, when the backend returned.
-impl Work for Result<Payload> {
+impl BackendWork for Result<Payload> {
     fn is_complete(&mut self) -> bool {
         true
     }

@@ -25,10 +25,10 @@ const TO_DISAPPEAR: Duration = Duration::from_secs(2);
 
 /// The child processes. Dropping this value kills them.
 #[derive(Debug, Default)]
-pub(super) struct Children(Vec<Process>);
+pub(super) struct Children(Vec<ChildProcess>);
 
 #[derive(Debug)]
-struct Process {
+struct ChildProcess {
     /// Its name in messages.
     name: String,
     child: Child,
@@ -49,7 +49,7 @@ impl Children {
             .spawn()
             .map_err(|error| Error::io(format!("start {name}"), error))?;
         let last = self.0.len();
-        self.0.push(Process { name, child, ended: None, has_group: true });
+        self.0.push(ChildProcess { name, child, ended: None, has_group: true });
         Ok(&mut self.0[last].child)
     }
 
@@ -132,7 +132,7 @@ pub(super) fn adopt_orphans() -> Result<()> {
         .map_err(|error| Error::io("become the parent of the ranks' orphans", error))
 }
 
-impl Process {
+impl ChildProcess {
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }

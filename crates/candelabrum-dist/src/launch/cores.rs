@@ -12,7 +12,7 @@ use super::variables::Variables;
 
 /// The compute threads of one of `local_size` ranks that `launcher` has started on this host, this one.
 pub(super) fn threads(launcher: Launcher, local_size: usize) -> usize {
-    let cores = Cores {
+    let cores = CoreCounts {
         available: available_parallelism().map_or(1, usize::from),
         own: allowed("self"),
         of_launcher: match launcher {
@@ -26,7 +26,7 @@ pub(super) fn threads(launcher: Launcher, local_size: usize) -> usize {
 }
 
 /// Numbers of cores.
-struct Cores {
+struct CoreCounts {
     /// Those that this rank may use, as far as its control group gives them the time.
     available: usize,
     /// Those that this rank may use.
@@ -35,7 +35,7 @@ struct Cores {
     of_launcher: Option<usize>,
 }
 
-impl Cores {
+impl CoreCounts {
     /// The cores of one of `ranks` ranks.
     fn share(&self, ranks: usize) -> usize {
         let &Self { available, own, of_launcher } = self;
@@ -84,7 +84,7 @@ mod tests {
             (8, Some(64), Some(64), 4, 2),
             (1, Some(1), Some(64), 4, 1),
         ] {
-            let cores = Cores { available, own, of_launcher };
+            let cores = CoreCounts { available, own, of_launcher };
             assert_eq!(cores.share(ranks), threads, "{available} {own:?} {of_launcher:?} {ranks}");
         }
     }

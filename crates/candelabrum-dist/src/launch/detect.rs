@@ -6,7 +6,9 @@ use sha2::{Digest, Sha256};
 
 use super::config::WorldConfig;
 use super::engines::{ALONE, refuse_one_of_several};
-use super::launchers::{LAUNCHERS, Launcher, LauncherVariables, OnHost, WorldSize, is_interactive};
+use super::launchers::{
+    HostRank, LAUNCHERS, Launcher, LauncherVariables, WorldSize, is_interactive,
+};
 use super::meeting::MeetingPoint;
 use super::variables::{Variables, seconds};
 use super::{cores, dmlc, vars};
@@ -260,15 +262,15 @@ fn launch(env: &Variables<'_>, workers: Option<usize>) -> Result<Launch> {
         return Err(Error::Launch { what });
     }
     let on_host = match variables.on_host {
-        OnHost::Is { rank, size } => (env.number(&[rank])?, env.number(&[size])?),
-        OnHost::AllOfOne { rank: local, hosts, count } => {
+        HostRank::Is { rank, size } => (env.number(&[rank])?, env.number(&[size])?),
+        HostRank::AllOfOne { rank: local, hosts, count } => {
             let is_one = env.number(hosts)?.unwrap_or(1) == 1;
             let local = env.number(&[local])?;
             let several = || count(env).filter(|&n| n <= world_size && local < Some(n));
             (local, if is_one { Some(world_size) } else { several() })
         }
-        OnHost::AllIf(is_one) if is_one(env) => (Some(rank), Some(world_size)),
-        OnHost::AllIf(_) => (None, None),
+        HostRank::AllIf(is_one) if is_one(env) => (Some(rank), Some(world_size)),
+        HostRank::AllIf(_) => (None, None),
     };
     // A launcher that does not count per host is taken to have one rank there.
     let (local_rank, local_size) = match on_host {

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use super::out_of_memory::OomKills;
-use super::report::{News, Report};
+use super::report::{RankEvent, RankReport};
 use super::signals::{ENDING, KILL, XCPU, interrupted_by, signal_name};
 use crate::error::of_rank;
 
@@ -31,7 +31,7 @@ pub enum Outcome {
 /// The end of a job, with what a launcher of other programs needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct JobEnd {
     /// Success, the cause of the failure, or the interrupt.
     pub outcome: Outcome,
     /// The exit code of the process that is the cause of the failure, or 128 plus the number of the
@@ -47,7 +47,7 @@ pub struct Ended {
     pub tail: Vec<u8>,
 }
 
-impl Ended {
+impl JobEnd {
     /// The end by a signal. `late`: the processes that had to be killed. `failed`: the failure of a rank, which
     /// the signal has not caused.
     pub(super) fn interrupted(
@@ -86,7 +86,7 @@ impl Ended {
     pub(super) fn of_ranks(
         statuses: &[Option<ExitStatus>],
         before: &BeforeSignals,
-        reports: &[Report],
+        reports: &[RankReport],
         name: impl Fn(usize) -> String,
     ) -> Self {
         let failed = |rank: usize, message: String| {
@@ -101,7 +101,7 @@ impl Ended {
         }
         let errors = |of_echoes: bool| {
             reports.iter().filter_map(move |report| match &report.news {
-                News::Failed { message, echo } if *echo == of_echoes => {
+                RankEvent::Failed { message, echo } if *echo == of_echoes => {
                     Some((report.rank, message))
                 }
                 _ => None,
@@ -201,8 +201,8 @@ mod tests {
         Some(ExitStatus::from_raw(signal))
     }
 
-    fn report(rank: usize, message: &str, echo: bool) -> Report {
-        Report { rank, news: News::Failed { message: message.to_owned(), echo } }
+    fn report(rank: usize, message: &str, echo: bool) -> RankReport {
+        RankReport { rank, news: RankEvent::Failed { message: message.to_owned(), echo } }
     }
 
     /// `earlier`: what the launcher saw at each look before it sent a signal.
@@ -210,12 +210,12 @@ mod tests {
     fn check(
         statuses: &[Option<ExitStatus>],
         earlier: &[&[Option<ExitStatus>]],
-        reports: &[Report],
+        reports: &[RankReport],
         expected: (&str, i32, Option<usize>),
     ) {
         let mut before = BeforeSignals::default();
         earlier.iter().for_each(|statuses| before.look(statuses));
-        let ended = Ended::of_ranks(statuses, &before, reports, |rank| format!("rank {rank}"));
+        let ended = JobEnd::of_ranks(statuses, &before, reports, |rank| format!("rank {rank}"));
         let (message, code, rank) = expected;
         assert_eq!(ended.outcome, Outcome::Failed(message.to_owned()));
         assert_eq!((ended.code, ended.rank), (code, rank));
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn an_interrupt_names_what_was_lost() {
-        let message = |late: &[&str], saved, failed: Option<&Ended>| {
+        let message = |late: &[&str], saved, failed: Option<&JobEnd>| {
             let late: Vec<String> = late.iter().map(|name| (*name).to_owned()).collect();
-            let ended = Ended::interrupted(2, &late, saved, failed);
+            let ended = JobEnd::interrupted(2, &late, saved, failed);
             assert_eq!(ended.code, 130);
             let Outcome::Interrupted { signal: 2, message } = ended.outcome else {
                 panic!("{ended:?}")
@@ -307,7 +307,7 @@ mod tests {
         );
         let reports = [report(1, "no space", false)];
         let before = BeforeSignals::default();
-        let failed = Ended::of_ranks(&[exit(143), exit(1)], &before, &reports, |rank| {
+        let failed = JobEnd::of_ranks(&[exit(143), exit(1)], &before, &reports, |rank| {
             format!("rank {rank}")
         });
         assert_eq!(message(&[], None, Some(&failed)), "interrupted by SIGINT; rank 1: no space");
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_success_has_no_cause() {
-        let ended = Ended::of_ranks(&[exit(0), exit(0)], &BeforeSignals::default(), &[], |rank| {
+        let ended = JobEnd::of_ranks(&[exit(0), exit(0)], &BeforeSignals::default(), &[], |rank| {
             rank.to_string()
         });
         assert_eq!((ended.outcome, ended.code, ended.rank), (Outcome::Success, 0, None));

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 pub(super) struct Engine {
     name: &'static str,
     /// How many nodes or processes the engine has given to the job. The first count that is set is the one.
-    sizes: &'static [Size],
+    sizes: &'static [CountSource],
     /// The number of this process among them, from 0.
     ranks: &'static [&'static str],
     /// How many processes the user wants in the job. The engine has started one of them, and leaves the others to a
@@ -36,7 +36,7 @@ pub(super) struct Engine {
 }
 
 /// A count of nodes or processes.
-enum Size {
+enum CountSource {
     /// The variable is the number.
     Is(&'static str),
     /// The function finds the number in the variable's text. `None`: it is none.
@@ -64,7 +64,11 @@ const NONE: Engine = Engine {
 };
 
 /// An engine that counts in one variable and numbers in another one.
-const fn of(name: &'static str, sizes: &'static [Size], ranks: &'static [&'static str]) -> Engine {
+const fn of(
+    name: &'static str,
+    sizes: &'static [CountSource],
+    ranks: &'static [&'static str],
+) -> Engine {
     Engine { name, sizes, ranks, ..NONE }
 }
 
@@ -78,11 +82,11 @@ const fn array(
 }
 
 /// A batch system whose script is one process, on the first node of the job.
-const fn by_mpiexec(name: &'static str, sizes: &'static [Size]) -> Engine {
+const fn by_mpiexec(name: &'static str, sizes: &'static [CountSource]) -> Engine {
     Engine { start: BY_MPIEXEC, ..of(name, sizes, &[]) }
 }
 
-use Size::{In, Is, Sum};
+use CountSource::{In, Is, Sum};
 
 /// Every engine whose variables are known. The arrays of batch systems have rows of their own, because these systems
 /// count the nodes of each run of an array.
@@ -267,7 +271,7 @@ impl Engine {
     }
 }
 
-impl Size {
+impl CountSource {
     /// The variables in words, and the count. The count is `None` where the text has none.
     fn read(&self, env: &Variables<'_>) -> Option<(String, Option<usize>)> {
         match *self {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::RankEnvironment;
-use super::output::Output;
+use super::output::JobOutput;
 use super::signals::PASSED_ON;
 use crate::{Error, Result};
 
@@ -23,7 +23,7 @@ pub struct Job {
     pub(super) variables: Vec<(OsString, OsString)>,
     /// `None`: one process that starts the ranks itself.
     pub(super) ranks: Option<(usize, RankEnvironment)>,
-    pub(super) output: Output,
+    pub(super) output: JobOutput,
     pub(super) grace: Option<Duration>,
     /// Signals to this process, and the signal that the processes get for each.
     pub(super) forwarded: Vec<(i32, i32)>,
@@ -41,7 +41,7 @@ impl Job {
             arguments: arguments.into_iter().map(Into::into).collect(),
             variables: Vec::new(),
             ranks: None,
-            output: Output::default(),
+            output: JobOutput::default(),
             grace: None,
             forwarded: PASSED_ON.map(|signal| (signal, signal)).into(),
         }
@@ -76,7 +76,7 @@ impl Job {
 
     /// Says where the output goes. Without this call it goes where the launcher's output goes.
     #[must_use]
-    pub fn output(self, output: Output) -> Self {
+    pub fn output(self, output: JobOutput) -> Self {
         Self { output, ..self }
     }
 

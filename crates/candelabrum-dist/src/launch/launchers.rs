@@ -36,7 +36,7 @@ pub(super) struct LauncherVariables {
     pub(super) world_size: WorldSize,
     /// One of these numbers is above 1 only if the launcher has started several processes.
     pub(super) several: &'static [&'static str],
-    pub(super) on_host: OnHost,
+    pub(super) on_host: HostRank,
     /// The job id: all ranks of a job have it, and no rank of another job.
     pub(super) job: fn(&Variables<'_>) -> Option<String>,
     /// The launcher serves MPI libraries if one of these is set.
@@ -52,7 +52,7 @@ pub(super) enum WorldSize {
 }
 
 /// The source of this rank's number on its host, and of the number of ranks there.
-pub(super) enum OnHost {
+pub(super) enum HostRank {
     /// These variables.
     Is { rank: &'static str, size: &'static str },
     /// The rank's number is in a variable. The number of hosts is in the first of `hosts` that is
@@ -67,7 +67,7 @@ pub(super) enum OnHost {
     AllIf(fn(&Variables<'_>) -> bool),
 }
 
-impl OnHost {
+impl HostRank {
     /// The variables that count the ranks of a host.
     pub(super) fn names(&self) -> Option<[&'static str; 2]> {
         match *self {
@@ -90,7 +90,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         rank: vars::RANK,
         world_size: WorldSize::Is(&[vars::WORLD_SIZE]),
         several: &[vars::WORLD_SIZE],
-        on_host: OnHost::Is { rank: vars::RANK, size: vars::WORLD_SIZE },
+        on_host: HostRank::Is { rank: vars::RANK, size: vars::WORLD_SIZE },
         job: |_| None,
         mpi: &[],
     },
@@ -101,7 +101,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         rank: "RANK",
         world_size: WorldSize::Is(&["WORLD_SIZE"]),
         several: &["WORLD_SIZE", "LOCAL_WORLD_SIZE"],
-        on_host: OnHost::Is { rank: "LOCAL_RANK", size: "LOCAL_WORLD_SIZE" },
+        on_host: HostRank::Is { rank: "LOCAL_RANK", size: "LOCAL_WORLD_SIZE" },
         job: torchrun_job,
         mpi: &[],
     },
@@ -111,7 +111,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         rank: "OMPI_COMM_WORLD_RANK",
         world_size: WorldSize::Is(&["OMPI_COMM_WORLD_SIZE"]),
         several: &["OMPI_COMM_WORLD_SIZE"],
-        on_host: OnHost::Is {
+        on_host: HostRank::Is {
             rank: "OMPI_COMM_WORLD_LOCAL_RANK",
             size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         },
@@ -126,7 +126,7 @@ pub(super) const LAUNCHERS: [LauncherVariables; 8] = [
         world_size: WorldSize::Is(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
         // SLURM_NTASKS is also set in a batch script, which is one process.
         several: &["SLURM_STEP_NUM_TASKS"],
-        on_host: OnHost::AllOfOne {
+        on_host: HostRank::AllOfOne {
             rank: "SLURM_LOCALID",
             // The allocation may have more nodes than the step.
             hosts: &["SLURM_STEP_NUM_NODES", "SLURM_NNODES"],
@@ -156,7 +156,7 @@ const HYDRA: LauncherVariables = LauncherVariables {
     rank: "PMI_RANK",
     world_size: WorldSize::Is(&["PMI_SIZE"]),
     several: &["PMI_SIZE", "MPI_LOCALNRANKS"],
-    on_host: OnHost::Is { rank: "MPI_LOCALRANKID", size: "MPI_LOCALNRANKS" },
+    on_host: HostRank::Is { rank: "MPI_LOCALRANKID", size: "MPI_LOCALNRANKS" },
     job: |env| env.started_by("PMI_RANK"),
     mpi: &["PMI_RANK"],
 };
@@ -167,7 +167,7 @@ const DMLC: LauncherVariables = LauncherVariables {
     rank: dmlc::TASK,
     world_size: WorldSize::From(dmlc::ranks),
     several: &[dmlc::WORKERS],
-    on_host: OnHost::AllIf(dmlc::is_on_one_host),
+    on_host: HostRank::AllIf(dmlc::is_on_one_host),
     job: dmlc::job,
     mpi: &[],
 };

@@ -24,7 +24,7 @@ const CAPACITY: usize = 64 * 1024;
 /// What a rank tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum News {
+pub enum RankEvent {
     /// It ends with this error.
     Failed {
         /// The error in one line, which the launcher prints for all ranks.
@@ -42,20 +42,20 @@ pub enum News {
 
 /// News of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct RankReport {
     pub(super) rank: usize,
-    pub(super) news: News,
+    pub(super) news: RankEvent,
 }
 
-impl Report {
+impl RankReport {
     /// Rank, kind and text in one line of at most [`PIPE_BUF`] bytes.
     fn line(&self) -> String {
         let (kind, text) = match &self.news {
-            News::Failed { message, echo: false } => ("failed", message.replace('\n', " ")),
-            News::Failed { message, echo: true } => ("echo", message.replace('\n', " ")),
-            News::Interrupted(signal) => ("interrupted", signal.to_string()),
-            News::Complete => ("complete", String::new()),
-            News::Saved(step) => ("saved", step.to_string()),
+            RankEvent::Failed { message, echo: false } => ("failed", message.replace('\n', " ")),
+            RankEvent::Failed { message, echo: true } => ("echo", message.replace('\n', " ")),
+            RankEvent::Interrupted(signal) => ("interrupted", signal.to_string()),
+            RankEvent::Complete => ("complete", String::new()),
+            RankEvent::Saved(step) => ("saved", step.to_string()),
         };
         let mut line = format!("{} {kind} {text}", self.rank);
         line.truncate(line.floor_char_boundary(PIPE_BUF - 1));
@@ -66,13 +66,13 @@ impl Report {
     fn of_line(line: &str) -> Option<Self> {
         let (rank, rest) = line.split_once(' ')?;
         let (kind, text) = rest.split_once(' ')?;
-        let failed = |echo| News::Failed { message: text.to_owned(), echo };
+        let failed = |echo| RankEvent::Failed { message: text.to_owned(), echo };
         let news = match kind {
             "failed" => failed(false),
             "echo" => failed(true),
-            "interrupted" => News::Interrupted(text.parse().ok()?),
-            "complete" => News::Complete,
-            "saved" => News::Saved(text.parse().ok()?),
+            "interrupted" => RankEvent::Interrupted(text.parse().ok()?),
+            "complete" => RankEvent::Complete,
+            "saved" => RankEvent::Saved(text.parse().ok()?),
             _ => return None,
         };
         Some(Self { rank: rank.parse().ok()?, news })
@@ -81,12 +81,12 @@ impl Report {
 
 /// Tells the launcher of this rank. Returns false if there is no launcher of this project. The caller
 /// of an error then prints it itself.
-pub fn report(news: News) -> bool {
+pub fn report(news: RankEvent) -> bool {
     let rank = std::env::var(vars::RANK).ok().and_then(|text| text.parse().ok());
     let (Some(rank), Ok(path)) = (rank, std::env::var(vars::REPORTS)) else {
         return false;
     };
-    send(&path, Report { rank, news }.line().as_bytes()).is_ok()
+    send(&path, RankReport { rank, news }.line().as_bytes()).is_ok()
 }
 
 fn send(path: &str, line: &[u8]) -> rustix::io::Result<()> {
@@ -131,11 +131,11 @@ impl Reports {
     }
 
     /// The reports that have arrived since the last call, without waiting for more.
-    pub(super) fn take(&mut self) -> Vec<Report> {
+    pub(super) fn take(&mut self) -> Vec<RankReport> {
         let mut bytes = vec![0; CAPACITY];
         // A read from an empty pipe returns an error, because the reader does not block.
         let count = self.reader.read(&mut bytes).unwrap_or(0);
-        String::from_utf8_lossy(&bytes[..count]).lines().filter_map(Report::of_line).collect()
+        String::from_utf8_lossy(&bytes[..count]).lines().filter_map(RankReport::of_line).collect()
     }
 }
 
@@ -143,8 +143,8 @@ impl Reports {
 mod tests {
     use super::*;
 
-    fn failed(rank: usize, message: &str, echo: bool) -> Report {
-        Report { rank, news: News::Failed { message: message.to_owned(), echo } }
+    fn failed(rank: usize, message: &str, echo: bool) -> RankReport {
+        RankReport { rank, news: RankEvent::Failed { message: message.to_owned(), echo } }
     }
 
     #[test]
@@ -154,9 +154,9 @@ mod tests {
         let sent = [
             failed(3, "a cause", false),
             failed(0, "its echo: 3 ranks × 2", true),
-            Report { rank: 12, news: News::Interrupted(15) },
-            Report { rank: 1, news: News::Complete },
-            Report { rank: 0, news: News::Saved(u64::MAX) },
+            RankReport { rank: 12, news: RankEvent::Interrupted(15) },
+            RankReport { rank: 1, news: RankEvent::Complete },
+            RankReport { rank: 0, news: RankEvent::Saved(u64::MAX) },
         ];
         for report in &sent {
             send(&reports.path(), report.line().as_bytes()).expect("there is room");
@@ -170,8 +170,8 @@ mod tests {
     fn a_long_message_is_cut_and_lines_of_it_are_joined() {
         let line = failed(1, &format!("one\ntwo {}", "×".repeat(PIPE_BUF)), false).line();
         assert!(line.len() <= PIPE_BUF && line.ends_with("×\n"), "{}", line.len());
-        let report = Report::of_line(line.trim_end()).expect("a report");
-        let News::Failed { message, .. } = report.news else { panic!("{report:?}") };
+        let report = RankReport::of_line(line.trim_end()).expect("a report");
+        let RankEvent::Failed { message, .. } = report.news else { panic!("{report:?}") };
         assert!(message.starts_with("one two ×"), "{message}");
     }
 

@@ -19,7 +19,7 @@ pub struct EndRequest(Option<Instant>);
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum StopRequest {
     /// The work is saved, and the job ends.
     First,
     /// What has been asked for already.
@@ -30,18 +30,20 @@ pub enum Heard {
 
 impl EndRequest {
     /// Takes notice of one of the signals in [`ENDING`](super::ENDING), which has arrived now.
-    pub fn hear(&mut self, signal: i32) -> Heard {
+    pub fn hear(&mut self, signal: i32) -> StopRequest {
         self.hear_at(signal, Instant::now())
     }
 
-    fn hear_at(&mut self, signal: i32, now: Instant) -> Heard {
+    fn hear_at(&mut self, signal: i32, now: Instant) -> StopRequest {
         match self.0 {
             None => {
                 self.0 = Some(now);
-                Heard::First
+                StopRequest::First
             }
-            Some(first) if signal == INT && now.duration_since(first) >= AGAIN => Heard::AtOnce,
-            Some(_) => Heard::Same,
+            Some(first) if signal == INT && now.duration_since(first) >= AGAIN => {
+                StopRequest::AtOnce
+            }
+            Some(_) => StopRequest::Same,
         }
     }
 }
@@ -57,13 +59,17 @@ mod tests {
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         for first in ENDING {
             let mut request = EndRequest::default();
-            assert_eq!(request.hear_at(first, at(0)), Heard::First);
+            assert_eq!(request.hear_at(first, at(0)), StopRequest::First);
             for (signal, milliseconds) in
                 [(INT, 0), (TERM, 1), (INT, 1999), (TERM, 9000), (HUP, 9000)]
             {
-                assert_eq!(request.hear_at(signal, at(milliseconds)), Heard::Same, "{signal}");
+                assert_eq!(
+                    request.hear_at(signal, at(milliseconds)),
+                    StopRequest::Same,
+                    "{signal}"
+                );
             }
-            assert_eq!(request.hear_at(INT, at(2000)), Heard::AtOnce);
+            assert_eq!(request.hear_at(INT, at(2000)), StopRequest::AtOnce);
         }
     }
 }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::children::{Children, adopt_orphans};
-use super::ended::{Ended, Outcome};
+use super::ended::{JobEnd, Outcome};
 use super::job::{Job, MAX_WORKERS};
-use super::output::{Capture, Output, Pump, Source, Stream, destination};
+use super::output::{JobOutput, OutputCapture, Pump, Source, Stream, destination};
 use super::report::Reports;
 use super::secret::unique_job;
 use super::signals::{ENDING, Signals};
 use super::tie::end_with_launcher;
 use super::variables::seconds;
-use super::watch::{JobWatch, Rules, TO_SAVE};
+use super::watch::{JobWatch, TO_SAVE, WatchRules};
 use super::{dmlc, vars};
 use crate::{Error, Result};
 
@@ -43,7 +43,7 @@ impl Job {
     /// besides the servers, a network interface that this host does not have, a file of the output that
     /// cannot be made, a process that cannot be started, or a process for which another part of this
     /// program has waited.
-    pub fn run(&self, signals: &mut Signals) -> Result<Ended> {
+    pub fn run(&self, signals: &mut Signals) -> Result<JobEnd> {
         let (count, mut common) = self.places()?;
         let rules = self.rules()?;
         let reports = Reports::open()?;
@@ -67,7 +67,7 @@ impl Job {
         }
         let sources: Vec<Source> = sources.into_iter().collect::<Result<_>>()?;
         let pump = match &self.output {
-            Output::Captured(Capture { prefix, tail, .. }) if !sources.is_empty() => {
+            JobOutput::Captured(OutputCapture { prefix, tail, .. }) if !sources.is_empty() => {
                 Some(Pump::start(sources, prefix.clone(), *tail)?)
             }
             _ => None,
@@ -88,7 +88,7 @@ impl Job {
                 interrupt.is_some() || end.is_some_and(|end| Instant::now() >= end)
             });
             if let (Outcome::Success, Some(signal)) = (&ended.outcome, interrupt) {
-                ended = Ended::interrupted(signal, &[], ended.saved, None);
+                ended = JobEnd::interrupted(signal, &[], ended.saved, None);
             }
         }
         Ok(ended)
@@ -122,7 +122,7 @@ impl Job {
         Ok((ranks, variables))
     }
 
-    fn rules(&self) -> Result<Rules> {
+    fn rules(&self) -> Result<WatchRules> {
         let known = |&(caught, sent): &(i32, i32)| {
             let sent = Signal::from_named_raw(sent).ok_or_else(|| Error::Setting {
                 setting: "the signal for the ranks",
@@ -136,7 +136,7 @@ impl Job {
             Some(grace) => grace,
             None => seconds(vars::GRACE)?.unwrap_or(TO_SAVE),
         };
-        Ok(Rules { to_save, forwarded, is_launcher: self.ranks.is_none() })
+        Ok(WatchRules { to_save, forwarded, is_launcher: self.ranks.is_none() })
     }
 
     fn command(&self, index: usize, common: &[(&'static str, String)]) -> Command {
@@ -155,7 +155,7 @@ impl Job {
     }
 
     fn destinations(&self, index: usize, command: &mut Command) -> Result<[Option<Source>; 2]> {
-        let Output::Captured(capture) = &self.output else { return Ok([None, None]) };
+        let JobOutput::Captured(capture) = &self.output else { return Ok([None, None]) };
         let (out, source_of_out) = destination(capture, index, Stream::Out)?;
         let (err, source_of_err) = destination(capture, index, Stream::Err)?;
         command.stdout(out).stderr(err);

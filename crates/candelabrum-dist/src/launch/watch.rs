@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::children::{Children, LOOK};
-use super::ended::{BeforeSignals, Ended};
-use super::report::{News, Report, Reports};
-use super::request::{EndRequest, Heard};
+use super::ended::{BeforeSignals, JobEnd};
+use super::report::{RankEvent, RankReport, Reports};
+use super::request::{EndRequest, StopRequest};
 use super::signals::{ENDING, Signals, TSTP};
 use crate::Result;
 
@@ -40,7 +40,7 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 /// What the watch does for a job.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct WatchRules {
     /// See [`TO_SAVE`].
     pub(super) to_save: Duration,
     /// Signals to this process, and the signal that the processes get for each.
@@ -50,11 +50,11 @@ pub(super) struct Rules {
 }
 
 pub(super) struct JobWatch {
-    rules: Rules,
+    rules: WatchRules,
     children: Children,
     reports: Reports,
     /// All reports but those of checkpoints.
-    heard: Vec<Report>,
+    heard: Vec<RankReport>,
     /// The step of the newest checkpoint.
     saved: Option<u64>,
     before: BeforeSignals,
@@ -72,7 +72,7 @@ pub(super) struct JobWatch {
 }
 
 impl JobWatch {
-    pub(super) fn new(rules: Rules, children: Children, reports: Reports) -> Self {
+    pub(super) fn new(rules: WatchRules, children: Children, reports: Reports) -> Self {
         Self {
             rules,
             children,
@@ -114,38 +114,40 @@ impl JobWatch {
     }
 
     /// The end of the job, once all processes have gone.
-    pub(super) fn ended(&self, name: impl Fn(usize) -> String) -> Ended {
+    pub(super) fn ended(&self, name: impl Fn(usize) -> String) -> JobEnd {
         let statuses = self.children.statuses();
-        let ended = Ended::of_ranks(&statuses, &self.before, &self.heard, &name);
+        let ended = JobEnd::of_ranks(&statuses, &self.before, &self.heard, &name);
         let ended = match self.interrupt {
             Some(signal) if !self.is_complete() => {
                 let late: Vec<String> = self.late.iter().map(|&index| name(index)).collect();
-                let has_failed =
-                    |report: &Report| matches!(report.news, News::Failed { echo: false, .. });
+                let has_failed = |report: &RankReport| {
+                    matches!(report.news, RankEvent::Failed { echo: false, .. })
+                };
                 let failed = self.before.has_died() || self.heard.iter().any(has_failed);
-                Ended::interrupted(signal, &late, self.saved, failed.then_some(&ended))
+                JobEnd::interrupted(signal, &late, self.saved, failed.then_some(&ended))
             }
             _ => ended,
         };
-        Ended { saved: self.saved, ..ended }
+        JobEnd { saved: self.saved, ..ended }
     }
 
     /// All ranks have done all their work, whatever signals have come. A program that reports nothing may have
     /// been cut short, although it has succeeded.
     fn is_complete(&self) -> bool {
-        let is_complete = |rank| self.heard.contains(&Report { rank, news: News::Complete });
+        let is_complete =
+            |rank| self.heard.contains(&RankReport { rank, news: RankEvent::Complete });
         self.children.have_succeeded() && (0..self.children.statuses().len()).all(is_complete)
     }
 
     fn hear(&mut self) {
         for report in self.reports.take() {
             match report.news {
-                News::Saved(step) => {
+                RankEvent::Saved(step) => {
                     self.saved = self.saved.max(Some(step));
                     continue;
                 }
                 // A rank that got a signal of the user's ends the job as if the launcher had got it.
-                News::Interrupted(signal) if ENDING.contains(&signal) && !self.has_sent => {
+                RankEvent::Interrupted(signal) if ENDING.contains(&signal) && !self.has_sent => {
                     self.obey(signal);
                 }
                 _ => {}
@@ -156,7 +158,7 @@ impl JobWatch {
 
     /// Plans the end if a process has failed, or if all have ended and something is left.
     fn begin_to_end(&mut self) {
-        let is_failure = |report: &Report| matches!(report.news, News::Failed { .. });
+        let is_failure = |report: &RankReport| matches!(report.news, RankEvent::Failed { .. });
         let first = if self.children.have_failed() || self.heard.iter().any(is_failure) {
             Instant::now() + TO_NOTICE
         } else if self.children.have_ended() {
@@ -180,7 +182,7 @@ impl JobWatch {
             return;
         }
         match self.request.hear(signal) {
-            Heard::First => {
+            StopRequest::First => {
                 self.interrupt = Some(signal);
                 self.send(sent.map_or(Signal::TERM, |&(_, sent)| sent));
                 // Ranks that have begun to end after a failure get no more time.
@@ -190,8 +192,8 @@ impl JobWatch {
                 }
                 self.is_ending = true;
             }
-            Heard::Same => {}
-            Heard::AtOnce => {
+            StopRequest::Same => {}
+            StopRequest::AtOnce => {
                 let mut at = Instant::now();
                 self.steps.clear();
                 if self.rules.is_launcher {

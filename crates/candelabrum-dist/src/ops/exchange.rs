@@ -12,7 +12,7 @@ use crate::comm::{Collective, Element, Group, Payload, ReduceOp};
 
 /// The communication in one direction, forward or backward.
 #[derive(Clone, Debug)]
-pub(super) enum Direction {
+pub(super) enum PassDirection {
     /// The tensor stays as it is, and no message is sent.
     Identity,
     /// A rank that gets nothing, because it is not the root of a gather or reduce, gets zeros.
@@ -28,8 +28,8 @@ pub(super) enum Direction {
 pub(super) struct TensorExchange {
     name: &'static str,
     group: Group,
-    forward: Direction,
-    backward: Direction,
+    forward: PassDirection,
+    backward: PassDirection,
 }
 
 /// Runs `forward` on `xs`. The backward pass runs `backward` on the gradient.
@@ -37,8 +37,8 @@ pub(super) fn exchange(
     name: &'static str,
     xs: &Tensor,
     group: &Group,
-    forward: Direction,
-    backward: Direction,
+    forward: PassDirection,
+    backward: PassDirection,
 ) -> Result<Tensor> {
     // The backward pass, in which a `DistOpt` may exchange its buckets, runs it again.
     group.interleave();
@@ -52,8 +52,8 @@ pub(super) fn exchange_along(
     xs: &Tensor,
     dim: impl Dim + Copy,
     group: &Group,
-    forward: Direction,
-    backward: Direction,
+    forward: PassDirection,
+    backward: PassDirection,
 ) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), name)?;
     if dim == 0 {
@@ -81,10 +81,10 @@ impl TensorExchange {
     fn run<T: Element>(&self, xs: &[T]) -> Result<Vec<T>> {
         let payload = || Payload::from_slice(xs).labelled(self.name);
         let op = match &self.forward {
-            Direction::Identity => return Ok(xs.to_vec()),
-            Direction::Collective(op) => *op,
-            Direction::GatherRows(_) => Collective::AllGatherV,
-            Direction::ReduceRows(rows) => {
+            PassDirection::Identity => return Ok(xs.to_vec()),
+            PassDirection::Collective(op) => *op,
+            PassDirection::GatherRows(_) => Collective::AllGatherV,
+            PassDirection::ReduceRows(rows) => {
                 let row = xs.len() / rows.iter().sum::<usize>().max(1);
                 let parts: Box<[usize]> = rows.iter().map(|rows| rows * row).collect();
                 let own = payload().with_parts(parts)?;
@@ -109,10 +109,10 @@ impl TensorExchange {
     /// dimension alone.
     fn result_len(&self, len: usize) -> usize {
         let op = match &self.forward {
-            Direction::Identity => return len,
-            Direction::Collective(op) => *op,
-            Direction::GatherRows(rows) => return rows.iter().sum(),
-            Direction::ReduceRows(rows) => return rows[self.group.rank()],
+            PassDirection::Identity => return len,
+            PassDirection::Collective(op) => *op,
+            PassDirection::GatherRows(rows) => return rows.iter().sum(),
+            PassDirection::ReduceRows(rows) => return rows[self.group.rank()],
         };
         match op {
             Collective::AllGather | Collective::Gather { .. } => len * self.group.world_size(),

@@ -43,18 +43,18 @@ use std::sync::Arc;
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor};
 
-use self::exchange::{Direction, check_divides, exchange, exchange_along};
+use self::exchange::{PassDirection, check_divides, exchange, exchange_along};
 use crate::Error;
 use crate::comm::{Collective, Group, ReduceOp};
 
-const SUM: Direction = Direction::Collective(Collective::AllReduce(ReduceOp::Sum));
+const SUM: PassDirection = PassDirection::Collective(Collective::AllReduce(ReduceOp::Sum));
 
-const fn sum_to(root: usize) -> Direction {
-    Direction::Collective(Collective::Reduce { op: ReduceOp::Sum, root })
+const fn sum_to(root: usize) -> PassDirection {
+    PassDirection::Collective(Collective::Reduce { op: ReduceOp::Sum, root })
 }
 
-const fn broadcast_from(root: usize) -> Direction {
-    Direction::Collective(Collective::Broadcast { root })
+const fn broadcast_from(root: usize) -> PassDirection {
+    PassDirection::Collective(Collective::Broadcast { root })
 }
 
 /// The sum, or the mean, of all ranks' `xs`, on every rank.
@@ -70,7 +70,7 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
         let what = format!("the gradient of an all-reduce by {op:?}");
         return Err(Error::Unsupported { what }.into());
     }
-    let way = Direction::Collective(Collective::AllReduce(op));
+    let way = PassDirection::Collective(Collective::AllReduce(op));
     exchange("all_reduce", xs, group, way.clone(), way)
 }
 
@@ -83,8 +83,8 @@ pub fn all_reduce(xs: &Tensor, op: ReduceOp, group: &Group) -> Result<Tensor> {
 /// A dimension that `xs` does not have. A failure of another rank, a passed deadline or a
 /// disagreement between ranks.
 pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
-    let forward = Direction::Collective(Collective::AllGather);
-    let backward = Direction::Collective(Collective::ReduceScatter(ReduceOp::Sum));
+    let forward = PassDirection::Collective(Collective::AllGather);
+    let backward = PassDirection::Collective(Collective::ReduceScatter(ReduceOp::Sum));
     exchange_along("all_gather", xs, dim, group, forward, backward)
 }
 
@@ -98,8 +98,8 @@ pub fn all_gather(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Te
 /// another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_scatter(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("reduce_scatter", xs, dim, group)?;
-    let forward = Direction::Collective(Collective::ReduceScatter(ReduceOp::Sum));
-    let backward = Direction::Collective(Collective::AllGather);
+    let forward = PassDirection::Collective(Collective::ReduceScatter(ReduceOp::Sum));
+    let backward = PassDirection::Collective(Collective::AllGather);
     exchange_along("reduce_scatter", xs, dim, group, forward, backward)
 }
 
@@ -127,7 +127,8 @@ pub fn all_gather_v(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<
         return Err(Error::Unsupported { what }.into());
     }
     let lens: Arc<[usize]> = all.chunks(own.len()).map(|shape| shape[0] as usize).collect();
-    let (forward, backward) = (Direction::GatherRows(lens.clone()), Direction::ReduceRows(lens));
+    let (forward, backward) =
+        (PassDirection::GatherRows(lens.clone()), PassDirection::ReduceRows(lens));
     exchange_along("all_gather_v", xs, dim, group, forward, backward)
 }
 
@@ -161,7 +162,8 @@ pub fn reduce_scatter_v(
         return Err(Error::Length { op, expected, got }.into());
     }
     let lens: Arc<[usize]> = lens.into();
-    let (forward, backward) = (Direction::ReduceRows(lens.clone()), Direction::GatherRows(lens));
+    let (forward, backward) =
+        (PassDirection::ReduceRows(lens.clone()), PassDirection::GatherRows(lens));
     exchange_along(op, xs, dim, group, forward, backward)
 }
 
@@ -201,8 +203,8 @@ pub fn reduce(xs: &Tensor, root: usize, group: &Group) -> Result<Tensor> {
 /// number of ranks. A failure of another rank, a passed deadline or a disagreement between ranks.
 pub fn scatter(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> Result<Tensor> {
     check_divides("scatter", xs, dim, group)?;
-    let forward = Direction::Collective(Collective::Scatter { root });
-    let backward = Direction::Collective(Collective::Gather { root });
+    let forward = PassDirection::Collective(Collective::Scatter { root });
+    let backward = PassDirection::Collective(Collective::Gather { root });
     exchange_along("scatter", xs, dim, group, forward, backward)
 }
 
@@ -216,8 +218,8 @@ pub fn scatter(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) ->
 /// A root that does not exist, or a dimension that `xs` does not have. A failure of another rank, a
 /// passed deadline or a disagreement between ranks.
 pub fn gather(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> Result<Tensor> {
-    let forward = Direction::Collective(Collective::Gather { root });
-    let backward = Direction::Collective(Collective::Scatter { root });
+    let forward = PassDirection::Collective(Collective::Gather { root });
+    let backward = PassDirection::Collective(Collective::Scatter { root });
     exchange_along("gather", xs, dim, group, forward, backward)
 }
 
@@ -231,7 +233,7 @@ pub fn gather(xs: &Tensor, dim: impl Dim + Copy, root: usize, group: &Group) -> 
 /// another rank, a passed deadline or a disagreement between ranks.
 pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Tensor> {
     check_divides("all_to_all", xs, dim, group)?;
-    let way = Direction::Collective(Collective::AllToAll);
+    let way = PassDirection::Collective(Collective::AllToAll);
     exchange_along("all_to_all", xs, dim, group, way.clone(), way)
 }
 
@@ -242,7 +244,7 @@ pub fn all_to_all(xs: &Tensor, dim: impl Dim + Copy, group: &Group) -> Result<Te
 /// # Errors
 /// In the backward pass: a failure of another rank, a passed deadline or a disagreement.
 pub fn copy_to_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
-    exchange("copy_to_group", xs, group, Direction::Identity, SUM)
+    exchange("copy_to_group", xs, group, PassDirection::Identity, SUM)
 }
 
 /// *g*: adds the ranks' partial results, so the result is the same on every rank again. Forward it
@@ -251,5 +253,5 @@ pub fn copy_to_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
 /// # Errors
 /// A failure of another rank, a passed deadline or a disagreement between ranks.
 pub fn reduce_from_group(xs: &Tensor, group: &Group) -> Result<Tensor> {
-    exchange("reduce_from_group", xs, group, SUM, Direction::Identity)
+    exchange("reduce_from_group", xs, group, SUM, PassDirection::Identity)
 }

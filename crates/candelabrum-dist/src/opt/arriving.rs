@@ -13,9 +13,9 @@ use crate::comm::Pending;
 use crate::{Error, Result};
 
 /// The values of a bucket on their way.
-pub(super) struct Arriving(Mutex<State>);
+pub(super) struct InFlightValues(Mutex<ArrivalState>);
 
-enum State {
+enum ArrivalState {
     UnderWay(Pending),
     Here(Flat),
     /// Whoever asks for the values gets the failure, and so does the next step.
@@ -23,9 +23,9 @@ enum State {
     Taken,
 }
 
-impl Arriving {
+impl InFlightValues {
     pub(super) fn new(bucket: Pending) -> Self {
-        Self(Mutex::new(State::UnderWay(bucket)))
+        Self(Mutex::new(ArrivalState::UnderWay(bucket)))
     }
 
     /// Waits for the values, and copies those at `place` of the bucket to a parameter, but for this rank's `own`.
@@ -38,9 +38,9 @@ impl Arriving {
         let mut state = self.0.lock();
         state.arrive();
         match &*state {
-            State::Here(bucket) => copy_others(to, bucket, place, own),
-            State::Failed(error) => Err(error.clone()),
-            State::UnderWay(_) | State::Taken => Err(taken()),
+            ArrivalState::Here(bucket) => copy_others(to, bucket, place, own),
+            ArrivalState::Failed(error) => Err(error.clone()),
+            ArrivalState::UnderWay(_) | ArrivalState::Taken => Err(taken()),
         }
     }
 
@@ -48,13 +48,13 @@ impl Arriving {
     pub(super) fn take(&self) -> Result<Flat> {
         let mut state = self.0.lock();
         state.arrive();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Here(bucket) => Ok(bucket),
-            State::Failed(error) => {
-                *state = State::Failed(error.clone());
+        match std::mem::replace(&mut *state, ArrivalState::Taken) {
+            ArrivalState::Here(bucket) => Ok(bucket),
+            ArrivalState::Failed(error) => {
+                *state = ArrivalState::Failed(error.clone());
                 Err(error)
             }
-            State::UnderWay(_) | State::Taken => Err(taken()),
+            ArrivalState::UnderWay(_) | ArrivalState::Taken => Err(taken()),
         }
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn copy_others(
     Ok(())
 }
 
-impl State {
+impl ArrivalState {
     fn arrive(&mut self) {
         if let Self::UnderWay(_) = self
             && let Self::UnderWay(pending) = std::mem::replace(self, Self::Taken)
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for Arriving {
+impl fmt::Debug for InFlightValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Arriving")
     }

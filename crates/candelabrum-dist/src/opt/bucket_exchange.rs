@@ -27,7 +27,7 @@ use super::figures::timed;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::step_failure::{BadGradient, StepFailure, check_scalar, is_finite, spread};
 use super::used::ExchangeKind;
-use crate::comm::{Announced, Collective, Payload, Pending, ReduceOp};
+use crate::comm::{Announcement, Collective, Payload, Pending, ReduceOp};
 use crate::strategy::{self, Message, Subject};
 use crate::{Error, Result};
 
@@ -276,9 +276,9 @@ impl BucketExchange {
             let buckets = numbered.map(|(index, (plan, label))| {
                 let element = all_reduce.element;
                 let bucket = match &context.shares {
-                    None => Announced::all_reduce(op, element, plan.len),
+                    None => Announcement::all_reduce(op, element, plan.len),
                     Some(shares) => {
-                        Announced::reduce_scatter_v(op, element, Arc::clone(shares.parts(index)))
+                        Announcement::reduce_scatter_v(op, element, Arc::clone(shares.parts(index)))
                     }
                 };
                 bucket.labelled(label.clone()).of_step(context.step)

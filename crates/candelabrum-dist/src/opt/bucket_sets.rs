@@ -8,7 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Pa
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::arriving::Arriving;
+use super::arriving::InFlightValues;
 use super::config::Shard;
 use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
@@ -17,7 +17,7 @@ use super::shared_values::{OpenValues, SharedValues};
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Group, Label};
 use crate::consistency::check_consistency;
-use crate::{Error, Result, Trained};
+use crate::{Error, Result, TrainableParams};
 
 /// Names of parameters in a bucket's label and in errors.
 const NAMES: usize = 4;
@@ -37,7 +37,7 @@ const GPU_STEP: usize = 4;
 /// The parameters, and the layouts in the order of their last use.
 #[derive(Debug)]
 pub(super) struct BucketSets {
-    trained: Trained,
+    trained: TrainableParams,
     /// If ranks keep shares of the optimizer's state: which ones. All layouts then have the same buckets.
     shares: Option<Arc<Shares>>,
     /// By parameter: whether its values are with their ranks, and fetched when a block needs them.
@@ -57,7 +57,7 @@ pub(super) struct BucketSets {
 
 /// Where accumulated gradients are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum GradientLocation {
     /// In [`BucketSets::early`].
     Early,
     /// In the buckets of this size.
@@ -84,7 +84,7 @@ pub(super) struct BucketSet {
     /// memory and returns it.
     wire: Vec<(ElementType, Vec<Option<Flat>>)>,
     /// The buckets with new values that are still on their way.
-    pub(super) arriving: Vec<(usize, Arc<Arriving>)>,
+    pub(super) arriving: Vec<(usize, Arc<InFlightValues>)>,
     /// Steps taken with this layout.
     steps: u64,
     /// Whether the order of the buckets is final.
@@ -103,7 +103,7 @@ pub(super) struct BucketSetState {
 
 impl BucketSets {
     /// No layouts yet.
-    pub(super) fn new(trained: Trained) -> Self {
+    pub(super) fn new(trained: TrainableParams) -> Self {
         Self {
             trained,
             shares: None,
@@ -226,7 +226,7 @@ impl BucketSets {
         (0..self.params().len()).rev().collect()
     }
 
-    pub(super) fn trained(&self) -> &Trained {
+    pub(super) fn trained(&self) -> &TrainableParams {
         &self.trained
     }
 
@@ -284,16 +284,18 @@ impl BucketSets {
     }
 
     /// Copies accumulated gradients to the buckets of the layout that was used last, if they are elsewhere.
-    pub(super) fn gather(&mut self, place: Place) -> Result<()> {
+    pub(super) fn gather(&mut self, place: GradientLocation) -> Result<()> {
         let mut early = self.early.take();
         let Some((to, others)) = self.kept.split_last_mut() else { return Ok(()) };
         if let (Some(_), Some(early)) = (self.lent, &mut early) {
             return Ok(to.gradients.take_buckets(&mut early.gradients)?);
         }
         let from = match place {
-            Place::Shared(sizing) if sizing == to.sizing => return Ok(()),
-            Place::Shared(sizing) => others.iter().find(|layout| layout.sizing == sizing),
-            Place::Early => early.as_ref(),
+            GradientLocation::Shared(sizing) if sizing == to.sizing => return Ok(()),
+            GradientLocation::Shared(sizing) => {
+                others.iter().find(|layout| layout.sizing == sizing)
+            }
+            GradientLocation::Early => early.as_ref(),
         };
         let what = || "buckets with accumulated gradients are not there".to_owned();
         let from = from.ok_or_else(|| Error::State { what: what() })?;

@@ -64,11 +64,11 @@ use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
 use self::bucket_exchange::BucketExchange;
-use self::bucket_sets::{BucketSet, BucketSets, Place};
+use self::bucket_sets::{BucketSet, BucketSets, GradientLocation};
 use self::context::StepContext;
 use self::loss_scale::LossScaler;
-use self::recording::Stage;
-use self::step::{Batch, Step};
+use self::recording::RecordingStage;
+use self::step::{MicroBatch, Step};
 use self::step_end::StepEnd;
 use self::step_request::StepRequest;
 use self::undo_log::UndoLog;
@@ -77,7 +77,7 @@ use crate::buffers::{BufferSync, synchronize_buffers};
 use crate::comm::{Collective, CommStats, Group, Payload, Pending, ReduceOp};
 use crate::consistency::{check_consistency, digest, parameter_facts};
 use crate::strategy::{self, StrategyConfig, Subject};
-use crate::{Constants, Error, Result, StepWeight, TotalWeight, Trained};
+use crate::{Constants, Error, Result, StepWeight, TotalWeight, TrainableParams};
 
 /// SINGA's `DistOpt`: wraps an optimizer, so that all ranks make the same update. By default this
 /// is the update by the average of all ranks' gradients, and all models stay equal, bit for bit.
@@ -104,11 +104,11 @@ pub struct DistOpt {
     /// The last request on which all ranks have agreed.
     agreed: Option<StepRequest>,
     /// The state that differs between the ranks, because of the strategies used so far.
-    drift: Drift,
+    drift: RankDrift,
     /// Memory for updates that may have to be undone.
     undo_log: UndoLog,
     /// The buckets that contain accumulated gradients of a later step.
-    accumulated: Option<Place>,
+    accumulated: Option<GradientLocation>,
     /// What the losses of the coming step count.
     weight: StepWeight,
     /// A failure of this rank since the last step. The next step reports it to the other ranks.
@@ -117,15 +117,15 @@ pub struct DistOpt {
     scaler: LossScaler,
     notes: Vec<String>,
     /// The step that is being recorded.
-    stage: Option<Stage>,
+    stage: Option<RecordingStage>,
     /// All-reduces whose result [`Self::wait`] has not returned yet.
     started: Vec<(Shape, Device, Pending)>,
 }
 
 /// A rank's last micro-batch of a step.
 #[derive(Clone, Copy, Debug)]
-struct Weighted<'a> {
-    batch: Batch<'a>,
+struct WeightedBatch<'a> {
+    batch: MicroBatch<'a>,
     /// What its loss counts among this rank's losses.
     share: f64,
     /// Whether its loss says that its weight varies.
@@ -142,7 +142,7 @@ enum Agreement {
 
 /// The state that differs between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Drift {
+enum RankDrift {
     Nothing,
     /// The state of the optimizer. The parameters have been averaged.
     Momentum,
@@ -198,7 +198,7 @@ impl DistOpt {
             layouts: None,
             used: UsedStrategies::default(),
             agreed: None,
-            drift: Drift::Nothing,
+            drift: RankDrift::Nothing,
             undo_log: UndoLog::default(),
             accumulated: None,
             weight: StepWeight::default(),
@@ -374,10 +374,12 @@ impl DistOpt {
             let (replica, used) = (&*opt.replica, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 // A micro-batch sends nothing, so its gradients need whole buckets.
-                _ if layouts.are_lent() => (Place::Early, layouts.early(opt.config.sizing())?),
-                None => (Place::Early, layouts.early(opt.config.sizing())?),
+                _ if layouts.are_lent() => {
+                    (GradientLocation::Early, layouts.early(opt.config.sizing())?)
+                }
+                None => (GradientLocation::Early, layouts.early(opt.config.sizing())?),
                 Some(StepRequest { sizing, .. }) => (
-                    Place::Shared(*sizing),
+                    GradientLocation::Shared(*sizing),
                     layouts.of(*sizing, replica, &mut |id| used.forget(id))?,
                 ),
             };
@@ -417,12 +419,12 @@ impl DistOpt {
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn average_parameters(&mut self) -> Result<()> {
-        if self.drift == Drift::Parameters {
+        if self.drift == RankDrift::Parameters {
             // Ranks may have trained one that is frozen now, each for itself.
             let trained = self.layouts.as_ref().map(|layouts| layouts.params().to_vec());
             let trained = trained.unwrap_or_else(|| self.params.trainable());
             replicas::average_parameters(&*self.group, &trained)?;
-            self.drift = Drift::Momentum;
+            self.drift = RankDrift::Momentum;
         }
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
@@ -475,8 +477,8 @@ impl DistOpt {
         }
         synchronize_buffers(&self.params, group, BufferSync::Broadcast)?;
         self.synchronized = params.len();
-        if self.drift == Drift::Parameters {
-            self.drift = Drift::Momentum;
+        if self.drift == RankDrift::Parameters {
+            self.drift = RankDrift::Momentum;
         }
         Ok(())
     }
@@ -519,7 +521,7 @@ impl DistOpt {
             self.check_same(&all)?;
             self.check_equal_values(&all[self.synchronized..])?;
         }
-        let trained = Trained::of(&self.params)?;
+        let trained = TrainableParams::of(&self.params)?;
         if self.config.uneven {
             self.check_uneven()?;
         }
@@ -600,16 +602,16 @@ impl DistOpt {
 
     /// Takes the step of a rank that has a batch. The loss of a step that is recorded ends the recording
     /// first.
-    fn step(&mut self, batch: Batch<'_>, request: &StepRequest) -> Result<()> {
-        if let Batch::Loss(loss) = batch
+    fn step(&mut self, batch: MicroBatch<'_>, request: &StepRequest) -> Result<()> {
+        if let MicroBatch::Loss(loss) = batch
             && let Some(stage) = self.stage.take()
         {
             return self.record(stage, loss, request);
         }
         let end = self.bound(|opt, layouts| {
             let weight = match batch {
-                Batch::Loss(loss) => LossWeight::of(loss),
-                Batch::Recorded(recording) => recording.weight.clone(),
+                MicroBatch::Loss(loss) => LossWeight::of(loss),
+                MicroBatch::Recorded(recording) => recording.weight.clone(),
             };
             let varies = weight.as_ref().is_some_and(LossWeight::varies);
             let share = opt.weight.add(weight.as_ref());
@@ -622,7 +624,7 @@ impl DistOpt {
                 opt.weight.spoil();
             }
             let total = opt.weight.total(&opt.group, opt.config.uneven)?;
-            opt.take_step(layouts, Some(Weighted { batch, share, varies }), total, request)
+            opt.take_step(layouts, Some(WeightedBatch { batch, share, varies }), total, request)
         })?;
         match end {
             StepEnd::Taken | StepEnd::Skipped => Ok(()),
@@ -634,7 +636,7 @@ impl DistOpt {
     fn take_step(
         &mut self,
         layouts: &mut BucketSets,
-        batch: Option<Weighted<'_>>,
+        batch: Option<WeightedBatch<'_>>,
         total: TotalWeight,
         request: &StepRequest,
     ) -> Result<StepEnd> {
@@ -682,9 +684,9 @@ impl DistOpt {
         let wire = element.map(|element| layout.take_wire(element, &**replica)).transpose()?;
         let wire = wire.unwrap_or_default();
         let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
-        let rejoin = self.drift != Drift::Nothing;
+        let rejoin = self.drift != RankDrift::Nothing;
         if !averages && group.world_size() > 1 {
-            self.drift = Drift::Parameters;
+            self.drift = RankDrift::Parameters;
         }
         let own = layout.take_own();
         let mut step = Step {
@@ -743,7 +745,7 @@ impl DistOpt {
         strategy.steps += 1;
         self.notes.extend(note.into_iter().chain(layouts.note()));
         if taken && subject == Subject::Gradients {
-            self.drift = Drift::Nothing;
+            self.drift = RankDrift::Nothing;
         }
         if let Some(id) = layouts.settle(&*self.group)? {
             self.used.forget(id);
@@ -826,6 +828,6 @@ impl BackwardAndUpdate for DistOpt {
         let (config, sizing) = (self.config.strategy.clone(), self.config.sizing());
         let frozen = self.frozen();
         let request = StepRequest { option: dist_option, config, spars, sizing, frozen };
-        self.step(Batch::Loss(loss), &request)
+        self.step(MicroBatch::Loss(loss), &request)
     }
 }

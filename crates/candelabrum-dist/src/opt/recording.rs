@@ -14,32 +14,32 @@ use crate::{Error, Result};
 
 /// A capture of a forward pass, which a backward pass will continue.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct ForwardRecorder {
     device: Device,
     pub(super) noise: NoiseRecorder,
     pub(super) scale: RecordedScale,
     capture: Option<Capture>,
     /// The memory from which the pass takes its inputs.
     inputs: Vec<Tensor>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<RecordedGraph>,
 }
 
 /// How far the recording of a step is.
 #[derive(Debug)]
-pub(super) enum Stage {
-    Forward(Recorder),
+pub(super) enum RecordingStage {
+    Forward(ForwardRecorder),
     /// The passes are recorded, and the step has been taken.
-    Whole(Box<Recording>),
+    Whole(Box<PassRecording>),
 }
 
 /// A recorded forward and backward pass.
 #[derive(Debug)]
-pub(super) struct Recording {
+pub(super) struct PassRecording {
     /// The loss, in the memory of the graphs, so it is dropped before them.
     pub(super) loss: Tensor,
     /// What the loss counts. It may have labels in the same memory.
     pub(super) weight: Option<LossWeight>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<RecordedGraph>,
     pub(super) noise: Noise,
     /// The factor of the loss, if the passes multiply by one.
     pub(super) scale: Option<RecordedScale>,
@@ -53,13 +53,13 @@ pub(super) struct Recording {
 
 /// A part of a recorded pass.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct RecordedGraph {
     pub(super) graph: Graph,
     /// The bucket whose gradients are complete afterwards.
     pub(super) bucket: Option<usize>,
 }
 
-impl Recorder {
+impl ForwardRecorder {
     /// Begins to record this thread's work on the device of `params`, which takes its inputs from this memory.
     pub(super) fn begin(params: &Params, inputs: &[Tensor]) -> Result<Self> {
         cuda::trim(params.device())?;
@@ -88,7 +88,7 @@ impl Recorder {
     pub(super) fn cut(&mut self, bucket: Option<usize>) -> Result<()> {
         let Some(capture) = self.capture.take() else { return Ok(()) };
         match capture.end() {
-            Ok(graph) => self.pieces.push(Piece { graph, bucket }),
+            Ok(graph) => self.pieces.push(RecordedGraph { graph, bucket }),
             Err(error) => {
                 // Tensors of the recorded work are dropped later. Only a capture can free their
                 // memory, since no graph will ever allocate it.

@@ -9,8 +9,8 @@ use candle_core::{Storage, Tensor};
 
 use super::DistOpt;
 use super::bucket_sets::{BucketSet, BucketSets};
-use super::recording::{Recorder, Recording, Stage};
-use super::step::Batch;
+use super::recording::{ForwardRecorder, PassRecording, RecordingStage};
+use super::step::MicroBatch;
 use super::step_request::StepRequest;
 use crate::{Error, Result};
 
@@ -34,12 +34,12 @@ impl DistOpt {
     /// cannot be recorded is an error before anything is sent.
     pub(super) fn record(
         &mut self,
-        stage: Stage,
+        stage: RecordingStage,
         loss: &Tensor,
         request: &StepRequest,
     ) -> Result<()> {
         let mut recorder = match stage {
-            Stage::Forward(recorder) => recorder,
+            RecordingStage::Forward(recorder) => recorder,
             whole => {
                 self.stage = Some(whole);
                 let what = "a recorded step that calls the optimizer twice".to_owned();
@@ -49,7 +49,7 @@ impl DistOpt {
         let weight = LossWeight::of(loss);
         if let Err(error) = recorder.check(weight.as_ref()) {
             // The tensors of the capture go before it.
-            self.stage = Some(Stage::Forward(recorder));
+            self.stage = Some(RecordingStage::Forward(recorder));
             return Err(error);
         }
         // Without one the share of the loss is 1 in every step.
@@ -60,7 +60,7 @@ impl DistOpt {
                 let (pieces, noise) = (recorder.pieces, recorder.noise.end()?);
                 let (loss, request, config) = (loss.detach(), request.clone(), self.config.clone());
                 let scale = is_scaled.then_some(recorder.scale);
-                let mut recording = Recording {
+                let mut recording = PassRecording {
                     loss,
                     weight,
                     pieces,
@@ -72,11 +72,11 @@ impl DistOpt {
                     addresses,
                 };
                 let result = self.play(&mut recording);
-                self.stage = Some(Stage::Whole(Box::new(recording)));
+                self.stage = Some(RecordingStage::Whole(Box::new(recording)));
                 result
             }
             Err(error) => {
-                self.stage = Some(Stage::Forward(recorder));
+                self.stage = Some(RecordingStage::Forward(recorder));
                 Err(error)
             }
         }
@@ -86,7 +86,7 @@ impl DistOpt {
     /// that the graphs use.
     fn record_backward(
         &mut self,
-        recorder: &mut Recorder,
+        recorder: &mut ForwardRecorder,
         loss: &Tensor,
         is_scaled: bool,
         request: &StepRequest,
@@ -121,7 +121,7 @@ impl DistOpt {
 
     /// Whether a replay would use the memory of today's parameters and buckets, today's settings, and
     /// the request on which the ranks have agreed.
-    pub(super) fn can_replay(&mut self, recording: &Recording) -> bool {
+    pub(super) fn can_replay(&mut self, recording: &PassRecording) -> bool {
         let is_ready = self.agreed.as_ref() == Some(&recording.request)
             && recording.request.frozen == self.frozen()
             && self.config == recording.config
@@ -133,16 +133,16 @@ impl DistOpt {
     }
 
     /// Takes the step of a recorded pass again, with new noise.
-    pub(super) fn replay(&mut self, recording: &mut Recording) -> Result<()> {
+    pub(super) fn replay(&mut self, recording: &mut PassRecording) -> Result<()> {
         recording.noise.draw();
         self.play(recording)
     }
 
-    fn play(&mut self, recording: &mut Recording) -> Result<()> {
+    fn play(&mut self, recording: &mut PassRecording) -> Result<()> {
         if let Err(error) = recording.noise.write() {
             let error = Error::from(error);
             self.failure.get_or_insert(error);
         }
-        self.step(Batch::Recorded(recording), &recording.request)
+        self.step(MicroBatch::Recorded(recording), &recording.request)
     }
 }

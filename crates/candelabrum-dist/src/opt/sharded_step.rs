@@ -8,7 +8,7 @@ use candelabrum_memory::{Flat, Norm, Span, square_sums};
 use candelabrum_nn::Param;
 use candelabrum_optim::{Clip, clip};
 
-use super::arriving::{Arriving, copy_others};
+use super::arriving::{InFlightValues, copy_others};
 use super::averages::Averages;
 use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
@@ -184,7 +184,7 @@ impl Step<'_> {
 
     /// Lets the first access to each parameter of a bucket wait for its new values.
     fn leave_to_access(&mut self, index: usize, pending: Pending) -> Result<()> {
-        let (context, arriving) = (&self.exchange.context, Arc::new(Arriving::new(pending)));
+        let (context, arriving) = (&self.exchange.context, Arc::new(InFlightValues::new(pending)));
         for slot in &context.plans[index].slots {
             let (param, own, place) =
                 (&context.params[slot.param], context.owned(slot), slot.range.clone());

@@ -44,7 +44,7 @@ const MAGIC: u64 = 0x5A4E_D7A1_0E50_0001;
 /// of these parameters, in this order, as f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-struct Header {
+struct ValuesHeader {
     magic: u64,
     kind: u64,
     /// The number of the request.
@@ -52,7 +52,7 @@ struct Header {
     version: u64,
 }
 
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = size_of::<ValuesHeader>();
 
 /// What messages are about, in errors.
 const LABEL: &str = "values of parameters";
@@ -68,16 +68,16 @@ pub(super) struct SharedValues {
     group: Weak<dyn Communicator>,
     /// Carries requests.
     requests: Group,
-    table: Arc<Table>,
-    own: Arc<Own>,
-    kept: Arc<Mutex<Kept>>,
-    reader: Mutex<Reader>,
+    table: Arc<ShardTable>,
+    own: Arc<OwnShards>,
+    kept: Arc<Mutex<ServedShards>>,
+    reader: Mutex<ShardRequests>,
     /// Whether this rank reads nothing any more.
     closed: Arc<AtomicBool>,
 }
 
 /// Where the values are.
-struct Table {
+struct ShardTable {
     /// Carries answers.
     answers: Group,
     /// By parameter: the elements of each rank. Empty for a parameter that is not shared.
@@ -88,15 +88,15 @@ struct Table {
 
 /// By parameter: this rank's share, where the parameter is. An update of a large matrix takes long, and other parameters
 /// can be read meanwhile.
-type Own = [Mutex<Flat>];
+type OwnShards = [Mutex<Flat>];
 
 /// What other ranks get.
-struct Kept {
+struct ServedShards {
     version: u64,
     /// The parameters whose shares have values of the next version in part, in the middle of a step. Only a thread beside
     /// the one that takes the step asks for them.
     changing: BTreeSet<usize>,
-    shares: OnHost,
+    shares: ShardMemory,
     /// Requests of ranks that are ahead.
     deferred: Vec<Request>,
     /// Answers under way.
@@ -104,8 +104,8 @@ struct Kept {
 }
 
 /// The shares of this rank, in the memory of the host.
-enum OnHost {
-    Themselves(Arc<Own>),
+enum ShardMemory {
+    Themselves(Arc<OwnShards>),
     /// Copies of shares on a GPU. An answer must not wait for the GPU, which may wait for the gradients of the rank that
     /// has asked.
     Copies(Vec<Flat>),
@@ -121,7 +121,7 @@ struct Request {
 
 /// The requests of this rank.
 #[derive(Default)]
-struct Reader {
+struct ShardRequests {
     tickets: u64,
     /// Answers that have not come, of any request.
     expected: VecDeque<Pending>,
@@ -162,12 +162,13 @@ impl SharedValues {
             own.push(Mutex::new(values));
             owners.push(owned);
         }
-        let own: Arc<Own> = own.into();
-        let shares = OnHost::of(&own)?;
+        let own: Arc<OwnShards> = own.into();
+        let shares = ShardMemory::of(&own)?;
         let (changing, deferred, sent) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let kept = Arc::new(Mutex::new(Kept { version: 0, changing, shares, deferred, sent }));
+        let kept =
+            Arc::new(Mutex::new(ServedShards { version: 0, changing, shares, deferred, sent }));
         let names = params.iter().map(|param| param.name().to_owned()).collect();
-        let (table, closed) = (Arc::new(Table { answers, owners, names }), Arc::default());
+        let (table, closed) = (Arc::new(ShardTable { answers, owners, names }), Arc::default());
         let (group, reader) = (Arc::downgrade(group), Mutex::default());
         let values = Self { group, requests, table, own, kept, reader, closed };
         values.serve();
@@ -218,7 +219,7 @@ impl SharedValues {
 
     /// Notes that the values have changed on all ranks.
     pub(super) fn advance(&self) -> Result<()> {
-        let shares = OnHost::of(&self.own)?;
+        let shares = ShardMemory::of(&self.own)?;
         let mut kept = self.kept.lock();
         kept.shares = shares;
         kept.advance(&self.table)
@@ -251,7 +252,7 @@ impl SharedValues {
     }
 
     /// Asks the other ranks for their shares of these parameters.
-    fn ask(&self, reader: &mut Reader, version: u64, params: &[usize]) -> Result<Ticket> {
+    fn ask(&self, reader: &mut ShardRequests, version: u64, params: &[usize]) -> Result<Ticket> {
         self.check_open(params)?;
         reader.tickets += 1;
         let number = reader.tickets;
@@ -265,7 +266,7 @@ impl SharedValues {
             // The answer may come at once.
             let answer = Payload::zeros(ElementType::U8, 0).labelled(LABEL);
             reader.expected.push_back(self.table.answers.start(Collective::RecvAny, answer));
-            let header = Header { magic: MAGIC, kind: READ, ticket: number, version };
+            let header = ValuesHeader { magic: MAGIC, kind: READ, ticket: number, version };
             let message = [bytemuck::bytes_of(&header), bytemuck::cast_slice(&wanted)].concat();
             self.requests.send(&message, rank)?;
             ranks += 1;
@@ -275,7 +276,11 @@ impl SharedValues {
     }
 
     /// Waits for all answers to a request.
-    fn wait(&self, reader: &mut Reader, ticket: &Ticket) -> Result<BTreeMap<usize, Payload>> {
+    fn wait(
+        &self,
+        reader: &mut ShardRequests,
+        ticket: &Ticket,
+    ) -> Result<BTreeMap<usize, Payload>> {
         loop {
             let arrived = reader.arrived.get(&ticket.number).map_or(0, BTreeMap::len);
             if arrived == ticket.ranks {
@@ -299,7 +304,7 @@ impl SharedValues {
     fn read_others(
         &self,
         params: &[usize],
-    ) -> Result<(BTreeMap<usize, Payload>, MutexGuard<'_, Kept>)> {
+    ) -> Result<(BTreeMap<usize, Payload>, MutexGuard<'_, ServedShards>)> {
         let start = Instant::now();
         loop {
             let mut reader = self.reader.lock();
@@ -430,14 +435,14 @@ impl ShardedValues for SharedValues {
         f(own.span_mut()?);
         let copy = own.is_on_device().then(|| own.to_host()).transpose()?;
         drop(own);
-        if let (OnHost::Copies(copies), Some(copy)) = (&mut kept.shares, copy) {
+        if let (ShardMemory::Copies(copies), Some(copy)) = (&mut kept.shares, copy) {
             copies[param] = copy;
         }
         Ok(kept.advance(&self.table)?)
     }
 }
 
-impl Reader {
+impl ShardRequests {
     /// Drops the answers to a request, now and when they come.
     fn give_up(&mut self, ticket: Option<Ticket>) {
         if let Some(ticket) = ticket {
@@ -446,12 +451,12 @@ impl Reader {
     }
 }
 
-impl Kept {
+impl ServedShards {
     fn is_changing(&self, params: &[usize]) -> bool {
         params.iter().any(|param| self.changing.contains(param))
     }
 
-    fn advance(&mut self, table: &Table) -> Result<()> {
+    fn advance(&mut self, table: &ShardTable) -> Result<()> {
         self.version += 1;
         self.changing.clear();
         let version = self.version;
@@ -463,7 +468,7 @@ impl Kept {
     }
 
     /// Sends this rank's shares, now or when they have the version that is asked for.
-    fn answer(&mut self, table: &Table, request: Request) -> Result<()> {
+    fn answer(&mut self, table: &ShardTable, request: Request) -> Result<()> {
         if request.version > self.version {
             self.deferred.push(request);
             return Ok(());
@@ -476,7 +481,7 @@ impl Kept {
         let len = lens.iter().sum::<usize>() * size_of::<f32>();
         let mut message = table.answers.alloc_message(HEADER + len);
         let version = self.version + u64::from(self.is_changing(&request.params));
-        let header = Header { magic: MAGIC, kind: VALUES, ticket: request.ticket, version };
+        let header = ValuesHeader { magic: MAGIC, kind: VALUES, ticket: request.ticket, version };
         let (start, mut rest) = message.bytes_mut().split_at_mut(HEADER);
         start.copy_from_slice(bytemuck::bytes_of(&header));
         for (&param, len) in request.params.iter().zip(lens) {
@@ -494,8 +499,8 @@ impl Kept {
     }
 }
 
-impl OnHost {
-    fn of(own: &Arc<Own>) -> Result<Self> {
+impl ShardMemory {
+    fn of(own: &Arc<OwnShards>) -> Result<Self> {
         if !own.iter().any(|share| share.lock().is_on_device()) {
             return Ok(Self::Themselves(Arc::clone(own)));
         }
@@ -512,7 +517,7 @@ impl OnHost {
 }
 
 /// Answers the other ranks until all ranks have said goodbye.
-fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()> {
+fn answer_all(requests: &Group, table: &ShardTable, kept: &Mutex<ServedShards>) -> Result<()> {
     let mut goodbyes = 0;
     while goodbyes < requests.world_size() - 1 {
         let request = Payload::zeros(ElementType::U8, 0).labelled(LABEL);
@@ -524,7 +529,7 @@ fn answer_all(requests: &Group, table: &Table, kept: &Mutex<Kept>) -> Result<()>
             (GOODBYE, _) => goodbyes += 1,
             (READ, Some(from)) => {
                 let params = numbers(params, |bytes| u64::from_ne_bytes(bytes) as usize);
-                let Header { ticket, version, .. } = header;
+                let ValuesHeader { ticket, version, .. } = header;
                 kept.lock().answer(table, Request { from, ticket, version, params })?;
             }
             _ => return Err(protocol("a message that is no request for parameters")),
@@ -546,7 +551,7 @@ fn say_goodbye(requests: &Group, closed: &AtomicBool) {
     if closed.swap(true, Ordering::AcqRel) {
         return;
     }
-    let header = Header { magic: MAGIC, kind: GOODBYE, ticket: 0, version: 0 };
+    let header = ValuesHeader { magic: MAGIC, kind: GOODBYE, ticket: 0, version: 0 };
     for rank in others(requests) {
         if let Err(error) = requests.send(bytemuck::bytes_of(&header), rank) {
             tracing::debug!("no goodbye to rank {rank}: {error}");
@@ -566,9 +571,10 @@ fn ahead_of(answers: &BTreeMap<usize, Payload>, version: u64) -> Result<Option<(
     Ok(ahead.map(|(version, from)| (from, version)))
 }
 
-fn header_of(message: &[u8]) -> Result<(Header, &[u8])> {
+fn header_of(message: &[u8]) -> Result<(ValuesHeader, &[u8])> {
     let parts = message.split_at_checked(HEADER);
-    let parts = parts.map(|(header, rest)| (bytemuck::pod_read_unaligned::<Header>(header), rest));
+    let parts =
+        parts.map(|(header, rest)| (bytemuck::pod_read_unaligned::<ValuesHeader>(header), rest));
     let parts = parts.filter(|(header, _)| header.magic == MAGIC);
     parts.ok_or_else(|| protocol("a message that is none of the parameters' values"))
 }

@@ -19,7 +19,7 @@ use candelabrum_nn::{DistOption, to_flat};
 use candle_core::{DType, Tensor};
 
 use super::DistOpt;
-use super::step::Batch;
+use super::step::MicroBatch;
 use super::step_request::StepRequest;
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
@@ -122,6 +122,6 @@ impl DistOpt {
         config: StrategyConfig,
     ) -> Result<()> {
         let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
-        self.step(Batch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
+        self.step(MicroBatch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
     }
 }

@@ -13,7 +13,7 @@ use super::bucket_sets::BucketSetState;
 use super::memory::OptimizerMemory;
 use super::shard::Shares;
 use super::used::UsedStrategy;
-use super::{DistOpt, Drift};
+use super::{DistOpt, RankDrift};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ pub struct DistOptState {
     rate_factor: f64,
     loss_scale: f32,
     good_steps: u32,
-    drift: Drift,
+    drift: RankDrift,
     /// Whether each rank has only its share of the vectors of the optimizer.
     #[serde(default)]
     pub sharded: bool,
@@ -55,7 +55,7 @@ impl DistOptState {
     /// Whether the vectors of the optimizer are the same on all ranks. With partialUpdate each rank has its
     /// own.
     pub fn has_equal_vectors(&self) -> bool {
-        self.drift == Drift::Nothing
+        self.drift == RankDrift::Nothing
     }
 }
 
@@ -98,7 +98,7 @@ impl DistOpt {
     /// between ranks, settings without meaning.
     pub fn load_state(&mut self, state: &DistOptState) -> Result<()> {
         self.bound(|opt, layouts| {
-            if layouts.shares().is_some() && state.drift != Drift::Nothing {
+            if layouts.shares().is_some() && state.drift != RankDrift::Nothing {
                 let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without shard first".to_owned();
                 return Err(Error::State { what });
             }

@@ -24,7 +24,7 @@ use super::config::{DistOptConfig, OnOverflow};
 use super::context::StepContext;
 use super::figures::{StepFigures, timed};
 use super::loss_scale::LossScaler;
-use super::recording::Recording;
+use super::recording::PassRecording;
 use super::replicas::average_replicas;
 use super::step_end::StepEnd;
 use super::step_failure::StepFailure;
@@ -61,10 +61,10 @@ pub(super) struct Step<'a> {
 
 /// The batch of this rank, after the forward pass.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Batch<'a> {
+pub(super) enum MicroBatch<'a> {
     Loss(&'a Tensor),
     /// The replay computes the forward pass too.
-    Recorded(&'a Recording),
+    Recorded(&'a PassRecording),
 }
 
 /// The reason why a backward pass ended early.
@@ -86,7 +86,7 @@ impl Step<'_> {
     /// A rank with a `failure` has no gradients. Afterwards the exchange contains the cost of the step.
     pub(super) fn run(
         &mut self,
-        batch: Option<Batch<'_>>,
+        batch: Option<MicroBatch<'_>>,
         failure: Option<Error>,
     ) -> Result<StepEnd> {
         let before = self.exchange.context.traffic();
@@ -107,7 +107,7 @@ impl Step<'_> {
         self.exchange.figures = StepFigures {
             steps: 1,
             skipped: u64::from(matches!(result, Ok(StepEnd::Skipped))),
-            replayed: u64::from(matches!(batch, Some(Batch::Recorded(_)))),
+            replayed: u64::from(matches!(batch, Some(MicroBatch::Recorded(_)))),
             bytes_sent: traffic.bytes_sent,
             bytes_received: traffic.bytes_received,
             communication: traffic.busy,
@@ -119,7 +119,7 @@ impl Step<'_> {
 
     /// Computes the gradients into the buckets. Buckets whose gradients are complete may leave
     /// meanwhile. An error of this rank alone becomes the failure of the exchange.
-    fn backward(&mut self, batch: Option<Batch<'_>>, failure: Option<Error>) -> Result<()> {
+    fn backward(&mut self, batch: Option<MicroBatch<'_>>, failure: Option<Error>) -> Result<()> {
         let _span = tracing::trace_span!(target: "candelabrum::step", "backward").entered();
         if let Some(error) = failure {
             self.exchange.fail(StepFailure::Failed(error));
@@ -132,8 +132,8 @@ impl Step<'_> {
             self.layout.scale(self.factor as f32)?;
         }
         let passed = match batch {
-            Batch::Loss(loss) => self.differentiate(loss),
-            Batch::Recorded(recording) => self.replay(recording),
+            MicroBatch::Loss(loss) => self.differentiate(loss),
+            MicroBatch::Recorded(recording) => self.replay(recording),
         };
         let messages = self.exchange.figures.compress;
         self.exchange.figures.backward += start.elapsed().saturating_sub(messages);
@@ -170,7 +170,7 @@ impl Step<'_> {
     }
 
     /// Repeats a recorded pass, during which complete buckets leave.
-    fn replay(&mut self, recording: &Recording) -> std::result::Result<(), PassError> {
+    fn replay(&mut self, recording: &PassRecording) -> std::result::Result<(), PassError> {
         if let Some(scale) = &recording.scale {
             scale.write(self.scaler, self.share)?;
         }

@@ -6,7 +6,7 @@ use candelabrum_nn::{DistOption, LossWeight};
 use candle_core::{DType, Shape, Tensor};
 
 use super::DistOpt;
-use super::recording::{Recorder, Recording, Stage};
+use super::recording::{ForwardRecorder, PassRecording, RecordingStage};
 use crate::{Error, Result};
 
 /// Steps of a kind that are computed operation by operation before one is recorded. The first of them
@@ -77,21 +77,21 @@ struct StepKind {
 enum KindState<const I: usize, const O: usize> {
     /// This many steps were computed.
     WarmUp(usize),
-    Recorded(Box<Recorded<I, O>>),
+    Recorded(Box<StepRecording<I, O>>),
     /// It cannot be recorded.
     Refused,
 }
 
 /// A recorded step.
 #[derive(Debug)]
-struct Recorded<const I: usize, const O: usize> {
+struct StepRecording<const I: usize, const O: usize> {
     /// The results, in the memory of the graphs.
     outputs: [Tensor; O],
     /// The weights that they carry.
     weights: [Option<LossWeight>; O],
     /// The memory from which the graphs read the inputs.
     inputs: [Tensor; I],
-    recording: Recording,
+    recording: PassRecording,
 }
 
 impl<const I: usize, const O: usize> StepGraph<I, O> {
@@ -170,11 +170,11 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
             Ok(own) => {
                 let result = step(opt, &own);
                 match opt.stage.take() {
-                    Some(Stage::Whole(recording)) => {
+                    Some(RecordingStage::Whole(recording)) => {
                         let outputs = result?;
                         let weights = std::array::from_fn(|of| LossWeight::of(&outputs[of]));
                         let recording = *recording;
-                        let recorded = Recorded { outputs, weights, inputs: own, recording };
+                        let recorded = StepRecording { outputs, weights, inputs: own, recording };
                         let outputs = recorded.results()?;
                         self.kinds[index].1 = KindState::Recorded(Box::new(recorded));
                         return Ok(outputs);
@@ -206,7 +206,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
     }
 }
 
-impl<const I: usize, const O: usize> Recorded<I, O> {
+impl<const I: usize, const O: usize> StepRecording<I, O> {
     fn replay(&mut self, opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; O]> {
         for (to, from) in self.inputs.iter().zip(inputs) {
             fill(to, from)?;
@@ -233,7 +233,7 @@ impl<const I: usize, const O: usize> Recorded<I, O> {
 fn begin<const I: usize>(opt: &mut DistOpt, inputs: &[Tensor; I]) -> Result<[Tensor; I]> {
     opt.params().remember_buffers()?;
     let own = copies_of(inputs)?;
-    opt.stage = Some(Stage::Forward(Recorder::begin(opt.params(), &own)?));
+    opt.stage = Some(RecordingStage::Forward(ForwardRecorder::begin(opt.params(), &own)?));
     Ok(own)
 }
 

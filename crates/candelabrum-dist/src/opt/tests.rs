@@ -7,7 +7,7 @@ use candelabrum_optim::Sgd;
 use candle_core::Tensor;
 
 use super::{DistOpt, DistOptConfig};
-use crate::comm::{CommStats, ElementType, Group, Single, Work};
+use crate::comm::{BackendWork, CommStats, ElementType, Group, Single};
 use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
 
 /// A world of one whose operations complete only when they are waited for.
@@ -16,7 +16,7 @@ struct Late(Single);
 
 struct Waits(Option<Pending>);
 
-impl Work for Waits {
+impl BackendWork for Waits {
     fn is_complete(&mut self) -> bool {
         false
     }

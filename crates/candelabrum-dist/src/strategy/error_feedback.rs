@@ -23,13 +23,13 @@ use crate::Result;
 #[derive(Clone, Debug, Default)]
 pub struct ErrorFeedback {
     /// By kind, then by parameter name. Ordered, because it is written to files.
-    vectors: BTreeMap<String, BTreeMap<String, Vector>>,
+    vectors: BTreeMap<String, BTreeMap<String, StagedVector>>,
 }
 
 /// Values do not change: a step that is taken exchanges them for the staged ones. So clones share
 /// them.
 #[derive(Clone, Debug)]
-struct Vector {
+struct StagedVector {
     values: Arc<Flat>,
     /// The staged values. While nothing is staged, the numbers have no meaning but their memory is
     /// kept.
@@ -37,13 +37,13 @@ struct Vector {
     staged: bool,
 }
 
-impl From<Flat> for Vector {
+impl From<Flat> for StagedVector {
     fn from(values: Flat) -> Self {
         Self { values: Arc::new(values), next: Arc::new(zeros(0)), staged: false }
     }
 }
 
-impl Default for Vector {
+impl Default for StagedVector {
     fn default() -> Self {
         zeros(0).into()
     }
@@ -53,7 +53,7 @@ fn zeros(len: usize) -> Flat {
     Flat::zeros(ElementType::F32, len)
 }
 
-impl Vector {
+impl StagedVector {
     /// Memory of its own for `len` staged values on the host or on a GPU. `make` allocates it if the
     /// memory that was kept does not fit.
     fn stage(
@@ -192,11 +192,11 @@ impl ErrorFeedback {
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = &Vector> {
+    fn all(&self) -> impl Iterator<Item = &StagedVector> {
         self.vectors.values().flat_map(BTreeMap::values)
     }
 
-    fn vector(&mut self, kind: &str, name: &str) -> &mut Vector {
+    fn vector(&mut self, kind: &str, name: &str) -> &mut StagedVector {
         let by_name = self.vectors.entry(kind.to_owned()).or_default();
         by_name.entry(name.to_owned()).or_default()
     }

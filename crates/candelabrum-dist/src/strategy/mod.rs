@@ -44,7 +44,7 @@ use std::fmt;
 
 use candelabrum_memory::{Span, SpanMut};
 
-use self::gpu::OnGpu;
+use self::gpu::GpuStrategy;
 use crate::comm::{Collective, Communicator, Payload, Pending};
 use crate::{Error, Result};
 
@@ -122,7 +122,7 @@ pub trait Strategy: fmt::Debug + Send {
     /// The code for buckets on a GPU, if there is any. Otherwise each bucket on a GPU is copied to the
     /// host and back, and the user is told so once. [`compensate`](Self::compensate) and
     /// [`update`](Self::update) get the numbers where the code needs them.
-    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+    fn on_gpu(&mut self) -> Option<&mut dyn GpuStrategy> {
         None
     }
 
@@ -188,7 +188,7 @@ pub trait Strategy: fmt::Debug + Send {
     }
 }
 
-/// [`Strategy::compress`] or [`OnGpu::compress`], by the memory of the bucket.
+/// [`Strategy::compress`] or [`GpuStrategy::compress`], by the memory of the bucket.
 pub(crate) fn compress(
     strategy: &mut dyn Strategy,
     bucket: &Bucket<'_>,
@@ -200,7 +200,7 @@ pub(crate) fn compress(
     }
 }
 
-/// [`Strategy::aggregate`] or [`OnGpu::aggregate`], by the memory of the bucket.
+/// [`Strategy::aggregate`] or [`GpuStrategy::aggregate`], by the memory of the bucket.
 pub(crate) fn aggregate(
     strategy: &mut dyn Strategy,
     bucket: &Bucket<'_>,
@@ -213,6 +213,6 @@ pub(crate) fn aggregate(
     }
 }
 
-fn on_gpu(strategy: &mut dyn Strategy) -> Result<&mut dyn OnGpu> {
+fn on_gpu(strategy: &mut dyn Strategy) -> Result<&mut dyn GpuStrategy> {
     strategy.on_gpu().ok_or_else(|| candelabrum_memory::Error::OnDevice.into())
 }

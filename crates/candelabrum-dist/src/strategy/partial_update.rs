@@ -8,7 +8,7 @@
 
 use candelabrum_memory::cuda::CudaSpanMut;
 
-use super::gpu::OnGpu;
+use super::gpu::GpuStrategy;
 use super::{Bucket, Message, Strategy, Subject};
 use crate::Result;
 use crate::comm::{Collective, ReduceOp};
@@ -32,7 +32,7 @@ impl Strategy for PartialUpdate {
         bucket.index as u64 == bucket.step % bucket.count as u64
     }
 
-    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+    fn on_gpu(&mut self) -> Option<&mut dyn GpuStrategy> {
         Some(self)
     }
 
@@ -41,7 +41,7 @@ impl Strategy for PartialUpdate {
     }
 }
 
-impl OnGpu for PartialUpdate {
+impl GpuStrategy for PartialUpdate {
     fn compress(&mut self, _bucket: &Bucket<'_>, _values: CudaSpanMut<'_>) -> Result<Message> {
         Ok(Message::InPlace(AVERAGE))
     }

@@ -12,11 +12,11 @@ use super::sparse_top_k::SparseTopK;
 use super::{AllReduce, Strategy, StrategyConfig};
 use crate::{Error, Result};
 
-type Make = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
+type StrategyConstructor = Arc<dyn Fn(&StrategyConfig) -> Result<Box<dyn Strategy>> + Send + Sync>;
 
 struct Custom {
     option: DistOption,
-    make: Make,
+    make: StrategyConstructor,
 }
 
 impl fmt::Debug for Custom {
@@ -119,7 +119,7 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method
 
 /// The constructor of a custom strategy. It is cloned so that the table is not locked while it
 /// runs, because it may use the table.
-fn custom_make(option: DistOption) -> Result<Make> {
+fn custom_make(option: DistOption) -> Result<StrategyConstructor> {
     let custom = CUSTOM.read().unwrap_or_else(PoisonError::into_inner);
     let found = custom.iter().find(|custom| custom.option == option);
     let unknown = || Error::DistOption { option: option.to_string() };

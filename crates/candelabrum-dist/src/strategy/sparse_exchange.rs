@@ -37,11 +37,11 @@ pub(super) fn most_that_pays(bucket: &Bucket<'_>) -> usize {
 
 /// The dense exchange of a bucket, where a sparse one saves nothing. The user is notified once.
 #[derive(Debug, Default)]
-pub(super) struct Dense {
+pub(super) struct DenseExchange {
     said: bool,
 }
 
-impl Dense {
+impl DenseExchange {
     /// The message that sends all of `bucket`. The first call writes a note for the user to
     /// `note`.
     pub(super) fn message(

@@ -8,9 +8,9 @@
 use candelabrum_memory::cuda::CudaSpanMut;
 use candelabrum_memory::{Flat, SpanMut};
 
-use super::gpu::{self, OnGpu};
+use super::gpu::{self, GpuStrategy};
 use super::select::Selector;
-use super::sparse_exchange::Dense;
+use super::sparse_exchange::DenseExchange;
 use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
@@ -21,9 +21,9 @@ pub(super) struct SparseThreshold {
     error_feedback: Option<ErrorFeedback>,
     selector: Selector,
     /// The state of each bucket's exchange.
-    rounds: Vec<Round>,
+    rounds: Vec<GatherRound>,
     note: Option<String>,
-    dense: Dense,
+    dense: DenseExchange,
     /// The number of messages without an element so far; `None` after the first message with one.
     silent: Option<u32>,
 }
@@ -32,28 +32,28 @@ pub(super) struct SparseThreshold {
 const SILENCE: u32 = 100;
 
 #[derive(Debug, Default)]
-enum Round {
+enum GatherRound {
     #[default]
     Idle,
     /// The ranks gather their counts. These are this rank's elements.
-    Counting(Found),
+    Counting(SelectedByThreshold),
     /// The ranks gather messages that have room for the longest count.
     Gathering { counts: Vec<usize>, room: usize },
 }
 
 /// The elements that this rank has taken out of a bucket.
 #[derive(Debug)]
-enum Found {
+enum SelectedByThreshold {
     OnHost {
         positions: Vec<u32>,
         sent: Vec<f32>,
     },
     /// As many elements as a sparse message can have at most. If there are more, the whole bucket is
     /// sent, and the other ones have never left it.
-    OnGpu(gpu::Taken),
+    OnGpu(gpu::SelectedElements),
 }
 
-impl Found {
+impl SelectedByThreshold {
     /// The message of these elements, with room for `room`. `count` is their number, which the ranks
     /// have gathered.
     fn message(&self, count: usize, room: usize) -> Result<Payload> {
@@ -85,7 +85,7 @@ impl SparseThreshold {
             selector: Selector::default(),
             rounds: Vec::new(),
             note: None,
-            dense: Dense::default(),
+            dense: DenseExchange::default(),
             silent: Some(0),
         }
     }
@@ -104,16 +104,16 @@ impl SparseThreshold {
         }
     }
 
-    fn round(&mut self, bucket: &Bucket<'_>) -> &mut Round {
+    fn round(&mut self, bucket: &Bucket<'_>) -> &mut GatherRound {
         if self.rounds.len() <= bucket.index {
-            self.rounds.resize_with(bucket.index + 1, Round::default);
+            self.rounds.resize_with(bucket.index + 1, GatherRound::default);
         }
         &mut self.rounds[bucket.index]
     }
 
     /// Starts the exchange of the counts.
-    fn count(&mut self, bucket: &Bucket<'_>, found: Found, count: Flat) -> Message {
-        *self.round(bucket) = Round::Counting(found);
+    fn count(&mut self, bucket: &Bucket<'_>, found: SelectedByThreshold, count: Flat) -> Message {
+        *self.round(bucket) = GatherRound::Counting(found);
         Message::new(Collective::AllGather, count.into())
     }
 
@@ -126,7 +126,7 @@ impl SparseThreshold {
         let round = std::mem::take(self.round(bucket));
         let Some(gathered) = received.first() else { return Ok(None) };
         match round {
-            Round::Counting(found) => {
+            GatherRound::Counting(found) => {
                 // The host must know the counts, because it allocates the messages of the second
                 // round. On a GPU this copies one word for each rank. The host waits for it here,
                 // when all buckets have left, and not in the backward pass.
@@ -135,11 +135,11 @@ impl SparseThreshold {
                 let counts = counts.iter().map(|&count| usize::try_from(count).unwrap_or(0));
                 self.after_counting(bucket, counts.collect(), &found, values)
             }
-            Round::Gathering { counts, room } => {
+            GatherRound::Gathering { counts, room } => {
                 sparse_exchange::average(bucket, gathered, room, &counts, values)?;
                 Ok(None)
             }
-            Round::Idle => {
+            GatherRound::Idle => {
                 let what = format!("a message for {bucket}, which sent none");
                 Err(Error::Protocol { what })
             }
@@ -151,7 +151,7 @@ impl SparseThreshold {
         &mut self,
         bucket: &Bucket<'_>,
         counts: Vec<usize>,
-        found: &Found,
+        found: &SelectedByThreshold,
         mut values: SpanMut<'_>,
     ) -> Result<Option<Message>> {
         let most = counts.iter().copied().max().unwrap_or(0);
@@ -164,7 +164,7 @@ impl SparseThreshold {
         let own = counts.get(bucket.rank).copied().unwrap_or(0);
         if sparse_exchange::pays(bucket, most) {
             let buffer = found.message(own, most)?;
-            *self.round(bucket) = Round::Gathering { counts, room: most };
+            *self.round(bucket) = GatherRound::Gathering { counts, room: most };
             return Ok(Some(Message::new(Collective::AllGather, buffer)));
         }
         // The whole bucket is sent: the elements return to their places, and no residual is left.
@@ -195,7 +195,7 @@ impl Strategy for SparseThreshold {
         self.error_feedback.as_mut()
     }
 
-    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+    fn on_gpu(&mut self) -> Option<&mut dyn GpuStrategy> {
         Some(self)
     }
 
@@ -204,7 +204,11 @@ impl Strategy for SparseThreshold {
         self.selector.at_least(values, bucket.spars, &mut positions);
         let sent = sparse_exchange::take_out(&positions, values);
         let count = positions.len() as i32; // positions have 31 bits, see `check`
-        Ok(self.count(bucket, Found::OnHost { positions, sent }, Flat::from_slice(&[count])))
+        Ok(self.count(
+            bucket,
+            SelectedByThreshold::OnHost { positions, sent },
+            Flat::from_slice(&[count]),
+        ))
     }
 
     fn aggregate(
@@ -221,11 +225,11 @@ impl Strategy for SparseThreshold {
     }
 }
 
-impl OnGpu for SparseThreshold {
+impl GpuStrategy for SparseThreshold {
     fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
         let room = sparse_exchange::most_that_pays(bucket);
         let (taken, count) = gpu::take_at_least(&bucket.gpu()?, values, bucket.spars, room)?;
-        Ok(self.count(bucket, Found::OnGpu(taken), count))
+        Ok(self.count(bucket, SelectedByThreshold::OnGpu(taken), count))
     }
 
     fn aggregate(

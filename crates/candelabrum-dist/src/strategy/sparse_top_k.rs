@@ -8,9 +8,9 @@
 use candelabrum_memory::SpanMut;
 use candelabrum_memory::cuda::CudaSpanMut;
 
-use super::gpu::{self, OnGpu};
+use super::gpu::{self, GpuStrategy};
 use super::select::{Selector, count_of_share};
-use super::sparse_exchange::Dense;
+use super::sparse_exchange::DenseExchange;
 use super::{Bucket, ErrorFeedback, Message, Strategy, sparse_exchange};
 use crate::comm::{Collective, Communicator, Payload};
 use crate::{Error, Result};
@@ -22,7 +22,7 @@ pub(super) struct SparseTopK {
     selector: Selector,
     positions: Vec<u32>,
     note: Option<String>,
-    dense: Dense,
+    dense: DenseExchange,
 }
 
 impl SparseTopK {
@@ -32,7 +32,7 @@ impl SparseTopK {
             selector: Selector::default(),
             positions: Vec::new(),
             note: None,
-            dense: Dense::default(),
+            dense: DenseExchange::default(),
         }
     }
 }
@@ -58,7 +58,7 @@ impl Strategy for SparseTopK {
         self.error_feedback.as_mut()
     }
 
-    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+    fn on_gpu(&mut self) -> Option<&mut dyn GpuStrategy> {
         Some(self)
     }
 
@@ -87,7 +87,7 @@ impl Strategy for SparseTopK {
     }
 }
 
-impl OnGpu for SparseTopK {
+impl GpuStrategy for SparseTopK {
     fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message> {
         let count = count_of_share(bucket.spars, values.len());
         if !sparse_exchange::pays(bucket, count) {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum_dist::{
-    Announced, Collective, Communicator, ElementType, Error, Payload, Pending, ReduceOp, Result,
+    Announcement, Collective, Communicator, ElementType, Error, Payload, Pending, ReduceOp, Result,
     World,
 };
 use candelabrum_testkit::SpanCount;
@@ -51,7 +51,7 @@ fn sum() -> Collective {
 
 fn announce(comm: Comm<'_>, buckets: &[Bucket]) {
     let all = buckets.iter().map(|&Bucket { element, len, label }| {
-        Announced::all_reduce(ReduceOp::Sum, element, len).labelled(label)
+        Announcement::all_reduce(ReduceOp::Sum, element, len).labelled(label)
     });
     comm.announce(all.collect());
 }

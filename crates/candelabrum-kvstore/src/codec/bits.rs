@@ -8,14 +8,14 @@
 //! The first element of a byte is in its highest bits. 2bit is decoded to t, -t and 0, and 1bit to 1
 //! and -1: the threshold of 1bit is no scale.
 
-use crate::wire::{Header, Message};
+use crate::wire::{MessageHeader, WireMessage};
 
 /// Elements that are encoded at once.
 const BLOCK: usize = 1024;
 
-pub(super) fn encode_two(header: Header, values: &mut [f32]) -> Message {
+pub(super) fn encode_two(header: MessageHeader, values: &mut [f32]) -> WireMessage {
     let threshold = header.setting;
-    let mut message = Message::new(header, "", values.len().div_ceil(4));
+    let mut message = WireMessage::new(header, "", values.len().div_ceil(4));
     // By blocks and without branches, so that the compiler makes vector code of the first loop.
     for (bytes, values) in message.data_mut().chunks_mut(BLOCK / 4).zip(values.chunks_mut(BLOCK)) {
         let mut codes = [0; BLOCK];
@@ -42,9 +42,9 @@ pub(super) fn decode_two(data: &[u8], threshold: f32, sum: &mut [f32], first: bo
     }
 }
 
-pub(super) fn encode_one(header: Header, values: &mut [f32]) -> Message {
+pub(super) fn encode_one(header: MessageHeader, values: &mut [f32]) -> WireMessage {
     let threshold = header.setting;
-    let mut message = Message::new(header, "", values.len().div_ceil(8));
+    let mut message = WireMessage::new(header, "", values.len().div_ceil(8));
     for (byte, values) in message.data_mut().iter_mut().zip(values.chunks_mut(8)) {
         for (place, value) in values.iter_mut().enumerate() {
             if *value > threshold {
@@ -67,10 +67,10 @@ pub(super) fn decode_one(data: &[u8]) -> impl Iterator<Item = f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Op;
+    use crate::wire::MessageKind;
 
-    fn header(setting: f32) -> Header {
-        Header { setting, ..Header::new(Op::Push) }
+    fn header(setting: f32) -> MessageHeader {
+        MessageHeader { setting, ..MessageHeader::new(MessageKind::Push) }
     }
 
     /// The bytes that MXNet's kernels write.

@@ -12,7 +12,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{Header, Memory, Message, numbers};
+use crate::wire::{MessageHeader, MessageMemory, WireMessage, numbers};
 use crate::{Error, Result};
 
 /// Elements that are converted at once. The conversion of one element asks each time what the
@@ -92,11 +92,11 @@ impl Compression {
     /// the position of a NaN or an infinity.
     pub(crate) fn encode_all(
         self,
-        memory: &Memory,
-        header: Header,
+        memory: &MessageMemory,
+        header: MessageHeader,
         values: &[f32],
-    ) -> std::result::Result<Message, usize> {
-        let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
+    ) -> std::result::Result<WireMessage, usize> {
+        let header = MessageHeader { codec: self.code(), elements: values.len() as u64, ..header };
         match self {
             Self::None => {
                 let copy = |block: &mut [f32], values: &[f32]| block.copy_from_slice(values);
@@ -120,18 +120,18 @@ impl Compression {
     /// of the first element that the code cannot represent.
     pub(crate) fn encode(
         self,
-        memory: &Memory,
-        header: Header,
+        memory: &MessageMemory,
+        header: MessageHeader,
         values: &mut [f32],
-    ) -> std::result::Result<Message, usize> {
-        let header = Header { codec: self.code(), elements: values.len() as u64, ..header };
+    ) -> std::result::Result<WireMessage, usize> {
+        let header = MessageHeader { codec: self.code(), elements: values.len() as u64, ..header };
         Ok(match self {
             Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(memory, header, values)?,
             Self::TwoBit { threshold } => {
-                bits::encode_two(Header { setting: threshold, ..header }, values)
+                bits::encode_two(MessageHeader { setting: threshold, ..header }, values)
             }
             Self::OneBit { threshold } => {
-                bits::encode_one(Header { setting: threshold, ..header }, values)
+                bits::encode_one(MessageHeader { setting: threshold, ..header }, values)
             }
             Self::TopK { share } => sparse::encode_top_k(header, share, values),
             Self::Threshold { magnitude } => sparse::encode_from(header, magnitude, values),
@@ -153,12 +153,12 @@ impl Compression {
 /// A message of the numbers that `convert` makes of `values`, or the position of the first of them that
 /// is not finite. Conversion and check go block by block, so they read the memory once.
 fn encode_blocks<T: Pod>(
-    memory: &Memory,
-    header: Header,
+    memory: &MessageMemory,
+    header: MessageHeader,
     values: &[f32],
     convert: impl Fn(&mut [T], &[f32]),
     is_finite: impl Fn(&T) -> bool,
-) -> std::result::Result<Message, usize> {
+) -> std::result::Result<WireMessage, usize> {
     let mut message = memory.message(header, values.len() * size_of::<T>());
     let mut block = [T::zeroed(); BLOCK];
     let places = message.data_mut().chunks_mut(size_of::<T>() * BLOCK);
@@ -176,8 +176,8 @@ fn encode_blocks<T: Pod>(
 }
 
 /// Refuses a message that cannot be decoded to `len` numbers, and says why.
-pub(crate) fn check(message: &Message, len: usize) -> std::result::Result<(), String> {
-    let &Header { codec, elements, .. } = message.header();
+pub(crate) fn check(message: &WireMessage, len: usize) -> std::result::Result<(), String> {
+    let &MessageHeader { codec, elements, .. } = message.header();
     let data = message.data();
     if elements != len as u64 {
         return Err(format!("{elements} elements for a part of {len}"));
@@ -197,14 +197,14 @@ pub(crate) fn check(message: &Message, len: usize) -> std::result::Result<(), St
 }
 
 /// Whether [`decode`] can decode a part of a message. The part begins at a multiple of 8.
-pub(crate) fn has_parts(message: &Message) -> bool {
+pub(crate) fn has_parts(message: &WireMessage) -> bool {
     message.header().codec < 5
 }
 
 /// Adds the elements of a message from `start` on to `sum`, or replaces `sum` by them if they are the
 /// `first`. The message has passed [`check`], and `start` is 0 if it [has no parts](has_parts).
-pub(crate) fn decode(message: &Message, start: usize, sum: &mut [f32], first: bool) {
-    let &Header { codec, setting, .. } = message.header();
+pub(crate) fn decode(message: &WireMessage, start: usize, sum: &mut [f32], first: bool) {
+    let &MessageHeader { codec, setting, .. } = message.header();
     let data = message.data();
     match codec {
         0 => add(sum, first, numbers::<f32>(&data[4 * start..][..4 * sum.len()]).iter().copied()),
@@ -245,13 +245,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::wire::Op;
+    use crate::wire::MessageKind;
 
-    fn encode(compression: Compression, values: &mut [f32]) -> Message {
-        compression.encode(&Memory::default(), Header::new(Op::Push), values).unwrap()
+    fn encode(compression: Compression, values: &mut [f32]) -> WireMessage {
+        compression
+            .encode(&MessageMemory::default(), MessageHeader::new(MessageKind::Push), values)
+            .unwrap()
     }
 
-    fn decoded(message: &Message, len: usize) -> Vec<f32> {
+    fn decoded(message: &WireMessage, len: usize) -> Vec<f32> {
         let mut values = vec![9.0; len];
         check(message, len).unwrap();
         decode(message, 0, &mut values, true);
@@ -341,7 +343,11 @@ mod tests {
     #[test]
     fn what_a_code_cannot_represent_is_found() {
         let encode = |compression: Compression, values: &mut [f32]| {
-            compression.encode(&Memory::default(), Header::new(Op::Push), values)
+            compression.encode(
+                &MessageMemory::default(),
+                MessageHeader::new(MessageKind::Push),
+                values,
+            )
         };
         let encoded = encode(Compression::Fp16, &mut [1.0, 65_520.0]);
         assert_eq!(encoded.unwrap_err(), 1);

@@ -4,31 +4,35 @@ use std::cell::RefCell;
 
 use candelabrum_dist::strategy::select::{Selector, count_of_share};
 
-use crate::wire::{Header, Message, numbers};
+use crate::wire::{MessageHeader, WireMessage, numbers};
 
 thread_local! {
     /// Memory of selections, which is used again.
     static SCRATCH: RefCell<(Selector, Vec<u32>)> = RefCell::default();
 }
 
-pub(super) fn encode_top_k(header: Header, share: f32, values: &mut [f32]) -> Message {
+pub(super) fn encode_top_k(header: MessageHeader, share: f32, values: &mut [f32]) -> WireMessage {
     let count = count_of_share(share, values.len());
     select(header, values, |selector, values, found| selector.top_k(values, count, found))
 }
 
-pub(super) fn encode_from(header: Header, magnitude: f32, values: &mut [f32]) -> Message {
+pub(super) fn encode_from(
+    header: MessageHeader,
+    magnitude: f32,
+    values: &mut [f32],
+) -> WireMessage {
     select(header, values, |selector, values, found| selector.at_least(values, magnitude, found))
 }
 
 /// Encodes the elements that `choose` finds, and leaves zeros in their places.
 fn select(
-    header: Header,
+    header: MessageHeader,
     values: &mut [f32],
     choose: impl FnOnce(&mut Selector, &[f32], &mut Vec<u32>),
-) -> Message {
+) -> WireMessage {
     SCRATCH.with_borrow_mut(|(selector, found)| {
         choose(selector, values, found);
-        let mut message = Message::new(header, "", 8 * found.len());
+        let mut message = WireMessage::new(header, "", 8 * found.len());
         let (positions, sent) = message.data_mut().split_at_mut(4 * found.len());
         positions.copy_from_slice(bytemuck::cast_slice(found));
         for (to, &position) in sent.chunks_exact_mut(4).zip(found.iter()) {
@@ -66,12 +70,12 @@ pub(super) fn decode(data: &[u8], sum: &mut [f32], first: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Op;
+    use crate::wire::MessageKind;
 
     #[test]
     fn positions_are_checked() {
         let mut values = [0.0, 3.0, -1.0];
-        let mut message = encode_from(Header::new(Op::Push), 1.0, &mut values);
+        let mut message = encode_from(MessageHeader::new(MessageKind::Push), 1.0, &mut values);
         assert_eq!(values, [0.0; 3]);
         let mut sum = [1.0; 3];
         decode(message.data(), &mut sum, false);

@@ -3,28 +3,28 @@
 use candelabrum_memory::Flat;
 use candelabrum_optim::Optimizer;
 
-use super::means::Means;
-use super::settings::Init;
+use super::means::UpdateInputs;
+use super::settings::KeyInit;
 use crate::codec;
-use crate::wire::{Header, Memory, Message};
+use crate::wire::{MessageHeader, MessageMemory, WireMessage};
 use crate::{Error, Result};
 
 /// Elements that are added up and updated at once: 32 KiB.
 const BLOCK: usize = 8 << 10;
 
-pub(super) struct Dense {
+pub(super) struct DenseValue {
     pub(super) values: Flat,
     /// Made at the first update after the optimizer was set.
     pub(super) optimizer: Option<Box<dyn Optimizer>>,
 }
 
-impl Dense {
-    pub(super) fn new(of: &Init) -> Result<Self> {
+impl DenseValue {
+    pub(super) fn new(of: &KeyInit) -> Result<Self> {
         Ok(Self { values: of.zeros()?, optimizer: None })
     }
 
     /// Sets the values to those of a message.
-    pub(super) fn assign(&mut self, message: &Message) -> std::result::Result<(), String> {
+    pub(super) fn assign(&mut self, message: &WireMessage) -> std::result::Result<(), String> {
         self.check(message)?;
         let values = self.values.as_mut_slice::<f32>().map_err(|error| error.to_string())?;
         codec::decode(message, 0, values, true);
@@ -32,7 +32,7 @@ impl Dense {
     }
 
     /// Refuses a push that cannot be decoded.
-    pub(super) fn check(&self, message: &Message) -> std::result::Result<(), String> {
+    pub(super) fn check(&self, message: &WireMessage) -> std::result::Result<(), String> {
         codec::check(message, self.values.len())
     }
 
@@ -40,8 +40,8 @@ impl Dense {
     /// update treats each element alone, so that a sum stays in the cache.
     pub(super) fn update(
         &mut self,
-        pushes: &[(usize, Message)],
-        means: Means<'_>,
+        pushes: &[(usize, WireMessage)],
+        means: UpdateInputs<'_>,
         scratch: &mut Vec<f32>,
     ) -> Result<()> {
         let len = self.values.len();
@@ -52,7 +52,7 @@ impl Dense {
         if self.optimizer.is_none() {
             self.optimizer = means.optimizer(len)?;
         }
-        let Means { key, settings, mut updater, .. } = means;
+        let UpdateInputs { key, settings, mut updater, .. } = means;
         let divide_by = settings.map_or(1.0, |settings| settings.divide_by);
         let is_elementwise = match (&self.optimizer, &updater) {
             (Some(optimizer), _) => optimizer.is_elementwise(),
@@ -95,8 +95,8 @@ impl Dense {
     }
 
     /// The answer to a pull.
-    pub(super) fn answer(&self, memory: &Memory, header: Header) -> Message {
-        let header = Header { elements: self.values.len() as u64, ..header };
+    pub(super) fn answer(&self, memory: &MessageMemory, header: MessageHeader) -> WireMessage {
+        let header = MessageHeader { elements: self.values.len() as u64, ..header };
         let mut message = memory.message(header, self.values.byte_len());
         message.data_mut().copy_from_slice(self.values.bytes());
         message

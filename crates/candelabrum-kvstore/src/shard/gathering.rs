@@ -27,7 +27,7 @@ struct WaitingRequest {
 pub(super) type Requester = (usize, u64);
 
 /// The state of a gathering after a request.
-pub(super) enum Gathered {
+pub(super) enum GatheringState {
     /// Others are missing.
     InPart,
     /// All have made the request. These wait for the answer.
@@ -43,15 +43,20 @@ impl Gathering {
     }
 
     /// Adds a worker's request, and what is wrong with it.
-    pub(super) fn add(&mut self, worker: usize, ticket: u64, problem: Option<Error>) -> Gathered {
+    pub(super) fn add(
+        &mut self,
+        worker: usize,
+        ticket: u64,
+        problem: Option<Error>,
+    ) -> GatheringState {
         self.waiting[worker] = Some(WaitingRequest { ticket, since: Instant::now() });
         self.made[worker] = true;
         self.first.get_or_insert(worker);
         self.failure = self.failure.take().or(problem);
         match self.failure.clone() {
-            Some(failure) => Gathered::Failed(failure, self.give_up()),
-            None if self.is_whole() => Gathered::All(self.give_up()),
-            None => Gathered::InPart,
+            Some(failure) => GatheringState::Failed(failure, self.give_up()),
+            None if self.is_whole() => GatheringState::All(self.give_up()),
+            None => GatheringState::InPart,
         }
     }
 

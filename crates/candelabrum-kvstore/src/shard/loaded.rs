@@ -2,7 +2,7 @@
 
 use candelabrum_optim::Optimizer;
 
-pub(super) struct Loaded {
+pub(super) struct StoredValue {
     /// The key's number.
     pub(super) number: u32,
     pub(super) version: u64,

@@ -9,14 +9,14 @@ use crate::{Key, Result};
 pub(crate) type Updater = Box<dyn FnMut(&Key, &[f32], &mut [f32]) + Send>;
 
 /// What an update needs besides the value.
-pub(super) struct Means<'a> {
+pub(super) struct UpdateInputs<'a> {
     pub(super) key: &'a Key,
     pub(super) dims: &'a [usize],
     pub(super) settings: Option<&'a OptimizerSettings>,
     pub(super) updater: Option<&'a mut Updater>,
 }
 
-impl Means<'_> {
+impl UpdateInputs<'_> {
     /// The optimizer of a value of `len` elements, of which the whole has other dimensions.
     pub(super) fn optimizer(&self, len: usize) -> Result<Option<Box<dyn Optimizer>>> {
         let Some(settings) = self.settings else { return Ok(None) };

@@ -32,24 +32,24 @@ use std::time::{Duration, Instant};
 
 pub(crate) use self::means::Updater;
 pub use self::settings::RowInit;
-pub(crate) use self::settings::{Hello, Init, OptimizerSettings};
+pub(crate) use self::settings::{KeyInit, OptimizerSettings, StoreSettings};
 
-use self::dense::Dense;
-use self::gathering::{Gathered, Gathering};
-use self::loaded::Loaded;
-use self::means::Means;
-use self::rounds::{Rounds, Wait, WaitKind};
+use self::dense::DenseValue;
+use self::gathering::{Gathering, GatheringState};
+use self::loaded::StoredValue;
+use self::means::UpdateInputs;
+use self::rounds::{Rounds, WaitKind, WaitingRequest};
 
-use self::table::Table;
+use self::table::RowTable;
 use crate::config::StoreKind;
-use crate::wire::{Header, MOST_AHEAD, Memory, Message, Op};
+use crate::wire::{MOST_AHEAD, MessageHeader, MessageKind, MessageMemory, WireMessage};
 use crate::{Error, Result, ServerStats, stats};
 
 /// An answer for a worker.
-pub(crate) type Answer = (usize, Message);
+pub(crate) type WorkerAnswer = (usize, WireMessage);
 
 /// See the module.
-pub(crate) struct Shard {
+pub(crate) struct ServerShard {
     /// The number of the server, and of all servers.
     place: (usize, usize),
     /// The workers' ranks.
@@ -59,39 +59,39 @@ pub(crate) struct Shard {
     /// By worker: after which error it left.
     why: Vec<String>,
     deadline: Duration,
-    settings: Option<(usize, Hello)>,
+    settings: Option<(usize, StoreSettings)>,
     /// By the key's number. Other servers have the numbers between.
-    slots: BTreeMap<u32, Slot>,
+    slots: BTreeMap<u32, KeySlot>,
     optimizer: Option<OptimizerSettings>,
     /// Optimizers that some workers have set. A worker may set its next one while others have not set
     /// one that was refused.
     next_optimizers: VecDeque<(OptimizerSettings, Gathering)>,
     updater: Option<Updater>,
     /// A state that was read and is not yet this one.
-    loaded: Option<Vec<Loaded>>,
+    loaded: Option<Vec<StoredValue>>,
     stats: ServerStats,
     /// Memory for sums.
     scratch: Vec<f32>,
     /// Memory for answers.
-    memory: Memory,
-    answers: Vec<Answer>,
+    memory: MessageMemory,
+    answers: Vec<WorkerAnswer>,
 }
 
 /// A key's place.
-struct Slot {
-    init: Init,
+struct KeySlot {
+    init: KeyInit,
     /// The workers that have initialised it, until all have.
     starting: Option<Gathering>,
     rounds: Rounds,
-    value: Value,
+    value: KeyValue,
 }
 
-enum Value {
-    Dense(Dense),
-    Table(Table),
+enum KeyValue {
+    Dense(DenseValue),
+    Table(RowTable),
 }
 
-impl Shard {
+impl ServerShard {
     /// A shard for the workers with these ranks. `place` is the number of the server and the number of
     /// all servers. Answers are written in `memory`.
     pub(crate) fn new(
@@ -100,7 +100,7 @@ impl Shard {
         ranks: Vec<usize>,
         deadline: Duration,
         updater: Option<Updater>,
-        memory: Memory,
+        memory: MessageMemory,
     ) -> Self {
         let workers = ranks.len();
         Self {
@@ -132,9 +132,9 @@ impl Shard {
 
     /// What was counted until now.
     pub(crate) fn counts(&self) -> ServerStats {
-        let rows = |slot: &Slot| match &slot.value {
-            Value::Dense(_) => 0,
-            Value::Table(table) => table.count(),
+        let rows = |slot: &KeySlot| match &slot.value {
+            KeyValue::Dense(_) => 0,
+            KeyValue::Table(table) => table.count(),
         };
         let rows = self.slots.values().map(rows).sum();
         ServerStats { rows, peak_memory: stats::peak_memory(), ..self.stats.clone() }
@@ -146,12 +146,13 @@ impl Shard {
     }
 
     /// Carries out a request of a worker. Returns the answers that are due now, for any worker.
-    pub(crate) fn handle(&mut self, worker: usize, message: Message) -> Vec<Answer> {
+    pub(crate) fn handle(&mut self, worker: usize, message: WireMessage) -> Vec<WorkerAnswer> {
         self.stats.requests[worker] += 1;
-        let (&Header { ticket, receipt, .. }, op) = (message.header(), message.op());
+        let (&MessageHeader { ticket, receipt, .. }, op) = (message.header(), message.op());
         if receipt == 1 {
-            let header = Header { ticket, receipt, ..Header::new(Op::Answer) };
-            self.answers.push((worker, Message::text(header, "")));
+            let header =
+                MessageHeader { ticket, receipt, ..MessageHeader::new(MessageKind::Answer) };
+            self.answers.push((worker, WireMessage::text(header, "")));
         }
         if let Err(error) = self.carry_out(worker, op, message) {
             self.refuse(worker, ticket, &error);
@@ -159,48 +160,50 @@ impl Shard {
         std::mem::take(&mut self.answers)
     }
 
-    fn carry_out(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
+    fn carry_out(&mut self, worker: usize, op: MessageKind, message: WireMessage) -> Result<()> {
         let from = self.ranks[worker];
         let ticket = message.header().ticket;
         match op {
-            Op::Hello => self.greet(worker, ticket, message.content(from)?),
-            Op::Init => self.init(worker, &message),
-            Op::Push | Op::PushPull | Op::PushRows => self.push(worker, op, message),
-            Op::Pull | Op::PullRows => self.pull(worker, message),
-            Op::Room => self.room(worker, &message),
-            Op::SetOptimizer => self.set_optimizer(worker, &message),
-            Op::Flush => self.answer(worker, ticket, ""),
-            Op::Save => {
+            MessageKind::Hello => self.greet(worker, ticket, message.content(from)?),
+            MessageKind::Init => self.init(worker, &message),
+            MessageKind::Push | MessageKind::PushPull | MessageKind::PushRows => {
+                self.push(worker, op, message)
+            }
+            MessageKind::Pull | MessageKind::PullRows => self.pull(worker, message),
+            MessageKind::Room => self.room(worker, &message),
+            MessageKind::SetOptimizer => self.set_optimizer(worker, &message),
+            MessageKind::Flush => self.answer(worker, ticket, ""),
+            MessageKind::Save => {
                 self.save(Path::new(&*message.text_of()))?;
                 self.answer(worker, ticket, "")
             }
-            Op::Load => {
+            MessageKind::Load => {
                 self.load(Path::new(&*message.text_of()))?;
                 self.answer(worker, ticket, "")
             }
-            Op::Adopt => {
+            MessageKind::Adopt => {
                 self.adopt(from)?;
                 self.answer(worker, ticket, "")
             }
-            Op::Discard => {
+            MessageKind::Discard => {
                 self.loaded = None;
                 self.answer(worker, ticket, "")
             }
-            Op::Stats => {
-                let header = Header { ticket, ..Header::new(Op::Answer) };
-                self.answers.push((worker, Message::json(header, &self.counts(), 0)));
+            MessageKind::Stats => {
+                let header = MessageHeader { ticket, ..MessageHeader::new(MessageKind::Answer) };
+                self.answers.push((worker, WireMessage::json(header, &self.counts(), 0)));
                 Ok(())
             }
-            Op::Goodbye => self.leave(worker, ticket, &message.text_of()),
-            Op::Answer | Op::Refusal => {
+            MessageKind::Goodbye => self.leave(worker, ticket, &message.text_of()),
+            MessageKind::Answer | MessageKind::Refusal => {
                 Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
             }
         }
     }
 
     fn answer(&mut self, worker: usize, ticket: u64, text: &str) -> Result<()> {
-        let header = Header { ticket, ..Header::new(Op::Answer) };
-        self.answers.push((worker, Message::text(header, text)));
+        let header = MessageHeader { ticket, ..MessageHeader::new(MessageKind::Answer) };
+        self.answers.push((worker, WireMessage::text(header, text)));
         Ok(())
     }
 
@@ -208,7 +211,7 @@ impl Shard {
         self.answers.push((worker, refusal(ticket, error)));
     }
 
-    fn greet(&mut self, worker: usize, ticket: u64, hello: Hello) -> Result<()> {
+    fn greet(&mut self, worker: usize, ticket: u64, hello: StoreSettings) -> Result<()> {
         match &self.settings {
             Some((first, known)) if *known != hello => Err(Error::Inconsistent {
                 what: "the configuration of the store".to_owned(),
@@ -225,9 +228,9 @@ impl Shard {
         }
     }
 
-    fn init(&mut self, worker: usize, message: &Message) -> Result<()> {
-        let (from, &Header { ticket, key, .. }) = (self.ranks[worker], message.header());
-        let init: Init = message.content(from)?;
+    fn init(&mut self, worker: usize, message: &WireMessage) -> Result<()> {
+        let (from, &MessageHeader { ticket, key, .. }) = (self.ranks[worker], message.header());
+        let init: KeyInit = message.content(from)?;
         let number = key;
         let slot = match self.slots.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
@@ -240,12 +243,12 @@ impl Shard {
                 };
                 let workers = self.ranks.len();
                 let value = match &init.rows {
-                    None => Value::Dense(Dense::new(&init)?),
-                    Some(rows) => Value::Table(Table::new(&init, rows)?),
+                    None => KeyValue::Dense(DenseValue::new(&init)?),
+                    Some(rows) => KeyValue::Table(RowTable::new(&init, rows)?),
                 };
                 let rounds = Rounds::new(kind, bound, workers);
                 let starting = Some(Gathering::new(workers));
-                place.insert(Slot { init: init.clone(), starting, rounds, value })
+                place.insert(KeySlot { init: init.clone(), starting, rounds, value })
             }
         };
         let Some(starting) = &mut slot.starting else {
@@ -262,13 +265,13 @@ impl Shard {
                 got: describe(&init),
             });
         } else if worker == 0
-            && let Value::Dense(dense) = &mut slot.value
+            && let KeyValue::Dense(dense) = &mut slot.value
         {
             let assigned = dense.assign(message);
             problem = assigned.err().map(|what| Error::Message { from, what });
         }
         let gathered = starting.add(worker, ticket, problem);
-        if let Gathered::All(_) = gathered {
+        if let GatheringState::All(_) = gathered {
             slot.starting = None;
         }
         self.tell(gathered);
@@ -277,16 +280,17 @@ impl Shard {
     }
 
     /// Answers the workers that wait in a call that all make.
-    fn tell(&mut self, gathered: Gathered) {
+    fn tell(&mut self, gathered: GatheringState) {
         match gathered {
-            Gathered::InPart => {}
-            Gathered::All(asked) => {
+            GatheringState::InPart => {}
+            GatheringState::All(asked) => {
                 for (worker, ticket) in asked {
-                    let header = Header { ticket, ..Header::new(Op::Answer) };
-                    self.answers.push((worker, Message::text(header, "")));
+                    let header =
+                        MessageHeader { ticket, ..MessageHeader::new(MessageKind::Answer) };
+                    self.answers.push((worker, WireMessage::text(header, "")));
                 }
             }
-            Gathered::Failed(error, asked) => {
+            GatheringState::Failed(error, asked) => {
                 for (worker, ticket) in asked {
                     self.answers.push((worker, refusal(ticket, &error)));
                 }
@@ -296,7 +300,7 @@ impl Shard {
 
     /// The calls that only some workers have made, each with its name.
     fn gatherings<'a>(
-        slots: &'a mut BTreeMap<u32, Slot>,
+        slots: &'a mut BTreeMap<u32, KeySlot>,
         next_optimizers: &'a mut VecDeque<(OptimizerSettings, Gathering)>,
     ) -> impl Iterator<Item = (String, &'a mut Gathering)> {
         let setting = next_optimizers.iter_mut().map(|(_, all)| ("set_optimizer".to_owned(), all));
@@ -324,17 +328,19 @@ impl Shard {
         }
     }
 
-    fn push(&mut self, worker: usize, op: Op, message: Message) -> Result<()> {
+    fn push(&mut self, worker: usize, op: MessageKind, message: WireMessage) -> Result<()> {
         let from = self.ranks[worker];
-        let &Header { ticket, key: number, .. } = message.header();
+        let &MessageHeader { ticket, key: number, .. } = message.header();
         let slot = ready(&mut self.slots, number, from)?;
         let key = || slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let checked = match (&slot.value, op) {
-            (Value::Dense(dense), Op::Push | Op::PushPull) => dense.check(&message),
-            (Value::Table(table), Op::PushRows) => table.check_push(&message),
-            (Value::Dense(_), _) => return Err(form("a push of rows", "dense: use push")),
-            (Value::Table(_), _) => {
+            (KeyValue::Dense(dense), MessageKind::Push | MessageKind::PushPull) => {
+                dense.check(&message)
+            }
+            (KeyValue::Table(table), MessageKind::PushRows) => table.check_push(&message),
+            (KeyValue::Dense(_), _) => return Err(form("a push of rows", "dense: use push")),
+            (KeyValue::Table(_), _) => {
                 return Err(form("a dense push", "a table of rows: use push_rows"));
             }
         };
@@ -348,21 +354,21 @@ impl Shard {
             return Err(Error::Message { from, what });
         }
         slot.rounds.push(worker, message);
-        if op == Op::PushPull {
-            slot.rounds.wait(Wait::new(worker, ticket, WaitKind::Pull));
+        if op == MessageKind::PushPull {
+            slot.rounds.wait(WaitingRequest::new(worker, ticket, WaitKind::Pull));
         }
         self.stats.pushes[worker] += 1;
         self.advance(number)
     }
 
-    fn pull(&mut self, worker: usize, message: Message) -> Result<()> {
+    fn pull(&mut self, worker: usize, message: WireMessage) -> Result<()> {
         let from = self.ranks[worker];
-        let (op, &Header { ticket, key: number, .. }) = (message.op(), message.header());
+        let (op, &MessageHeader { ticket, key: number, .. }) = (message.op(), message.header());
         let slot = ready(&mut self.slots, number, from)?;
         let key = || slot.init.key.clone();
         let form = |what, kind| Error::Form { rank: from, what, key: key(), kind };
         let kind = match (&slot.value, op) {
-            (Value::Table(table), Op::PullRows) => {
+            (KeyValue::Table(table), MessageKind::PullRows) => {
                 let wanted = table.check_pull(&message);
                 wanted.map_err(|what| Error::Message {
                     from,
@@ -370,21 +376,21 @@ impl Shard {
                 })?;
                 WaitKind::PullRows(Box::new(message))
             }
-            (Value::Dense(_), Op::Pull) => WaitKind::Pull,
-            (Value::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),
-            (Value::Table(_), _) => {
+            (KeyValue::Dense(_), MessageKind::Pull) => WaitKind::Pull,
+            (KeyValue::Dense(_), _) => return Err(form("row_sparse_pull", "dense: use pull")),
+            (KeyValue::Table(_), _) => {
                 return Err(form("pull", "a table of rows: use row_sparse_pull"));
             }
         };
-        slot.rounds.wait(Wait::new(worker, ticket, kind));
+        slot.rounds.wait(WaitingRequest::new(worker, ticket, kind));
         self.answer_waits(number);
         Ok(())
     }
 
-    fn room(&mut self, worker: usize, message: &Message) -> Result<()> {
-        let &Header { ticket, key: number, .. } = message.header();
+    fn room(&mut self, worker: usize, message: &WireMessage) -> Result<()> {
+        let &MessageHeader { ticket, key: number, .. } = message.header();
         let slot = ready(&mut self.slots, number, self.ranks[worker])?;
-        slot.rounds.wait(Wait::new(worker, ticket, WaitKind::Room));
+        slot.rounds.wait(WaitingRequest::new(worker, ticket, WaitKind::Room));
         self.answer_waits(number);
         Ok(())
     }
@@ -402,15 +408,15 @@ impl Shard {
                 let seen = version - message.header().version.min(version);
                 stats.staleness[*worker].add(seen);
             }
-            let means = Means {
+            let means = UpdateInputs {
                 key: &slot.init.key,
                 dims: &slot.init.dims,
                 settings: optimizer.as_ref(),
                 updater: updater.as_mut(),
             };
             let updated = match &mut slot.value {
-                Value::Dense(dense) => dense.update(&pushes, means, scratch),
-                Value::Table(table) => table.update(&pushes, means),
+                KeyValue::Dense(dense) => dense.update(&pushes, means, scratch),
+                KeyValue::Table(table) => table.update(&pushes, means),
             };
             slot.rounds.applied(&pushes);
             stats.updates += 1;
@@ -425,17 +431,23 @@ impl Shard {
     fn answer_waits(&mut self, number: u32) {
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let version = slot.rounds.version();
-        for Wait { worker, ticket, kind, .. } in slot.rounds.ready() {
-            let header = Header { ticket, key: number, version, ..Header::new(Op::Answer) };
+        for WaitingRequest { worker, ticket, kind, .. } in slot.rounds.ready() {
+            let header = MessageHeader {
+                ticket,
+                key: number,
+                version,
+                ..MessageHeader::new(MessageKind::Answer)
+            };
             let message = match (&mut slot.value, &kind) {
-                (_, WaitKind::Room) => {
-                    Message::text(Header { elements: slot.rounds.held(worker), ..header }, "")
-                }
-                (Value::Table(table), WaitKind::PullRows(rows)) => {
+                (_, WaitKind::Room) => WireMessage::text(
+                    MessageHeader { elements: slot.rounds.held(worker), ..header },
+                    "",
+                ),
+                (KeyValue::Table(table), WaitKind::PullRows(rows)) => {
                     table.answer(&self.memory, header, rows)
                 }
-                (Value::Dense(dense), _) => dense.answer(&self.memory, header),
-                (Value::Table(_), WaitKind::Pull) => continue,
+                (KeyValue::Dense(dense), _) => dense.answer(&self.memory, header),
+                (KeyValue::Table(_), WaitKind::Pull) => continue,
             };
             self.answers.push((worker, message));
         }
@@ -450,7 +462,7 @@ impl Shard {
         }
     }
 
-    fn set_optimizer(&mut self, worker: usize, message: &Message) -> Result<()> {
+    fn set_optimizer(&mut self, worker: usize, message: &WireMessage) -> Result<()> {
         let (from, ticket) = (self.ranks[worker], message.header().ticket);
         let settings: OptimizerSettings = message.content(from)?;
         let problem = self.check_optimizer(&settings).err();
@@ -469,13 +481,13 @@ impl Shard {
             got: settings.describe(),
         });
         let gathered = all.add(worker, ticket, differs.or(problem));
-        if let Gathered::All(_) = gathered {
+        if let GatheringState::All(_) = gathered {
             self.optimizer = Some(settings);
             // Each value makes its optimizer at its next update.
             for slot in self.slots.values_mut() {
                 match &mut slot.value {
-                    Value::Dense(dense) => dense.forget_optimizer(),
-                    Value::Table(table) => table.forget_optimizer(),
+                    KeyValue::Dense(dense) => dense.forget_optimizer(),
+                    KeyValue::Table(table) => table.forget_optimizer(),
                 }
             }
         }
@@ -511,7 +523,7 @@ impl Shard {
     }
 
     /// Refuses requests that have waited for other workers longer than the deadline.
-    pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<Answer> {
+    pub(crate) fn look_at_the_clock(&mut self, now: Instant) -> Vec<WorkerAnswer> {
         let mut refusals = Vec::new();
         let Self { slots, next_optimizers, deadline, ranks, .. } = self;
         for (during, all) in Self::gatherings(slots, next_optimizers) {
@@ -545,7 +557,7 @@ impl Shard {
 }
 
 /// The slot of a key that all workers have initialised.
-fn ready(slots: &mut BTreeMap<u32, Slot>, number: u32, from: usize) -> Result<&mut Slot> {
+fn ready(slots: &mut BTreeMap<u32, KeySlot>, number: u32, from: usize) -> Result<&mut KeySlot> {
     let slot = slots.get_mut(&number);
     slot.filter(|slot| slot.starting.is_none()).ok_or_else(|| Error::Message {
         from,
@@ -553,20 +565,20 @@ fn ready(slots: &mut BTreeMap<u32, Slot>, number: u32, from: usize) -> Result<&m
     })
 }
 
-fn refusal(ticket: u64, error: &Error) -> Message {
-    let header = Header { ticket, ..Header::new(Op::Refusal) };
-    Message::text(header, &error.to_string())
+fn refusal(ticket: u64, error: &Error) -> WireMessage {
+    let header = MessageHeader { ticket, ..MessageHeader::new(MessageKind::Refusal) };
+    WireMessage::text(header, &error.to_string())
 }
 
-fn describe(init: &Init) -> String {
-    let Init { key, dims, part, rows } = init;
+fn describe(init: &KeyInit) -> String {
+    let KeyInit { key, dims, part, rows } = init;
     match rows {
         None => format!("`{key}` of shape {dims:?} (elements {part:?})"),
         Some(rows) => format!("the table `{key}` of shape {dims:?} (rows {part:?}, {rows:?})"),
     }
 }
 
-impl fmt::Debug for Shard {
+impl fmt::Debug for ServerShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Shard({} keys of {} workers)", self.slots.len(), self.ranks.len())
     }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::config::StoreKind;
-use crate::wire::{MOST_AHEAD, Message};
+use crate::wire::{MOST_AHEAD, WireMessage};
 
 pub(super) struct Rounds {
     is_sync: bool,
@@ -25,14 +25,14 @@ pub(super) struct Rounds {
     /// By worker: those of them that are part of the value.
     applied: Vec<u64>,
     /// By worker: the others.
-    held: Vec<VecDeque<Message>>,
+    held: Vec<VecDeque<WireMessage>>,
     /// Updates so far.
     version: u64,
-    waits: Vec<Wait>,
+    waits: Vec<WaitingRequest>,
 }
 
 /// A request that waits for its worker's own pushes.
-pub(super) struct Wait {
+pub(super) struct WaitingRequest {
     pub(super) worker: usize,
     pub(super) ticket: u64,
     pub(super) kind: WaitKind,
@@ -46,12 +46,12 @@ pub(super) enum WaitKind {
     /// The value after all pushes that came before.
     Pull,
     /// Rows of a table after them, by this request.
-    PullRows(Box<Message>),
+    PullRows(Box<WireMessage>),
     /// Room for another push.
     Room,
 }
 
-impl Wait {
+impl WaitingRequest {
     pub(super) fn new(worker: usize, ticket: u64, kind: WaitKind) -> Self {
         Self { worker, ticket, kind, since: Instant::now(), after: 0 }
     }
@@ -88,24 +88,24 @@ impl Rounds {
         self.held[worker].len() as u64
     }
 
-    pub(super) fn push(&mut self, worker: usize, message: Message) {
+    pub(super) fn push(&mut self, worker: usize, message: WireMessage) {
         self.pushed[worker] += 1;
         self.held[worker].push_back(message);
     }
 
     /// Adds a request, which is ready when the pushes that its worker has sent before it are applied, or,
     /// for room, enough of them.
-    pub(super) fn wait(&mut self, wait: Wait) {
+    pub(super) fn wait(&mut self, wait: WaitingRequest) {
         let pushed = self.pushed[wait.worker];
         let after = match wait.kind {
             WaitKind::Room => pushed.saturating_sub(MOST_AHEAD - 1),
             WaitKind::Pull | WaitKind::PullRows(_) => pushed,
         };
-        self.waits.push(Wait { after, ..wait });
+        self.waits.push(WaitingRequest { after, ..wait });
     }
 
     /// The pushes of the next update, with their workers, if all of them have arrived.
-    pub(super) fn next(&mut self, here: &[bool]) -> Option<Vec<(usize, Message)>> {
+    pub(super) fn next(&mut self, here: &[bool]) -> Option<Vec<(usize, WireMessage)>> {
         let workers = 0..self.held.len();
         if self.is_sync {
             if self.held.iter().any(VecDeque::is_empty) {
@@ -123,7 +123,7 @@ impl Rounds {
     }
 
     /// Notes that these pushes are part of the value.
-    pub(super) fn applied(&mut self, pushes: &[(usize, Message)]) {
+    pub(super) fn applied(&mut self, pushes: &[(usize, WireMessage)]) {
         self.version += 1;
         for (worker, _) in pushes {
             self.applied[*worker] += 1;
@@ -131,13 +131,16 @@ impl Rounds {
     }
 
     /// The requests that wait no longer.
-    pub(super) fn ready(&mut self) -> Vec<Wait> {
+    pub(super) fn ready(&mut self) -> Vec<WaitingRequest> {
         let applied = &self.applied;
         self.waits.extract_if(.., |wait| applied[wait.worker] >= wait.after).collect()
     }
 
     /// Removes the requests for which `condition` holds.
-    pub(super) fn give_up(&mut self, condition: impl Fn(&Wait) -> bool) -> Vec<Wait> {
+    pub(super) fn give_up(
+        &mut self,
+        condition: impl Fn(&WaitingRequest) -> bool,
+    ) -> Vec<WaitingRequest> {
         self.waits.extract_if(.., |wait| condition(wait)).collect()
     }
 

@@ -12,7 +12,7 @@ use crate::{Error, Key, Result};
 
 /// The settings of a store, the same on every worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Hello {
+pub(crate) struct StoreSettings {
     pub(crate) kind: StoreKind,
     /// The most rounds that a worker may be ahead of the slowest one.
     pub(crate) staleness_bound: Option<u64>,
@@ -21,7 +21,7 @@ pub(crate) struct Hello {
     pub(crate) version: String,
 }
 
-impl fmt::Display for Hello {
+impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, staleness_bound, big_array_bound, version } = self;
         write!(f, "{kind}, ")?;
@@ -35,7 +35,7 @@ impl fmt::Display for Hello {
 
 /// A key, as a worker initialises it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Init {
+pub(crate) struct KeyInit {
     pub(crate) key: Key,
     /// The shape of the whole value.
     pub(crate) dims: Vec<usize>,
@@ -53,7 +53,7 @@ pub(crate) struct OptimizerSettings {
     pub(crate) divide_by: f32,
 }
 
-impl Init {
+impl KeyInit {
     /// Refuses a part that its value does not have, and says why.
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         let Self { key, dims, part, rows } = self;
@@ -91,7 +91,7 @@ impl Init {
 impl OptimizerSettings {
     /// Returns an error if the optimizer needs the whole value, and a server has only a part or updates
     /// rows alone.
-    pub(super) fn check_for(&self, init: &Init) -> Result<()> {
+    pub(super) fn check_for(&self, init: &KeyInit) -> Result<()> {
         let is_whole = init.rows.is_none() && init.part.len() == init.elements();
         if is_whole || self.recipe.is_elementwise() {
             return Ok(());

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use super::loaded::Loaded;
-use super::means::Means;
-use super::settings::{Init, OptimizerSettings};
-use super::{Shard, Slot, Value};
+use super::loaded::StoredValue;
+use super::means::UpdateInputs;
+use super::settings::{KeyInit, OptimizerSettings};
+use super::{KeySlot, KeyValue, ServerShard};
 use crate::wire::numbers;
 use crate::{Error, Result};
 
@@ -28,35 +28,35 @@ use crate::{Error, Result};
 const FORMAT: u32 = 1;
 
 /// The entry of the file's metadata that has the [`digest`], by which a damaged file is recognised, and
-/// [`Contents`] in JSON. It is the only one, because the format keeps no order among several.
+/// [`StateContents`] in JSON. It is the only one, because the format keeps no order among several.
 const CONTENTS: &str = "candelabrum-kvstore";
 
 #[derive(Serialize, Deserialize)]
-struct Contents {
+struct StateContents {
     format: u32,
     server: usize,
     servers: usize,
     optimizer: Option<OptimizerSettings>,
     /// By the key's number.
-    keys: BTreeMap<u32, Entry>,
+    keys: BTreeMap<u32, StateEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
-    init: Init,
+struct StateEntry {
+    init: KeyInit,
     version: u64,
     /// Steps of the optimizer, and the number of its vectors; `None` before the first update.
     optimizer: Option<(u64, usize)>,
 }
 
 /// Numbers in a file: those of a state in use, or a copy of some of them.
-struct Numbers<'a> {
+struct StateElements<'a> {
     dtype: Dtype,
     shape: [usize; 1],
     bytes: Cow<'a, [u8]>,
 }
 
-impl<'a> Numbers<'a> {
+impl<'a> StateElements<'a> {
     /// The given rows of `values`, or all values. Only rows are copied.
     fn of(values: &'a [f32], rows: Option<&[u32]>, row_len: usize) -> Self {
         let bytes = match rows {
@@ -72,7 +72,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-impl View for Numbers<'_> {
+impl View for StateElements<'_> {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -91,7 +91,7 @@ impl View for Numbers<'_> {
 struct StateFile<'f> {
     path: &'f Path,
     tensors: SafeTensors<'f>,
-    contents: Contents,
+    contents: StateContents,
 }
 
 impl<'f> StateFile<'f> {
@@ -140,31 +140,31 @@ fn name_of(settings: &Option<OptimizerSettings>) -> String {
     settings.as_ref().map_or("no optimizer".to_owned(), OptimizerSettings::describe)
 }
 
-impl Slot {
+impl KeySlot {
     /// The positions of the rows to be written, or `None` for all of a dense value.
     fn rows(&self) -> Option<Vec<u32>> {
         match &self.value {
-            Value::Dense(_) => None,
-            Value::Table(table) => Some(table.existing()),
+            KeyValue::Dense(_) => None,
+            KeyValue::Table(table) => Some(table.existing()),
         }
     }
 
     fn row_len(&self) -> usize {
         match &self.value {
-            Value::Dense(_) => 1,
-            Value::Table(table) => table.dim,
+            KeyValue::Dense(_) => 1,
+            KeyValue::Table(table) => table.dim,
         }
     }
 
     fn parts(&mut self) -> (&mut Flat, &mut Option<Box<dyn Optimizer>>) {
         match &mut self.value {
-            Value::Dense(dense) => (&mut dense.values, &mut dense.optimizer),
-            Value::Table(table) => (&mut table.values, &mut table.optimizer),
+            KeyValue::Dense(dense) => (&mut dense.values, &mut dense.optimizer),
+            KeyValue::Table(table) => (&mut table.values, &mut table.optimizer),
         }
     }
 }
 
-impl Shard {
+impl ServerShard {
     fn state_path(&self, dir: &Path) -> PathBuf {
         let (server, servers) = self.place;
         dir.join(format!("server-{}-of-{servers}.safetensors", server + 1))
@@ -197,7 +197,7 @@ impl Shard {
             let (rows, row_len) = (slot.rows(), slot.row_len());
             let (init, version) = (slot.init.clone(), slot.rounds.version());
             let (values, optimizer) = slot.parts();
-            let values = Numbers::of(values.as_slice()?, rows.as_deref(), row_len);
+            let values = StateElements::of(values.as_slice()?, rows.as_deref(), row_len);
             tensors.insert(format!("{number}.values"), values);
             let mut state = None;
             if let Some(optimizer) = optimizer {
@@ -205,18 +205,18 @@ impl Shard {
                 let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
                 state = Some((steps, vectors.len()));
                 for (index, vector) in vectors.into_iter().enumerate() {
-                    let vector = Numbers::of(vector.host()?, rows.as_deref(), row_len);
+                    let vector = StateElements::of(vector.host()?, rows.as_deref(), row_len);
                     tensors.insert(format!("{number}.state.{index}"), vector);
                 }
             }
             if let Some(rows) = rows {
-                tensors.insert(format!("{number}.rows"), Numbers::positions(&rows));
+                tensors.insert(format!("{number}.rows"), StateElements::positions(&rows));
             }
-            keys.insert(*number, Entry { init, version, optimizer: state });
+            keys.insert(*number, StateEntry { init, version, optimizer: state });
         }
         let (server, servers) = self.place;
         let optimizer = self.optimizer.clone();
-        let contents = Contents { format: FORMAT, server, servers, optimizer, keys };
+        let contents = StateContents { format: FORMAT, server, servers, optimizer, keys };
         let text =
             serde_json::to_string(&contents).map_err(|error| refused(&path, error.to_string()))?;
         let all = tensors.iter().map(|(name, tensor)| (&**name, &*tensor.bytes));
@@ -259,7 +259,7 @@ impl Shard {
 
     /// Refuses a file of another server, another optimizer, or other keys.
     fn check_same_store(&self, file: &StateFile<'_>) -> Result<()> {
-        let &Contents { format, server, servers, ref optimizer, ref keys } = &file.contents;
+        let &StateContents { format, server, servers, ref optimizer, ref keys } = &file.contents;
         if (format, (server, servers)) != (FORMAT, self.place) {
             let server = server.saturating_add(1);
             let what = format!("is of server {server} of {servers} in the format {format}");
@@ -274,7 +274,7 @@ impl Shard {
             return Err(file.refuse(format!("has {has}, and this store has {here}")));
         }
         for number in self.slots.keys().chain(keys.keys()) {
-            let name = |init: Option<&Init>| init.map_or("nothing".to_owned(), super::describe);
+            let name = |init: Option<&KeyInit>| init.map_or("nothing".to_owned(), super::describe);
             let has = keys.get(number).map(|entry| &entry.init);
             let here = self.slots.get(number).map(|slot| &slot.init);
             if has != here {
@@ -291,9 +291,9 @@ impl Shard {
         &self,
         file: &StateFile<'_>,
         number: u32,
-        slot: &Slot,
-        entry: &Entry,
-    ) -> Result<Loaded> {
+        slot: &KeySlot,
+        entry: &StateEntry,
+    ) -> Result<StoredValue> {
         let rows = match slot.rows() {
             None => None,
             Some(_) => Some(file.numbers::<u32>(number, "rows")?),
@@ -311,8 +311,8 @@ impl Shard {
             Err(file.damaged(&format_args!("{name} has {} elements, not {len}", values.len())))
         };
         let values = vector("values", part)?;
-        let Init { key, dims, .. } = &slot.init;
-        let means = Means { key, dims, settings: self.optimizer.as_ref(), updater: None };
+        let KeyInit { key, dims, .. } = &slot.init;
+        let means = UpdateInputs { key, dims, settings: self.optimizer.as_ref(), updater: None };
         let mut optimizer = match entry.optimizer {
             None => None,
             Some(_) => means.optimizer(part * row_len)?,
@@ -334,18 +334,18 @@ impl Shard {
                 scatter(state.reborrow().host()?, &values, rows.as_deref(), row_len);
             }
         }
-        Ok(Loaded { number, version: entry.version, values, rows, optimizer })
+        Ok(StoredValue { number, version: entry.version, values, rows, optimizer })
     }
 
     /// Replaces the state by the one that was read, because all servers have read theirs.
     pub(super) fn adopt(&mut self, from: usize) -> Result<()> {
         let missing = || Error::Message { from, what: "no state has been read".to_owned() };
         for loaded in self.loaded.take().ok_or_else(missing)? {
-            let Loaded { number, version, values, rows, optimizer: restored } = loaded;
+            let StoredValue { number, version, values, rows, optimizer: restored } = loaded;
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             let row_len = slot.row_len();
             slot.rounds.set_version(version);
-            if let (Value::Table(table), Some(rows)) = (&mut slot.value, &rows) {
+            if let (KeyValue::Table(table), Some(rows)) = (&mut slot.value, &rows) {
                 table.clear();
                 for row in rows {
                     table.mark(*row as usize);

@@ -14,12 +14,12 @@ use candelabrum_optim::Optimizer;
 use rand_distr::{Distribution, Normal};
 
 use super::dense::divide;
-use super::means::Means;
-use super::settings::{Init, RowInit};
+use super::means::UpdateInputs;
+use super::settings::{KeyInit, RowInit};
 use crate::Result;
-use crate::wire::{Header, Memory, Message, numbers};
+use crate::wire::{MessageHeader, MessageMemory, WireMessage, numbers};
 
-pub(super) struct Table {
+pub(super) struct RowTable {
     part: Range<usize>,
     pub(super) dim: usize,
     init: RowInit,
@@ -31,8 +31,8 @@ pub(super) struct Table {
     pub(super) optimizer: Option<Box<dyn Optimizer>>,
 }
 
-impl Table {
-    pub(super) fn new(of: &Init, init: &RowInit) -> Result<Self> {
+impl RowTable {
+    pub(super) fn new(of: &KeyInit, init: &RowInit) -> Result<Self> {
         let dim = of.dims.iter().skip(1).product::<usize>();
         let rows = of.part.len();
         let seed = match init {
@@ -50,7 +50,7 @@ impl Table {
         })
     }
 
-    fn positions(&self, message: &Message, rows: usize) -> std::result::Result<(), String> {
+    fn positions(&self, message: &WireMessage, rows: usize) -> std::result::Result<(), String> {
         let len = self.part.len();
         let positions = numbers::<u32>(&message.data()[..4 * rows]);
         match positions.iter().find(|position| **position as usize >= len) {
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    pub(super) fn check_push(&self, message: &Message) -> std::result::Result<(), String> {
+    pub(super) fn check_push(&self, message: &WireMessage) -> std::result::Result<(), String> {
         let rows = message.header().elements as usize;
         let len = message.data().len();
         if rows.checked_mul(4 + 4 * self.dim) != Some(len) {
@@ -68,7 +68,7 @@ impl Table {
         self.positions(message, rows)
     }
 
-    pub(super) fn check_pull(&self, message: &Message) -> std::result::Result<(), String> {
+    pub(super) fn check_pull(&self, message: &WireMessage) -> std::result::Result<(), String> {
         let (rows, len) = (message.header().elements as usize, message.data().len());
         // The answer is longer than the request, so repetitions are no way to make it endless.
         if rows.checked_mul(4) != Some(len) || rows > self.part.len() {
@@ -78,7 +78,11 @@ impl Table {
     }
 
     /// Adds the pushed rows in the order of the pushes, and updates each row by its sum.
-    pub(super) fn update(&mut self, pushes: &[(usize, Message)], means: Means<'_>) -> Result<()> {
+    pub(super) fn update(
+        &mut self,
+        pushes: &[(usize, WireMessage)],
+        means: UpdateInputs<'_>,
+    ) -> Result<()> {
         let dim = self.dim;
         if self.optimizer.is_none() {
             self.optimizer = means.optimizer(self.values.len())?;
@@ -124,12 +128,18 @@ impl Table {
     }
 
     /// The answer to a pull of rows.
-    pub(super) fn answer(&mut self, memory: &Memory, header: Header, wanted: &Message) -> Message {
+    pub(super) fn answer(
+        &mut self,
+        memory: &MessageMemory,
+        header: MessageHeader,
+        wanted: &WireMessage,
+    ) -> WireMessage {
         let positions = numbers::<u32>(wanted.data());
         positions.iter().for_each(|row| self.create(*row as usize));
         let row_len = 4 * self.dim;
         let elements = (positions.len() * self.dim) as u64;
-        let mut message = memory.message(Header { elements, ..header }, positions.len() * row_len);
+        let mut message =
+            memory.message(MessageHeader { elements, ..header }, positions.len() * row_len);
         let values = self.values.bytes();
         for (to, row) in message.data_mut().chunks_mut(row_len.max(1)).zip(positions.iter()) {
             to.copy_from_slice(&values[*row as usize * row_len..][..row_len]);

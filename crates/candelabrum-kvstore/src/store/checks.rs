@@ -3,16 +3,16 @@
 use candelabrum_memory::first_bad;
 
 use super::kv_store::KvStore;
-use super::place::Place;
+use super::place::KeyPlacement;
 use crate::codec::Compression;
-use crate::values::Values;
+use crate::values::PushValues;
 use crate::{Error, Key, Result};
 
 impl KvStore {
     pub(super) fn check_form(
         &self,
         key: &Key,
-        place: &Place,
+        place: &KeyPlacement,
         table: bool,
         what: &'static str,
     ) -> Result<()> {
@@ -26,13 +26,13 @@ impl KvStore {
         Err(Error::Form { rank: self.0.rank, what, key: key.clone(), kind })
     }
 
-    pub(super) fn check_type(&self, key: &Key, values: Values<'_>) -> Result<()> {
+    pub(super) fn check_type(&self, key: &Key, values: PushValues<'_>) -> Result<()> {
         let Some(dtype) = values.other_type() else { return Ok(()) };
         let (rank, key, got) = (self.0.rank, key.clone(), format!("{dtype:?}"));
         Err(Error::ElementType { rank, key, got })
     }
 
-    pub(super) fn check_rows(&self, key: &Key, place: &Place, rows: &[u32]) -> Result<()> {
+    pub(super) fn check_rows(&self, key: &Key, place: &KeyPlacement, rows: &[u32]) -> Result<()> {
         let all = place.dims[0];
         match rows.iter().find(|row| **row as usize >= all) {
             None => Ok(()),

@@ -8,8 +8,8 @@ use super::kv_store::{KvStore, StoreState};
 use super::place::PulledPart;
 use crate::codec::Compression;
 use crate::placement::ServerPart;
-use crate::values::Values;
-use crate::wire::{Header, Message, Op};
+use crate::values::PushValues;
+use crate::wire::{MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Key, Result};
 
 impl KvStore {
@@ -37,27 +37,28 @@ impl KvStore {
     pub fn push<'a>(
         &self,
         key: impl Into<Key>,
-        values: impl Into<Values<'a>>,
+        values: impl Into<PushValues<'a>>,
         priority: i32,
     ) -> Result<()> {
         let compression = self.0.state.lock().compression;
         let key = key.into();
         self.recorded(
-            self.start_push(Op::Push, &key, values.into(), priority, compression).map(drop),
+            self.start_push(MessageKind::Push, &key, values.into(), priority, compression)
+                .map(drop),
         )
     }
 
-    /// Pulls a value. Returns at once; [`Pull::wait`] returns the value after all earlier pushes of
+    /// Pulls a value. Returns at once; [`PendingPull::wait`] returns the value after all earlier pushes of
     /// this worker to this key.
     ///
     /// # Errors
     /// An unknown key, a key that is a table, an earlier request that a server has refused, or a
     /// failure of another rank.
-    pub fn pull(&self, key: impl Into<Key>, priority: i32) -> Result<Pull> {
+    pub fn pull(&self, key: impl Into<Key>, priority: i32) -> Result<PendingPull> {
         self.recorded(self.start_pull(key.into(), priority))
     }
 
-    fn start_pull(&self, key: Key, priority: i32) -> Result<Pull> {
+    fn start_pull(&self, key: Key, priority: i32) -> Result<PendingPull> {
         let mut state = self.0.state.lock();
         let StoreState { client, keys, .. } = &mut *state;
         client.check()?;
@@ -66,12 +67,14 @@ impl KvStore {
         let mut tickets = Vec::new();
         for (part, ServerPart { server, range }) in place.parts.iter().enumerate() {
             let ticket = client.ticket();
-            let message =
-                Message::text(Header { ticket, key: number, ..Header::new(Op::Pull) }, "");
+            let message = WireMessage::text(
+                MessageHeader { ticket, key: number, ..MessageHeader::new(MessageKind::Pull) },
+                "",
+            );
             client.request(*server, priority, message, true)?;
             tickets.push(PulledPart { part, server: *server, ticket, range: range.clone() });
         }
-        Ok(Pull { store: self.clone(), number, dims: place.dims.clone(), key, tickets })
+        Ok(PendingPull { store: self.clone(), number, dims: place.dims.clone(), key, tickets })
     }
 
     /// Pushes a value and pulls the updated one, in one message to the server and one back. MXNet's
@@ -82,9 +85,9 @@ impl KvStore {
     pub fn pushpull<'a>(
         &self,
         key: impl Into<Key>,
-        values: impl Into<Values<'a>>,
+        values: impl Into<PushValues<'a>>,
         priority: i32,
-    ) -> Result<Pull> {
+    ) -> Result<PendingPull> {
         let compression = self.0.state.lock().compression;
         self.pushpull_with(key, values, priority, compression)
     }
@@ -96,22 +99,23 @@ impl KvStore {
     pub fn pushpull_with<'a>(
         &self,
         key: impl Into<Key>,
-        values: impl Into<Values<'a>>,
+        values: impl Into<PushValues<'a>>,
         priority: i32,
         compression: Compression,
-    ) -> Result<Pull> {
+    ) -> Result<PendingPull> {
         compression.check()?;
         let key = key.into();
-        let pushed = self.start_push(Op::PushPull, &key, values.into(), priority, compression);
+        let pushed =
+            self.start_push(MessageKind::PushPull, &key, values.into(), priority, compression);
         let (number, dims, tickets) = self.recorded(pushed)?;
-        Ok(Pull { store: self.clone(), number, dims, key, tickets })
+        Ok(PendingPull { store: self.clone(), number, dims, key, tickets })
     }
 
     fn start_push(
         &self,
-        op: Op,
+        op: MessageKind,
         key: &Key,
-        values: Values<'_>,
+        values: PushValues<'_>,
         priority: i32,
         compression: Compression,
     ) -> Result<(u32, Vec<usize>, Vec<PulledPart>)> {
@@ -121,7 +125,7 @@ impl KvStore {
         client.check()?;
         let (number, place) = keys.find_mut(key)?;
         self.check_form(key, place, false, "push")?;
-        if let Values::Sum([]) = values {
+        if let PushValues::Sum([]) = values {
             return Err(Error::NoValues { rank, key: key.clone() });
         }
         if let Some(got) = values.other_dims(&place.dims) {
@@ -142,7 +146,8 @@ impl KvStore {
         for (ServerPart { range, .. }, version) in place.parts.iter().zip(&place.versions) {
             let receipt = u32::from(client.confirms(size_of::<f32>() * range.len()));
             let (ticket, version) = (client.ticket(), *version);
-            let header = Header { ticket, key: number, version, receipt, ..Header::new(op) };
+            let header =
+                MessageHeader { ticket, key: number, version, receipt, ..MessageHeader::new(op) };
             let encoded = if own.is_empty() {
                 compression.encode_all(&self.0.memory, header, &elements[range.clone()])
             } else {
@@ -159,7 +164,7 @@ impl KvStore {
             messages.into_iter().zip(&place.parts).enumerate()
         {
             let (server, ticket) = (*server, message.header().ticket);
-            client.request(server, priority, message, op == Op::PushPull)?;
+            client.request(server, priority, message, op == MessageKind::PushPull)?;
             tickets.push(PulledPart { part, server, ticket, range: range.clone() });
         }
         if compression.keeps_residual() {
@@ -173,7 +178,7 @@ impl KvStore {
 
 /// A value that has been asked for. Dropping it gives the value up, and nothing else.
 #[must_use = "the value arrives when it is waited for"]
-pub struct Pull {
+pub struct PendingPull {
     store: KvStore,
     number: u32,
     key: Key,
@@ -181,7 +186,7 @@ pub struct Pull {
     tickets: Vec<PulledPart>,
 }
 
-impl Pull {
+impl PendingPull {
     /// Whether [`Self::wait`] does not block.
     ///
     /// # Errors
@@ -224,13 +229,13 @@ impl Pull {
     }
 }
 
-impl Drop for Pull {
+impl Drop for PendingPull {
     fn drop(&mut self) {
         self.store.forget(&self.tickets);
     }
 }
 
-impl fmt::Debug for Pull {
+impl fmt::Debug for PendingPull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pull(`{}` {:?})", self.key, self.dims)
     }

@@ -3,11 +3,11 @@
 use candle_core::Tensor;
 
 use super::kv_store::{KvStore, StoreState};
-use super::place::Place;
+use super::place::KeyPlacement;
 use crate::placement::{self, ServerPart};
-use crate::shard::{Init, RowInit};
-use crate::values::Values;
-use crate::wire::{Header, Message, Op};
+use crate::shard::{KeyInit, RowInit};
+use crate::values::PushValues;
+use crate::wire::{MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Key, Result};
 
 impl KvStore {
@@ -37,8 +37,8 @@ impl KvStore {
         tickets: &mut Vec<(usize, u64)>,
     ) -> Result<()> {
         for (key, value) in values {
-            self.check_type(&key, Values::Tensor(&value))?;
-            let elements = Values::Tensor(&value).elements()?;
+            self.check_type(&key, PushValues::Tensor(&value))?;
+            let elements = PushValues::Tensor(&value).elements()?;
             self.check_finite(&key, &elements)?;
             self.start_init(&key, value.dims(), None, &elements, tickets)?;
         }
@@ -98,7 +98,7 @@ impl KvStore {
         };
         let versions = vec![0; parts.len()];
         let is_table = rows.is_some();
-        let place = Place {
+        let place = KeyPlacement {
             dims: dims.to_vec(),
             parts: parts.clone(),
             is_table,
@@ -110,15 +110,15 @@ impl KvStore {
             let ticket = client.ticket();
             let sends = self.rank() == 0 && !is_table;
             let values = if sends { &elements[range.clone()] } else { &[] };
-            let header = Header {
+            let header = MessageHeader {
                 ticket,
                 key: number,
                 elements: values.len() as u64,
                 receipt: u32::from(client.confirms(size_of_val(values))),
-                ..Header::new(Op::Init)
+                ..MessageHeader::new(MessageKind::Init)
             };
-            let init = Init { key: key.clone(), dims: dims.to_vec(), part: range, rows };
-            let mut message = Message::json(header, &init, size_of_val(values));
+            let init = KeyInit { key: key.clone(), dims: dims.to_vec(), part: range, rows };
+            let mut message = WireMessage::json(header, &init, size_of_val(values));
             message.data_mut().copy_from_slice(bytemuck::cast_slice(values));
             client.request(server, i32::MAX, message, true)?;
             tickets.push((server, ticket));

@@ -10,15 +10,15 @@ use candelabrum_optim::Recipe;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::place::{Place, PulledPart};
+use super::place::{KeyPlacement, PulledPart};
 use crate::client::Client;
 use crate::codec::Compression;
 use crate::config::{StoreConfig, StoreKind};
 use crate::keys::Keys;
-use crate::link::{InProcess, Link, Ranks, messages_of};
-use crate::roles::{Role, Roles};
-use crate::shard::{Hello, OptimizerSettings};
-use crate::wire::{Header, Memory, Message, Op, numbers};
+use crate::link::{InProcess, RemoteServers, ShardLink, messages_of};
+use crate::roles::{ProcessRole, RoleAssignment};
+use crate::shard::{OptimizerSettings, StoreSettings};
+use crate::wire::{MessageHeader, MessageKind, MessageMemory, WireMessage, numbers};
 use crate::{Error, Key, Result, ServerStats};
 
 /// MXNet's key-value store: values under keys, to which workers push and from which they pull.
@@ -50,13 +50,13 @@ pub(super) struct StoreInner {
     /// Workers and servers. `None` for a store of one process.
     all: Option<Group>,
     /// Memory for pushes.
-    pub(super) memory: Memory,
+    pub(super) memory: MessageMemory,
     pub(super) state: Mutex<StoreState>,
 }
 
 pub(super) struct StoreState {
     pub(super) client: Client,
-    pub(super) keys: Keys<Place>,
+    pub(super) keys: Keys<KeyPlacement>,
     pub(super) compression: Compression,
     /// The last result of a push, a pull or an initialisation, if it was an error.
     last_error: String,
@@ -83,16 +83,16 @@ impl KvStore {
         let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
         let rank = world.everyone().rank();
         let deadline = world.deadline()?;
-        let (link, workers, all): (Box<dyn Link>, _, _) = if kind == StoreKind::Local {
+        let (link, workers, all): (Box<dyn ShardLink>, _, _) = if kind == StoreKind::Local {
             (Box::new(InProcess::new(rank)), World::single().group(), None)
         } else {
-            let roles = Roles::new(world)?;
-            if let Role::Server(_) = roles.role() {
+            let roles = RoleAssignment::new(world)?;
+            if let ProcessRole::Server(_) = roles.role() {
                 let what = format!("server {rank} creates a store: it calls `Server::run` instead");
                 return Err(Error::Roles { what });
             }
             let all = messages_of(world)?;
-            (Box::new(Ranks::new(all.clone(), roles.servers())), world.group(), Some(all))
+            (Box::new(RemoteServers::new(all.clone(), roles.servers())), world.group(), Some(all))
         };
         let keeps_pushes = kind == StoreKind::DistSync || staleness_bound.is_some();
         let client = Client::new(rank, link, deadline, keeps_pushes);
@@ -103,13 +103,13 @@ impl KvStore {
             config: config.clone(),
             rank,
             workers,
-            memory: all.as_ref().map_or_else(Memory::default, Memory::of),
+            memory: all.as_ref().map_or_else(MessageMemory::default, MessageMemory::of),
             all,
             state: Mutex::new(state),
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let hello = Hello { kind, staleness_bound, big_array_bound, version };
-        store.tell_all("the greeting", Op::Hello, &hello)?;
+        let hello = StoreSettings { kind, staleness_bound, big_array_bound, version };
+        store.tell_all("the greeting", MessageKind::Hello, &hello)?;
         Ok(store)
     }
 
@@ -194,7 +194,11 @@ impl KvStore {
         let recipe = optimizer.into();
         // Its groups may select keys that are initialised later.
         recipe.build().bind(&[])?;
-        self.tell_all("set_optimizer", Op::SetOptimizer, &OptimizerSettings { recipe, divide_by })
+        self.tell_all(
+            "set_optimizer",
+            MessageKind::SetOptimizer,
+            &OptimizerSettings { recipe, divide_by },
+        )
     }
 
     /// Updates values by `updater`, which gets the key, the pushed value and the stored one, as long as
@@ -268,7 +272,7 @@ impl KvStore {
     /// # Errors
     /// A failure of another rank or a passed deadline.
     pub fn stats(&self) -> Result<Vec<ServerStats>> {
-        let answers = self.ask_all("stats", Op::Stats, "")?;
+        let answers = self.ask_all("stats", MessageKind::Stats, "")?;
         answers.iter().map(|answer| answer.content(self.0.rank)).collect()
     }
 
@@ -278,7 +282,7 @@ impl KvStore {
         &self,
         asked: (usize, u64),
         during: impl Fn() -> String,
-    ) -> Result<Message> {
+    ) -> Result<WireMessage> {
         let start = Instant::now();
         loop {
             let looked = self.0.state.lock().client.look(asked, start, &during);
@@ -336,15 +340,23 @@ impl KvStore {
         result
     }
 
-    pub(super) fn ask_all(&self, during: &str, op: Op, text: &str) -> Result<Vec<Message>> {
-        let make = |ticket, _| Message::text(Header { ticket, ..Header::new(op) }, text);
+    pub(super) fn ask_all(
+        &self,
+        during: &str,
+        op: MessageKind,
+        text: &str,
+    ) -> Result<Vec<WireMessage>> {
+        let make =
+            |ticket, _| WireMessage::text(MessageHeader { ticket, ..MessageHeader::new(op) }, text);
         let answers = self.0.state.lock().client.ask_all(during, make);
         self.recorded(answers)
     }
 
     /// [`Self::ask_all`] with settings.
-    fn tell_all(&self, during: &str, op: Op, content: &impl Serialize) -> Result<()> {
-        let make = |ticket, _| Message::json(Header { ticket, ..Header::new(op) }, content, 0);
+    fn tell_all(&self, during: &str, op: MessageKind, content: &impl Serialize) -> Result<()> {
+        let make = |ticket, _| {
+            WireMessage::json(MessageHeader { ticket, ..MessageHeader::new(op) }, content, 0)
+        };
         let answers = self.0.state.lock().client.ask_all(during, make);
         self.recorded(answers.map(drop))
     }

@@ -18,6 +18,6 @@ mod place;
 mod rows;
 mod states;
 
-pub use self::dense::Pull;
+pub use self::dense::PendingPull;
 pub use self::kv_store::KvStore;
 pub use self::rows::PullRows;

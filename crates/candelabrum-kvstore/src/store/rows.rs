@@ -6,7 +6,7 @@ use super::kv_store::{KvStore, StoreState};
 use super::place::PulledPart;
 use crate::placement::ServerPart;
 use crate::values::RowSparse;
-use crate::wire::{Header, Message, Op};
+use crate::wire::{MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Key, Result};
 
 impl KvStore {
@@ -42,13 +42,13 @@ impl KvStore {
                 .filter(|index| part.range.contains(&(rows.rows[*index] as usize)))
                 .collect();
             let len = own.len() * (4 + 4 * dim);
-            let header = Header {
+            let header = MessageHeader {
                 ticket,
                 key: number,
                 version: *version,
                 elements: own.len() as u64,
                 receipt: u32::from(client.confirms(len)),
-                ..Header::new(Op::PushRows)
+                ..MessageHeader::new(MessageKind::PushRows)
             };
             let mut message = self.0.memory.message(header, len);
             let (positions, values) = message.data_mut().split_at_mut(4 * own.len());
@@ -98,8 +98,13 @@ impl KvStore {
             }
             let ticket = client.ticket();
             let elements = (end - start) as u64;
-            let header = Header { ticket, key: number, elements, ..Header::new(Op::PullRows) };
-            let mut message = Message::new(header, "", 4 * (end - start));
+            let header = MessageHeader {
+                ticket,
+                key: number,
+                elements,
+                ..MessageHeader::new(MessageKind::PullRows)
+            };
+            let mut message = WireMessage::new(header, "", 4 * (end - start));
             for (to, row) in message.data_mut().chunks_exact_mut(4).zip(&rows[start..end]) {
                 to.copy_from_slice(&(row - range.start as u32).to_ne_bytes());
             }

@@ -5,7 +5,7 @@ use std::path::Path;
 use candelabrum_dist::Error as DistError;
 
 use super::kv_store::KvStore;
-use crate::wire::Op;
+use crate::wire::MessageKind;
 use crate::{Error, Result};
 
 impl KvStore {
@@ -18,7 +18,7 @@ impl KvStore {
     /// # Errors
     /// A file that cannot be written, an open round, a failure of another rank, or a passed deadline.
     pub fn save_optimizer_states(&self, dir: &Path) -> Result<()> {
-        self.by_first_worker("save_optimizer_states", &[Op::Save], dir)
+        self.by_first_worker("save_optimizer_states", &[MessageKind::Save], dir)
     }
 
     /// Reads what [`Self::save_optimizer_states`] has written. The store must have the same keys and
@@ -29,24 +29,28 @@ impl KvStore {
     /// # Errors
     /// A file that cannot be read or does not fit, a failure of another rank, or a passed deadline.
     pub fn load_optimizer_states(&self, dir: &Path) -> Result<()> {
-        self.by_first_worker("load_optimizer_states", &[Op::Load, Op::Adopt], dir)?;
+        self.by_first_worker(
+            "load_optimizer_states",
+            &[MessageKind::Load, MessageKind::Adopt],
+            dir,
+        )?;
         self.0.state.lock().keys.iter_mut().for_each(|place| place.residual.clear());
         Ok(())
     }
 
-    fn by_first_worker(&self, during: &str, steps: &[Op], dir: &Path) -> Result<()> {
+    fn by_first_worker(&self, during: &str, steps: &[MessageKind], dir: &Path) -> Result<()> {
         let Some(dir) = dir.to_str() else {
             let path = dir.to_owned();
             return Err(Error::State { path, what: "the name is no UTF-8".to_owned() });
         };
         // All pushes of all workers have arrived after this.
-        self.ask_all(during, Op::Flush, "")?;
+        self.ask_all(during, MessageKind::Flush, "")?;
         self.barrier()?;
         let work = || {
             let done = steps.iter().try_for_each(|op| self.ask_all(during, *op, dir).map(drop));
-            if done.is_err() && steps.contains(&Op::Load) {
+            if done.is_err() && steps.contains(&MessageKind::Load) {
                 // The first error says what was wrong.
-                drop(self.ask_all(during, Op::Discard, ""));
+                drop(self.ask_all(during, MessageKind::Discard, ""));
             }
             done
         };

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use candelabrum_dist::World;
-use candelabrum_kvstore::{Key, KvStore, Pull, Result, Server, StoreConfig, StoreKind};
+use candelabrum_kvstore::{Key, KvStore, PendingPull, Result, Server, StoreConfig, StoreKind};
 use candelabrum_testkit::{Dice, runs_all};
 use candle_core::Tensor;
 
@@ -74,7 +74,7 @@ fn in_rounds(world: &World, keys: usize) -> Result<()> {
         let mut dice = Dice(store.rank() as u64 + 77);
         init(store, keys)?;
         // Pulls that are awaited later, with what they must give.
-        let mut pulls: VecDeque<(Pull, usize, Option<usize>)> = VecDeque::new();
+        let mut pulls: VecDeque<(PendingPull, usize, Option<usize>)> = VecDeque::new();
         for round in 0..ROUNDS {
             for key in dice.order(keys) {
                 let priority = dice.below(200) as i32 - 100;
@@ -121,7 +121,7 @@ fn in_rounds(world: &World, keys: usize) -> Result<()> {
     Ok(())
 }
 
-fn check(pull: Option<(Pull, usize, Option<usize>)>, store: &KvStore) -> Result<()> {
+fn check(pull: Option<(PendingPull, usize, Option<usize>)>, store: &KvStore) -> Result<()> {
     let Some((pull, key, round)) = pull else { return Ok(()) };
     let got = flat(&pull.wait()?);
     let expected = match round {

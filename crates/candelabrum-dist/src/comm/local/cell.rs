@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 
 /// The words that a rank shows to the other ranks before an operation: the header, and the number
 /// of the region that contains the payload, or 0.
-pub(super) type Shown = [u64; Header::WORDS + 1];
+pub(super) type AnnouncedWords = [u64; CollectiveHeader::WORDS + 1];
 
 /// The state of one rank at a barrier. It has two cache lines, because processors prefetch lines in
 /// pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct Cell {
+pub(super) struct BarrierCell {
     /// The number of barriers that this rank has reached.
     pub(super) arrived: AtomicU32,
     /// The barrier at which this rank has given up, by its number among those that the rank has reached, or 0.
@@ -23,5 +23,5 @@ pub(super) struct Cell {
     pub(super) core: AtomicU32,
     /// The words of the rank's operation, for odd and even operations in turn: a rank that is one
     /// operation ahead must not overwrite the words that a slower rank still reads.
-    pub(super) shown: [[AtomicU64; Header::WORDS + 1]; 2],
+    pub(super) shown: [[AtomicU64; CollectiveHeader::WORDS + 1]; 2],
 }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::cell::Shown;
-use super::region::Region;
-use crate::comm::wait::Load;
+use super::cell::AnnouncedWords;
+use super::region::MappedRegion;
+use crate::comm::wait::MachineLoad;
 
 /// The least and the most polls before the first sleep: about 1 µs and some hundreds of µs.
 const SPINS: (u32, u32) = (64, 16384);
@@ -31,24 +31,32 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// The cells of all ranks, and this rank's state at the barrier.
 #[derive(Debug)]
-pub(super) struct Cells {
-    region: Arc<Region>,
+pub(super) struct BarrierCells {
+    region: Arc<MappedRegion>,
     rank: usize,
     arrived: u32,
     turn: usize,
     spins: u32,
     /// The core that this rank is on.
     core: u32,
-    load: Load,
+    load: MachineLoad,
 }
 
-impl Cells {
-    pub(super) fn new(region: Region) -> Self {
+impl BarrierCells {
+    pub(super) fn new(region: MappedRegion) -> Self {
         let (rank, region) = (region.member().rank, Arc::new(region));
-        Self { region, rank, arrived: 0, turn: 0, spins: SPINS.0, core: 0, load: Load::default() }
+        Self {
+            region,
+            rank,
+            arrived: 0,
+            turn: 0,
+            spins: SPINS.0,
+            core: 0,
+            load: MachineLoad::default(),
+        }
     }
 
-    pub(super) fn region(&self) -> &Arc<Region> {
+    pub(super) fn region(&self) -> &Arc<MappedRegion> {
         &self.region
     }
 
@@ -61,7 +69,7 @@ impl Cells {
     }
 
     /// Shows this rank's next operation. The other ranks can read the words after the next barrier.
-    pub(super) fn show(&mut self, words: Shown) {
+    pub(super) fn show(&mut self, words: AnnouncedWords) {
         self.turn ^= 1;
         for (shown, word) in self.region.cell(self.rank).shown[self.turn].iter().zip(words) {
             shown.store(word, Ordering::Relaxed);
@@ -69,8 +77,8 @@ impl Cells {
     }
 
     /// The words that `rank` showed before the barrier at which the ranks last agreed.
-    pub(super) fn shown(&self, rank: usize) -> Shown {
-        let mut words = Shown::default();
+    pub(super) fn shown(&self, rank: usize) -> AnnouncedWords {
+        let mut words = AnnouncedWords::default();
         for (word, shown) in words.iter_mut().zip(&self.region.cell(rank).shown[self.turn]) {
             *word = shown.load(Ordering::Relaxed);
         }

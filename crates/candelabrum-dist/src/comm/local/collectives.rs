@@ -7,19 +7,23 @@
 
 use std::ops::Range;
 
-use super::Local;
-use super::exchange::Where;
-use super::region::Region;
+use super::LocalTransport;
+use super::exchange::BufferPlacement;
+use super::region::MappedRegion;
 use super::slots::HALF;
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 use crate::comm::payload::part_ranges;
-use crate::comm::{Borrowed, Collective, Payload, ReduceOp};
+use crate::comm::{BorrowedElements, Collective, Payload, ReduceOp};
 use crate::{Error, Result};
 use candelabrum_memory::reduce::reduce_into;
 use candelabrum_memory::{BadNumber, first_bad};
 
-impl Local {
-    pub(super) fn collective(&mut self, header: Header, mut buffer: Payload) -> Result<Payload> {
+impl LocalTransport {
+    pub(super) fn collective(
+        &mut self,
+        header: CollectiveHeader,
+        mut buffer: Payload,
+    ) -> Result<Payload> {
         let rank = self.member.rank;
         let region = region_of(&mut buffer, self.member.group).map_or(0, |region| region.id());
         let at = self.agree(header, region, buffer.bytes())?;
@@ -47,7 +51,11 @@ impl Local {
     }
 
     /// An all-reduce or a broadcast of numbers in the caller's memory.
-    pub(super) fn in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+    pub(super) fn in_place(
+        &mut self,
+        header: CollectiveHeader,
+        values: &mut BorrowedElements<'_>,
+    ) -> Result<()> {
         let bytes = values.bytes_mut();
         let shown = self.agree(header, 0, bytes)?.shown;
         match header.op {
@@ -73,14 +81,19 @@ impl Local {
 
     /// The barrier at which the ranks agree on the operation. It also shows the first pieces of
     /// numbers outside of the segment, which saves a barrier.
-    fn agree(&mut self, header: Header, region: u64, bytes: &[u8]) -> Result<At> {
+    fn agree(
+        &mut self,
+        header: CollectiveHeader,
+        region: u64,
+        bytes: &[u8],
+    ) -> Result<BufferLocation> {
         let is_written = region == 0 && self.write_first(header.op, bytes);
         let place = self.exchange.agree(header, region)?;
-        let shown = place == Where::Outside && is_written;
+        let shown = place == BufferPlacement::Outside && is_written;
         if shown {
             self.slots.turn();
         }
-        Ok(At { place, shown })
+        Ok(BufferLocation { place, shown })
     }
 
     /// A barrier, after which the hidden halves are shown.
@@ -93,10 +106,10 @@ impl Local {
     /// The result is complete only on ranks that `keep` it.
     fn all_reduce(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         mut buffer: Payload,
-        at: At,
+        at: BufferLocation,
         keep: bool,
     ) -> Result<Payload> {
         let bytes = buffer.bytes().len();
@@ -114,10 +127,10 @@ impl Local {
 
     fn reduce_scatter(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         mut buffer: Payload,
-        at: At,
+        at: BufferLocation,
     ) -> Result<Payload> {
         let mut out = Payload::zeros(header.element, header.len / self.member.world_size);
         let part = out.bytes().len();
@@ -131,10 +144,10 @@ impl Local {
 
     fn reduce_scatter_v(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         mut buffer: Payload,
-        at: At,
+        at: BufferLocation,
     ) -> Result<Payload> {
         let (parts, search) = (PartRanges::of_payload(&buffer), buffer.is_searched());
         let own = parts.ranges[self.member.rank].clone();
@@ -161,7 +174,7 @@ impl Local {
         position.map(|position| BadNumber { part: self.member.rank, position })
     }
 
-    fn all_gather_in_place(&mut self, mut buffer: Payload, at: At) -> Result<Payload> {
+    fn all_gather_in_place(&mut self, mut buffer: Payload, at: BufferLocation) -> Result<Payload> {
         let PartRanges { ranges, longest, .. } = PartRanges::of_payload(&buffer);
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.gather_ranges(region, &ranges)?;
@@ -177,7 +190,12 @@ impl Local {
         Ok(buffer)
     }
 
-    fn broadcast(&mut self, root: usize, mut buffer: Payload, at: At) -> Result<Payload> {
+    fn broadcast(
+        &mut self,
+        root: usize,
+        mut buffer: Payload,
+        at: BufferLocation,
+    ) -> Result<Payload> {
         let len = buffer.bytes().len();
         if let Some(region) = at.region(&mut buffer, self.member.group) {
             self.exchange.copy_from(region, root, len)?;
@@ -200,10 +218,10 @@ impl Local {
     /// Gathers equal or different lengths. A rank that does not `keep` the result gets nothing.
     fn gather(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         keep: bool,
         mut buffer: Payload,
-        at: At,
+        at: BufferLocation,
     ) -> Result<Payload> {
         let lens: Vec<usize> =
             (0..self.member.world_size).map(|rank| self.exchange.len_of(rank)).collect();
@@ -231,10 +249,10 @@ impl Local {
 
     fn scatter(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         root: usize,
         mut buffer: Payload,
-        at: At,
+        at: BufferLocation,
     ) -> Result<Payload> {
         let n = self.member.world_size;
         let mut out = Payload::zeros(header.element, self.exchange.len_of(root) / n);
@@ -243,7 +261,7 @@ impl Local {
         let take = |offset: usize, parts: &[&[u8]]| {
             copy_piece(parts[root], offset, scattered);
         };
-        if at.place == Where::Region {
+        if at.place == BufferPlacement::Region {
             self.deal_equal(&mut buffer, at, part, take)?;
         } else {
             let input = (self.member.rank == root).then(|| buffer.bytes());
@@ -253,7 +271,12 @@ impl Local {
         Ok(out)
     }
 
-    fn all_to_all(&mut self, header: Header, mut buffer: Payload, at: At) -> Result<Payload> {
+    fn all_to_all(
+        &mut self,
+        header: CollectiveHeader,
+        mut buffer: Payload,
+        at: BufferLocation,
+    ) -> Result<Payload> {
         let mut out = Payload::zeros(header.element, header.len);
         let part = out.bytes().len() / self.member.world_size;
         let received = out.bytes_mut();
@@ -265,7 +288,7 @@ impl Local {
         Ok(out)
     }
 
-    fn all_to_all_v(&mut self, header: Header, buffer: &Payload) -> Result<Payload> {
+    fn all_to_all_v(&mut self, header: CollectiveHeader, buffer: &Payload) -> Result<Payload> {
         let (rank, n, size) = (self.member.rank, self.member.world_size, header.element.size());
         // Row `from`, column `to`: the number of elements that rank `from` sends to rank `to`.
         let own: Vec<u64> =
@@ -334,7 +357,7 @@ impl Local {
     fn deal_equal(
         &mut self,
         buffer: &mut Payload,
-        at: At,
+        at: BufferLocation,
         part: usize,
         mut take: impl FnMut(usize, &[&[u8]]),
     ) -> Result<()> {
@@ -375,22 +398,22 @@ impl Local {
 
 /// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy)]
-struct At {
-    place: Where,
+struct BufferLocation {
+    place: BufferPlacement,
     /// Whether the slots already show the first pieces.
     shown: bool,
 }
 
-impl At {
+impl BufferLocation {
     /// The region of `buffer`, if all ranks' buffers are in the same region.
-    fn region(self, buffer: &mut Payload, group: u64) -> Option<&mut Region> {
-        region_of(buffer, group).filter(|_| self.place == Where::Region)
+    fn region(self, buffer: &mut Payload, group: u64) -> Option<&mut MappedRegion> {
+        region_of(buffer, group).filter(|_| self.place == BufferPlacement::Region)
     }
 }
 
 /// The region of `buffer`, if this group allocated the buffer.
-fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut Region> {
-    buffer.shared_memory::<Region>().filter(|region| region.member().group == group)
+fn region_of(buffer: &mut Payload, group: u64) -> Option<&mut MappedRegion> {
+    buffer.shared_memory::<MappedRegion>().filter(|region| region.member().group == group)
 }
 
 /// The layout of consecutive parts.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::cell::Shown;
-use super::cells::Cells;
-use super::region::Region;
+use super::cell::AnnouncedWords;
+use super::cells::BarrierCells;
+use super::region::MappedRegion;
 use super::segment::Segment;
 use crate::comm::ReduceOp;
-use crate::comm::collective::{Collective, Header, check_agreement};
-use crate::comm::network::Network;
+use crate::comm::collective::{Collective, CollectiveHeader, check_agreement};
+use crate::comm::network::NetworkLines;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 use candelabrum_memory::BadNumber;
@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(1);
 
 /// The place of the ranks' buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Where {
+pub(super) enum BufferPlacement {
     /// All in the same region.
     Region,
     /// All outside of regions.
@@ -36,29 +36,29 @@ pub(super) enum Where {
 
 /// This rank's side of every barrier of a group.
 pub(super) struct CellExchange {
-    cells: Cells,
-    pub(super) network: Arc<Network>,
+    cells: BarrierCells,
+    pub(super) network: Arc<NetworkLines>,
     pub(super) segment: Arc<Segment>,
     /// The members' ranks in the world.
     pub(super) ranks: Arc<[usize]>,
     pub(super) deadline: Duration,
     /// The header of the current operation, for error messages.
-    current: Header,
+    current: CollectiveHeader,
 }
 
 impl CellExchange {
     pub(super) fn new(
-        cells: Cells,
-        network: Arc<Network>,
+        cells: BarrierCells,
+        network: Arc<NetworkLines>,
         segment: Arc<Segment>,
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
-        let current = Header::of(0, Collective::Barrier, &Payload::empty());
+        let current = CollectiveHeader::of(0, Collective::Barrier, &Payload::empty());
         Self { cells, network, segment, ranks, deadline, current }
     }
 
-    pub(super) fn cells(&self) -> &Arc<Region> {
+    pub(super) fn cells(&self) -> &Arc<MappedRegion> {
         self.cells.region()
     }
 
@@ -68,7 +68,11 @@ impl CellExchange {
 
     /// A barrier at which the ranks compare their headers. Returns the place of their buffers.
     /// `region` is the number of the region that contains this rank's buffer, or 0.
-    pub(super) fn agree(&mut self, header: Header, region: u64) -> Result<Where> {
+    pub(super) fn agree(
+        &mut self,
+        header: CollectiveHeader,
+        region: u64,
+    ) -> Result<BufferPlacement> {
         self.current = header;
         // Short waits do not check for failures. So a failure in another group is noticed here.
         if self.network.has_failure() {
@@ -80,13 +84,14 @@ impl CellExchange {
         let own = [sequence, what, len, tag, region];
         self.cells.show(own);
         self.meet()?;
-        let mut place = if region == 0 { Where::Outside } else { Where::Region };
+        let mut place =
+            if region == 0 { BufferPlacement::Outside } else { BufferPlacement::Region };
         let mut same = true;
         for rank in 0..self.cells.world_size() {
             let shown = self.cells.shown(rank);
             same &= header_words(shown) == header_words(own);
-            if shown[Header::WORDS] != region {
-                place = Where::Mixed;
+            if shown[CollectiveHeader::WORDS] != region {
+                place = BufferPlacement::Mixed;
             }
         }
         if !same {
@@ -99,13 +104,13 @@ impl CellExchange {
     }
 
     /// The header that the ranks last agreed on.
-    pub(super) fn current(&self) -> Header {
+    pub(super) fn current(&self) -> CollectiveHeader {
         self.current
     }
 
     /// The number that `rank` showed beside its header when the ranks last agreed.
     pub(super) fn number_of(&self, rank: usize) -> u64 {
-        self.cells.shown(rank)[Header::WORDS]
+        self.cells.shown(rank)[CollectiveHeader::WORDS]
     }
 
     /// The number of elements of `rank`'s buffer in the operation that the ranks last agreed on.
@@ -183,7 +188,7 @@ impl CellExchange {
     /// the first f32 number of the lowest rank in this rank's slice that was not finite.
     pub(super) fn reduce(
         &mut self,
-        region: &mut Region,
+        region: &mut MappedRegion,
         bytes: usize,
         element: ElementType,
         op: ReduceOp,
@@ -214,7 +219,7 @@ impl CellExchange {
     /// [`Self::reduce`].
     pub(super) fn reduce_range(
         &mut self,
-        region: &mut Region,
+        region: &mut MappedRegion,
         range: Range<usize>,
         element: ElementType,
         op: ReduceOp,
@@ -244,7 +249,7 @@ impl CellExchange {
     /// part. The ranges do not overlap. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn gather_ranges(
         &mut self,
-        region: &mut Region,
+        region: &mut MappedRegion,
         ranges: &[Range<usize>],
     ) -> Result<()> {
         let member = region.member();
@@ -263,7 +268,7 @@ impl CellExchange {
     /// until all ranks have read. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn look(
         &mut self,
-        region: &Region,
+        region: &MappedRegion,
         start: usize,
         count: usize,
         look: impl FnOnce(&[&[u8]]),
@@ -281,7 +286,7 @@ impl CellExchange {
     /// waits for all ranks. Every rank must have passed a barrier since it wrote its part.
     pub(super) fn copy_from(
         &mut self,
-        region: &mut Region,
+        region: &mut MappedRegion,
         root: usize,
         bytes: usize,
     ) -> Result<()> {
@@ -297,6 +302,6 @@ impl CellExchange {
     }
 }
 
-fn header_words([sequence, what, len, tag, _]: Shown) -> [u64; Header::WORDS] {
+fn header_words([sequence, what, len, tag, _]: AnnouncedWords) -> [u64; CollectiveHeader::WORDS] {
     [sequence, what, len, tag]
 }

@@ -33,48 +33,48 @@ use std::time::Duration;
 
 use candelabrum_memory::{Flat, thread_pool};
 
-use self::cell::Cell;
-use self::cells::Cells;
+use self::cell::BarrierCell;
+use self::cells::BarrierCells;
 use self::exchange::CellExchange;
 use self::parcels::LocalParcels;
 use self::region::{LocalMember, stride};
 use self::segment::{Segment, WORLD};
-use self::slots::{SLOT, Slots};
-use super::collective::Header;
+use self::slots::{SLOT, SlotTable};
+use super::collective::CollectiveHeader;
 use super::failures::Failure;
 use super::member::JobMember;
 use super::messages::Messages;
-use super::network::Network;
-use super::threaded::{Connected, Threaded};
+use super::network::NetworkLines;
+use super::threaded::{Connection, ThreadedGroup};
 use super::transport::Transport;
-use super::{Borrowed, Communicator, Payload};
+use super::{BorrowedElements, Communicator, Payload};
 use crate::{Error, Result};
 
 /// An operation on fewer bytes takes less time than waking a thread for it.
 const LIGHT: usize = 256 * 1024;
 
 /// The bytes per rank of a group's two regions: the cells and the slots.
-const GROUP: [usize; 2] = [size_of::<Cell>(), SLOT];
+const GROUP: [usize; 2] = [size_of::<BarrierCell>(), SLOT];
 
 /// Connects this rank with the other ranks of `config.job`.
 pub(crate) fn connect(config: JobMember) -> Result<Arc<dyn Communicator>> {
     let connect = move |failure: &Failure| {
-        let transport = Local::connect(&config, failure)?;
+        let transport = LocalTransport::connect(&config, failure)?;
         let abort = Arc::clone(&transport.exchange.network);
         let JobMember { rank, world_size, deadline, .. } = config;
-        Ok(Connected { transport, rank, world_size, deadline, abort })
+        Ok(Connection { transport, rank, world_size, deadline, abort })
     };
-    Ok(Arc::new(Threaded::start(connect)?))
+    Ok(Arc::new(ThreadedGroup::start(connect)?))
 }
 
 /// This rank's side of a group.
-struct Local {
+struct LocalTransport {
     member: LocalMember,
     exchange: CellExchange,
-    slots: Slots,
+    slots: SlotTable,
 }
 
-impl Local {
+impl LocalTransport {
     /// Connects all ranks. Rank 0 creates the segment and sends it to the other ranks.
     fn connect(config: &JobMember, failure: &Failure) -> Result<Self> {
         let &JobMember { rank, world_size, deadline, .. } = config;
@@ -93,7 +93,7 @@ impl Local {
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
         let segment = Arc::new(segment);
         let parcels = LocalParcels::new(Arc::clone(&segment));
-        let network = Network::start(rank, sockets, Some(parcels), false, deadline, failure)?;
+        let network = NetworkLines::start(rank, sockets, Some(parcels), false, deadline, failure)?;
         let member = LocalMember { group: WORLD, rank, world_size };
         let ranks = (0..world_size).collect();
         Self::join(network, segment, ranks, member, deadline)
@@ -101,20 +101,20 @@ impl Local {
 
     /// Makes this rank a member of a group that [`new_group`] has allocated.
     fn join(
-        network: Arc<Network>,
+        network: Arc<NetworkLines>,
         segment: Arc<Segment>,
         ranks: Arc<[usize]>,
         member: LocalMember,
         deadline: Duration,
     ) -> Result<Self> {
         let [cell, slot] = GROUP;
-        let cells = Cells::new(segment.map(member.group, cell, member)?);
+        let cells = BarrierCells::new(segment.map(member.group, cell, member)?);
         let mut exchange = CellExchange::new(cells, network, segment, ranks, deadline);
         let start = member.group + (stride(cell) * member.world_size) as u64;
         let reserved = exchange.segment.reserve(start, slot, member.rank..member.rank + 1);
         let header = exchange.current();
         succeed_together(&mut exchange, header, reserved, slot)?;
-        let slots = Slots::new(exchange.segment.map(start, slot, member)?);
+        let slots = SlotTable::new(exchange.segment.map(start, slot, member)?);
         Ok(Self { member, exchange, slots })
     }
 
@@ -124,7 +124,7 @@ impl Local {
     fn taken_by(
         &mut self,
         root: usize,
-        header: Header,
+        header: CollectiveHeader,
         bytes: usize,
         take: impl FnOnce(&Segment) -> Result<u64>,
     ) -> Result<u64> {
@@ -143,7 +143,7 @@ impl Local {
     }
 }
 
-impl Transport for Local {
+impl Transport for LocalTransport {
     const FINDS_BAD_NUMBERS: bool = true;
 
     fn backend(&self) -> &'static str {
@@ -159,18 +159,22 @@ impl Transport for Local {
         self.exchange.network.messages(self.member.group, &self.exchange.ranks)
     }
 
-    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+    fn execute(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload);
         result.inspect_err(|_| self.exchange.segment.keep_everything())
     }
 
-    fn execute_in_place(&mut self, header: Header, values: &mut Borrowed<'_>) -> Result<()> {
+    fn execute_in_place(
+        &mut self,
+        header: CollectiveHeader,
+        values: &mut BorrowedElements<'_>,
+    ) -> Result<()> {
         let result = self.in_place(header, values);
         result.inspect_err(|_| self.exchange.segment.keep_everything())
     }
 
-    fn alloc(&mut self, header: Header) -> Result<Payload> {
-        let Header { element, len, .. } = header;
+    fn alloc(&mut self, header: CollectiveHeader) -> Result<Payload> {
+        let CollectiveHeader { element, len, .. } = header;
         let member = self.member;
         let part = (len * element.size()).max(1);
         let take = |segment: &Segment| segment.take(&[part], member.world_size);
@@ -223,7 +227,7 @@ fn new_group(segment: &Segment, world_size: usize) -> Result<u64> {
 /// bytes. All ranks must call this function together, with the same `header`.
 fn succeed_together(
     exchange: &mut CellExchange,
-    header: Header,
+    header: CollectiveHeader,
     reserved: Result<()>,
     bytes: usize,
 ) -> Result<()> {

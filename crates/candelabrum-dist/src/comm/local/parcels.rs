@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use candelabrum_memory::SharedMemory;
 use parking_lot::Mutex;
 
-use super::region::{LocalMember, Region};
+use super::region::{LocalMember, MappedRegion};
 use super::segment::Segment;
 use crate::comm::Payload;
 use crate::comm::network::{Note, Parcels, WhenRead};
@@ -25,7 +25,7 @@ pub(super) struct LocalParcels {
     segment: Arc<Segment>,
     own: Mutex<OwnRegions>,
     /// Regions of other ranks that no parcel uses now, by their starts.
-    opened: Mutex<HashMap<u64, Region>>,
+    opened: Mutex<HashMap<u64, MappedRegion>>,
     /// This value, for the parcels that are open.
     me: Weak<Self>,
 }
@@ -34,14 +34,14 @@ pub(super) struct LocalParcels {
 #[derive(Default)]
 struct OwnRegions {
     /// By size.
-    free: BTreeMap<usize, Vec<Region>>,
+    free: BTreeMap<usize, Vec<MappedRegion>>,
     /// By start: with their receivers.
-    lent: HashMap<u64, Room>,
+    lent: HashMap<u64, SizedRegion>,
     bytes: usize,
 }
 
 /// A region, and the bytes that were asked for when it was made.
-type Room = (usize, Region);
+type SizedRegion = (usize, MappedRegion);
 
 /// A region of one part, of which one process at a time has the only reference.
 const ALONE: LocalMember = LocalMember { group: 0, rank: 0, world_size: 1 };
@@ -56,16 +56,16 @@ impl LocalParcels {
         })
     }
 
-    fn draft(&self, len: usize) -> Option<Draft> {
+    fn draft(&self, len: usize) -> Option<ParcelDraft> {
         if len < LEAST {
             return None;
         }
         let room = self.room(&mut self.own.lock(), len)?;
-        Some(Draft { room: Some(room), parcels: self.me.clone() })
+        Some(ParcelDraft { room: Some(room), parcels: self.me.clone() })
     }
 
     /// A region of at least `len` bytes that is free, or a new one.
-    fn room(&self, own: &mut OwnRegions, len: usize) -> Option<Room> {
+    fn room(&self, own: &mut OwnRegions, len: usize) -> Option<SizedRegion> {
         // Eight sizes up to each power of two, so that messages of similar lengths share memory.
         let size = len.next_multiple_of(len.next_power_of_two() / 8);
         if let Some(region) = own.free.get_mut(&size).and_then(Vec::pop) {
@@ -94,7 +94,7 @@ impl Parcels for LocalParcels {
 
     fn pack(&self, payload: &mut Payload) -> Option<Note> {
         let len = payload.byte_len();
-        let draft = payload.shared_memory::<Draft>().filter(|draft| draft.is_of(self));
+        let draft = payload.shared_memory::<ParcelDraft>().filter(|draft| draft.is_of(self));
         let room = draft.and_then(|draft| draft.room.take()).or_else(|| {
             let mut draft = self.draft(len)?;
             // The lock is not held, so several threads can pack at the same time.
@@ -134,25 +134,25 @@ impl Parcels for LocalParcels {
 }
 
 impl OwnRegions {
-    fn put_back(&mut self, (size, region): Room) {
+    fn put_back(&mut self, (size, region): SizedRegion) {
         self.free.entry(size).or_default().push(region);
     }
 }
 
 /// The memory of a message that has not been sent.
-struct Draft {
+struct ParcelDraft {
     /// `Some` until the message is sent.
-    room: Option<Room>,
+    room: Option<SizedRegion>,
     parcels: Weak<LocalParcels>,
 }
 
-impl Draft {
+impl ParcelDraft {
     fn is_of(&self, parcels: &LocalParcels) -> bool {
         self.parcels.ptr_eq(&parcels.me)
     }
 }
 
-impl SharedMemory for Draft {
+impl SharedMemory for ParcelDraft {
     fn bytes(&self) -> &[u8] {
         self.room.as_ref().map_or(&[], |(_, region)| region.own())
     }
@@ -166,7 +166,7 @@ impl SharedMemory for Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for ParcelDraft {
     fn drop(&mut self) {
         if let (Some(parcels), Some(room)) = (self.parcels.upgrade(), self.room.take()) {
             parcels.own.lock().put_back(room);
@@ -177,7 +177,7 @@ impl Drop for Draft {
 /// The bytes of another rank's parcel.
 struct Parcel {
     /// `Some` until the drop.
-    region: Option<Region>,
+    region: Option<MappedRegion>,
     len: usize,
     parcels: Weak<LocalParcels>,
     /// `Some` until the drop.
@@ -262,8 +262,9 @@ mod tests {
             payload
         };
         let mut payload = write();
-        let start =
-            payload.shared_memory::<Draft>().and_then(|draft| Some(draft.room.as_ref()?.1.id()));
+        let start = payload
+            .shared_memory::<ParcelDraft>()
+            .and_then(|draft| Some(draft.room.as_ref()?.1.id()));
         // A message that is not sent gives its memory back.
         drop(payload);
         let mut payload = write();

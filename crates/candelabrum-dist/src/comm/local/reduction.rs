@@ -9,23 +9,23 @@
 use std::iter::StepBy;
 use std::ops::Range;
 
-use super::Local;
+use super::LocalTransport;
 use super::region::LocalMember;
 use crate::Result;
 use crate::comm::ReduceOp;
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 use candelabrum_memory::reduce::reduce_onto;
 
 /// Up to this number of bytes, of all ranks together, each rank computes the whole result for
 /// itself: the additional reading takes less time than a second barrier.
 const LITTLE: usize = 64 * 1024;
 
-impl Local {
+impl LocalTransport {
     /// Reduces the `bytes` of all ranks in place. The result is complete only on ranks that `keep`
     /// it. `shown`: whether the slots already show the first piece.
     pub(super) fn reduce_by_pieces(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         bytes: &mut [u8],
         shown: bool,

@@ -11,7 +11,7 @@ use candelabrum_memory::SharedMemory;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::cell::Cell;
+use super::cell::BarrierCell;
 use crate::comm::slice::slice;
 use crate::{Error, Result};
 
@@ -41,7 +41,7 @@ impl LocalMember {
 
 /// The file that contains the regions.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct SharedFile {
     pub(super) fd: OwnedFd,
     /// Whether an operation has failed. No memory is returned then, because other ranks may still
     /// write to it.
@@ -67,28 +67,28 @@ pub(super) fn stride(part: usize) -> usize {
 /// reads it, or all ranks only read it. Each part belongs to its rank, except between the barriers
 /// of a collective on this region. Such a collective borrows the region until its last barrier.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct MappedRegion {
     start: NonNull<u8>,
     part: usize,
     stride: usize,
     member: LocalMember,
-    file: Arc<File>,
+    file: Arc<SharedFile>,
     offset: u64,
     given_back: bool,
 }
 
-// SAFETY: the mapping is valid in every thread of the process, and `Region` is its only owner here.
-unsafe impl Send for Region {}
+// SAFETY: the mapping is valid in every thread of the process, and `MappedRegion` is its only owner here.
+unsafe impl Send for MappedRegion {}
 
 // SAFETY: through a shared reference, safe functions read only this rank's own part and atomics. Only
 // `give_back` changes the part, when every rank has left the group and nothing borrows the part.
-unsafe impl Sync for Region {}
+unsafe impl Sync for MappedRegion {}
 
-impl Region {
+impl MappedRegion {
     /// Maps the region of `file` that starts at `offset` and has `part` bytes per rank. All ranks
     /// have reserved their parts.
     pub(super) fn map(
-        file: &Arc<File>,
+        file: &Arc<SharedFile>,
         offset: u64,
         part: usize,
         member: LocalMember,
@@ -154,8 +154,8 @@ impl Region {
     }
 
     /// `rank`'s cell, in a region of cells.
-    pub(super) fn cell(&self, rank: usize) -> &Cell {
-        let start = self.address(rank, 0, size_of::<Cell>()).cast::<Cell>();
+    pub(super) fn cell(&self, rank: usize) -> &BarrierCell {
+        let start = self.address(rank, 0, size_of::<BarrierCell>()).cast::<BarrierCell>();
         // SAFETY: the address is in bounds and aligned to a page. A cell has only atomics, so zeros
         // are a valid cell and ranks may share it.
         unsafe { start.as_ref() }
@@ -219,7 +219,7 @@ pub(super) fn give_back(file: &OwnedFd, start: u64, len: u64) {
     }
 }
 
-impl SharedMemory for Region {
+impl SharedMemory for MappedRegion {
     fn bytes(&self) -> &[u8] {
         self.own()
     }
@@ -233,7 +233,7 @@ impl SharedMemory for Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MappedRegion {
     fn drop(&mut self) {
         if self.given_back && !self.file.broken.load(Ordering::Relaxed) {
             self.give_back();

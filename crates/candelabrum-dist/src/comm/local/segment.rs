@@ -16,8 +16,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::cell::Cell;
-use super::region::{ALIGN, File, LocalMember, Region, SegmentStart, give_back, stride};
+use super::cell::BarrierCell;
+use super::region::{
+    ALIGN, LocalMember, MappedRegion, SegmentStart, SharedFile, give_back, stride,
+};
 use crate::{Error, Result};
 
 /// The start of the first region, after the counter.
@@ -29,8 +31,8 @@ pub(super) const WORLD: u64 = FIRST;
 /// A rank's access to the file.
 #[derive(Debug)]
 pub(super) struct Segment {
-    file: Arc<File>,
-    control: Region,
+    file: Arc<SharedFile>,
+    control: MappedRegion,
 }
 
 impl Segment {
@@ -61,7 +63,7 @@ impl Segment {
         let ask = |error| Error::io("look at the shared memory that was received", error);
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(ask)?;
         let size = rustix::fs::fstat(&fd).map_err(ask)?.st_size;
-        let least = FIRST as usize + world_size * stride(size_of::<Cell>());
+        let least = FIRST as usize + world_size * stride(size_of::<BarrierCell>());
         if !seals.contains(SealFlags::SHRINK) || usize::try_from(size).is_ok_and(|s| s < least) {
             let what = format!("shared memory of {size} bytes with the seals {seals:?}");
             return Err(Error::Protocol { what });
@@ -70,9 +72,9 @@ impl Segment {
     }
 
     fn open(fd: OwnedFd) -> Result<Self> {
-        let file = Arc::new(File { fd, broken: AtomicBool::new(false) });
+        let file = Arc::new(SharedFile { fd, broken: AtomicBool::new(false) });
         let alone = LocalMember { group: 0, rank: 0, world_size: 1 };
-        let control = Region::map(&file, 0, size_of::<SegmentStart>(), alone)?;
+        let control = MappedRegion::map(&file, 0, size_of::<SegmentStart>(), alone)?;
         Ok(Self { file, control })
     }
 
@@ -110,8 +112,8 @@ impl Segment {
     }
 
     /// Maps a region of `part` bytes per rank, whose parts all ranks have reserved.
-    pub(super) fn map(&self, start: u64, part: usize, member: LocalMember) -> Result<Region> {
-        Region::map(&self.file, start, part, member)
+    pub(super) fn map(&self, start: u64, part: usize, member: LocalMember) -> Result<MappedRegion> {
+        MappedRegion::map(&self.file, start, part, member)
     }
 
     /// Refuses a region that is not wholly in the file. Its use could end this process by SIGBUS.
@@ -216,7 +218,7 @@ mod tests {
     }
 
     /// The bytes of a region that are in this process's page table.
-    fn resident_bytes(region: &Region) -> usize {
+    fn resident_bytes(region: &MappedRegion) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("this process's memory");
         let before = region.member().rank * region.own().len();
         let head = format!("{:x}-", region.own().as_ptr() as usize - before);

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::region::Region;
+use super::region::MappedRegion;
 use crate::comm::{ElementType, ReduceOp};
 use candelabrum_memory::CACHE_LINE;
 use candelabrum_memory::reduce::reduce_onto;
@@ -31,18 +31,18 @@ pub(super) const SLOT: usize = 2 * HALF;
 
 /// One rank's view of all slots of a group. All ranks call [`Self::turn`] after the same barriers.
 #[derive(Debug)]
-pub(super) struct Slots {
-    region: Arc<Region>,
+pub(super) struct SlotTable {
+    region: Arc<MappedRegion>,
     /// The number of the hidden half, 0 or 1.
     hidden: usize,
 }
 
-impl Slots {
-    pub(super) fn new(region: Region) -> Self {
+impl SlotTable {
+    pub(super) fn new(region: MappedRegion) -> Self {
         Self { region: Arc::new(region), hidden: 0 }
     }
 
-    pub(super) fn region(&self) -> &Arc<Region> {
+    pub(super) fn region(&self) -> &Arc<MappedRegion> {
         &self.region
     }
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use candelabrum_memory::reduce::reduce_onto;
 
-use super::Mpi;
-use super::headers::{GOODBYE, Peer, enclosed};
-use super::pipeline::Route;
-use super::raw::{RequestBatch, Tag};
-use crate::comm::collective::{Header, check_agreement};
+use super::MpiTransport;
+use super::headers::{GOODBYE, PeerHeaders, enclosed};
+use super::pipeline::PipelineRoute;
+use super::raw::{MessageTag, RequestBatch};
+use crate::comm::collective::{CollectiveHeader, check_agreement};
 use crate::comm::slice::slice;
-use crate::comm::wait::Wait;
+use crate::comm::wait::BackoffWait;
 use crate::comm::{Collective, ElementType, Payload, ReduceOp};
 use crate::{Error, Result};
 
@@ -23,8 +23,12 @@ fn nothing(_rank: usize) -> Range<usize> {
     0..0
 }
 
-impl Mpi {
-    pub(super) fn collective(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+impl MpiTransport {
+    pub(super) fn collective(
+        &mut self,
+        header: CollectiveHeader,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         match header.op {
             _ if self.world_size() == 1 => self.alone(header, buffer),
@@ -59,19 +63,24 @@ impl Mpi {
         }
     }
 
-    fn alone(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+    fn alone(&mut self, header: CollectiveHeader, buffer: Payload) -> Result<Payload> {
         match header.op {
             Collective::AllGatherV => buffer.with_parts([header.len]),
             _ => Ok(buffer),
         }
     }
 
-    fn all_reduce(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
+    fn all_reduce(
+        &mut self,
+        header: CollectiveHeader,
+        op: ReduceOp,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         if bytes * (self.world_size() - 1) <= ONE_ROUND {
             return self.reduce_at_once(header, op, buffer, |_| 0..bytes);
         }
-        let route = Route { op: Some(op), root: None, to_all: true };
+        let route = PipelineRoute { op: Some(op), root: None, to_all: true };
         self.pipeline(header, buffer, route, self.slices(header))
     }
 
@@ -79,14 +88,14 @@ impl Mpi {
     /// numbers, which moves no more bytes.
     fn reduce(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         root: usize,
         buffer: Payload,
     ) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         let parts = |rank: usize| if rank == root { 0..bytes } else { 0..0 };
-        let route = Route { op: Some(op), root: Some(root), to_all: false };
+        let route = PipelineRoute { op: Some(op), root: Some(root), to_all: false };
         let buffer = if bytes * (self.world_size() - 1) <= ONE_ROUND {
             self.reduce_at_once(header, op, buffer, parts)?
         } else if self.world_size() == 2 {
@@ -97,7 +106,12 @@ impl Mpi {
         Ok(if self.rank == root { buffer } else { Payload::zeros(header.element, 0) })
     }
 
-    fn reduce_scatter(&mut self, header: Header, op: ReduceOp, buffer: Payload) -> Result<Payload> {
+    fn reduce_scatter(
+        &mut self,
+        header: CollectiveHeader,
+        op: ReduceOp,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let part = buffer.bytes().len() / self.world_size();
         let parts = |rank: usize| rank * part..(rank + 1) * part;
         let buffer = self.reduce_parts(header, op, buffer, part, parts)?;
@@ -108,7 +122,7 @@ impl Mpi {
 
     fn reduce_scatter_v(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         buffer: Payload,
     ) -> Result<Payload> {
@@ -120,7 +134,7 @@ impl Mpi {
     /// Reduces the numbers of which each rank owns a part (bytes, at most `longest`), into the owner's buffer.
     fn reduce_parts(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         buffer: Payload,
         longest: usize,
@@ -129,11 +143,15 @@ impl Mpi {
         if longest * (self.world_size() - 1) <= ONE_ROUND {
             return self.reduce_at_once(header, op, buffer, parts);
         }
-        let route = Route { op: Some(op), root: None, to_all: false };
+        let route = PipelineRoute { op: Some(op), root: None, to_all: false };
         self.pipeline(header, buffer, route, parts)
     }
 
-    fn all_gather_in_place(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+    fn all_gather_in_place(
+        &mut self,
+        header: CollectiveHeader,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let ranges = buffer.part_ranges();
         let own = &buffer.bytes()[ranges[self.rank].clone()];
         let (own, len) = (Payload::from_slice(own), own.len());
@@ -142,7 +160,7 @@ impl Mpi {
     }
 
     /// The slice (bytes) of an operation's numbers that each rank owns.
-    fn slices(&self, header: Header) -> impl Fn(usize) -> Range<usize> + use<> {
+    fn slices(&self, header: CollectiveHeader) -> impl Fn(usize) -> Range<usize> + use<> {
         let (bytes, n) = (header.len * header.element.size(), self.world_size());
         move |rank| slice(bytes, rank, n)
     }
@@ -156,7 +174,7 @@ impl Mpi {
     /// In one round, sends every rank its part (bytes) and reduces this rank's own part.
     fn reduce_at_once(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         op: ReduceOp,
         buffer: Payload,
         parts: impl Fn(usize) -> Range<usize>,
@@ -181,10 +199,15 @@ impl Mpi {
         Ok(buffer)
     }
 
-    fn broadcast(&mut self, header: Header, root: usize, buffer: Payload) -> Result<Payload> {
+    fn broadcast(
+        &mut self,
+        header: CollectiveHeader,
+        root: usize,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let (bytes, n) = (buffer.bytes().len(), self.world_size());
         if n > 2 && bytes * (n - 1) > ONE_ROUND {
-            let route = Route { op: None, root: Some(root), to_all: true };
+            let route = PipelineRoute { op: None, root: Some(root), to_all: true };
             return self.pipeline(header, buffer, route, self.slices(header));
         }
         if self.rank == root {
@@ -198,7 +221,7 @@ impl Mpi {
     /// A gather of equal lengths. A rank that receives the others' numbers also copies its own.
     fn gather(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         buffer: Payload,
         send: impl Fn(usize) -> Range<usize>,
         receive: impl Fn(usize) -> Range<usize>,
@@ -212,7 +235,7 @@ impl Mpi {
         Ok(all)
     }
 
-    fn all_gather_v(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+    fn all_gather_v(&mut self, header: CollectiveHeader, buffer: Payload) -> Result<Payload> {
         let bytes = buffer.bytes().len();
         let send = |_| 0..bytes;
         self.call(header, buffer.bytes(), send)?;
@@ -227,7 +250,12 @@ impl Mpi {
         all.with_parts(lens)
     }
 
-    fn scatter(&mut self, header: Header, root: usize, buffer: Payload) -> Result<Payload> {
+    fn scatter(
+        &mut self,
+        header: CollectiveHeader,
+        root: usize,
+        buffer: Payload,
+    ) -> Result<Payload> {
         let n = self.world_size();
         let whole = if self.rank == root { buffer.bytes().len() } else { 0 };
         let send = |to: usize| to * (whole / n)..(to + 1) * (whole / n);
@@ -245,7 +273,7 @@ impl Mpi {
     }
 
     /// A round of lengths, and a round of parts.
-    fn all_to_all_v(&mut self, header: Header, buffer: Payload) -> Result<Payload> {
+    fn all_to_all_v(&mut self, header: CollectiveHeader, buffer: Payload) -> Result<Payload> {
         let word = |rank: usize| rank * 8..(rank + 1) * 8;
         let lens: Vec<usize> = buffer.parts().map_or_else(Vec::new, <[usize]>::to_vec);
         let told: Vec<i64> = lens.iter().map(|&len| len as i64).collect();
@@ -264,7 +292,7 @@ impl Mpi {
     }
 
     /// Waits until all ranks are in this operation.
-    fn meet(&mut self, header: Header) -> Result<()> {
+    fn meet(&mut self, header: CollectiveHeader) -> Result<()> {
         let (from, into) = (Payload::empty(), Payload::empty());
         self.round(header, from, into, nothing, nothing).map(|_| ())
     }
@@ -273,7 +301,7 @@ impl Mpi {
     /// rest. It does not wait for the headers, because ranks that disagree fail before they use it.
     fn round(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         from: Payload,
         into: Payload,
         send: impl Fn(usize) -> Range<usize>,
@@ -288,7 +316,7 @@ impl Mpi {
     /// A round after the first.
     fn exchange(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         from: Payload,
         into: Payload,
         send: impl Fn(usize) -> Range<usize>,
@@ -301,7 +329,7 @@ impl Mpi {
     /// Sends every other rank the header and the beginning of its range of `from`.
     pub(super) fn call(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         from: &[u8],
         send: impl Fn(usize) -> Range<usize>,
     ) -> Result<()> {
@@ -335,17 +363,17 @@ impl Mpi {
     ) -> Result<RequestBatch> {
         let mut batch = RequestBatch::new(&self.group, [from, into]);
         for other in self.others() {
-            batch.receive(1, receive(other), other, Tag::Data)?;
+            batch.receive(1, receive(other), other, MessageTag::Data)?;
         }
         for other in self.others() {
-            batch.send(0, send(other), other, Tag::Data)?;
+            batch.send(0, send(other), other, MessageTag::Data)?;
         }
         Ok(batch)
     }
 
     /// Waits for all ranks' headers, and compares them. This is also a barrier.
-    fn hear(&mut self, header: Header) -> Result<()> {
-        let mut wait = Wait::begin();
+    fn hear(&mut self, header: CollectiveHeader) -> Result<()> {
+        let mut wait = BackoffWait::begin();
         while !self.have_all_spoken(header)? {
             self.pause(&mut wait, header, Self::silent)?;
         }
@@ -353,12 +381,12 @@ impl Mpi {
     }
 
     /// Compares the headers of all ranks, which have arrived.
-    pub(super) fn agree(&mut self, header: Header) -> Result<()> {
+    pub(super) fn agree(&mut self, header: CollectiveHeader) -> Result<()> {
         self.headers[self.rank] = header.encode();
         check_agreement(&self.headers, &self.group.ranks)
     }
 
-    pub(super) fn have_all_spoken(&mut self, header: Header) -> Result<bool> {
+    pub(super) fn have_all_spoken(&mut self, header: CollectiveHeader) -> Result<bool> {
         let mut all = true;
         for other in self.others() {
             match self.peers[other].peek()? {
@@ -372,14 +400,14 @@ impl Mpi {
 
     /// The ranks whose headers have not arrived.
     pub(super) fn silent(&mut self) -> Vec<usize> {
-        let speaks = |peer: &mut Peer| matches!(peer.peek(), Ok(Some(_)));
+        let speaks = |peer: &mut PeerHeaders| matches!(peer.peek(), Ok(Some(_)));
         self.others().filter(|&other| !speaks(&mut self.peers[other])).collect()
     }
 
     /// Waits for the rest, and copies the beginnings from the header messages.
     fn take(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         batch: RequestBatch,
         receive: impl Fn(usize) -> Range<usize>,
     ) -> Result<[Payload; 2]> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::raw::{HEADER_MESSAGE, HeaderMessage, MpiGroup, Tag};
+use super::raw::{HEADER_MESSAGE, HeaderMessage, MessageTag, MpiGroup};
 use crate::comm::failures::Failure;
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ impl MpiFailures {
         let (mut message, len) = (HeaderMessage::new(), cause.len().min(HEADER_MESSAGE));
         message.bytes_mut()[..len].copy_from_slice(&cause[..len]);
         // The header message is dropped before MPI reports that it has been sent, so its memory is leaked.
-        message.send(&self.world, other, Tag::Failure, len)
+        message.send(&self.world, other, MessageTag::Failure, len)
     }
 
     /// Looks for header messages of ranks that have failed. Only the thread that has the turn calls this.
@@ -70,9 +70,9 @@ impl MpiFailures {
     /// # Errors
     /// The first failure that this rank knows of.
     pub(super) fn look(&self) -> Result<()> {
-        if let Some(peer) = self.world.has_sent(Tag::Failure)? {
+        if let Some(peer) = self.world.has_sent(MessageTag::Failure)? {
             let mut message = HeaderMessage::new();
-            message.receive(&self.world, Some(peer), Tag::Failure)?;
+            message.receive(&self.world, Some(peer), MessageTag::Failure)?;
             // The header message has arrived, so this loop is short.
             while !message.poll()? {}
             let text = String::from_utf8_lossy(message.bytes());

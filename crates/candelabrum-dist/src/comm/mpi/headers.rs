@@ -7,14 +7,14 @@
 
 use std::ops::Range;
 
-use super::raw::{EAGER, HEADER_MESSAGE, HeaderMessage, MpiGroup, Tag};
+use super::raw::{EAGER, HEADER_MESSAGE, HeaderMessage, MessageTag, MpiGroup};
 use crate::Result;
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 
-pub(super) type Words = [u64; Header::WORDS];
+pub(super) type HeaderWords = [u64; CollectiveHeader::WORDS];
 
 /// Bytes of an encoded header.
-pub(super) const HEADER_BYTES: usize = size_of::<Words>();
+pub(super) const HEADER_BYTES: usize = size_of::<HeaderWords>();
 
 /// The first word of a goodbye, which a rank that leaves sends in place of a header.
 pub(super) const GOODBYE: u64 = u64::MAX;
@@ -26,24 +26,24 @@ pub(super) fn enclosed(range: &Range<usize>) -> usize {
 }
 
 /// The header messages between this rank and another one.
-pub(super) struct Peer {
+pub(super) struct PeerHeaders {
     /// The next header message. The other rank is at most one header ahead, because it needs our header.
     inbox: HeaderMessage,
     outbox: HeaderMessage,
 }
 
-impl Peer {
+impl PeerHeaders {
     /// `from` is `None` for this rank itself.
     pub(super) fn new(group: &MpiGroup, from: Option<usize>) -> Result<Self> {
         let mut inbox = HeaderMessage::new();
         if let Some(from) = from {
-            inbox.receive(group, Some(from), Tag::Header)?;
+            inbox.receive(group, Some(from), MessageTag::Header)?;
         }
         Ok(Self { inbox, outbox: HeaderMessage::new() })
     }
 
     /// The other rank's next header, if it has arrived.
-    pub(super) fn peek(&mut self) -> Result<Option<Words>> {
+    pub(super) fn peek(&mut self) -> Result<Option<HeaderWords>> {
         Ok(self.inbox.poll()?.then(|| words(self.inbox.bytes())))
     }
 
@@ -54,7 +54,7 @@ impl Peer {
 
     /// Posts the receive for the next header message, which replaces the last one.
     pub(super) fn next(&mut self, group: &MpiGroup, from: usize) -> Result<()> {
-        self.inbox.receive(group, Some(from), Tag::Header)
+        self.inbox.receive(group, Some(from), MessageTag::Header)
     }
 
     /// Whether the last header message has been sent, so that its memory is free for the next one.
@@ -67,13 +67,13 @@ impl Peer {
         &mut self,
         group: &MpiGroup,
         to: usize,
-        words: Words,
+        words: HeaderWords,
         data: &[u8],
     ) -> Result<()> {
         let message = self.outbox.bytes_mut();
         message[..HEADER_BYTES].copy_from_slice(bytemuck::cast_slice(&words));
         message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
-        self.outbox.send(group, to, Tag::Header, HEADER_BYTES + data.len())
+        self.outbox.send(group, to, MessageTag::Header, HEADER_BYTES + data.len())
     }
 
     /// If the other rank has left: the number of all messages that it has sent to this rank.
@@ -86,6 +86,6 @@ impl Peer {
 }
 
 /// The header in a header message.
-pub(super) fn words(message: &[u8]) -> Words {
+pub(super) fn words(message: &[u8]) -> HeaderWords {
     bytemuck::pod_read_unaligned(&message[..HEADER_BYTES])
 }

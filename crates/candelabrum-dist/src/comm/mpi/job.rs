@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::failures::MpiFailures;
-use super::headers::{GOODBYE, Peer};
+use super::headers::{GOODBYE, PeerHeaders};
 use super::messages::{AllMessages, MessageGroup};
 use super::raw::MpiGroup;
 use crate::comm::failures::Failure;
@@ -29,7 +29,7 @@ pub(super) struct MpiJob {
     /// The numbers of the groups that this rank is in, or that other members have not left.
     numbers: Mutex<BTreeSet<usize>>,
     /// Groups that this rank has left.
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<FormerGroup>>,
 }
 
 impl MpiJob {
@@ -68,8 +68,8 @@ impl MpiJob {
     }
 
     /// Stores a group that this rank has left, with the header messages of its members.
-    pub(super) fn note_left(&self, messages: Arc<MessageGroup>, peers: Vec<Peer>) {
-        self.left.lock().push(Left { messages, peers, since: None });
+    pub(super) fn note_left(&self, messages: Arc<MessageGroup>, peers: Vec<PeerHeaders>) {
+        self.left.lock().push(FormerGroup { messages, peers, since: None });
     }
 
     /// Frees the header messages and numbers of groups that all members have left. Returns whether groups
@@ -88,14 +88,14 @@ impl MpiJob {
 }
 
 /// A group that this rank has left. Other members may still be in it.
-struct Left {
+struct FormerGroup {
     messages: Arc<MessageGroup>,
-    peers: Vec<Peer>,
+    peers: Vec<PeerHeaders>,
     /// The time of the last goodbye. After it, messages without a receive are received and dropped.
     since: Option<Instant>,
 }
 
-impl Left {
+impl FormerGroup {
     /// Whether all other members have left the group too, and none of their messages is under way.
     /// A receive without a message is given up after [`STRAGGLER`], and the group's number with it.
     fn by_all(&mut self, all_messages: &AllMessages) -> Result<bool> {

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Names that every rank of a job can publish and see.
-pub(super) trait Names {
+pub(super) trait NameService {
     /// # Errors
     /// A launcher that keeps no names.
     fn publish(&self, name: &str) -> Result<()>;
@@ -38,7 +38,7 @@ pub(super) fn is_needed(library: &str) -> bool {
 /// [`Error::Mpi`] on all ranks if the launcher keeps no names, or a rank that does not come until
 /// the deadline.
 pub(super) fn wait(
-    names: &impl Names,
+    names: &impl NameService,
     job: u64,
     rank: usize,
     world_size: usize,
@@ -79,7 +79,7 @@ mod tests {
     #[derive(Default)]
     struct LocalNames(Mutex<BTreeSet<String>>);
 
-    impl Names for LocalNames {
+    impl NameService for LocalNames {
         fn publish(&self, name: &str) -> Result<()> {
             self.0.lock().insert(name.to_owned());
             Ok(())

@@ -8,12 +8,12 @@ use std::thread;
 use super::failures::LOOK_AFTER;
 use super::headers::GOODBYE;
 use super::job::STRAGGLER;
-use super::{Mpi, launcher_barrier, life, raw};
+use super::{MpiTransport, launcher_barrier, life, raw};
 use crate::comm::transport::Transport;
-use crate::comm::wait::{Load, Wait};
+use crate::comm::wait::{BackoffWait, MachineLoad};
 use crate::{Error, Result};
 
-impl Mpi {
+impl MpiTransport {
     /// Sends a goodbye to this group's members, except after a failure, which aborts the job.
     pub(super) fn say_goodbye(&mut self) -> Result<()> {
         if self.job.failures.has_failed() {
@@ -45,14 +45,14 @@ impl Mpi {
     }
 
     fn end_in_order(&mut self) -> Result<()> {
-        let (mut load, mut wait) = (Load::default(), Wait::begin());
+        let (mut load, mut wait) = (MachineLoad::default(), BackoffWait::begin());
         while self.job.give_back()? {
             self.progress();
             if wait.pause(&mut load) > LOOK_AFTER {
                 self.job.failures.look()?;
             }
         }
-        let mut drained = Wait::begin();
+        let mut drained = BackoffWait::begin();
         while self.job.messages.are_sending() {
             if drained.pause(&mut load) > STRAGGLER {
                 let what = "a message that was sent has never been received".to_owned();

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::failures::MpiFailures;
 use super::raw;
 use crate::Error;
-use crate::comm::failures::Abort;
+use crate::comm::failures::AbortSignal;
 
 /// Whether MPI is initialised, and nothing has begun to finalise it or to abort the job.
 static LIVE: AtomicBool = AtomicBool::new(false);
@@ -94,7 +94,7 @@ extern "C" fn at_exit() {
 /// Ends the job, or reports a failure of this rank, from any thread.
 pub(super) struct Aborter(pub(super) Arc<MpiFailures>);
 
-impl Abort for Aborter {
+impl AbortSignal for Aborter {
     fn abort(&self, message: &str) {
         tracing::error!("ending the MPI job: {message}");
         thread::sleep(TO_BE_HEARD);

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::headers::{HEADER_BYTES, enclosed, words};
-use super::raw::{HeaderMessage, MpiGroup, RequestBatch, Tag};
-use crate::comm::collective::Header;
+use super::raw::{HeaderMessage, MessageTag, MpiGroup, RequestBatch};
+use crate::comm::collective::CollectiveHeader;
 use crate::comm::messages::Messages;
-use crate::comm::work::Work;
+use crate::comm::work::BackendWork;
 use crate::comm::{Collective, ElementType, Payload};
 use crate::{Error, Result};
 
@@ -24,7 +24,7 @@ pub(super) struct MpiMessages {
 }
 
 impl Messages for MpiMessages {
-    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
+    fn start(&self, header: CollectiveHeader, payload: Payload) -> Box<dyn BackendWork> {
         let (reply, answer) = oneshot::channel();
         let group = Arc::clone(&self.group);
         self.all.ask(MessageRequest { group, header, payload, reply: Some(reply) });
@@ -39,7 +39,7 @@ struct MpiWork {
     answer: oneshot::Receiver<Result<Payload>>,
 }
 
-impl Work for MpiWork {
+impl BackendWork for MpiWork {
     fn is_complete(&mut self) -> bool {
         self.answer.has_message() || self.answer.is_closed()
     }
@@ -94,7 +94,7 @@ impl MessageGroup {
     }
 
     /// An error if no message can arrive from this rank (`None`: from any rank).
-    fn trouble(&self, from: Option<usize>, header: Header) -> Result<()> {
+    fn trouble(&self, from: Option<usize>, header: CollectiveHeader) -> Result<()> {
         let (sent, received) = (self.sent(self.rank), &self.counts[self.rank].received);
         let sources = from.map_or(0..self.group.ranks.len(), |from| from..from + 1);
         let mut peers = sources.clone().filter(|&source| source != self.rank);
@@ -125,13 +125,13 @@ pub(super) struct AllMessages {
 
 struct MessageRequest {
     group: Arc<MessageGroup>,
-    header: Header,
+    header: CollectiveHeader,
     payload: Payload,
-    reply: Reply,
+    reply: ReplySender,
 }
 
 /// `None` for a message that is received only to be dropped.
-type Reply = Option<oneshot::Sender<Result<Payload>>>;
+type ReplySender = Option<oneshot::Sender<Result<Payload>>>;
 
 #[derive(Default)]
 struct MovingMessages {
@@ -145,7 +145,7 @@ impl AllMessages {
     pub(super) fn forget(&self, group: &Arc<MessageGroup>, from: usize, count: u64) {
         for _ in 0..count {
             let (group, payload) = (Arc::clone(group), Payload::empty());
-            let header = Header::of(0, Collective::Recv { from }, &payload);
+            let header = CollectiveHeader::of(0, Collective::Recv { from }, &payload);
             self.ask(MessageRequest { group, header, payload, reply: None });
         }
     }
@@ -213,7 +213,12 @@ impl AllMessages {
     }
 }
 
-fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Result<RequestBatch> {
+fn send(
+    group: &MessageGroup,
+    header: CollectiveHeader,
+    payload: Payload,
+    to: usize,
+) -> Result<RequestBatch> {
     group.counts[to].sent.fetch_add(1, Ordering::Relaxed);
     let all = 0..payload.bytes().len();
     let first = enclosed(&all);
@@ -222,26 +227,26 @@ fn send(group: &MessageGroup, header: Header, payload: Payload, to: usize) -> Re
     head.copy_from_slice(bytemuck::cast_slice(&header.encode()));
     beginning.copy_from_slice(&payload.bytes()[..first]);
     let mut batch = RequestBatch::new(&group.group, [message, payload]);
-    batch.send(0, 0..HEADER_BYTES + first, to, Tag::MessageHeader)?;
-    batch.send(1, first..all.end, to, Tag::Message)?;
+    batch.send(0, 0..HEADER_BYTES + first, to, MessageTag::MessageHeader)?;
+    batch.send(1, first..all.end, to, MessageTag::Message)?;
     Ok(batch)
 }
 
 struct MpiReceive {
     group: Arc<MessageGroup>,
     from: Option<usize>,
-    header: Header,
+    header: CollectiveHeader,
     /// Empty after it has been moved into the batch.
     payload: Payload,
     head: HeaderMessage,
     /// The sender of the header message, and the requests that receive the rest.
     rest: Option<(usize, RequestBatch)>,
-    reply: Reply,
+    reply: ReplySender,
 }
 
 impl MpiReceive {
     fn begin(&mut self) -> Result<()> {
-        self.head.receive(&self.group.group, self.from, Tag::MessageHeader)
+        self.head.receive(&self.group.group, self.from, MessageTag::MessageHeader)
     }
 
     /// The payload, once it is complete.
@@ -264,7 +269,7 @@ impl MpiReceive {
     /// Copies the beginning of the message from the header message, and starts to receive the rest.
     fn receive_rest(&mut self, source: usize) -> Result<RequestBatch> {
         self.group.counts[source].received.fetch_add(1, Ordering::Relaxed);
-        let Some(message) = Header::decode(words(self.head.bytes())) else {
+        let Some(message) = CollectiveHeader::decode(words(self.head.bytes())) else {
             let rank = self.group.group.ranks[source];
             let what = format!("rank {rank} sent a message with an unreadable header");
             return Err(Error::Protocol { what });
@@ -286,7 +291,7 @@ impl MpiReceive {
         let beginning = &self.head.bytes()[HEADER_BYTES..HEADER_BYTES + first];
         payload.bytes_mut()[..first].copy_from_slice(beginning);
         let mut batch = RequestBatch::new(&self.group.group, [Payload::empty(), payload]);
-        batch.receive(1, first..all.end, source, Tag::Message)?;
+        batch.receive(1, first..all.end, source, MessageTag::Message)?;
         Ok(batch)
     }
 

@@ -48,17 +48,17 @@ use mpi::Threading;
 use mpi::environment::Universe;
 
 use self::failures::LOOK_AFTER;
-use self::headers::{Peer, Words};
+use self::headers::{HeaderWords, PeerHeaders};
 use self::job::MpiJob;
 use self::messages::{MessageGroup, MpiMessages};
-use self::pace::Pace;
+use self::pace::PipelineSizes;
 use self::raw::{MpiGroup, RequestBatch};
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::failures::Failure;
 use super::messages::Messages;
-use super::threaded::{Connected, Threaded};
+use super::threaded::{Connection, ThreadedGroup};
 use super::transport::Transport;
-use super::wait::{Load, Wait};
+use super::wait::{BackoffWait, MachineLoad};
 use super::{Collective, Communicator, Payload};
 use crate::{Error, Result};
 
@@ -80,7 +80,7 @@ pub(crate) fn connect(
 ) -> Result<Arc<dyn Communicator>> {
     // The communication thread inherits the timer slack of this thread.
     life::wake_on_time();
-    Ok(Arc::new(Threaded::start(move |failure| join(world_size, &host, deadline, failure))?))
+    Ok(Arc::new(ThreadedGroup::start(move |failure| join(world_size, &host, deadline, failure))?))
 }
 
 fn join(
@@ -88,7 +88,7 @@ fn join(
     host: &str,
     deadline: Duration,
     failure: &Failure,
-) -> Result<Connected<Mpi>> {
+) -> Result<Connection<MpiTransport>> {
     let what = "MPI was initialised in this process before: only one world can use it";
     let (universe, threading) = mpi::initialize_with_threading(Threading::Serialized)
         .ok_or_else(|| Error::Launch { what: what.to_owned() })?;
@@ -116,13 +116,13 @@ fn join(
     let any_thread = threading >= Threading::Serialized;
     let job = Arc::new(MpiJob::new(&group, rank, host, failure)?);
     let abort = Arc::new(life::Aborter(Arc::clone(&job.failures)));
-    let mut transport = Mpi::new(job, group, rank, any_thread, deadline)?;
+    let mut transport = MpiTransport::new(job, group, rank, any_thread, deadline)?;
     transport.universe = Some(universe);
-    Ok(Connected { transport, rank, world_size, deadline, abort })
+    Ok(Connection { transport, rank, world_size, deadline, abort })
 }
 
 /// This rank's end of a group.
-struct Mpi {
+struct MpiTransport {
     /// Only the world's transport has one, until MPI is finalised. A drop would finalise MPI.
     universe: Option<ManuallyDrop<Universe>>,
     job: Arc<MpiJob>,
@@ -130,12 +130,12 @@ struct Mpi {
     rank: usize,
     any_thread: bool,
     deadline: Duration,
-    pace: Pace,
-    load: Load,
+    pace: PipelineSizes,
+    load: MachineLoad,
     /// By rank. This rank's own entry is unused.
-    peers: Vec<Peer>,
+    peers: Vec<PeerHeaders>,
     /// The ranks' headers of an operation, by rank.
-    headers: Vec<Words>,
+    headers: Vec<HeaderWords>,
     messages: Arc<MessageGroup>,
     /// Memory for the other ranks' numbers, which is reused.
     scratch: Payload,
@@ -143,7 +143,7 @@ struct Mpi {
     last: Instant,
 }
 
-impl Transport for Mpi {
+impl Transport for MpiTransport {
     const DRIVES_MESSAGES: bool = true;
 
     fn backend(&self) -> &'static str {
@@ -159,7 +159,7 @@ impl Transport for Mpi {
         Arc::new(MpiMessages { all, group })
     }
 
-    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+    fn execute(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload> {
         self.look_after_a_rest()?;
         let result = self.collective(header, payload)?;
         self.last = Instant::now();
@@ -196,7 +196,7 @@ impl Transport for Mpi {
     }
 }
 
-impl Mpi {
+impl MpiTransport {
     fn new(
         job: Arc<MpiJob>,
         group: MpiGroup,
@@ -205,7 +205,7 @@ impl Mpi {
         deadline: Duration,
     ) -> Result<Self> {
         let n = group.ranks.len();
-        let peer = |other| Peer::new(&group, (other != rank).then_some(other));
+        let peer = |other| PeerHeaders::new(&group, (other != rank).then_some(other));
         let peers = (0..n).map(peer).collect::<Result<_>>()?;
         let messages = Arc::new(MessageGroup::new(group.clone(), rank));
         Ok(Self {
@@ -213,11 +213,11 @@ impl Mpi {
             rank,
             any_thread,
             deadline,
-            pace: Pace::new(job.is_on_one_host(&group.ranks), n),
-            load: Load::default(),
+            pace: PipelineSizes::new(job.is_on_one_host(&group.ranks), n),
+            load: MachineLoad::default(),
             job,
             peers,
-            headers: vec![Words::default(); n],
+            headers: vec![HeaderWords::default(); n],
             group,
             messages,
             scratch: Payload::empty(),
@@ -242,7 +242,7 @@ impl Mpi {
         loop {
             let free = if joins { self.job.free_number(number) } else { number };
             let own = Payload::from_slice(&[free as i64]);
-            let header = Header::of(0, Collective::AllGather, &own);
+            let header = CollectiveHeader::of(0, Collective::AllGather, &own);
             let all = self.collective(header, own)?;
             let all = all.as_slice::<i64>()?;
             let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
@@ -282,11 +282,11 @@ impl Mpi {
     fn tell(
         &mut self,
         to: usize,
-        words: Words,
+        words: HeaderWords,
         data: &[u8],
         during: impl Display + Copy,
     ) -> Result<()> {
-        let mut wait = Wait::begin();
+        let mut wait = BackoffWait::begin();
         while !self.peers[to].can_be_told()? {
             self.pause(&mut wait, during, |_| vec![to])?;
         }
@@ -294,8 +294,12 @@ impl Mpi {
     }
 
     /// Waits until all requests of `batch` are complete. Returns its memory.
-    fn wait_for(&mut self, mut batch: RequestBatch, header: Header) -> Result<[Payload; 2]> {
-        let mut wait = Wait::begin();
+    fn wait_for(
+        &mut self,
+        mut batch: RequestBatch,
+        header: CollectiveHeader,
+    ) -> Result<[Payload; 2]> {
+        let mut wait = BackoffWait::begin();
         loop {
             if let Some(memory) = batch.poll()? {
                 return Ok(memory);
@@ -308,7 +312,7 @@ impl Mpi {
     /// the error then names the `missing` ranks.
     fn pause(
         &mut self,
-        wait: &mut Wait,
+        wait: &mut BackoffWait,
         during: impl Display,
         missing: impl FnOnce(&mut Self) -> Vec<usize>,
     ) -> Result<()> {
@@ -334,14 +338,14 @@ impl Mpi {
     fn note_farewells(&mut self) {
         for other in self.others() {
             // An operation that waits for this peer reports the error.
-            let farewell = self.peers.get_mut(other).map(Peer::farewell);
+            let farewell = self.peers.get_mut(other).map(PeerHeaders::farewell);
             if let Some(Ok(Some(sent))) = farewell {
                 self.messages.note_farewell(other, sent);
             }
         }
     }
 
-    fn left(&self, peer: usize, header: Header) -> Error {
+    fn left(&self, peer: usize, header: CollectiveHeader) -> Error {
         let (peer, rank) = (self.group.ranks[peer], self.group.ranks[self.rank]);
         Error::PeerLeft { peer, rank, during: header.to_string() }
     }

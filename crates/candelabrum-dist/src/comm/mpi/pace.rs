@@ -30,12 +30,12 @@ const LEAST: usize = 64 << 10;
 
 /// The bytes of a piece, and the number of pieces sent up to an owner before the first comes down.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct PipelineSizes {
     pub(super) piece: usize,
     pub(super) window: usize,
 }
 
-impl Pace {
+impl PipelineSizes {
     pub(super) fn new(on_one_host: bool, world_size: usize) -> Self {
         let others = world_size.saturating_sub(1).max(1);
         // Whole cache lines, so that every piece is aligned for every element type and every vector.
@@ -54,13 +54,13 @@ mod tests {
     #[test]
     fn pieces_are_aligned_and_what_a_rank_gets_at_a_time_is_bounded() {
         for n in 1..100 {
-            let Pace { piece, window } = Pace::new(true, n);
+            let PipelineSizes { piece, window } = PipelineSizes::new(true, n);
             assert!(piece.is_multiple_of(CACHE_LINE) && piece >= LEAST && window == 1);
             assert!(
                 n > 16 || piece * n.saturating_sub(1) <= ON_ONE_HOST + CACHE_LINE * n,
                 "{n} ranks"
             );
-            let Pace { piece, .. } = Pace::new(false, n);
+            let PipelineSizes { piece, .. } = PipelineSizes::new(false, n);
             assert!(piece.is_multiple_of(CACHE_LINE) && piece < 64 << 10);
         }
     }

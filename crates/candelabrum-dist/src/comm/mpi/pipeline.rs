@@ -10,17 +10,17 @@ use std::ops::Range;
 
 use candelabrum_memory::reduce::reduce_onto;
 
-use super::Mpi;
-use super::pace::Pace;
-use super::raw::{RequestBatch, RequestKind, Tag};
+use super::MpiTransport;
+use super::pace::PipelineSizes;
+use super::raw::{MessageTag, RequestBatch, RequestKind};
 use crate::Result;
-use crate::comm::collective::Header;
-use crate::comm::wait::Wait;
+use crate::comm::collective::CollectiveHeader;
+use crate::comm::wait::BackoffWait;
 use crate::comm::{ElementType, Payload, ReduceOp};
 
 /// The numbers that a collective sends up and down.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
+pub(super) struct PipelineRoute {
     /// The reduction of all ranks' numbers. With `None` the root's numbers are the result.
     pub(super) op: Option<ReduceOp>,
     /// The rank that has the numbers of a broadcast, or gets the result of a reduce.
@@ -33,8 +33,8 @@ pub(super) struct Route {
 struct Pipeline {
     own: usize,
     element: ElementType,
-    route: Route,
-    pace: Pace,
+    route: PipelineRoute,
+    pace: PipelineSizes,
     /// The bytes that each rank owns.
     parts: Vec<Range<usize>>,
     /// By rank.
@@ -57,13 +57,13 @@ struct PieceProgress {
     got_up: usize,
 }
 
-impl Mpi {
+impl MpiTransport {
     /// Passes the numbers in `buffer` along the route. `parts` returns the bytes that a rank owns.
     pub(super) fn pipeline(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         buffer: Payload,
-        route: Route,
+        route: PipelineRoute,
         parts: impl Fn(usize) -> Range<usize>,
     ) -> Result<Payload> {
         let (n, own, pace) = (self.world_size(), self.rank, self.pace);
@@ -80,7 +80,7 @@ impl Mpi {
         let batch = RequestBatch::new(&self.group, [buffer, scratch]);
         let mut pipeline = Pipeline { own, element, route, pace, parts, with, reduced: 0, batch };
         // Pieces do not wait for the headers: ranks that disagree fail before they use a piece.
-        let (mut agreed, mut wait) = (false, Wait::begin());
+        let (mut agreed, mut wait) = (false, BackoffWait::begin());
         while !agreed || !pipeline.is_done() {
             let mut moved = false;
             for other in self.others() {
@@ -93,7 +93,7 @@ impl Mpi {
                 (agreed, moved) = (true, true);
             }
             if moved {
-                wait = Wait::begin();
+                wait = BackoffWait::begin();
             } else if agreed {
                 self.pause(&mut wait, header, |_| pipeline.batch.missing())?;
             } else {
@@ -124,7 +124,7 @@ impl Pipeline {
                 Some(_) => (1, self.slot(other, at.awaited_up, range.len())),
                 None => (0, range),
             };
-            self.batch.start(kind(Tag::Up, true), buffer, range)?;
+            self.batch.start(kind(MessageTag::Up, true), buffer, range)?;
             at.awaited_up += 1;
         }
         // A rank that has pieces of its own to reduce sends one up after each reduction. Then all
@@ -135,19 +135,21 @@ impl Pipeline {
         };
         while at.sent_up < self.pieces(other).min(limit) {
             let range = self.up(own, other, at.sent_up);
-            self.batch.start(kind(Tag::Up, false), 0, range)?;
+            self.batch.start(kind(MessageTag::Up, false), 0, range)?;
             at.sent_up += 1;
         }
         // The result replaces the contribution, which must have been sent before.
-        while at.awaited_down < at.sent_up && self.batch.complete_first(kind(Tag::Up, false))? {
+        while at.awaited_down < at.sent_up
+            && self.batch.complete_first(kind(MessageTag::Up, false))?
+        {
             let range = self.down(other, own, at.awaited_down);
-            self.batch.start(kind(Tag::Down, true), 0, range)?;
+            self.batch.start(kind(MessageTag::Down, true), 0, range)?;
             at.awaited_down += 1;
         }
-        while self.batch.complete_first(kind(Tag::Up, true))? {
+        while self.batch.complete_first(kind(MessageTag::Up, true))? {
             at.got_up += 1;
         }
-        while self.batch.complete_first(kind(Tag::Down, true))? {
+        while self.batch.complete_first(kind(MessageTag::Down, true))? {
             at.got_down += 1;
         }
         self.with[other] = at;
@@ -170,7 +172,7 @@ impl Pipeline {
                 reduce_onto(self.element, op, own, sum, &others);
             }
             for &other in &others {
-                let kind = RequestKind { tag: Tag::Down, peer: other, receives: false };
+                let kind = RequestKind { tag: MessageTag::Down, peer: other, receives: false };
                 // Removes one complete send for every new one.
                 self.batch.complete_first(kind)?;
                 self.batch.start(kind, 0, self.down(own, other, k))?;
@@ -214,7 +216,7 @@ impl Pipeline {
 
     /// The bytes of the second buffer that receive a rank's contribution to a piece of ours.
     fn slot(&self, from: usize, k: usize, len: usize) -> Range<usize> {
-        let Pace { piece, window } = self.pace;
+        let PipelineSizes { piece, window } = self.pace;
         let place = from - usize::from(from > self.own);
         let start = (k % window * (self.parts.len() - 1) + place) * piece;
         start..start + len

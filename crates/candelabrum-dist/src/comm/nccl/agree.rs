@@ -12,15 +12,19 @@
 //! numbers of different steps or buckets. A rank that is asked for anything else gives nothing to
 //! NCCL any more and reports a failure, because the other ranks may wait for it in NCCL.
 
-use super::Nccl;
+use super::NcclTransport;
 use super::control::in_operation;
-use crate::comm::collective::{Header, check_agreement};
+use crate::comm::collective::{CollectiveHeader, check_agreement};
 use crate::{Error, Result};
 
-impl Nccl {
+impl NcclTransport {
     /// All ranks' headers, after a check that they agree, and whether all ranks have their numbers
     /// on the host.
-    pub(super) fn agree(&mut self, header: Header, on_device: bool) -> Result<(Vec<Header>, bool)> {
+    pub(super) fn agree(
+        &mut self,
+        header: CollectiveHeader,
+        on_device: bool,
+    ) -> Result<(Vec<CollectiveHeader>, bool)> {
         if let Some(expected) = self.list.take() {
             self.job.failures.check().map_err(|error| in_operation(error, &header))?;
             if !on_device || header != expected {
@@ -34,11 +38,16 @@ impl Nccl {
         check_agreement(&headers, &self.ranks)?;
         self.list.close(digest != 0 && all.iter().all(|row| row.digest == digest));
         let all_on_host = all.iter().all(|row| !row.on_device);
-        Ok((headers.into_iter().filter_map(Header::decode).collect(), all_on_host))
+        Ok((headers.into_iter().filter_map(CollectiveHeader::decode).collect(), all_on_host))
     }
 
     /// Gathers all ranks' headers and digests.
-    fn exchange(&self, header: Header, on_device: bool, digest: u64) -> Result<Vec<Row>> {
+    fn exchange(
+        &self,
+        header: CollectiveHeader,
+        on_device: bool,
+        digest: u64,
+    ) -> Result<Vec<AgreementRow>> {
         let _span = tracing::debug_span!(
             target: "candelabrum::comm", "agree", op = header.op.name()
         )
@@ -47,17 +56,22 @@ impl Nccl {
         let words = [sequence, what, len, tag, u64::from(on_device), digest];
         let words = words.map(|word| word as i64);
         let all = self.control.run(&header, |group| group.all_gather(&words))?;
-        let (all, _) = all.as_chunks::<{ Header::WORDS + 2 }>();
-        let row = |words: &[i64; Header::WORDS + 2]| {
+        let (all, _) = all.as_chunks::<{ CollectiveHeader::WORDS + 2 }>();
+        let row = |words: &[i64; CollectiveHeader::WORDS + 2]| {
             let [a, b, c, d, on_device, digest] = words.map(|word| word as u64);
-            Row { header: [a, b, c, d], on_device: on_device != 0, digest }
+            AgreementRow { header: [a, b, c, d], on_device: on_device != 0, digest }
         };
         Ok(all.iter().map(row).collect())
     }
 
     /// The error of a rank that is asked for another operation than `expected`. The other ranks get
     /// it at once. A rank that refuses an operation sends its reason instead.
-    fn not_announced(&self, header: Header, on_device: bool, expected: Header) -> Error {
+    fn not_announced(
+        &self,
+        header: CollectiveHeader,
+        on_device: bool,
+        expected: CollectiveHeader,
+    ) -> Error {
         let (mut what, expected) = (format!("calls {header}"), expected.to_string());
         if what.ends_with(&expected) {
             what.push_str(if on_device { " with another label" } else { " on the host" });
@@ -83,8 +97,8 @@ impl Nccl {
 }
 
 /// A rank's message in an exchange.
-struct Row {
-    header: [u64; Header::WORDS],
+struct AgreementRow {
+    header: [u64; CollectiveHeader::WORDS],
     on_device: bool,
     /// See [`List::offer`](super::list::List::offer).
     digest: u64,

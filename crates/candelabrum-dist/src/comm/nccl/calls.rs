@@ -7,52 +7,52 @@ use crate::{Error, Result};
 
 /// A range of bytes of one of the two memories of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operand {
-    pub(super) side: Side,
+pub(super) struct ByteRange {
+    pub(super) side: CallMemory,
     pub(super) bytes: Range<usize>,
 }
 
 /// One of the two memories of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum CallMemory {
     Input,
     Output,
 }
 
 /// One call. Several calls at a time form one NCCL group, in which none waits for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum NcclCall {
     /// In place.
     AllReduce {
-        values: Operand,
+        values: ByteRange,
         op: ReduceOp,
     },
     /// In place on the root. The other ranks' values are only read.
     Reduce {
-        values: Operand,
+        values: ByteRange,
         op: ReduceOp,
         root: usize,
     },
     /// In place.
     Broadcast {
-        values: Operand,
+        values: ByteRange,
         root: usize,
     },
     AllGather {
-        from: Operand,
-        to: Operand,
+        from: ByteRange,
+        to: ByteRange,
     },
     ReduceScatter {
-        from: Operand,
-        to: Operand,
+        from: ByteRange,
+        to: ByteRange,
         op: ReduceOp,
     },
     Send {
-        from: Operand,
+        from: ByteRange,
         peer: usize,
     },
     Receive {
-        to: Operand,
+        to: ByteRange,
         peer: usize,
     },
 }
@@ -61,15 +61,15 @@ pub(super) enum Call {
 /// many whole elements as NCCL reads and writes for this call and `n` ranks.
 pub(super) fn check(
     element: ElementType,
-    calls: &[Call],
+    calls: &[NcclCall],
     n: usize,
     input: usize,
     output: usize,
 ) -> Result<()> {
-    let fits = |operand: &Operand| {
+    let fits = |operand: &ByteRange| {
         let room = match operand.side {
-            Side::Input => input,
-            Side::Output => output,
+            CallMemory::Input => input,
+            CallMemory::Output => output,
         };
         let Range { start, end } = operand.bytes;
         start <= end
@@ -77,22 +77,22 @@ pub(super) fn check(
             && start.is_multiple_of(element.size())
             && end.is_multiple_of(element.size())
     };
-    let times = |small: &Operand, large: &Operand| small.bytes.len() * n == large.bytes.len();
-    let apart = |a: &Operand, b: &Operand| a.side != b.side;
+    let times = |small: &ByteRange, large: &ByteRange| small.bytes.len() * n == large.bytes.len();
+    let apart = |a: &ByteRange, b: &ByteRange| a.side != b.side;
     for call in calls {
         let right = match call {
-            Call::AllReduce { values, .. } => fits(values),
-            Call::Reduce { values, root, .. } | Call::Broadcast { values, root } => {
+            NcclCall::AllReduce { values, .. } => fits(values),
+            NcclCall::Reduce { values, root, .. } | NcclCall::Broadcast { values, root } => {
                 fits(values) && *root < n
             }
-            Call::AllGather { from, to } => {
+            NcclCall::AllGather { from, to } => {
                 fits(from) && fits(to) && times(from, to) && apart(from, to)
             }
-            Call::ReduceScatter { from, to, .. } => {
+            NcclCall::ReduceScatter { from, to, .. } => {
                 fits(from) && fits(to) && times(to, from) && apart(from, to)
             }
-            Call::Send { from, peer } => fits(from) && *peer < n,
-            Call::Receive { to, peer } => fits(to) && *peer < n,
+            NcclCall::Send { from, peer } => fits(from) && *peer < n,
+            NcclCall::Receive { to, peer } => fits(to) && *peer < n,
         };
         if !right {
             let what = format!("{call:?} in {input} and {output} bytes by {n} ranks");

@@ -12,10 +12,10 @@ use candle_core::Device;
 use parking_lot::Mutex;
 
 use super::memory::to_device;
-use crate::comm::collective::Header;
-use crate::comm::failures::{Abort, Failure};
+use crate::comm::collective::CollectiveHeader;
+use crate::comm::failures::{AbortSignal, Failure};
 use crate::comm::messages::Messages;
-use crate::comm::work::Work;
+use crate::comm::work::BackendWork;
 use crate::comm::{Collective, Group, Payload, Pending};
 use crate::{Error, Result};
 
@@ -71,7 +71,7 @@ impl NcclFailures {
     }
 }
 
-impl Abort for NcclFailures {
+impl AbortSignal for NcclFailures {
     fn abort(&self, message: &str) {
         self.reported.store(true, Ordering::SeqCst);
         self.world.abort(message);
@@ -138,7 +138,7 @@ pub(super) struct OverControl {
 }
 
 impl Messages for OverControl {
-    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
+    fn start(&self, header: CollectiveHeader, payload: Payload) -> Box<dyn BackendWork> {
         let (op, on_device) = (header.op, payload.is_on_device());
         let started = self.control.run(&header, |group| {
             let payload = if on_device { payload.to_host()?.into() } else { payload };
@@ -157,12 +157,12 @@ impl Messages for OverControl {
 /// A message of the control.
 struct ControlMessage {
     inner: Pending,
-    header: Header,
+    header: CollectiveHeader,
     /// The device to which the received numbers are copied, if they were asked for there.
     device: Option<Device>,
 }
 
-impl Work for ControlMessage {
+impl BackendWork for ControlMessage {
     fn is_complete(&mut self) -> bool {
         self.inner.is_complete()
     }

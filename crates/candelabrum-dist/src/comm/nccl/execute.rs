@@ -7,30 +7,30 @@ use candelabrum_memory::reduce;
 use candle_core::Device;
 use cudarc::driver::CudaSlice;
 
-use super::Nccl;
+use super::NcclTransport;
 use super::control::in_operation;
-use super::flight::{Flight, Gives, Held, NcclWork, lost};
+use super::flight::{Flight, NcclWork, OperationMemory, ResultMemory, lost};
 use super::memory::{allocate, download, take, to_device, upload};
-use super::plan::{Participant, Plan, PlanResult};
+use super::plan::{OperationPlan, Participant, PlanResult};
 use crate::Result;
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 use crate::comm::group_info::OpContext;
-use crate::comm::ready::Ready;
-use crate::comm::work::Work;
+use crate::comm::ready::StreamPoint;
+use crate::comm::work::BackendWork;
 use crate::comm::{Collective, Payload, ReduceOp};
 
 /// Operations on fewer bytes of the host use the control.
 const SHORT: usize = 64 * 1024;
 
-impl Nccl {
+impl NcclTransport {
     /// Begins the operation. `context` is for a failure after this function has returned; without it
     /// the caller waits.
     pub(super) fn collective(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         payload: Payload,
         context: Option<&Arc<OpContext>>,
-    ) -> Result<Box<dyn Work>> {
+    ) -> Result<Box<dyn BackendWork>> {
         self.job.failures.check_device()?;
         let (headers, all_on_host) = self.agree(header, payload.is_on_device())?;
         let longest = headers.iter().map(|header| header.len * header.element.size()).max();
@@ -63,7 +63,11 @@ impl Nccl {
     }
 
     /// The number of bytes that each rank sends to each rank.
-    fn exchange_parts(&self, header: Header, payload: &Payload) -> Result<Vec<Vec<usize>>> {
+    fn exchange_parts(
+        &self,
+        header: CollectiveHeader,
+        payload: &Payload,
+    ) -> Result<Vec<Vec<usize>>> {
         let size = header.element.size();
         let own = payload.parts().unwrap_or_default();
         let own: Vec<i64> = own.iter().map(|&len| (len * size) as i64).collect();
@@ -75,13 +79,13 @@ impl Nccl {
     /// Numbers in the device's memory.
     fn on_device(
         &self,
-        header: Header,
-        plan: &Plan,
+        header: CollectiveHeader,
+        plan: &OperationPlan,
         mut payload: Payload,
         parts: Option<Vec<usize>>,
         context: Option<&Arc<OpContext>>,
-    ) -> Result<Box<dyn Work>> {
-        let Header { element, .. } = header;
+    ) -> Result<Box<dyn BackendWork>> {
+        let CollectiveHeader { element, .. } = header;
         let ready = payload.ready.take();
         let output = match plan.output {
             0 if matches!(plan.result, PlanResult::Input | PlanResult::Nothing) => None,
@@ -89,13 +93,13 @@ impl Nccl {
             bytes => Some(allocate(&self.job.device.cuda_stream(), bytes)?),
         };
         let gives = match plan.result {
-            PlanResult::Nothing => Gives::Nothing,
-            PlanResult::Input => Gives::Input,
+            PlanResult::Nothing => ResultMemory::Nothing,
+            PlanResult::Input => ResultMemory::Input,
             PlanResult::Output | PlanResult::Reduced { .. } => {
-                Gives::Output { len: plan.output / element.size(), parts }
+                ResultMemory::Output { len: plan.output / element.size(), parts }
             }
         };
-        let mut held = Held { payload: Some(payload), input: None, output };
+        let mut held = OperationMemory { payload: Some(payload), input: None, output };
         if moves_nothing(header, plan) {
             return gives.take(&mut held, element).map(complete);
         }
@@ -113,12 +117,12 @@ impl Nccl {
     /// Numbers of the host, which are copied through memory on the device.
     fn on_host(
         &mut self,
-        header: Header,
-        plan: &Plan,
+        header: CollectiveHeader,
+        plan: &OperationPlan,
         mut payload: Payload,
         parts: Option<Vec<usize>>,
     ) -> Result<Payload> {
-        let Header { element, len, .. } = header;
+        let CollectiveHeader { element, len, .. } = header;
         let stream = Arc::clone(&self.job.stream);
         let mut input = take(&stream, &mut self.input, len * element.size())?;
         let mut output = take(&stream, &mut self.output, plan.output)?;
@@ -126,7 +130,7 @@ impl Nccl {
             if plan.uploads {
                 upload(&stream, payload.bytes(), &mut input)?;
             }
-            let held = Held { payload: None, input: Some(input), output: Some(output) };
+            let held = OperationMemory { payload: None, input: Some(input), output: Some(output) };
             let flight = self.launch(header, plan, held, None, None)?;
             flight.wait().map_err(|error| in_operation(error, &header))?;
             (input, output) = flight.staging()?;
@@ -156,17 +160,17 @@ impl Nccl {
     /// Gives the calls to the device. After an error NCCL is aborted and the device has stopped.
     fn launch(
         &self,
-        header: Header,
-        plan: &Plan,
-        mut held: Held,
-        ready: Option<&Ready>,
+        header: CollectiveHeader,
+        plan: &OperationPlan,
+        mut held: OperationMemory,
+        ready: Option<&StreamPoint>,
         context: Option<&Arc<OpContext>>,
     ) -> Result<Arc<Flight>> {
         let comm = Arc::clone(self.comm()?);
         let failures = self.job.failures.clone();
         let guard = || failures.check();
         let (input, output) = held.operands().ok_or_else(lost)?;
-        let input = (input, ready.map(|Ready(event)| event));
+        let input = (input, ready.map(|StreamPoint(event)| event));
         let launched = comm.launch(header.element, &plan.calls, input, output, &guard);
         let points = match launched {
             Ok(points) => points,
@@ -174,7 +178,7 @@ impl Nccl {
                 let error = in_operation(error, &header);
                 self.job.watch.abort(&error);
                 comm.abort();
-                comm.rest(ready.map(|Ready(event)| event));
+                comm.rest(ready.map(|StreamPoint(event)| event));
                 return Err(error);
             }
         };
@@ -187,12 +191,12 @@ impl Nccl {
     /// Some bytes of the reduction of all ranks' numbers, which are in `all`.
     fn reduced(
         &self,
-        header: Header,
+        header: CollectiveHeader,
         all: &CudaSlice<u8>,
         op: ReduceOp,
         bytes: std::ops::Range<usize>,
     ) -> Result<Payload> {
-        let Header { element, len, .. } = header;
+        let CollectiveHeader { element, len, .. } = header;
         let whole = len * element.size();
         let mut numbers = Payload::zeros(element, len * self.ranks.len());
         download(all.stream(), all, numbers.bytes_mut())?;
@@ -206,12 +210,12 @@ impl Nccl {
     }
 }
 
-fn complete(result: Payload) -> Box<dyn Work> {
+fn complete(result: Payload) -> Box<dyn BackendWork> {
     Box::new(Ok(result))
 }
 
 /// Whether no number moves. If this is true, it is true on all ranks, because they agree on the
 /// lengths that it depends on.
-fn moves_nothing(header: Header, plan: &Plan) -> bool {
+fn moves_nothing(header: CollectiveHeader, plan: &OperationPlan) -> bool {
     plan.calls.is_empty() || (header.len == 0 && plan.output == 0)
 }

@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use super::control::NcclFailures;
 use super::memory::{self, payload_of, slice_of};
-use super::raw::{Launched, NcclComm};
-use crate::comm::collective::Header;
+use super::raw::{NcclComm, StreamEvents};
+use crate::comm::collective::CollectiveHeader;
 use crate::comm::group_info::OpContext;
-use crate::comm::work::Work;
+use crate::comm::work::BackendWork;
 use crate::comm::{ElementType, Payload};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ const LONG_PAUSE: Duration = Duration::from_micros(200);
 
 /// The memory of an operation.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct OperationMemory {
     /// The numbers of this rank, if they are on the device.
     pub(super) payload: Option<Payload>,
     /// The copy of this rank's numbers, if they are on the host.
@@ -35,7 +35,7 @@ pub(super) struct Held {
     pub(super) output: Option<CudaSlice<u8>>,
 }
 
-impl Held {
+impl OperationMemory {
     /// The memories of the calls. There is always an input.
     pub(super) fn operands(&mut self) -> Option<(&mut CudaSlice<u8>, Option<&mut CudaSlice<u8>>)> {
         let input = match &mut self.payload {
@@ -47,7 +47,7 @@ impl Held {
 }
 
 /// The part of the memory that is the result.
-pub(super) enum Gives {
+pub(super) enum ResultMemory {
     Nothing,
     Input,
     Output { len: usize, parts: Option<Vec<usize>> },
@@ -57,11 +57,11 @@ pub(super) enum Gives {
 pub(super) struct Flight {
     pub(super) comm: Arc<NcclComm>,
     pub(super) failures: NcclFailures,
-    pub(super) header: Header,
+    pub(super) header: CollectiveHeader,
     /// The words for an error, if nobody waits in the operation who has them.
     pub(super) context: Option<Arc<OpContext>>,
-    pub(super) points: Launched,
-    pub(super) held: Mutex<Held>,
+    pub(super) points: StreamEvents,
+    pub(super) held: Mutex<OperationMemory>,
 }
 
 impl Flight {
@@ -107,9 +107,9 @@ impl Flight {
     }
 }
 
-impl Gives {
+impl ResultMemory {
     /// Takes the result out of the memory. The rest stays there.
-    pub(super) fn take(self, held: &mut Held, element: ElementType) -> Result<Payload> {
+    pub(super) fn take(self, held: &mut OperationMemory, element: ElementType) -> Result<Payload> {
         match self {
             Self::Nothing => Ok(Payload::zeros(element, 0)),
             Self::Input => held.payload.take().ok_or_else(lost),
@@ -137,10 +137,10 @@ fn has_passed(event: &CudaEvent) -> Result<bool> {
 /// The pending result of a flight.
 pub(super) struct NcclWork {
     pub(super) flight: Arc<Flight>,
-    pub(super) gives: Gives,
+    pub(super) gives: ResultMemory,
 }
 
-impl Work for NcclWork {
+impl BackendWork for NcclWork {
     fn is_complete(&mut self) -> bool {
         self.flight.is_complete().unwrap_or(true)
     }

@@ -4,33 +4,33 @@ use std::collections::VecDeque;
 
 use sha2::{Digest, Sha256};
 
-use crate::comm::collective::Header;
+use crate::comm::collective::CollectiveHeader;
 
 /// The operations that this rank has announced and not begun yet. All are all-reduces of numbers
 /// on the device.
 #[derive(Debug, Default)]
-pub(super) struct List {
-    headers: VecDeque<Header>,
+pub(super) struct AnnouncedOperations {
+    headers: VecDeque<CollectiveHeader>,
     /// Whether all ranks have announced these operations.
     agreed: bool,
 }
 
-impl List {
+impl AnnouncedOperations {
     /// Announces these operations instead of the earlier ones. A list that the ranks agree on stays.
-    pub(super) fn announce(&mut self, headers: Vec<Header>) {
+    pub(super) fn announce(&mut self, headers: Vec<CollectiveHeader>) {
         if self.headers.is_empty() || !self.agreed {
             *self = Self { headers: headers.into(), agreed: false };
         }
     }
 
     /// Takes the only operation that this rank may begin, if the ranks agree on the list.
-    pub(super) fn take(&mut self) -> Option<Header> {
+    pub(super) fn take(&mut self) -> Option<CollectiveHeader> {
         if self.agreed { self.headers.pop_front() } else { None }
     }
 
     /// The digest of the list, if `header` is its first operation, which is taken out. Otherwise the
     /// list is dropped, and the digest is 0.
-    pub(super) fn offer(&mut self, header: Header, on_device: bool) -> u64 {
+    pub(super) fn offer(&mut self, header: CollectiveHeader, on_device: bool) -> u64 {
         self.agreed = false;
         if !on_device || self.headers.front() != Some(&header) {
             self.headers.clear();

@@ -76,16 +76,16 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use parking_lot::Mutex;
 
 use self::control::{ControlGroup, NcclFailures, OverControl, in_operation};
-use self::list::List;
+use self::list::AnnouncedOperations;
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::DeviceWatch;
-use super::collective::Header;
+use super::collective::CollectiveHeader;
 use super::failures::Failure;
 use super::group_info::OpContext;
 use super::messages::Messages;
-use super::threaded::{Connected, Threaded};
+use super::threaded::{Connection, ThreadedGroup};
 use super::transport::Transport;
-use super::work::Work;
+use super::work::BackendWork;
 use super::{Communicator, Group, Payload};
 use crate::launch::exit_at_once;
 use crate::{Error, Result};
@@ -108,11 +108,11 @@ pub(crate) fn connect(
     let connect = move |failure: &Failure| {
         let (rank, world_size) = (control.rank(), control.world_size());
         let failures = NcclFailures::new(Arc::clone(&control), failure.clone());
-        let transport = Nccl::connect(&control, failures.clone(), device, deadline)
+        let transport = NcclTransport::connect(&control, failures.clone(), device, deadline)
             .inspect_err(|error| failures.tell(error))?;
-        Ok(Connected { transport, rank, world_size, deadline, abort: Arc::new(failures) })
+        Ok(Connection { transport, rank, world_size, deadline, abort: Arc::new(failures) })
     };
-    Ok(Arc::new(Threaded::start(connect)?))
+    Ok(Arc::new(ThreadedGroup::start(connect)?))
 }
 
 /// The state that all groups of a rank share.
@@ -128,7 +128,7 @@ struct NcclJob {
 }
 
 /// A group's ranks over NCCL.
-struct Nccl {
+struct NcclTransport {
     job: Arc<NcclJob>,
     control: ControlGroup,
     /// `None` after the group has been left.
@@ -139,10 +139,10 @@ struct Nccl {
     rank: usize,
     ranks: Vec<usize>,
     /// The operations that this rank has announced.
-    list: List,
+    list: AnnouncedOperations,
 }
 
-impl Nccl {
+impl NcclTransport {
     fn connect(
         world: &Group,
         failures: NcclFailures,
@@ -170,7 +170,16 @@ impl Nccl {
     fn new(job: Arc<NcclJob>, group: Group, comm: NcclComm) -> Self {
         let (rank, ranks) = (group.rank(), group.ranks().to_vec());
         let (control, comm) = (ControlGroup::new(group), Some(Arc::new(comm)));
-        Self { job, control, comm, input: None, output: None, rank, ranks, list: List::default() }
+        Self {
+            job,
+            control,
+            comm,
+            input: None,
+            output: None,
+            rank,
+            ranks,
+            list: AnnouncedOperations::default(),
+        }
     }
 
     fn comm(&self) -> Result<&Arc<NcclComm>> {
@@ -201,7 +210,7 @@ impl Nccl {
     }
 }
 
-impl Transport for Nccl {
+impl Transport for NcclTransport {
     const TAKES_ANNOUNCEMENTS: bool = true;
 
     fn backend(&self) -> &'static str {
@@ -217,21 +226,21 @@ impl Transport for Nccl {
         Arc::new(OverControl { control, device })
     }
 
-    fn announce(&mut self, headers: Vec<Header>) {
+    fn announce(&mut self, headers: Vec<CollectiveHeader>) {
         self.list.announce(headers);
     }
 
-    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+    fn execute(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload> {
         let result = self.collective(header, payload, None);
         self.report(result)?.wait()
     }
 
     fn begin(
         &mut self,
-        header: Header,
+        header: CollectiveHeader,
         payload: Payload,
         context: &Arc<OpContext>,
-    ) -> Result<Box<dyn Work>> {
+    ) -> Result<Box<dyn BackendWork>> {
         let result = self.collective(header, payload, Some(context));
         self.report(result)
     }

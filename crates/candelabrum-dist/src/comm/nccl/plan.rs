@@ -7,15 +7,15 @@
 
 use std::ops::Range;
 
-use super::calls::{Call, Operand, Side};
+use super::calls::{ByteRange, CallMemory, NcclCall};
 use crate::comm::ReduceOp;
-use crate::comm::collective::{Collective, Header};
+use crate::comm::collective::{Collective, CollectiveHeader};
 use crate::{Error, Result};
 
 /// The execution of one operation on this rank.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) calls: Vec<Call>,
+pub(super) struct OperationPlan {
+    pub(super) calls: Vec<NcclCall>,
     /// Whether the operation needs this rank's numbers on the device.
     pub(super) uploads: bool,
     /// The size of the output memory in bytes.
@@ -41,7 +41,7 @@ pub(super) enum PlanResult {
 pub(super) struct Participant<'a> {
     pub(super) rank: usize,
     /// All ranks' headers.
-    pub(super) headers: &'a [Header],
+    pub(super) headers: &'a [CollectiveHeader],
     /// All ranks' parts in bytes, by sender and receiver, if the lengths differ.
     pub(super) table: &'a [Vec<usize>],
     /// The bytes of the parts into which all ranks cut their payloads.
@@ -50,7 +50,7 @@ pub(super) struct Participant<'a> {
 
 impl Participant<'_> {
     /// The plan for the operation of this rank's header.
-    pub(super) fn plan(&self) -> Result<Plan> {
+    pub(super) fn plan(&self) -> Result<OperationPlan> {
         let header = self.headers[self.rank];
         let (rank, n) = (self.rank, self.headers.len());
         let whole = header.len * header.element.size();
@@ -60,23 +60,23 @@ impl Participant<'_> {
                 Ok(gathered(whole, n, op, 0..whole))
             }
             Collective::AllReduce(op) => {
-                Ok(in_place(Call::AllReduce { values: input(0..whole), op }, PlanResult::Input))
+                Ok(in_place(NcclCall::AllReduce { values: input(0..whole), op }, PlanResult::Input))
             }
             Collective::Reduce { op, root } if loses_nan(op, header) => {
                 let plan = gathered(whole, n, op, 0..whole);
                 let result = if rank == root { plan.result } else { PlanResult::Nothing };
-                Ok(Plan { result, ..plan })
+                Ok(OperationPlan { result, ..plan })
             }
             Collective::Reduce { op, root } => {
                 let result = if rank == root { PlanResult::Input } else { PlanResult::Nothing };
-                Ok(in_place(Call::Reduce { values: input(0..whole), op, root }, result))
+                Ok(in_place(NcclCall::Reduce { values: input(0..whole), op, root }, result))
             }
             Collective::Broadcast { root } => {
-                let call = Call::Broadcast { values: input(0..whole), root };
-                Ok(Plan { uploads: rank == root, ..in_place(call, PlanResult::Input) })
+                let call = NcclCall::Broadcast { values: input(0..whole), root };
+                Ok(OperationPlan { uploads: rank == root, ..in_place(call, PlanResult::Input) })
             }
             Collective::AllGather => {
-                let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
+                let call = NcclCall::AllGather { from: input(0..whole), to: output(0..whole * n) };
                 Ok(moved(vec![call], whole * n, PlanResult::Output))
             }
             Collective::ReduceScatter(op) if loses_nan(op, header) => {
@@ -84,18 +84,18 @@ impl Participant<'_> {
             }
             Collective::ReduceScatter(op) => {
                 let to = output(0..share.len());
-                let call = Call::ReduceScatter { from: input(0..whole), to, op };
+                let call = NcclCall::ReduceScatter { from: input(0..whole), to, op };
                 Ok(moved(vec![call], share.len(), PlanResult::Output))
             }
             Collective::ReduceScatterV(op) if loses_nan(op, header) => {
                 Ok(gathered(whole, n, op, 0..whole))
             }
             Collective::ReduceScatterV(op) => {
-                let call = |(root, values)| Call::Reduce { values, op, root };
+                let call = |(root, values)| NcclCall::Reduce { values, op, root };
                 Ok(by_parts(self.parts, call))
             }
             Collective::AllGatherInPlace => {
-                let call = |(root, values)| Call::Broadcast { values, root };
+                let call = |(root, values)| NcclCall::Broadcast { values, root };
                 Ok(by_parts(self.parts, call))
             }
             Collective::Gather { root } => {
@@ -103,7 +103,7 @@ impl Participant<'_> {
                 let outgoing = |to: usize| if to == root { 0..whole } else { 0..0 };
                 let plan = self.exchange(outgoing, &incoming);
                 let result = if rank == root { PlanResult::Output } else { PlanResult::Nothing };
-                Ok(Plan { result, ..plan })
+                Ok(OperationPlan { result, ..plan })
             }
             Collective::Scatter { root } => {
                 let all = self.headers[root].len * header.element.size();
@@ -112,7 +112,7 @@ impl Participant<'_> {
                     |to: usize| if rank == root { to * part..(to + 1) * part } else { 0..0 };
                 let incoming: Vec<usize> =
                     (0..n).map(|from| if from == root { part } else { 0 }).collect();
-                Ok(Plan { uploads: rank == root, ..self.exchange(outgoing, &incoming) })
+                Ok(OperationPlan { uploads: rank == root, ..self.exchange(outgoing, &incoming) })
             }
             Collective::AllToAll => {
                 let part = whole / n;
@@ -129,7 +129,7 @@ impl Participant<'_> {
                 let incoming: Vec<usize> = self.table.iter().map(|parts| parts[rank]).collect();
                 Ok(self.exchange(|to| start(to)..start(to) + own[to], &incoming))
             }
-            Collective::Barrier => Ok(Plan {
+            Collective::Barrier => Ok(OperationPlan {
                 calls: Vec::new(),
                 uploads: false,
                 output: 0,
@@ -144,16 +144,20 @@ impl Participant<'_> {
     /// Sends bytes to every rank, and receives bytes from every rank into the output memory in rank
     /// order. Both ranks of a pair know the length of their message, so empty messages are left
     /// out.
-    fn exchange(&self, outgoing: impl Fn(usize) -> Range<usize>, incoming: &[usize]) -> Plan {
+    fn exchange(
+        &self,
+        outgoing: impl Fn(usize) -> Range<usize>,
+        incoming: &[usize],
+    ) -> OperationPlan {
         let mut calls = Vec::new();
         let mut at = 0;
         for (peer, &bytes) in incoming.iter().enumerate() {
             let from = outgoing(peer);
             if !from.is_empty() {
-                calls.push(Call::Send { from: input(from), peer });
+                calls.push(NcclCall::Send { from: input(from), peer });
             }
             if bytes > 0 {
-                calls.push(Call::Receive { to: output(at..at + bytes), peer });
+                calls.push(NcclCall::Receive { to: output(at..at + bytes), peer });
             }
             at += bytes;
         }
@@ -163,35 +167,38 @@ impl Participant<'_> {
 
 /// NCCL's minimum and maximum ignore a NaN, ours keep it. Such reductions are therefore done on the
 /// host.
-fn loses_nan(op: ReduceOp, header: Header) -> bool {
+fn loses_nan(op: ReduceOp, header: CollectiveHeader) -> bool {
     matches!(op, ReduceOp::Min | ReduceOp::Max) && header.element.is_float()
 }
 
-fn input(bytes: Range<usize>) -> Operand {
-    Operand { side: Side::Input, bytes }
+fn input(bytes: Range<usize>) -> ByteRange {
+    ByteRange { side: CallMemory::Input, bytes }
 }
 
-fn output(bytes: Range<usize>) -> Operand {
-    Operand { side: Side::Output, bytes }
+fn output(bytes: Range<usize>) -> ByteRange {
+    ByteRange { side: CallMemory::Output, bytes }
 }
 
-fn in_place(call: Call, result: PlanResult) -> Plan {
-    Plan { calls: vec![call], uploads: true, output: 0, result }
+fn in_place(call: NcclCall, result: PlanResult) -> OperationPlan {
+    OperationPlan { calls: vec![call], uploads: true, output: 0, result }
 }
 
 /// A call for each part that is not empty, in the input memory. NCCL has no operation with parts of different lengths.
-fn by_parts(parts: &[Range<usize>], call: impl Fn((usize, Operand)) -> Call) -> Plan {
+fn by_parts(
+    parts: &[Range<usize>],
+    call: impl Fn((usize, ByteRange)) -> NcclCall,
+) -> OperationPlan {
     let operands = parts.iter().cloned().map(input).enumerate();
     let calls = operands.filter(|(_, part)| !part.bytes.is_empty()).map(call).collect();
-    Plan { calls, uploads: true, output: 0, result: PlanResult::Input }
+    OperationPlan { calls, uploads: true, output: 0, result: PlanResult::Input }
 }
 
-fn moved(calls: Vec<Call>, output: usize, result: PlanResult) -> Plan {
-    Plan { calls, uploads: true, output, result }
+fn moved(calls: Vec<NcclCall>, output: usize, result: PlanResult) -> OperationPlan {
+    OperationPlan { calls, uploads: true, output, result }
 }
 
-fn gathered(whole: usize, n: usize, op: ReduceOp, kept: Range<usize>) -> Plan {
-    let call = Call::AllGather { from: input(0..whole), to: output(0..whole * n) };
+fn gathered(whole: usize, n: usize, op: ReduceOp, kept: Range<usize>) -> OperationPlan {
+    let call = NcclCall::AllGather { from: input(0..whole), to: output(0..whole * n) };
     let result = PlanResult::Reduced { op, start: kept.start, end: kept.end };
     moved(vec![call], whole * n, result)
 }
@@ -201,28 +208,28 @@ mod tests {
     use super::*;
     use crate::comm::{ElementType, Payload};
 
-    fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<Header> {
-        lens.iter().map(|&len| Header::of(1, op, &Payload::zeros(element, len))).collect()
+    fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<CollectiveHeader> {
+        lens.iter().map(|&len| CollectiveHeader::of(1, op, &Payload::zeros(element, len))).collect()
     }
 
-    fn plans(headers: &[Header], table: &[Vec<usize>]) -> Vec<Plan> {
+    fn plans(headers: &[CollectiveHeader], table: &[Vec<usize>]) -> Vec<OperationPlan> {
         let plan = |rank| Participant { rank, headers, table, parts: &[] }.plan().expect("a plan");
         (0..headers.len()).map(plan).collect()
     }
 
     /// Every send has a receive of the same length, and vice versa.
-    fn is_matched(plans: &[Plan]) {
+    fn is_matched(plans: &[OperationPlan]) {
         for (from, sender) in plans.iter().enumerate() {
             for (to, receiver) in plans.iter().enumerate() {
                 let sent: Vec<usize> = (sender.calls.iter())
                     .filter_map(|call| match call {
-                        Call::Send { from, peer } if *peer == to => Some(from.bytes.len()),
+                        NcclCall::Send { from, peer } if *peer == to => Some(from.bytes.len()),
                         _ => None,
                     })
                     .collect();
                 let received: Vec<usize> = (receiver.calls.iter())
                     .filter_map(|call| match call {
-                        Call::Receive { to, peer } if *peer == from => Some(to.bytes.len()),
+                        NcclCall::Receive { to, peer } if *peer == from => Some(to.bytes.len()),
                         _ => None,
                     })
                     .collect();
@@ -258,11 +265,12 @@ mod tests {
         for op in [Collective::ReduceScatterV(ReduceOp::Mean), Collective::AllGatherInPlace] {
             let headers = headers(op, ElementType::F32, &[6, 6, 6]);
             let of = |rank| Participant { rank, headers: &headers, table: &[], parts: &parts };
-            let plans: Vec<Plan> = (0..3).map(|rank| of(rank).plan().expect("a plan")).collect();
+            let plans: Vec<OperationPlan> =
+                (0..3).map(|rank| of(rank).plan().expect("a plan")).collect();
             // All ranks make the same calls.
             assert!(plans.iter().all(|plan| *plan == plans[0] && plan.result == PlanResult::Input));
             let roots = plans[0].calls.iter().map(|call| match call {
-                Call::Reduce { values, root, .. } | Call::Broadcast { values, root } => {
+                NcclCall::Reduce { values, root, .. } | NcclCall::Broadcast { values, root } => {
                     (*root, values.bytes.clone())
                 }
                 other => panic!("{other:?}"),
@@ -278,6 +286,6 @@ mod tests {
         assert_eq!(plan.result, PlanResult::Reduced { op: ReduceOp::Max, start: 6, end: 12 });
         assert_eq!(plan.output, 24);
         let whole = plans(&headers(max, ElementType::I64, &[6, 6]), &[]);
-        assert!(matches!(whole[1].calls[..], [Call::ReduceScatter { .. }]));
+        assert!(matches!(whole[1].calls[..], [NcclCall::ReduceScatter { .. }]));
     }
 }

@@ -12,7 +12,7 @@
 //! waits for another rank, so the lock is held for a short time.
 //!
 //! **Invariant (memory)** A call that is under way on the device reads and writes memory that the
-//! caller of [`NcclComm::launch`] keeps until the device has passed [`Launched::done`]. The caller of
+//! caller of [`NcclComm::launch`] keeps until the device has passed [`StreamEvents::done`]. The caller of
 //! a launch that has failed keeps it until [`NcclComm::rest`] has returned.
 //!
 //! **Invariant (operands)** [`NcclComm::launch`] has checked each call's operands
@@ -31,7 +31,7 @@ use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DriverError
 use cudarc::nccl::sys;
 use parking_lot::Mutex;
 
-use super::calls::{Call, Operand, Side, check};
+use super::calls::{ByteRange, CallMemory, NcclCall, check};
 use crate::comm::{ElementType, ReduceOp};
 use crate::{Error, Result};
 
@@ -66,7 +66,7 @@ const TO_START: Duration = Duration::from_secs(120);
 const TO_BE_NAMED: Duration = Duration::from_millis(300);
 
 /// The check that runs while an operation is under way. Its error ends the operation.
-pub(super) type Guard<'a> = &'a dyn Fn() -> Result<()>;
+pub(super) type ErrorCheck<'a> = &'a dyn Fn() -> Result<()>;
 
 /// One communicator of NCCL.
 pub(super) struct NcclComm {
@@ -87,7 +87,7 @@ struct Handle(sys::ncclComm_t);
 unsafe impl Send for Handle {}
 
 /// The points of NCCL's stream around an operation.
-pub(super) struct Launched {
+pub(super) struct StreamEvents {
     /// Before the operation, after the work that it waits for on this rank.
     pub(super) begun: CudaEvent,
     /// After the operation.
@@ -102,7 +102,7 @@ impl NcclComm {
         world_size: usize,
         stream: Arc<CudaStream>,
         deadline: Duration,
-        guard: Guard<'_>,
+        guard: ErrorCheck<'_>,
     ) -> Result<Self> {
         bind(&stream)?;
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as _) };
@@ -126,7 +126,7 @@ impl NcclComm {
     pub(super) fn split(
         &self,
         group: Option<(usize, usize)>,
-        guard: Guard<'_>,
+        guard: ErrorCheck<'_>,
     ) -> Result<Option<Self>> {
         bind(&self.stream)?;
         let (colour, key) = match group {
@@ -174,11 +174,11 @@ impl NcclComm {
     pub(super) fn launch(
         &self,
         element: ElementType,
-        calls: &[Call],
+        calls: &[NcclCall],
         (input, ready): (&mut CudaSlice<u8>, Option<&CudaEvent>),
         mut output: Option<&mut CudaSlice<u8>>,
-        guard: Guard<'_>,
-    ) -> Result<Launched> {
+        guard: ErrorCheck<'_>,
+    ) -> Result<StreamEvents> {
         let room = output.as_ref().map_or(0, |output| output.len());
         check(element, calls, self.world_size, input.len(), room)?;
         bind(&self.stream)?;
@@ -194,16 +194,16 @@ impl NcclComm {
         let (input_at, _input_guard) = input.device_ptr_mut(stream);
         let output_guard = output.as_mut().map(|output| output.device_ptr_mut(stream));
         let output_at = output_guard.as_ref().map_or(0, |(at, _)| *at);
-        let at = |operand: &Operand| {
+        let at = |operand: &ByteRange| {
             let base = match operand.side {
-                Side::Input => input_at,
-                Side::Output => output_at,
+                CallMemory::Input => input_at,
+                CallMemory::Output => output_at,
             };
             base + operand.bytes.start as cuda::CUdeviceptr
         };
         let code = self.with(|handle| self.group(handle, element, calls, &at))?;
         self.settled("an operation of NCCL", code, guard)?;
-        Ok(Launched { begun, done: self.point()? })
+        Ok(StreamEvents { begun, done: self.point()? })
     }
 
     /// A point after all work that NCCL's stream has so far.
@@ -217,8 +217,8 @@ impl NcclComm {
         &self,
         comm: sys::ncclComm_t,
         element: ElementType,
-        calls: &[Call],
-        at: &dyn Fn(&Operand) -> cuda::CUdeviceptr,
+        calls: &[NcclCall],
+        at: &dyn Fn(&ByteRange) -> cuda::CUdeviceptr,
     ) -> sys::ncclResult_t {
         let progresses = |code| {
             matches!(code, sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress)
@@ -239,15 +239,15 @@ impl NcclComm {
         &self,
         comm: sys::ncclComm_t,
         element: ElementType,
-        call: &Call,
-        at: &dyn Fn(&Operand) -> cuda::CUdeviceptr,
+        call: &NcclCall,
+        at: &dyn Fn(&ByteRange) -> cuda::CUdeviceptr,
     ) -> sys::ncclResult_t {
         let kind = data_type(element);
         let size = element.size();
         let stream = self.stream.cu_stream() as sys::cudaStream_t;
         let rank = |rank: usize| i32::try_from(rank).unwrap_or(i32::MAX);
         match call {
-            Call::AllReduce { values, op } => {
+            NcclCall::AllReduce { values, op } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
@@ -262,7 +262,7 @@ impl NcclComm {
                     )
                 }
             }
-            Call::Reduce { values, op, root } => {
+            NcclCall::Reduce { values, op, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
@@ -278,7 +278,7 @@ impl NcclComm {
                     )
                 }
             }
-            Call::Broadcast { values, root } => {
+            NcclCall::Broadcast { values, root } => {
                 let (here, count) = (at(values), values.bytes.len() / size);
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
@@ -293,7 +293,7 @@ impl NcclComm {
                     )
                 }
             }
-            Call::AllGather { from, to } => {
+            NcclCall::AllGather { from, to } => {
                 let count = from.bytes.len() / size;
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
@@ -307,7 +307,7 @@ impl NcclComm {
                     )
                 }
             }
-            Call::ReduceScatter { from, to, op } => {
+            NcclCall::ReduceScatter { from, to, op } => {
                 let count = to.bytes.len() / size;
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
@@ -322,14 +322,14 @@ impl NcclComm {
                     )
                 }
             }
-            Call::Send { from, peer } => {
+            NcclCall::Send { from, peer } => {
                 let count = from.bytes.len() / size;
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe {
                     sys::ncclSend(at(from) as *const _, count, kind, rank(*peer), comm, stream)
                 }
             }
-            Call::Receive { to, peer } => {
+            NcclCall::Receive { to, peer } => {
                 let count = to.bytes.len() / size;
                 // SAFETY: invariants (handle), (memory), (operands).
                 unsafe { sys::ncclRecv(at(to) as *mut _, count, kind, rank(*peer), comm, stream) }
@@ -339,7 +339,12 @@ impl NcclComm {
 
     /// Waits until a call that makes a communicator is no longer in progress. `ncclCommSplit` returns `ncclSuccess`
     /// while it still is (read in NCCL 2.28.9, seen on an H200), so only the state says that it is complete.
-    fn started(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
+    fn started(
+        &self,
+        call: &'static str,
+        code: sys::ncclResult_t,
+        guard: ErrorCheck<'_>,
+    ) -> Result<()> {
         let code = match code {
             sys::ncclResult_t::ncclSuccess => sys::ncclResult_t::ncclInProgress,
             other => other,
@@ -348,7 +353,12 @@ impl NcclComm {
     }
 
     /// Waits until a call is no longer in progress.
-    fn settled(&self, call: &'static str, code: sys::ncclResult_t, guard: Guard<'_>) -> Result<()> {
+    fn settled(
+        &self,
+        call: &'static str,
+        code: sys::ncclResult_t,
+        guard: ErrorCheck<'_>,
+    ) -> Result<()> {
         self.settled_within(self.deadline, call, code, guard)
     }
 
@@ -357,7 +367,7 @@ impl NcclComm {
         limit: Duration,
         call: &'static str,
         code: sys::ncclResult_t,
-        guard: Guard<'_>,
+        guard: ErrorCheck<'_>,
     ) -> Result<()> {
         let (start, mut pause) = (Instant::now(), SHORT_PAUSE);
         let mut ready = match code {
@@ -415,7 +425,7 @@ impl NcclComm {
 
     /// Waits until the communicator has ended, and gives its memory back. There is no deadline: where NCCL waits for
     /// the other ranks, one of them may work alone for a long time before it leaves.
-    pub(super) fn end(&self, guard: Guard<'_>) -> Result<()> {
+    pub(super) fn end(&self, guard: ErrorCheck<'_>) -> Result<()> {
         bind(&self.stream)?;
         let in_progress = sys::ncclResult_t::ncclInProgress;
         self.settled_within(Duration::MAX, "ncclCommFinalize", in_progress, guard)?;
@@ -485,7 +495,7 @@ impl NcclComm {
 }
 
 /// The reason for an error of NCCL, if the control hears of it soon.
-pub(super) fn named(error: Error, guard: Guard<'_>) -> Error {
+pub(super) fn named(error: Error, guard: ErrorCheck<'_>) -> Error {
     let start = Instant::now();
     while start.elapsed() < TO_BE_NAMED {
         if let Err(reason) = guard() {

@@ -21,14 +21,14 @@ const PIECE: usize = 256 * 1024;
 const PIECES: usize = 16;
 
 /// A socket to another rank.
-pub(super) struct Line {
+pub(super) struct PeerSocket {
     pub(super) socket: OwnedFd,
-    outbox: Mutex<Outbox>,
+    outbox: Mutex<FrameQueue>,
 }
 
 /// Frames to be written, in order.
 #[derive(Default)]
-struct Outbox {
+struct FrameQueue {
     frames: VecDeque<Outgoing>,
     /// Bytes of the first frame that have been written.
     written: usize,
@@ -45,7 +45,7 @@ enum LineState {
     Closed,
 }
 
-impl Line {
+impl PeerSocket {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self { socket, outbox: Mutex::default() }
     }
@@ -109,7 +109,7 @@ impl Line {
     }
 }
 
-impl Outbox {
+impl FrameQueue {
     fn flush(&mut self, socket: &OwnedFd) {
         while let Some(frame) = self.frames.front().filter(|_| self.state == LineState::Open) {
             match write(socket, frame, self.written) {
@@ -141,7 +141,7 @@ fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Er
 
 /// The part of a frame that has arrived.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     head: [u8; Head::BYTES],
     body: Vec<u8>,
     /// The length of the whole body, once the head has arrived.
@@ -159,7 +159,7 @@ pub(super) enum LineInput {
     End,
 }
 
-impl Reader {
+impl FrameReader {
     pub(super) fn read(&mut self, socket: &OwnedFd) -> LineInput {
         for _ in 0..PIECES {
             match recv(socket, self.room(), RecvFlags::DONTWAIT) {
@@ -224,7 +224,7 @@ mod tests {
             for _ in 0..len {
                 rustix::io::write(&near, &[7]).expect("room for a byte");
             }
-            let mut reader = Reader::default();
+            let mut reader = FrameReader::default();
             let looks = (len + 1).div_ceil(PIECES);
             for look in 1..=looks {
                 match reader.read(&far) {

@@ -5,18 +5,18 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use std::sync::atomic::Ordering;
 
-use super::Network;
+use super::NetworkLines;
 use super::frame::{FrameKind, Head, Outgoing};
-use super::line::{Line, LineInput, Reader};
+use super::line::{FrameReader, LineInput, PeerSocket};
 use super::parcel::Note;
 use crate::Error;
 
-impl Network {
+impl NetworkLines {
     /// Listens until all lines have ended.
     pub(super) fn listen(&self) {
         let lines = || self.lines.iter().enumerate().filter_map(|(at, l)| Some((at, l.as_ref()?)));
-        let mut open: Vec<(usize, &Line, Reader)> =
-            lines().map(|(peer, line)| (peer, line, Reader::default())).collect();
+        let mut open: Vec<(usize, &PeerSocket, FrameReader)> =
+            lines().map(|(peer, line)| (peer, line, FrameReader::default())).collect();
         while !open.is_empty() {
             let mut polled = vec![PollFd::new(&self.bell, PollFlags::IN)];
             polled.extend(open.iter().map(|(_, line, _)| {
@@ -43,7 +43,7 @@ impl Network {
     }
 
     /// Reads the next frame from the line of `peer`. Returns false at the end of the line.
-    fn hear(&self, peer: usize, line: &Line, reader: &mut Reader) -> bool {
+    fn hear(&self, peer: usize, line: &PeerSocket, reader: &mut FrameReader) -> bool {
         match reader.read(&line.socket) {
             LineInput::Later => return true,
             LineInput::Frame(head, body) if self.is_in_order(peer, head) => {
@@ -178,8 +178,8 @@ mod tests {
         let (near, _) = listener.accept().expect("a caller");
         sockopt::set_socket_send_buffer_size(&near, 1 << 20).expect("a buffer");
         let sockets = vec![Some(near.into()), None];
-        let network = Network::start(1, sockets, None, false, deadline, &Failure::default());
-        let network: Arc<Network> = network.expect("a thread to listen");
+        let network = NetworkLines::start(1, sockets, None, false, deadline, &Failure::default());
+        let network: Arc<NetworkLines> = network.expect("a thread to listen");
 
         let message = vec![7; 200_000];
         network.send(FrameKind::Message, (9, 0), 0, message.clone().into(), None);
@@ -190,7 +190,7 @@ mod tests {
         let head = Head { kind: FrameKind::Left, element: 0, from: 2, to: 1, group: 9, len: 0 };
         rustix::io::write(&far, &head.encode()).expect("the other end is open");
 
-        let mut reader = Reader::default();
+        let mut reader = FrameReader::default();
         let mut next = || {
             within(deadline, || match reader.read(&far) {
                 LineInput::Frame(head, body) => Some((head.kind, body)),
@@ -211,8 +211,8 @@ mod tests {
         let ((near_1, far_1), (near_2, far_2)) = (pair(), pair());
         let sockets = vec![None, Some(near_1), Some(near_2)];
         let deadline = Duration::from_secs(20);
-        let network = Network::start(0, sockets, None, false, deadline, &Failure::default());
-        let network: Arc<Network> = network.expect("a thread to listen");
+        let network = NetworkLines::start(0, sockets, None, false, deadline, &Failure::default());
+        let network: Arc<NetworkLines> = network.expect("a thread to listen");
         let (group, why) = (9, b"out of data");
         let (kind, len) = (FrameKind::Failed, why.len() as u64);
         let head = Head { kind, element: 0, from: 1, to: 0, group: NO_GROUP, len };
@@ -220,7 +220,7 @@ mod tests {
         rustix::io::write(&far_1, why).expect("room for a text");
         within(deadline, || network.has_failure().then_some(()));
         network.leave(group, &[0, 2], Box::new(|| ()));
-        let mut reader = Reader::default();
+        let mut reader = FrameReader::default();
         let mut next = || {
             within(deadline, || match reader.read(&far_2) {
                 LineInput::Frame(head, body) => Some((head.kind, head.from, body)),

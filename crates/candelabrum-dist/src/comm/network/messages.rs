@@ -7,15 +7,15 @@ use candelabrum_memory::SharedMemory;
 use oneshot::RecvTimeoutError;
 
 use super::frame::Head;
-use super::{Body, FrameKind, NAP, Network};
-use crate::comm::collective::Header;
-use crate::comm::mailbox::Posted;
+use super::{Body, FrameKind, NAP, NetworkLines};
+use crate::comm::collective::CollectiveHeader;
+use crate::comm::mailbox::PostedReceive;
 use crate::comm::messages::Messages;
-use crate::comm::work::Work;
+use crate::comm::work::BackendWork;
 use crate::comm::{Collective, Payload};
 use crate::{Error, Result};
 
-impl Network {
+impl NetworkLines {
     /// The messages of a group.
     pub(in crate::comm) fn messages(
         self: &Arc<Self>,
@@ -32,13 +32,13 @@ impl Network {
         kind: FrameKind,
         (group, from): (u64, Option<usize>),
         ranks: &Arc<[usize]>,
-        header: Header,
+        header: CollectiveHeader,
         payload: Payload,
     ) -> NetworkWork {
         let (reply, answer) = oneshot::channel();
         let any_length = kind == FrameKind::Part || header.op == Collective::RecvAny;
         let ranks_of = Arc::clone(ranks);
-        let posted = Posted { from, payload, any_length, ranks: ranks_of, answer: reply };
+        let posted = PostedReceive { from, payload, any_length, ranks: ranks_of, answer: reply };
         let limits = self.peers.lock().post(kind, group, posted);
         self.tell_limits(limits);
         let mut peers = from.map_or_else(|| ranks.to_vec(), |from| vec![from]);
@@ -48,14 +48,14 @@ impl Network {
 }
 
 struct NetworkMessages {
-    network: Arc<Network>,
+    network: Arc<NetworkLines>,
     group: u64,
     /// The members' ranks in the world.
     ranks: Arc<[usize]>,
 }
 
 impl Messages for NetworkMessages {
-    fn start(&self, header: Header, payload: Payload) -> Box<dyn Work> {
+    fn start(&self, header: CollectiveHeader, payload: Payload) -> Box<dyn BackendWork> {
         let Self { network, group, ranks } = self;
         let from = match header.op {
             Collective::Send { to } => return self.send(header, ranks[to], payload),
@@ -72,7 +72,12 @@ impl Messages for NetworkMessages {
 }
 
 impl NetworkMessages {
-    fn send(&self, header: Header, to: usize, mut payload: Payload) -> Box<dyn Work> {
+    fn send(
+        &self,
+        header: CollectiveHeader,
+        to: usize,
+        mut payload: Payload,
+    ) -> Box<dyn BackendWork> {
         let &Self { ref network, group, .. } = self;
         let (written, answer) = oneshot::channel();
         let element = header.element.code();
@@ -97,11 +102,11 @@ impl NetworkMessages {
 
 /// An operation that waits for an action of another rank.
 pub(in crate::comm) struct NetworkWork {
-    network: Arc<Network>,
+    network: Arc<NetworkLines>,
     group: u64,
     /// The ranks of which one must act.
     peers: Vec<usize>,
-    header: Header,
+    header: CollectiveHeader,
     answer: oneshot::Receiver<Result<Payload>>,
     /// The result, once a wait has taken it from `answer` or knows that none comes.
     result: Option<Result<Payload>>,
@@ -131,7 +136,7 @@ impl NetworkWork {
     }
 }
 
-impl Work for NetworkWork {
+impl BackendWork for NetworkWork {
     fn is_complete(&mut self) -> bool {
         self.result.is_some() || self.answer.has_message() || self.answer.is_closed()
     }

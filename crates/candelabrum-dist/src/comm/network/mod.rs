@@ -36,10 +36,10 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::frame::{Head, Outgoing};
-use self::line::{LONGEST_TEXT, Line};
-use self::peers::{Limit, Peers, WINDOW};
+use self::line::{LONGEST_TEXT, PeerSocket};
+use self::peers::{PeerStates, SendLimit, WINDOW};
 use super::Payload;
-use super::failures::{Abort, Failure};
+use super::failures::{AbortSignal, Failure};
 use crate::{Error, Result};
 
 pub(super) use self::frame::{Body, FrameKind};
@@ -57,7 +57,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const NO_GROUP: u64 = 0;
 
 /// This rank's end of all lines, shared by its groups. Ranks in this type are numbers in the world.
-pub(super) struct Network {
+pub(super) struct NetworkLines {
     rank: usize,
     deadline: Duration,
     /// The memory of long messages, if the ranks share memory.
@@ -69,10 +69,10 @@ pub(super) struct Network {
     /// This rank's own failure.
     own_failure: Failure,
     /// By peer. A peer without a line is reached through rank 0.
-    lines: Vec<Option<Line>>,
+    lines: Vec<Option<PeerSocket>>,
     /// By receiver: the messages for which it has no room yet.
     outlets: Mutex<Vec<Outlet>>,
-    peers: Mutex<Peers>,
+    peers: Mutex<PeerStates>,
     /// Whether a failure of a peer is known.
     failed: AtomicBool,
     /// Set before this rank itself closes the lines.
@@ -92,7 +92,7 @@ struct Outlet {
     held: VecDeque<Outgoing>,
 }
 
-impl Network {
+impl NetworkLines {
     /// Starts to listen to these sockets, which are indexed by peer. With `parcels` long messages lie
     /// in shared memory. With `relays` this rank forwards frames for other ranks.
     pub(super) fn start(
@@ -105,7 +105,7 @@ impl Network {
     ) -> Result<Arc<Self>> {
         let world_size = sockets.len();
         let outlet = |_| Outlet { sent: 0, limit: WINDOW, held: VecDeque::new() };
-        let lines: Vec<_> = sockets.into_iter().map(|socket| socket.map(Line::new)).collect();
+        let lines: Vec<_> = sockets.into_iter().map(|socket| socket.map(PeerSocket::new)).collect();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::io("make an eventfd", error))?;
         let network = Arc::new_cyclic(|me| Self {
@@ -117,7 +117,7 @@ impl Network {
             own_failure: own_failure.clone(),
             lines,
             outlets: Mutex::new((0..world_size).map(outlet).collect()),
-            peers: Mutex::new(Peers::new(rank, world_size)),
+            peers: Mutex::new(PeerStates::new(rank, world_size)),
             failed: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             bell,
@@ -212,7 +212,7 @@ impl Network {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn tell_limits(&self, limits: Vec<Limit>) {
+    fn tell_limits(&self, limits: Vec<SendLimit>) {
         for (to, limit) in limits {
             self.send(FrameKind::Window, (limit, to), 0, Vec::new().into(), None);
         }
@@ -302,7 +302,7 @@ impl Network {
     }
 
     fn all_written(&self) -> bool {
-        !self.lines.iter().flatten().any(Line::is_congested)
+        !self.lines.iter().flatten().any(PeerSocket::is_congested)
             && self.outlets.lock().iter().all(|outlet| outlet.held.is_empty())
     }
 
@@ -320,10 +320,10 @@ fn is_message(frame: &Outgoing) -> bool {
     matches!(frame.head.kind, FrameKind::Message | FrameKind::Parcel)
 }
 
-impl Abort for Network {
+impl AbortSignal for NetworkLines {
     fn abort(&self, message: &str) {
         self.tell_all(FrameKind::Failed, self.rank, message);
-        self.wait_until(LAST_WORDS, || !self.lines.iter().flatten().any(Line::is_congested));
+        self.wait_until(LAST_WORDS, || !self.lines.iter().flatten().any(PeerSocket::is_congested));
     }
 
     fn fail(&self, error: &Error) {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::{FrameKind, Head};
-use crate::comm::mailbox::{Arrived, Bytes, Mailbox, Posted};
+use crate::comm::mailbox::{Mailbox, MessageBytes, PostedReceive, ReceivedMessage};
 use crate::{Error, Result};
 
 /// The bytes of messages that a rank may send to another rank that has not asked for them.
@@ -14,7 +14,7 @@ pub(super) const WINDOW: u64 = 16 << 20;
 pub(in crate::comm) type WhenLeft = Box<dyn FnOnce() + Send>;
 
 /// What a rank has heard of its peers. Ranks in this type are numbers in the world.
-pub(super) struct Peers {
+pub(super) struct PeerStates {
     pub(super) rank: usize,
     /// The first failure that was reported. Later failures are its consequences.
     pub(super) failure: Option<PeerFailure>,
@@ -23,7 +23,7 @@ pub(super) struct Peers {
     /// Groups that a rank has used and that not all ranks have left.
     groups: BTreeMap<u64, GroupPeers>,
     /// By sender.
-    windows: Vec<Window>,
+    windows: Vec<ReceiveWindow>,
 }
 
 #[derive(Default)]
@@ -56,21 +56,21 @@ impl PeerFailure {
 }
 
 /// A sender, and the limit to be sent to it.
-pub(super) type Limit = (usize, u64);
+pub(super) type SendLimit = (usize, u64);
 
-impl Peers {
+impl PeerStates {
     pub(super) fn new(rank: usize, world_size: usize) -> Self {
-        let windows = (0..world_size).map(|_| Window::default()).collect();
+        let windows = (0..world_size).map(|_| ReceiveWindow::default()).collect();
         let (gone, groups) = (BTreeSet::new(), BTreeMap::new());
         Self { rank, failure: None, gone, groups, windows }
     }
 
     /// Stores a message, or a part of a collective. Returns the sender's new limit, if there is
     /// one.
-    pub(super) fn deliver(&mut self, head: Head, bytes: Bytes) -> Option<Limit> {
+    pub(super) fn deliver(&mut self, head: Head, bytes: MessageBytes) -> Option<SendLimit> {
         let Head { kind, element, from, group, len, .. } = head;
         let group = self.groups.entry(group).or_default();
-        let message = Arrived { from, element, bytes };
+        let message = ReceivedMessage { from, element, bytes };
         if kind == FrameKind::Part || from == self.rank {
             group.mailbox(kind).deliver(message);
             return None;
@@ -83,7 +83,12 @@ impl Peers {
     }
 
     /// Posts a receive for a message or for a part. Returns the new limits.
-    pub(super) fn post(&mut self, kind: FrameKind, group: u64, posted: Posted) -> Vec<Limit> {
+    pub(super) fn post(
+        &mut self,
+        kind: FrameKind,
+        group: u64,
+        posted: PostedReceive,
+    ) -> Vec<SendLimit> {
         let from = posted.from;
         let taken = self.groups.entry(group).or_default().mailbox(kind).post(posted);
         if kind == FrameKind::Part {
@@ -97,7 +102,7 @@ impl Peers {
     }
 
     /// Releases the room of messages of these senders and lengths.
-    fn give_back(&mut self, taken: &[(usize, usize)]) -> Vec<Limit> {
+    fn give_back(&mut self, taken: &[(usize, usize)]) -> Vec<SendLimit> {
         for &(from, len) in taken {
             self.windows[from].taken += len as u64;
         }
@@ -105,7 +110,7 @@ impl Peers {
     }
 
     /// The sender's new limit, if it must be sent.
-    fn limit(&mut self, from: usize) -> Option<Limit> {
+    fn limit(&mut self, from: usize) -> Option<SendLimit> {
         let groups = &self.groups;
         let awaited = || groups.values().any(|group| group.messages.awaits(from));
         let limit = self.windows[from].move_on(awaited)?;
@@ -125,7 +130,7 @@ impl Peers {
         group: u64,
         others: usize,
         when_left: WhenLeft,
-    ) -> (Vec<Limit>, Option<WhenLeft>) {
+    ) -> (Vec<SendLimit>, Option<WhenLeft>) {
         let known = self.groups.entry(group).or_default();
         known.own = Some((others, when_left));
         let forgotten = known.messages.forget();
@@ -174,7 +179,7 @@ impl GroupPeers {
 }
 
 /// The room of this rank for one sender's messages. All numbers count bytes from the start.
-struct Window {
+struct ReceiveWindow {
     received: u64,
     /// The bytes of received messages that a receive has taken.
     taken: u64,
@@ -182,13 +187,13 @@ struct Window {
     limit: u64,
 }
 
-impl Default for Window {
+impl Default for ReceiveWindow {
     fn default() -> Self {
         Self { received: 0, taken: 0, limit: WINDOW }
     }
 }
 
-impl Window {
+impl ReceiveWindow {
     /// The new limit, if it is so much higher that the sender must learn it. An awaited message may
     /// be behind others that fill the window. Then the limit includes room for those too.
     fn move_on(&mut self, awaited: impl FnOnce() -> bool) -> Option<u64> {
@@ -209,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_sender_gets_room_for_what_was_taken_and_for_what_is_awaited() {
-        let mut window = Window::default();
+        let mut window = ReceiveWindow::default();
         let no = || false;
         window.received = WINDOW / 2;
         assert_eq!(window.move_on(no), None, "nothing was taken");
@@ -227,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_group_that_all_have_left_is_forgotten() {
-        let mut peers = Peers::new(0, 3);
+        let mut peers = PeerStates::new(0, 3);
         let when_left = || Box::new(|| ()) as WhenLeft;
         assert!(peers.hear_left(9, 1).is_none());
         let (limits, left) = peers.leave(9, 2, when_left());

@@ -20,19 +20,19 @@ use candelabrum_memory::reduce;
 use sha2::{Digest, Sha256};
 
 use self::rendezvous::TO_HEAR_WHY;
-use super::collective::{Header, check_agreement};
+use super::collective::{CollectiveHeader, check_agreement};
 use super::failures::Failure;
 use super::member::{JobMember, TcpConfig};
 use super::messages::Messages;
-use super::network::{Body, FrameKind, Network, NetworkWork};
-use super::threaded::{Connected, Threaded};
+use super::network::{Body, FrameKind, NetworkLines, NetworkWork};
+use super::threaded::{Connection, ThreadedGroup};
 use super::transport::Transport;
-use super::work::Work;
+use super::work::BackendWork;
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
 
 /// Bytes of an encoded header.
-const HEADER: usize = Header::WORDS * 8;
+const HEADER: usize = CollectiveHeader::WORDS * 8;
 
 /// The number of the group of all ranks.
 const WORLD: u64 = 0;
@@ -46,17 +46,17 @@ pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
         let JobMember { rank, world_size, deadline, .. } = config.member;
         let sockets = rendezvous::meet(&config)?;
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
-        let network = Network::start(rank, sockets, None, rank == 0, deadline, failure)?;
+        let network = NetworkLines::start(rank, sockets, None, rank == 0, deadline, failure)?;
         let (abort, ranks) = (Arc::clone(&network), (0..world_size).collect());
-        let transport = Tcp { network, group: WORLD, ranks, rank, splits: 0, deadline };
-        Ok(Connected { transport, rank, world_size, deadline, abort })
+        let transport = TcpTransport { network, group: WORLD, ranks, rank, splits: 0, deadline };
+        Ok(Connection { transport, rank, world_size, deadline, abort })
     };
-    Ok(Arc::new(Threaded::start(connect)?))
+    Ok(Arc::new(ThreadedGroup::start(connect)?))
 }
 
 /// A group's ranks over the star.
-struct Tcp {
-    network: Arc<Network>,
+struct TcpTransport {
+    network: Arc<NetworkLines>,
     /// A number that all members of the group have, and no other group.
     group: u64,
     /// By rank in the group: the rank in the world.
@@ -66,8 +66,8 @@ struct Tcp {
     deadline: Duration,
 }
 
-impl Tcp {
-    fn collective(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+impl TcpTransport {
+    fn collective(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload> {
         let mut own = bytemuck::bytes_of(&header.encode()).to_vec();
         let parts: Vec<u64> =
             payload.parts().unwrap_or_default().iter().map(|&len| len as u64).collect();
@@ -98,7 +98,7 @@ impl Tcp {
 
     /// The contributions of all ranks, [joined](join) in rank order. The group's first rank gathers
     /// them and sends them to the other ranks.
-    fn gather(&self, header: Header, own: Vec<u8>) -> Result<Arc<Vec<u8>>> {
+    fn gather(&self, header: CollectiveHeader, own: Vec<u8>) -> Result<Arc<Vec<u8>>> {
         let send = |to: usize, body| {
             self.network.send(
                 FrameKind::Part,
@@ -122,7 +122,7 @@ impl Tcp {
     }
 
     /// The contributions of all ranks, on the group's first rank.
-    fn gather_parts(&self, header: Header, own: &[u8]) -> Result<Vec<Payload>> {
+    fn gather_parts(&self, header: CollectiveHeader, own: &[u8]) -> Result<Vec<Payload>> {
         let start = Instant::now();
         let mut asked: VecDeque<_> =
             self.ranks[1..].iter().map(|&rank| (rank, self.ask(header, rank))).collect();
@@ -141,14 +141,19 @@ impl Tcp {
         Ok(parts)
     }
 
-    fn ask(&self, header: Header, from: usize) -> NetworkWork {
+    fn ask(&self, header: CollectiveHeader, from: usize) -> NetworkWork {
         let place = (self.group, Some(from));
         self.network.receive(FrameKind::Part, place, &self.ranks, header, Payload::empty())
     }
 
     /// This rank's result, computed from the contributions of all ranks.
-    fn result(&self, header: Header, payload: Payload, bodies: &[&[u8]]) -> Result<Payload> {
-        let Header { op, element, len, .. } = header;
+    fn result(
+        &self,
+        header: CollectiveHeader,
+        payload: Payload,
+        bodies: &[&[u8]],
+    ) -> Result<Payload> {
+        let CollectiveHeader { op, element, len, .. } = header;
         let (rank, n) = (self.rank, self.ranks.len());
         let whole = len * element.size();
         match op {
@@ -246,7 +251,7 @@ impl Tcp {
     }
 }
 
-impl Transport for Tcp {
+impl Transport for TcpTransport {
     fn backend(&self) -> &'static str {
         "tcp"
     }
@@ -255,7 +260,7 @@ impl Transport for Tcp {
         self.network.messages(self.group, &self.ranks)
     }
 
-    fn execute(&mut self, header: Header, payload: Payload) -> Result<Payload> {
+    fn execute(&mut self, header: CollectiveHeader, payload: Payload) -> Result<Payload> {
         self.collective(header, payload)
     }
 

@@ -15,7 +15,7 @@ const REWRITE: Duration = Duration::from_secs(1);
 
 /// The beginning of a line whose end has not come yet.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct LineSplitter {
     partial: Vec<u8>,
     /// The last byte was a carriage return: the line ends if a newline follows, and is written over
     /// otherwise.
@@ -24,7 +24,7 @@ pub(super) struct Lines {
     rewritten: Option<Instant>,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Adds bytes and gives every line that they complete, without its end.
     pub(super) fn push(&mut self, mut bytes: &[u8], now: Instant, mut give: impl FnMut(&[u8])) {
         while let Some(&first) = bytes.first() {
@@ -89,7 +89,7 @@ mod tests {
 
     /// The lines of pieces that come at the same time.
     fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
-        let (mut lines, mut all, now) = (Lines::default(), Vec::new(), Instant::now());
+        let (mut lines, mut all, now) = (LineSplitter::default(), Vec::new(), Instant::now());
         for piece in pieces {
             lines.push(piece, now, |line| all.push(line.to_vec()));
         }
@@ -109,7 +109,7 @@ mod tests {
     fn a_progress_bar_is_shown_once_a_second_and_at_its_end() {
         let bar = b" 1%\r 2%\r 3%\r100%\r\ndone\n";
         assert_eq!(lines(&[bar]), [&b" 1%"[..], b"100%", b"done"]);
-        let (mut lines, mut all, start) = (Lines::default(), Vec::new(), Instant::now());
+        let (mut lines, mut all, start) = (LineSplitter::default(), Vec::new(), Instant::now());
         for tenths in 0..25 {
             let now = start + Duration::from_millis(100 * tenths);
             lines.push(format!("\r{tenths}").as_bytes(), now, |line| all.push(line.to_vec()));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_costs_limited_memory() {
-        let (mut lines, mut longest, mut sum) = (Lines::default(), 0, 0);
+        let (mut lines, mut longest, mut sum) = (LineSplitter::default(), 0, 0);
         let piece = vec![b'x'; 100_000];
         for _ in 0..50 {
             lines.push(&piece, Instant::now(), |line| {

@@ -34,18 +34,18 @@ pub type Prefix = Arc<dyn Fn(usize, Stream, &mut Vec<u8>) + Send + Sync>;
 
 /// Where the output of a job's processes goes.
 #[derive(Clone, Debug, Default)]
-pub enum Output {
+pub enum JobOutput {
     /// The processes write to the launcher's own standard output and standard error. If these are a
     /// terminal, it is a terminal for the processes, too.
     #[default]
     Inherit,
     /// The launcher takes the output in.
-    Captured(Capture),
+    Captured(OutputCapture),
 }
 
 /// What a launcher does with the output that it takes in.
 #[derive(Clone, Default)]
-pub struct Capture {
+pub struct OutputCapture {
     /// What stands before each line that is shown. `None` is nothing.
     pub prefix: Option<Prefix>,
     /// The ranks whose lines are shown on the launcher's own standard output and standard error.
@@ -60,7 +60,7 @@ pub struct Capture {
     pub tail: usize,
 }
 
-impl fmt::Debug for Capture {
+impl fmt::Debug for OutputCapture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { prefix, shown, folder, tail } = self;
         f.debug_struct("Capture")

@@ -46,7 +46,7 @@ impl Pump {
             sources,
             ended,
             prefix,
-            tail: Tail { bytes: Vec::new(), limit: tail },
+            tail: OutputTail { bytes: Vec::new(), limit: tail },
             own: OwnStreams { is_open: [true; 2] },
         };
         let thread = thread::Builder::new().name("candelabrum-output".to_owned());
@@ -77,7 +77,7 @@ struct PumpTask {
     /// It ends when the processes have ended.
     ended: PipeReader,
     prefix: Option<Prefix>,
-    tail: Tail,
+    tail: OutputTail,
     own: OwnStreams,
 }
 
@@ -122,12 +122,12 @@ impl PumpTask {
 }
 
 /// The end of what has passed.
-struct Tail {
+struct OutputTail {
     bytes: Vec<u8>,
     limit: usize,
 }
 
-impl Tail {
+impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.limit == 0 {
             return;

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::lines::Lines;
-use super::{Capture, Prefix, Stream};
+use super::lines::LineSplitter;
+use super::{OutputCapture, Prefix, Stream};
 use crate::{Error, Result};
 
 /// After the end of a process, at most this many bytes of it are taken in: what a pipe can hold. A
@@ -23,16 +23,16 @@ pub(in super::super) struct Source {
     rank: usize,
     stream: Stream,
     shown: bool,
-    log: Option<Log>,
+    log: Option<StreamLog>,
     pipe: Option<OwnedFd>,
-    lines: Lines,
+    lines: LineSplitter,
     /// The bytes that are still taken in once all processes have ended.
     left: usize,
 }
 
 /// A file with the bytes of a stream.
 #[derive(Debug)]
-struct Log {
+struct StreamLog {
     path: PathBuf,
     file: File,
 }
@@ -56,7 +56,7 @@ pub(super) struct SourceBytes<'a> {
 /// # Errors
 /// A folder or a file that cannot be made.
 pub(in super::super) fn destination(
-    capture: &Capture,
+    capture: &OutputCapture,
     rank: usize,
     stream: Stream,
 ) -> Result<(Stdio, Option<Source>)> {
@@ -64,14 +64,14 @@ pub(in super::super) fn destination(
     let log =
         capture.folder.as_ref().map(|folder| open(folder.clone(), rank, stream)).transpose()?;
     if shown || (stream == Stream::Err && capture.tail > 0) {
-        let (lines, pipe) = (Lines::default(), None);
+        let (lines, pipe) = (LineSplitter::default(), None);
         let source = Source { rank, stream, shown, log, pipe, lines, left: LEFT_IN_PIPE };
         return Ok((Stdio::piped(), Some(source)));
     }
     Ok((log.map_or_else(Stdio::null, |log| Stdio::from(log.file)), None))
 }
 
-fn open(mut path: PathBuf, rank: usize, stream: Stream) -> Result<Log> {
+fn open(mut path: PathBuf, rank: usize, stream: Stream) -> Result<StreamLog> {
     let failed = |path: &PathBuf, error| Error::io(format!("make {}", path.display()), error);
     create_dir_all(&path).map_err(|error| failed(&path, error))?;
     let ending = match stream {
@@ -81,7 +81,7 @@ fn open(mut path: PathBuf, rank: usize, stream: Stream) -> Result<Log> {
     path.push(format!("rank-{rank}.{ending}"));
     let file = OpenOptions::new().append(true).create(true).open(&path);
     let file = file.map_err(|error| failed(&path, error))?;
-    Ok(Log { path, file })
+    Ok(StreamLog { path, file })
 }
 
 impl Source {

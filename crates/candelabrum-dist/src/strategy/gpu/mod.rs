@@ -8,7 +8,7 @@ mod exchange;
 mod select;
 
 pub use exchange::average;
-pub use select::{Taken, take_at_least, take_top_k};
+pub use select::{SelectedElements, take_at_least, take_top_k};
 
 use candelabrum_memory::cuda::{CudaMemory, CudaSpanMut, Gpu};
 use candelabrum_memory::{ElementType, Flat, Location};
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 /// The parts of a [`Strategy`](super::Strategy) that see the numbers of a bucket, for buckets on a GPU.
 /// The methods enqueue work and should not wait for it, because the host has to enqueue the rest of
 /// the backward pass meanwhile.
-pub trait OnGpu {
+pub trait GpuStrategy {
     /// Compression, as [`Strategy::compress`](super::Strategy::compress). The payloads of the
     /// message are on the GPU.
     ///

@@ -70,7 +70,7 @@ pub fn take_at_least(
     mut values: CudaSpanMut<'_>,
     threshold: f32,
     room: usize,
-) -> Result<(Taken, Flat)> {
+) -> Result<(SelectedElements, Flat)> {
     let bound = match threshold {
         threshold if threshold.is_nan() => i32::MAX,
         threshold if threshold > 0.0 => key(threshold) - 1,
@@ -80,19 +80,19 @@ pub fn take_at_least(
     // Zeros, because after a failure of the ranks a count may be too large.
     let mut words = words(gpu, 2 * room)?;
     let count = take_out(gpu, &selection, &mut values, &mut words, room)?;
-    Ok((Taken { gpu: gpu.clone(), words, room }, count))
+    Ok((SelectedElements { gpu: gpu.clone(), words, room }, count))
 }
 
 /// Elements that were taken out of a bucket on a GPU. The host does not know their number.
 #[derive(Debug)]
-pub struct Taken {
+pub struct SelectedElements {
     gpu: Gpu,
     /// Positions, ascending, and `room` words later the values.
     words: Flat,
     room: usize,
 }
 
-impl Taken {
+impl SelectedElements {
     /// The message of the first `count` elements, padded by zeros to `room` elements.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::{init, message, shard};
 use crate::config::StoreKind;
 use crate::key::Key;
-use crate::shard::{Hello, Init, OptimizerSettings, RowInit, Shard};
+use crate::shard::{KeyInit, OptimizerSettings, RowInit, ServerShard, StoreSettings};
 use crate::stats::peak_memory;
-use crate::wire::{Header, Message, Op};
+use crate::wire::{MessageHeader, MessageKind, WireMessage};
 
 /// More than the cases need together, and much less than the lengths in their headers.
 pub(super) const MEMORY: u64 = 1 << 30;
@@ -33,11 +33,11 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn header() -> impl Strategy<Value = Header> {
+fn header() -> impl Strategy<Value = MessageHeader> {
     let small = prop_oneof![0..4_u32, Just(5), Just(u32::MAX), any::<u32>()];
     let ops = 0..20_u32;
     (ops, small.clone(), 0..8_u32, number(), number(), number(), any::<f32>(), 0..3_u32).prop_map(
-        |(op, key, codec, ticket, version, elements, setting, receipt)| Header {
+        |(op, key, codec, ticket, version, elements, setting, receipt)| MessageHeader {
             op,
             key,
             codec,
@@ -46,7 +46,7 @@ fn header() -> impl Strategy<Value = Header> {
             elements,
             setting,
             receipt,
-            ..Header::new(Op::Push)
+            ..MessageHeader::new(MessageKind::Push)
         },
     )
 }
@@ -60,7 +60,7 @@ fn text() -> impl Strategy<Value = String> {
     ];
     let key = prop_oneof![(0..3_i64).prop_map(Key::Int), ".{0,5}".prop_map(Key::Name)];
     let init = (key, dims, number(), number(), rows).prop_map(|(key, dims, start, end, rows)| {
-        let init = Init { key, dims, part: start as usize..end as usize, rows };
+        let init = KeyInit { key, dims, part: start as usize..end as usize, rows };
         serde_json::to_string(&init).expect("a text")
     });
     let settings = any::<f32>().prop_map(|divide_by| {
@@ -69,7 +69,7 @@ fn text() -> impl Strategy<Value = String> {
     });
     let hello = (any::<Option<u64>>(), any::<usize>()).prop_map(|(staleness_bound, bound)| {
         let (kind, version) = (StoreKind::DistAsync, String::new());
-        let hello = Hello { kind, staleness_bound, big_array_bound: bound, version };
+        let hello = StoreSettings { kind, staleness_bound, big_array_bound: bound, version };
         serde_json::to_string(&hello).expect("a text")
     });
     prop_oneof![4 => init, 1 => settings, 1 => hello, 1 => ".{0,20}", 1 => Just(String::new())]
@@ -79,9 +79,10 @@ fn text() -> impl Strategy<Value = String> {
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     (header(), text(), prop::collection::vec(any::<u8>(), 0..120)).prop_map(
         |(header, text, data)| {
-            let writes = [Op::Save, Op::Load].map(|op| op as u32).contains(&header.op);
+            let writes =
+                [MessageKind::Save, MessageKind::Load].map(|op| op as u32).contains(&header.op);
             let text = if writes { NOWHERE } else { &text };
-            let mut message = Message::new(header, text, data.len());
+            let mut message = WireMessage::new(header, text, data.len());
             message.data_mut().copy_from_slice(&data);
             message.into_payload().bytes().to_vec()
         },
@@ -91,11 +92,11 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
 /// A request for the dense key or the table whose lengths are right, with any positions and numbers.
 fn fitting() -> impl Strategy<Value = Vec<u8>> {
     let ops = prop_oneof![
-        Just(Op::Push),
-        Just(Op::PushPull),
-        Just(Op::PushRows),
-        Just(Op::Pull),
-        Just(Op::PullRows)
+        Just(MessageKind::Push),
+        Just(MessageKind::PushPull),
+        Just(MessageKind::PushRows),
+        Just(MessageKind::Pull),
+        Just(MessageKind::PullRows)
     ];
     let word = prop_oneof![3 => 0..12_u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
     let words = prop::collection::vec(word, 36);
@@ -103,13 +104,13 @@ fn fitting() -> impl Strategy<Value = Vec<u8>> {
         |(op, key, codec, count, header, words)| {
             // The dense key has 10 elements, a row of the table has 2.
             let (elements, len) = match op {
-                Op::PushRows => (count, 12 * count),
-                Op::PullRows => (count, 4 * count),
+                MessageKind::PushRows => (count, 12 * count),
+                MessageKind::PullRows => (count, 4 * count),
                 _ => (10, [40, 20, 20, 3, 2, 8 * count][codec as usize]),
             };
             let (op, elements) = (op as u32, elements as u64);
-            let header = Header { op, key, codec, elements, ..header };
-            let mut message = Message::new(header, "", len);
+            let header = MessageHeader { op, key, codec, elements, ..header };
+            let mut message = WireMessage::new(header, "", len);
             let bytes: &[u8] = bytemuck::cast_slice(&words);
             message.data_mut().copy_from_slice(&bytes[..len]);
             message.into_payload().bytes().to_vec()
@@ -123,23 +124,28 @@ fn broken() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         bytes(),
         (header(), number(), number(), bytes()).prop_map(|(header, text_len, data_len, rest)| {
-            let header = Header { text_len, data_len, ..header };
-            let readable = [Op::Save, Op::Load].map(|op| op as u32).contains(&header.op);
-            let header = if readable { Header { op: Op::Push as u32, ..header } } else { header };
+            let header = MessageHeader { text_len, data_len, ..header };
+            let readable =
+                [MessageKind::Save, MessageKind::Load].map(|op| op as u32).contains(&header.op);
+            let header = if readable {
+                MessageHeader { op: MessageKind::Push as u32, ..header }
+            } else {
+                header
+            };
             [bytes_of(&header), &rest].concat()
         }),
     ]
 }
 
 /// Two workers, a dense key, a table, and a key that one worker has initialised.
-fn prepared() -> Shard {
+fn prepared() -> ServerShard {
     let mut shard = shard(StoreKind::DistSync, None, 2);
     for worker in 0..2 {
         drop(shard.handle(worker, init(0, 2, worker, 10)));
-        let header = Header { ticket: 3, key: 1, ..Header::new(Op::Init) };
+        let header = MessageHeader { ticket: 3, key: 1, ..MessageHeader::new(MessageKind::Init) };
         let rows = Some(RowInit::Normal { std: 1.0, seed: 1 });
-        let table = Init { key: Key::Int(1), dims: vec![5, 2], part: 0..5, rows };
-        drop(shard.handle(worker, Message::json(header, &table, 0)));
+        let table = KeyInit { key: Key::Int(1), dims: vec![5, 2], part: 0..5, rows };
+        drop(shard.handle(worker, WireMessage::json(header, &table, 0)));
     }
     drop(shard.handle(1, init(2, 4, 1, 10)));
     shard
@@ -156,7 +162,7 @@ proptest! {
         let mut shard = prepared();
         let before = peak_memory();
         for (worker, bytes) in messages {
-            match Message::read(Payload::from_slice(&bytes), worker + 3) {
+            match WireMessage::read(Payload::from_slice(&bytes), worker + 3) {
                 Err(error) => {
                     let (text, sender) = (error.to_string(), format!("rank {}", worker + 3));
                     prop_assert!(text.contains(&sender), "{}", text);
@@ -164,9 +170,9 @@ proptest! {
                 Ok(message) => {
                     for (to, answer) in shard.handle(worker, message) {
                         prop_assert!(to < 2);
-                        let is_answer = [Op::Answer, Op::Refusal].contains(&answer.op());
+                        let is_answer = [MessageKind::Answer, MessageKind::Refusal].contains(&answer.op());
                         prop_assert!(is_answer);
-                        prop_assert!(Message::read(answer.into_payload(), 2).is_ok());
+                        prop_assert!(WireMessage::read(answer.into_payload(), 2).is_ok());
                     }
                 }
             }
@@ -176,10 +182,10 @@ proptest! {
         prop_assert!(peak_memory().saturating_sub(before) < MEMORY);
         // It still serves: a new round of a key, unless its worker has said goodbye.
         for worker in 0..2 {
-            let header = Header { ticket: 900, ..Header::new(Op::Flush) };
+            let header = MessageHeader { ticket: 900, ..Header::new(MessageKind::Flush) };
             let answers = shard.handle(worker, message(header, &[]));
             let own = answers.iter().find(|(to, _)| *to == worker);
-            prop_assert!(own.is_some_and(|(_, answer)| answer.op() == Op::Answer));
+            prop_assert!(own.is_some_and(|(_, answer)| answer.op() == MessageKind::Answer));
         }
     }
 }

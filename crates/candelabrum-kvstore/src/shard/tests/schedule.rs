@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use super::{ask, init, push, shard};
 use crate::config::StoreKind;
-use crate::shard::Shard;
-use crate::wire::{Header, Message, Op, numbers};
+use crate::shard::ServerShard;
+use crate::wire::{MessageHeader, MessageKind, WireMessage, numbers};
 
 #[derive(Clone, Copy, Debug)]
 struct Setting {
@@ -50,7 +50,7 @@ struct WaitingPull {
 
 struct Run {
     setting: Setting,
-    shard: Shard,
+    shard: ServerShard,
     updates: Updates,
     seen: usize,
     /// By key.
@@ -101,27 +101,27 @@ impl Run {
     }
 
     /// Delivers a message, and checks everything that has changed.
-    fn deliver(&mut self, worker: usize, message: Message) -> Result<(), TestCaseError> {
-        let &Header { ticket, key, version, .. } = message.header();
+    fn deliver(&mut self, worker: usize, message: WireMessage) -> Result<(), TestCaseError> {
+        let &MessageHeader { ticket, key, version, .. } = message.header();
         let op = message.op();
         let value = numbers::<f32>(message.data()).first().copied();
         let model = &mut self.models[key as usize];
         let mut is_refused = false;
         match op {
-            Op::Push | Op::PushPull => {
+            MessageKind::Push | MessageKind::PushPull => {
                 is_refused =
                     model.blocker(&self.here).is_some() && self.setting.kind == StoreKind::DistSync;
                 if !is_refused {
                     model.arrived[worker].push(value.expect("a value"));
                 }
             }
-            Op::Goodbye => {
+            MessageKind::Goodbye => {
                 self.here[worker] = false;
                 self.waiting.retain(|waiting| waiting.worker != worker);
             }
             _ => {}
         }
-        if op == Op::Pull || (op == Op::PushPull && !is_refused) {
+        if op == MessageKind::Pull || (op == MessageKind::PushPull && !is_refused) {
             let after = model.arrived[worker].len();
             self.waiting.push(WaitingPull { worker, ticket, key, after });
         }
@@ -136,7 +136,10 @@ impl Run {
                 let WaitingPull { key, after, .. } = self.waiting.swap_remove(place);
                 let model = &self.models[key as usize];
                 let is_done = model.applied[to] >= after;
-                prop_assert_eq!(answer.op(), if is_done { Op::Answer } else { Op::Refusal });
+                prop_assert_eq!(
+                    answer.op(),
+                    if is_done { MessageKind::Answer } else { MessageKind::Refusal }
+                );
                 if is_done {
                     let got = numbers::<f32>(answer.data()).into_owned();
                     prop_assert_eq!(got, vec![model.value; 2]);
@@ -148,11 +151,11 @@ impl Run {
             }
             // The answer of a goodbye, or the refusal of a push.
             let expected = match op {
-                Op::Goodbye => Op::Answer,
-                _ => Op::Refusal,
+                MessageKind::Goodbye => MessageKind::Answer,
+                _ => MessageKind::Refusal,
             };
             prop_assert_eq!((to, answer.header().ticket, answer.op()), (worker, ticket, expected));
-            prop_assert!(op == Op::Goodbye || is_refused);
+            prop_assert!(op == MessageKind::Goodbye || is_refused);
         }
         self.check_waits()
     }
@@ -240,7 +243,7 @@ impl Model {
 }
 
 /// A worker's messages: each key once in a round, as a push, a pushpull, or a push and a pull.
-fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<Message> {
+fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<WireMessage> {
     let mut messages = VecDeque::new();
     let mut ticket = 10;
     let mut next = || {
@@ -254,19 +257,19 @@ fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<Messag
             let version = dice.below(1 + round * setting.workers) as u64;
             let kind = dice.below(4);
             if kind == 0 {
-                messages.push_back(ask(Op::Pull, next(), key));
+                messages.push_back(ask(MessageKind::Pull, next(), key));
             }
             let pushed = push(next(), key, version, &values);
-            let header = Header { op: Op::PushPull as u32, ..*pushed.header() };
+            let header = MessageHeader { op: MessageKind::PushPull as u32, ..*pushed.header() };
             messages.push_back(if kind == 1 { super::message(header, &values) } else { pushed });
             if kind >= 2 {
-                messages.push_back(ask(Op::Pull, next(), key));
+                messages.push_back(ask(MessageKind::Pull, next(), key));
             }
         }
     }
     if setting.leaves == Some(worker) {
         messages.truncate(dice.below(messages.len() + 1));
-        messages.push_back(ask(Op::Goodbye, next(), 0));
+        messages.push_back(ask(MessageKind::Goodbye, next(), 0));
     }
     messages
 }
@@ -275,7 +278,7 @@ fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<Messag
 fn run(setting: Setting) -> Result<u64, TestCaseError> {
     let mut dice = Dice(setting.seed);
     let mut run = Run::new(setting);
-    let mut programs: Vec<VecDeque<Message>> =
+    let mut programs: Vec<VecDeque<WireMessage>> =
         (0..setting.workers).map(|worker| program(&setting, worker, &mut dice)).collect();
     while programs.iter().any(|program| !program.is_empty()) {
         let worker = dice.below(setting.workers);

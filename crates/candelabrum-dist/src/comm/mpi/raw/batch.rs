@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use mpi::ffi;
 
-use super::{HEADER_MESSAGE, MpiGroup, Tag, bytes_type, check, request_null, test};
+use super::{HEADER_MESSAGE, MessageTag, MpiGroup, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::Payload;
 
@@ -36,7 +36,7 @@ unsafe impl Send for RequestBatch {}
 /// The kind of a request. [`RequestBatch`] completes requests of one kind in the order of their start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct RequestKind {
-    pub(in super::super) tag: Tag,
+    pub(in super::super) tag: MessageTag,
     pub(in super::super) peer: usize,
     pub(in super::super) receives: bool,
 }
@@ -63,7 +63,7 @@ impl RequestBatch {
         part: usize,
         range: Range<usize>,
         to: usize,
-        tag: Tag,
+        tag: MessageTag,
     ) -> Result<()> {
         let kind = RequestKind { tag, peer: to, receives: false };
         pieces(range).try_for_each(|piece| self.start(kind, part, piece))
@@ -75,7 +75,7 @@ impl RequestBatch {
         part: usize,
         range: Range<usize>,
         from: usize,
-        tag: Tag,
+        tag: MessageTag,
     ) -> Result<()> {
         let kind = RequestKind { tag, peer: from, receives: true };
         pieces(range).try_for_each(|piece| self.start(kind, part, piece))

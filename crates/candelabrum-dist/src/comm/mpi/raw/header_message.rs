@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use mpi::ffi;
 
-use super::{MpiGroup, Tag, any_source, bytes_type, check, request_null, test};
+use super::{MessageTag, MpiGroup, any_source, bytes_type, check, request_null, test};
 use crate::Result;
 use crate::comm::{ElementType, Payload};
 
@@ -37,7 +37,7 @@ impl HeaderMessage {
         &mut self,
         group: &MpiGroup,
         to: usize,
-        tag: Tag,
+        tag: MessageTag,
         len: usize,
     ) -> Result<()> {
         let at = self.bytes_mut()[..len].as_mut_ptr();
@@ -55,7 +55,7 @@ impl HeaderMessage {
         &mut self,
         group: &MpiGroup,
         from: Option<usize>,
-        tag: Tag,
+        tag: MessageTag,
     ) -> Result<()> {
         let at = self.bytes_mut().as_mut_ptr();
         let mut raw = request_null();

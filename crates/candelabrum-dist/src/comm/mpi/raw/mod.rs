@@ -20,12 +20,12 @@ pub(super) use batch::{EAGER, RequestBatch, RequestKind};
 pub(super) use header_message::{HEADER_MESSAGE, HeaderMessage};
 pub(super) use names::LauncherNames;
 
-/// The number of tags of a group, which is larger than every [`Tag`].
+/// The number of tags of a group, which is larger than every [`MessageTag`].
 const KINDS: usize = 8;
 
 /// The kind of a message. A receive of one kind never gets a message of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(super) enum MessageTag {
     /// The header of an operation, and the beginning of the data.
     Header = 1,
     /// A part of a collective.
@@ -108,7 +108,7 @@ impl MpiGroup {
     }
 
     /// A member with a message of this kind that this rank has not received yet.
-    pub(super) fn has_sent(&self, tag: Tag) -> Result<Option<usize>> {
+    pub(super) fn has_sent(&self, tag: MessageTag) -> Result<Option<usize>> {
         let (mut flag, mut status) = (0, MaybeUninit::<ffi::MPI_Status>::zeroed());
         let (any, tag, to) = (any_source(), self.tag(tag), status.as_mut_ptr());
         // SAFETY: a valid communicator, and room for an int and a status.
@@ -126,11 +126,11 @@ impl MpiGroup {
     }
 
     /// MPI's numbers of a member and of a kind of message.
-    fn address(&self, member: usize, tag: Tag) -> (c_int, c_int) {
+    fn address(&self, member: usize, tag: MessageTag) -> (c_int, c_int) {
         (self.ranks[member] as c_int, self.tag(tag))
     }
 
-    fn tag(&self, tag: Tag) -> c_int {
+    fn tag(&self, tag: MessageTag) -> c_int {
         (self.number * KINDS + tag as usize) as c_int
     }
 

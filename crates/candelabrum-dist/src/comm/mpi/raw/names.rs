@@ -6,7 +6,7 @@ use mpi::ffi;
 
 use super::check;
 use crate::Result;
-use crate::comm::mpi::launcher_barrier::Names;
+use crate::comm::mpi::launcher_barrier::NameService;
 
 /// The names that the launcher of this job keeps.
 pub(in super::super) struct LauncherNames;
@@ -17,7 +17,7 @@ const PORT: &str = "none";
 /// Larger than every library's `MPI_MAX_PORT_NAME`.
 const LONGEST_PORT: usize = 4096;
 
-impl Names for LauncherNames {
+impl NameService for LauncherNames {
     fn publish(&self, name: &str) -> Result<()> {
         let (name, port) = (text(name), text(PORT));
         // SAFETY: both texts end with a zero byte; the library writes to neither.
