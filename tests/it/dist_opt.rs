@@ -6,6 +6,8 @@ use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candle_nn::{VarBuilder, VarMap};
 
+use crate::ranks::world_of_rank;
+
 const CASE: &str = "DIST_OPT_CASE";
 
 struct Net {
@@ -41,10 +43,7 @@ fn sgd() -> Sgd {
 /// One rank of a case. The case says how the last rank differs from the others.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let odd = world.rank() == world.world_size() - 1;
     let case = std::env::var(CASE).unwrap();
     let params = Params::new(if case == "lazy" { world.rank() as u64 } else { 0 });
@@ -210,10 +209,7 @@ fn two_ranks_clip_by_the_norm_of_the_joint_batch() {
 /// parameters.
 #[test]
 fn noise_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let params = Params::new(0);
     Net::new(&params.root(), 7).compile(&params, (1, 5)).unwrap();
     if std::env::var(CASE).unwrap() == "chosen" {

@@ -11,7 +11,7 @@ use candle_nn::{ModuleT, VarBuilder};
 use clap::Parser;
 
 use crate::line::{SAMPLES, data};
-use crate::threads::on_ranks;
+use crate::ranks::on_ranks;
 
 /// A linear layer with normalised inputs: parameters, and buffers.
 struct Net {

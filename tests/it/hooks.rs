@@ -4,9 +4,10 @@ use candelabrum::prelude::*;
 use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{EpochReport, Error, Result};
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use clap::Parser;
 
+use crate::ranks::world_of_rank;
 use crate::line::{Line, SAMPLES, data};
 
 fn trainer(world: &World, rate: f64) -> Trainer<Line> {
@@ -195,10 +196,7 @@ impl Hook for OneRank {
 
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let mut trainer = trainer(&world, 0.05);
     let mut lines = Vec::new();
     let rank = world.rank();

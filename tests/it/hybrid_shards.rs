@@ -7,22 +7,19 @@ use std::path::Path;
 
 use candelabrum::dist::{Group, LossScale};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
+use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::uniform;
 use tempfile::TempDir;
 
 use crate::shares::{Mlp, Training, WIDTH, bits};
-use crate::threads::on_ranks;
+use crate::ranks::{on_ranks, world_of_rank};
 
 /// The hosts of four ranks: two neighbours on each, or two that are not.
 const HOSTS: [[usize; 4]; 2] = [[0, 0, 1, 1], [0, 1, 0, 1]];
 
 #[test]
 fn rank_compares() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     for hosts in HOSTS {
         let ranks = world.comm().hierarchical(&hosts).unwrap();
         compare(&ranks, &ranks.replica().unwrap());
@@ -114,10 +111,7 @@ fn copies_on_hosts_change_no_bit() {
 
 #[test]
 fn rank_measures() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let uneven = world.comm().hierarchical(&[0, 0, 0, 1]).unwrap();
     assert!(uneven.replica().is_none(), "one rank alone has no copy of all shares");
     assert!(world.comm().replica().is_none(), "a world is not divided into hosts");

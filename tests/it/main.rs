@@ -48,5 +48,5 @@ mod optimizers;
 mod options;
 mod predict;
 mod sampling;
-mod threads;
+mod ranks;
 mod trainer;

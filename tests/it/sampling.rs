@@ -9,8 +9,10 @@ use candelabrum::datasets::LoaderPosition;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::{Error, Interrupt};
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use clap::Parser;
+
+use crate::ranks::world_of_rank;
 
 /// The rows for training: two shards of different sizes.
 const ROWS: usize = 26;
@@ -93,10 +95,7 @@ fn train(trainer: &mut Trainer<Net>, data: &Subset<Rows>, config: &FitConfig) ->
 /// The program of each rank. `SAMPLING_CASE` names what it does.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let (rank, ranks) = (world.rank(), world.world_size());
     let case = std::env::var("SAMPLING_CASE").unwrap();
     let mut trainer = trainer(&world);

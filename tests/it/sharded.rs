@@ -7,18 +7,15 @@ use std::time::Duration;
 use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
 use candelabrum::dist::{LossScale, OnOverflow};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
+use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::{runs_all, uniform};
 
 use crate::shares::{Dying, Mlp, PAUSE, Training, WIDTH, bits};
-use crate::threads::on_ranks;
+use crate::ranks::{on_processes, on_ranks, world_of_rank};
 
 #[test]
 fn rank_compares() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let ranks = world.group();
     let adamw = || AdamW::new(1e-3).weight_decay(0.1).into();
     let clip = DistOptConfig { clip_gradients: Some(Clip::Norm(0.1)), ..DistOptConfig::default() };
@@ -112,11 +109,8 @@ fn shares_change_no_bit() {
 }
 
 #[test]
-fn rank_measures() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+fn a_share_is_an_even_part_and_no_number_travels_twice() {
+    let Some(world) = on_processes(RanksOf::of(a_share_is_an_even_part_and_no_number_travels_twice), &[2, 4]) else { return };
     let params = Params::new(1);
     let model = Mlp::new(&params, &[1000, 1000, 700]);
     let xs = Tensor::ones((1, 1000), DType::F32, &Device::Cpu).unwrap();
@@ -138,13 +132,6 @@ fn rank_measures() {
     assert!(moved.bytes_received.abs_diff(whole) < other, "{moved:?} of {whole} and {own}");
 }
 
-#[test]
-fn a_share_is_an_even_part_and_no_number_travels_twice() {
-    for ranks in [2, 4] {
-        RanksOf::of(rank_measures).run_all_good(ranks);
-    }
-}
-
 /// The identity, with another backward pass.
 struct Backward<F>(F);
 
@@ -162,10 +149,7 @@ impl<F: Fn(&Tensor) -> candle::Result<Tensor> + Send + Sync> CustomOp1 for Backw
 
 #[test]
 fn rank_dies() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let phase = std::env::var("SHARDED_PHASE").ok();
     let shard = std::env::var("SHARDED_WHAT").unwrap().parse().unwrap();
     let params = Params::new(1);
@@ -221,11 +205,8 @@ fn a_rank_that_dies_in_any_phase_ends_all() {
 }
 
 #[test]
-fn rank_ends_early() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
+    let Some(world) = on_processes(RanksOf::of(a_step_may_end_before_the_new_values_of_other_ranks_have_come).over(Backend::Tcp), &[2]) else { return };
     let params = Params::new(1);
     let model = Mlp::new(&params, &[WIDTH, 5]);
     let xs = Tensor::ones((1, WIDTH), DType::F32, &Device::Cpu).unwrap();
@@ -246,16 +227,8 @@ fn rank_ends_early() {
 }
 
 #[test]
-fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
-    RanksOf::of(rank_ends_early).over(Backend::Tcp).run_all_good(2);
-}
-
-#[test]
-fn rank_undoes() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+fn what_a_rank_undoes_no_other_rank_has_read() {
+    let Some(world) = on_processes(RanksOf::of(what_a_rank_undoes_no_other_rank_has_read).over(Backend::Tcp), &[2]) else { return };
     let train = |shard: Shard| {
         let params = Params::new(1);
         let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
@@ -295,11 +268,6 @@ fn rank_undoes() {
     };
     let whole = train(Shard::Nothing);
     assert!(train(Shard::Parameters) == whole, "a rank has read what another one has undone");
-}
-
-#[test]
-fn what_a_rank_undoes_no_other_rank_has_read() {
-    RanksOf::of(rank_undoes).over(Backend::Tcp).run_all_good(2);
 }
 
 #[test]
