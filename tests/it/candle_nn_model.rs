@@ -131,7 +131,12 @@ fn all_ranks_end_with_the_same_model_and_statistics() {
 /// Bare loops, each rank on its own batches, with each treatment of the statistics.
 #[test]
 fn statistics_are_shared_as_the_setting_says_and_survive_a_failed_step() {
-    let Some(world) = on_processes(RanksOf::of(statistics_are_shared_as_the_setting_says_and_survive_a_failed_step), &[1, 2, 3]) else { return };
+    let Some(world) = on_processes(
+        RanksOf::of(statistics_are_shared_as_the_setting_says_and_survive_a_failed_step),
+        &[1, 2, 3],
+    ) else {
+        return;
+    };
     for buffers in [BufferSync::Broadcast, BufferSync::Average, BufferSync::Local] {
         let (params, model) = net();
         let config = DistOptConfig { buffers, ..DistOptConfig::default() };
@@ -252,7 +257,11 @@ fn one_variable_under_two_names_is_refused_when_it_is_given() {
 
 #[test]
 fn another_order_of_the_variables_is_named_with_its_remedy() {
-    let Some(world) = on_processes(RanksOf::of(another_order_of_the_variables_is_named_with_its_remedy), &[3]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(another_order_of_the_variables_is_named_with_its_remedy), &[3])
+    else {
+        return;
+    };
     let var = || Var::ones(2, DType::F32, &Device::Cpu).unwrap();
     let mut vars = vec![("a", var()), ("b", var()), ("c", var())];
     if world.rank() == 1 {

@@ -7,12 +7,11 @@ use std::time::Duration;
 use candelabrum::kvstore::Server;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::Position;
-use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{DistributedOptimizer, EpochReport, Result};
-use clap::Parser;
 
 use crate::line::{Line, SAMPLES, data};
+use crate::options::args;
 
 /// The steps of an epoch.
 const EPOCH: u64 = 12;
@@ -202,17 +201,6 @@ fn a_call_whose_time_is_over_ends_on_all_ranks_after_the_same_step_and_goes_on()
     let (whole, all, _) = run(config(None, 2));
     assert_eq!(end.parameters_sha256().unwrap(), whole.parameters_sha256().unwrap());
     assert_eq!(reports[0].train_loss, all[1].train_loss);
-}
-
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
-fn args(options: &str) -> std::result::Result<TrainArgs, clap::Error> {
-    Args::try_parse_from(["test"].into_iter().chain(options.split_whitespace()))
-        .map(|args| args.train)
 }
 
 #[test]

@@ -16,7 +16,13 @@ const STEPS: usize = 10_000;
 
 #[test]
 fn a_clip_limit_that_changes_at_each_step_needs_no_memory() {
-    let Some(world) = on_processes(RanksOf::of(a_clip_limit_that_changes_at_each_step_needs_no_memory).limit(Duration::from_secs(120)), &[2]) else { return };
+    let Some(world) = on_processes(
+        RanksOf::of(a_clip_limit_that_changes_at_each_step_needs_no_memory)
+            .limit(Duration::from_secs(120)),
+        &[2],
+    ) else {
+        return;
+    };
     let params = Params::new(0);
     let layer = Linear::new(&params.root().pp("layer"), 64);
     let xs = uniform((2, 64), 1, -1.0, 1.0, DType::F32).unwrap();

@@ -181,7 +181,10 @@ fn compare<N: Network>(world: &World) {
 
 #[test]
 fn overlap_and_bucket_sizes_change_no_bit() {
-    let Some(world) = on_processes(RanksOf::of(overlap_and_bucket_sizes_change_no_bit), &[2, 3]) else { return };
+    let Some(world) = on_processes(RanksOf::of(overlap_and_bucket_sizes_change_no_bit), &[2, 3])
+    else {
+        return;
+    };
     candelabrum::train::set_threads(1).unwrap();
     compare::<Residual>(&world);
     compare::<Tied>(&world);
@@ -221,7 +224,11 @@ fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
 /// A collective inside the backward pass, and a loss that is not finite on one rank.
 #[test]
 fn a_bad_loss_changes_no_order_and_training_goes_on() {
-    let Some(world) = on_processes(RanksOf::of(a_bad_loss_changes_no_order_and_training_goes_on), &[2]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(a_bad_loss_changes_no_order_and_training_goes_on), &[2])
+    else {
+        return;
+    };
     let (params, network) = Residual::new();
     network.loss(&Residual::input(0, 0)).unwrap();
     candelabrum::dist::synchronize_batch_norm(&params, &world.group());
@@ -248,7 +255,10 @@ fn a_bad_loss_changes_no_order_and_training_goes_on() {
 /// Each rank has its own running statistics until `average_parameters` combines the models.
 #[test]
 fn one_model_is_made_of_the_ranks_statistics() {
-    let Some(world) = on_processes(RanksOf::of(one_model_is_made_of_the_ranks_statistics), &[2]) else { return };
+    let Some(world) = on_processes(RanksOf::of(one_model_is_made_of_the_ranks_statistics), &[2])
+    else {
+        return;
+    };
     for buffers in [BufferSync::Broadcast, BufferSync::Average, BufferSync::Local] {
         let (params, network) = Residual::new();
         network.loss(&Residual::input(0, 0)).unwrap();
@@ -281,7 +291,11 @@ fn one_model_is_made_of_the_ranks_statistics() {
 /// a batch.
 #[test]
 fn a_rank_without_batches_joins_the_steps_of_the_others() {
-    let Some(world) = on_processes(RanksOf::of(a_rank_without_batches_joins_the_steps_of_the_others), &[3]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(a_rank_without_batches_joins_the_steps_of_the_others), &[3])
+    else {
+        return;
+    };
     let params = Params::new(0);
     let weight = params.root().param("weight", 6, Init::Const(1.0)).unwrap();
     let config = DistOptConfig { uneven: true, ..DistOptConfig::default() };

@@ -82,7 +82,12 @@ fn part(rank: usize, world_size: usize) -> (usize, usize) {
 
 #[test]
 fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
-    let Some(world) = on_processes(RanksOf::of(ranks_with_parts_of_any_size_compute_as_one_with_the_whole), &[2, 3]) else { return };
+    let Some(world) = on_processes(
+        RanksOf::of(ranks_with_parts_of_any_size_compute_as_one_with_the_whole),
+        &[2, 3],
+    ) else {
+        return;
+    };
     let (start, len) = part(world.rank(), world.world_size());
     let weights = uniform((5, 3), 3, -1.0, 1.0, DType::F64).unwrap();
     let xs = images(5, 1, DType::F64);
@@ -116,7 +121,9 @@ fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
 
 #[test]
 fn vectors_are_normalised_over_ranks() {
-    let Some(world) = on_processes(RanksOf::of(vectors_are_normalised_over_ranks), &[2, 3]) else { return };
+    let Some(world) = on_processes(RanksOf::of(vectors_are_normalised_over_ranks), &[2, 3]) else {
+        return;
+    };
     let (start, len) = part(world.rank(), world.world_size());
     let [all, weights] = [1, 3].map(|seed| uniform((5, 4), seed, -1.0, 2.0, DType::F64).unwrap());
     let of = |all: &Tensor| all.narrow(0, start, len).unwrap().contiguous().unwrap();
@@ -187,7 +194,12 @@ fn buffer_bits(params: &Params) -> Vec<u8> {
 
 #[test]
 fn ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch() {
-    let Some(world) = on_processes(RanksOf::of(ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch), &[2, 3]) else { return };
+    let Some(world) = on_processes(
+        RanksOf::of(ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch),
+        &[2, 3],
+    ) else {
+        return;
+    };
     candelabrum::train::set_threads(1).unwrap();
     let place = (world.rank(), world.world_size());
     let whole = train(&World::single(), false, (0, 1));
@@ -237,7 +249,10 @@ fn errors_of_the_exchange_reach_the_user_as_they_are() {
 
 #[test]
 fn buffers_become_rank_0s_or_the_mean_or_stay() {
-    let Some(world) = on_processes(RanksOf::of(buffers_become_rank_0s_or_the_mean_or_stay), &[3]) else { return };
+    let Some(world) = on_processes(RanksOf::of(buffers_become_rank_0s_or_the_mean_or_stay), &[3])
+    else {
+        return;
+    };
     let group: Group = world.group();
     for dtype in [DType::F32, DType::F64] {
         let params = Params::on(0, dtype, &Device::Cpu);
@@ -273,7 +288,11 @@ fn buffers_become_rank_0s_or_the_mean_or_stay() {
 /// step, and not in the last one of an epoch.
 #[test]
 fn a_rank_without_a_batch_is_refused_at_the_start() {
-    let Some(world) = on_processes(RanksOf::of(a_rank_without_a_batch_is_refused_at_the_start), &[1, 2]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(a_rank_without_a_batch_is_refused_at_the_start), &[1, 2])
+    else {
+        return;
+    };
     let several = world.world_size() > 1;
     let group: Group = (&world).into();
     let config = || DistOptConfig { uneven: true, ..DistOptConfig::default() };

@@ -65,7 +65,11 @@ fn moved(xs: &Tensor, element: usize, delta: f64) -> Tensor {
 
 #[test]
 fn gradients_are_those_of_the_sum_of_all_ranks_losses() {
-    let Some(world) = on_processes(RanksOf::of(gradients_are_those_of_the_sum_of_all_ranks_losses), &[2, 3]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(gradients_are_those_of_the_sum_of_all_ranks_losses), &[2, 3])
+    else {
+        return;
+    };
     let group = world.group();
     for (name, operation) in OPERATIONS {
         let xs = Var::from_tensor(&input(&group)).unwrap();
@@ -104,7 +108,11 @@ fn split_layer(xs: &Tensor, [a, b]: [&Tensor; 2], group: &Group) -> Result<Tenso
 
 #[test]
 fn megatrons_pair_gives_the_gradients_of_one_loss() {
-    let Some(world) = on_processes(RanksOf::of(megatrons_pair_gives_the_gradients_of_one_loss), &[2, 3]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(megatrons_pair_gives_the_gradients_of_one_loss), &[2, 3])
+    else {
+        return;
+    };
     let group = world.group();
     let own = 1 + group.rank() as u64;
     let random = |shape: (usize, usize), seed| uniform(shape, seed, -1.0, 1.0, DType::F64).unwrap();
@@ -148,7 +156,11 @@ fn megatrons_pair_gives_the_gradients_of_one_loss() {
 
 #[test]
 fn values_of_every_float_and_errors_are_as_they_should_be() {
-    let Some(world) = on_processes(RanksOf::of(values_of_every_float_and_errors_are_as_they_should_be), &[2]) else { return };
+    let Some(world) =
+        on_processes(RanksOf::of(values_of_every_float_and_errors_are_as_they_should_be), &[2])
+    else {
+        return;
+    };
     let (group, rank) = (world.group(), world.rank() as f64);
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
         let of = |values: &[f64]| {

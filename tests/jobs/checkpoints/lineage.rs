@@ -161,18 +161,6 @@ fn a_run_from_a_checkpoint_elsewhere_leaves_behind_what_the_directory_has() {
     assert_eq!(manifest(&place, 30).run, run);
 }
 
-#[test]
-fn a_refused_resume_changes_no_name() {
-    let place = whole();
-    let before = steps(&place.checkpoints());
-    let back = step(&place, 4);
-    for more in [["--seed", "1"], ["--batch-size", "12"], ["--optimizer", "adamw"]] {
-        let ended = place.run(&[&more[..], &["--resume", &back]].concat());
-        assert_eq!(ended.code, Some(1), "{}", ended.err);
-        assert_eq!(steps(&place.checkpoints()), before, "{more:?}");
-    }
-}
-
 /// The files of a checkpoint as the version before wrote them: settings have sentences as names, counts are bits, and
 /// hooks have their states by their names.
 fn to_format_1(dir: &Path) {

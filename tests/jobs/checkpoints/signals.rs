@@ -217,44 +217,6 @@ fn workers_of_a_store_save_their_state_with_its_servers() {
 }
 
 #[test]
-fn a_run_that_a_signal_has_ended_continues_with_the_same_bits() {
-    use Moment::{EpochEnd, Evaluation, Step, Writing};
-    let cases: [(_, _, &[&str]); 10] = [
-        (1, Step, &[]),
-        (2, Step, &[]),
-        (1, Evaluation, &[]),
-        (2, Evaluation, &[]),
-        (3, Evaluation, &["--uneven"]),
-        (1, EpochEnd, &[]),
-        (2, EpochEnd, &[]),
-        (3, EpochEnd, &["--uneven"]),
-        (2, EpochEnd, &["--dist-option", "sparseTopK"]),
-        (2, Writing, &[]),
-    ];
-    for_each(cases, |(ranks, moment, more)| {
-        let way = if ranks == 1 { Way::Alone } else { Way::Workers };
-        let case = Case { way, ranks, sent: Sent::Key, moment, step: 5 };
-        let (place, undisturbed) = (case.place(3), case.place(3));
-        let ended = case.run(&place, Duration::ZERO, more).unwrap();
-        assert_eq!(ended.code, Some(130), "{case:?}: {}", ended.text);
-        let count = ranks.to_string();
-        let quick =
-            ["--workers", &count, "--slow", "0", "--slow-evaluation", "0", "--slow-write", "0"];
-        let quick = [&quick, more].concat();
-        let ended = place.run(&quick);
-        let text = &ended.err;
-        assert!(ended.succeeded() && text.contains("note: continues "), "{case:?}: {text}");
-        assert_eq!(undisturbed.succeed(&quick), place.outcome(), "{case:?}");
-        for rank in 0..ranks {
-            let evaluations = |place: &Place| {
-                fs::read_to_string(place.notes().join(format!("evaluations-{rank}"))).unwrap()
-            };
-            assert_eq!(evaluations(&place), evaluations(&undisturbed), "{case:?}, rank {rank}");
-        }
-    });
-}
-
-#[test]
 fn a_signal_to_a_run_that_is_complete_changes_nothing() {
     for_each([(Way::Alone, 1), (Way::Workers, 2), (Way::Command, 2)], |(way, ranks)| {
         let place = Place::new(&["--epochs", "1", "--batch-size", "12", "--threads", "1"]);
