@@ -1,8 +1,7 @@
-//! Averages of weights of which each rank keeps its share: what an evaluation that fails on one rank, a hook that makes the
-//! model whole, and a run that continues make of them.
+//! Averages of weights of which each rank keeps its share: what an evaluation that fails on one rank makes
+//! of them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Mutex;
 
 use candelabrum::candle;
@@ -11,7 +10,7 @@ use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::OwnPart;
-use candelabrum::train::hooks::{Action, NamedVector, Run};
+use candelabrum::train::hooks::{NamedVector, Run};
 use candelabrum::train::{Interrupt, Result};
 use candelabrum_testkit::uniform;
 

@@ -5,19 +5,9 @@ use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{EpochReport, Error, Result};
 use candelabrum_testkit::ranks::RanksOf;
 
-use crate::line::{Line, SAMPLES, data};
+use crate::line::{Line, SAMPLES, data, trainer, trainer_with};
 use crate::options::args;
 use crate::ranks::world_of_rank;
-
-fn trainer(world: &World, rate: f64) -> Trainer<Line> {
-    let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let sgd = Sgd::new(rate).momentum(0.9);
-    let mut trainer = Trainer::new(model, DistOpt::new(sgd, &params, world).unwrap())
-        .with_score(RegressionErrors);
-    trainer.compile((1, 6)).unwrap();
-    trainer
-}
 
 fn config(epochs: usize) -> FitConfig {
     FitConfig { epochs, batch_size: 8, ..FitConfig::default() }
@@ -233,11 +223,9 @@ fn a_model_is_evaluated_once_after_a_step() {
 #[test]
 fn the_rate_of_a_step_is_the_one_that_the_step_used() {
     let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
     let schedule = Schedule::Step { lr: 0.016, every: 1, factor: 0.5 };
     let opt = DistOpt::new(Sgd::new(schedule), &params, &World::single()).unwrap();
-    let mut trainer = Trainer::new(model, opt).with_score(LossOnly);
-    trainer.compile((1, 6)).unwrap();
+    let mut trainer = trainer_with(&params, opt);
     let mut counts = Counts::default();
     let fit = Fit::new(FitConfig { batch_size: 32, ..config(1) }).hook(&mut counts);
     trainer.fit_with(fit, &data(), None::<&TensorDataset<(Tensor, Tensor)>>).unwrap();
@@ -330,8 +318,8 @@ fn a_report_with_numbers_that_are_not_finite_does_not_stop_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let run = |epochs: &str| {
-        let paths = [&report, &dir.path().join("checkpoints")].map(|path| path.display());
-        let [report_to, checkpoints] = paths;
+        let checkpoints = dir.path().join("checkpoints");
+        let (report_to, checkpoints) = (report.display(), checkpoints.display());
         let options = format!("--report {report_to} --checkpoint-dir {checkpoints}");
         let args = args(&format!("--epochs {epochs} --batch-size 8 {options}")).unwrap();
         let mut trainer = trainer(&World::single(), 0.01).with_score(Perplexity);

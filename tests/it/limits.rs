@@ -8,25 +8,16 @@ use candelabrum::kvstore::Server;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::Position;
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{DistributedOptimizer, EpochReport, Result};
+use candelabrum::train::{EpochReport, Result};
 
-use crate::line::{Line, SAMPLES, data};
+use crate::line::{self, Line, SAMPLES, data, trainer_with};
 use crate::options::args;
 
 /// The steps of an epoch.
 const EPOCH: u64 = 12;
 
-fn trainer_with(params: &Params, opt: impl Into<Box<dyn DistributedOptimizer>>) -> Trainer<Line> {
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let mut trainer = Trainer::new(model, opt.into()).with_score(LossOnly);
-    trainer.compile((1, 6)).unwrap();
-    trainer
-}
-
 fn trainer(world: &World) -> Trainer<Line> {
-    let params = Params::new(1);
-    let opt = DistOpt::new(Sgd::new(0.01).momentum(0.9), &params, world).unwrap();
-    trainer_with(&params, opt)
+    line::trainer(world, 0.01)
 }
 
 fn config(dir: Option<&Path>, epochs: usize) -> FitConfig {
@@ -218,9 +209,7 @@ fn the_options_of_a_program_are_the_limits_of_its_run() {
         "--epochs 9 --batch-size 8 --early-stopping 2 --keep-best --checkpoint-keep 1 --checkpoint-dir {path}"
     );
     for _ in 0..2 {
-        let params = Params::new(1);
-        let opt = DistOpt::new(Sgd::new(0.0), &params, &World::single()).unwrap();
-        let mut trainer = trainer_with(&params, opt);
+        let mut trainer = line::trainer(&World::single(), 0.0);
         let args = args(&options).unwrap();
         args.check().unwrap();
         let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap();

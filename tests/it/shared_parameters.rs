@@ -1,6 +1,5 @@
 //! Ranks that keep only their share of the parameters of blocks: who may read what and when, and what is refused.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +9,6 @@ use candelabrum::dist::parameters_sha256;
 use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
 use candelabrum::prelude::*;
-use candelabrum::train::checkpoint::load_best_average;
 use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::uniform;
 

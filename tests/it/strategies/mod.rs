@@ -8,9 +8,6 @@ mod reference;
 mod state;
 mod traffic;
 
-use candelabrum::prelude::World;
-use candelabrum_testkit::ranks::is_rank;
-
 use self::problem::CASE;
 
 use crate::ranks::world_of_rank;
