@@ -14,13 +14,23 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// the exit code 2 again.
 #[track_caller]
 fn refuse(options: &str, parts: &[&str]) {
-    example("mnist_dist").args(options.split_whitespace()).limit(LIMIT).run().fails(parts).expect(2);
+    example("mnist_dist")
+        .args(options.split_whitespace())
+        .limit(LIMIT)
+        .run()
+        .fails(parts)
+        .expect(2);
 }
 
 /// Runs `mnist_dist` with data that it cannot train on.
 #[track_caller]
 fn fail(options: &str, parts: &[&str]) {
-    example("mnist_dist").args(options.split_whitespace()).limit(LIMIT).run().fails(parts).expect(1);
+    example("mnist_dist")
+        .args(options.split_whitespace())
+        .limit(LIMIT)
+        .run()
+        .fails(parts)
+        .expect(1);
 }
 
 #[test]
@@ -39,8 +49,14 @@ fn options_out_of_range_are_refused() {
         ("--kvstore dist_sync --threshold 9", &["--threshold is 9", "a key"]),
         ("--kvstore dist_sync --strategy-option a=1", &["--strategy-option is a=1"]),
         ("--kvstore dist_sync --on-overflow skip", &["--on-overflow is skip"]),
-        ("--kvstore dist_sync --gradient-compression 2bit --dist-option fp16", &["--gradient-compression", "--dist-option"]),
-        ("--workers 256 --kvstore dist_sync", &["--workers plus --servers is 257", "from 1 to 256"]),
+        (
+            "--kvstore dist_sync --gradient-compression 2bit --dist-option fp16",
+            &["--gradient-compression", "--dist-option"],
+        ),
+        (
+            "--workers 256 --kvstore dist_sync",
+            &["--workers plus --servers is 257", "from 1 to 256"],
+        ),
         ("--dist-option fp8", &["fp8", "sparseTopK"]),
         ("--dist-option sparseTopK --spars 1.5", &["spars is 1.5", "at most 1"]),
         ("--dist-option sparseTopK --spars nan", &["spars is NaN", "at most 1"]),

@@ -165,7 +165,10 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     assert!(output.contains("new: classifier.weight, classifier.bias"), "{output}");
     let find =
         ["--model", &saved, "--texts", &path("good"), "--query", "a moving film", "--top", "1"];
-    assert_eq!(example("embed").args(find).run().success().out, "a moving film\n  1.000  a moving film\n");
+    assert_eq!(
+        example("embed").args(find).run().success().out,
+        "a moving film\n  1.000  a moving film\n"
+    );
     let rows = output_of("embed", &format!("--model {saved} --texts {}", path("good")));
     assert_eq!(rows.lines().count(), 60);
 }

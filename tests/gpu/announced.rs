@@ -175,7 +175,10 @@ fn a_step_exchanges_headers_once() {
 
 #[test]
 fn every_rank_hears_why_a_step_fails_and_the_next_one_works() {
-    let Some(world) = on_ranks(every_rank_hears_why_a_step_fails_and_the_next_one_works, &[3]) else { return };
+    let Some(world) = on_ranks(every_rank_hears_why_a_step_fails_and_the_next_one_works, &[3])
+    else {
+        return;
+    };
     let options = [(DistOption::Fp32, true), (DistOption::Fp32, false), (DistOption::Fp16, true)];
     for (option, overlap) in options {
         for (fault, cause) in

@@ -189,7 +189,9 @@ fn compare<M: Model>(
 
 #[test]
 fn replayed_steps_are_the_same_steps_with_every_strategy() {
-    let Some(world) = on_ranks(replayed_steps_are_the_same_steps_with_every_strategy, &[2]) else { return };
+    let Some(world) = on_ranks(replayed_steps_are_the_same_steps_with_every_strategy, &[2]) else {
+        return;
+    };
     let on = (&world, world.device());
     for option in OPTIONS {
         for overlap in [true, false] {
@@ -206,7 +208,10 @@ fn replayed_steps_are_the_same_steps_with_every_strategy() {
 
 #[test]
 fn a_batch_that_is_not_finite_is_named_and_leaves_no_trace() {
-    let Some(world) = on_ranks(a_batch_that_is_not_finite_is_named_and_leaves_no_trace, &[2]) else { return };
+    let Some(world) = on_ranks(a_batch_that_is_not_finite_is_named_and_leaves_no_trace, &[2])
+    else {
+        return;
+    };
     let on = (&world, world.device());
     for bad in [3, 6] {
         let setting = Setting { bad: Some((bad, 1)), ..PLAIN };
@@ -232,7 +237,9 @@ impl Model for Ignores {
 
 #[test]
 fn a_recorded_step_weighs_the_rows_of_its_own_batch() {
-    let Some(world) = on_ranks(a_recorded_step_weighs_the_rows_of_its_own_batch, &[2]) else { return };
+    let Some(world) = on_ranks(a_recorded_step_weighs_the_rows_of_its_own_batch, &[2]) else {
+        return;
+    };
     let on = (&world, world.device());
     let new = |scope: &Scope| Ignores(Network::new(scope), DType::U32);
     assert_eq!(compare(on, new, images, PLAIN), (REPLAYED, None));
@@ -431,7 +438,10 @@ impl Model for Exchanges {
 
 #[test]
 fn a_step_with_an_exchange_in_the_forward_pass_is_not_recorded() {
-    let Some(world) = on_ranks(a_step_with_an_exchange_in_the_forward_pass_is_not_recorded, &[2]) else { return };
+    let Some(world) = on_ranks(a_step_with_an_exchange_in_the_forward_pass_is_not_recorded, &[2])
+    else {
+        return;
+    };
     let on = (&world, world.device());
     let synchronised = |scope: &Scope| {
         synchronize_batch_norm(scope.params(), &Group::from(&world));

@@ -225,9 +225,8 @@ pub(crate) fn on_ranks<F: Fn()>(test: F, counts: &[usize]) -> Option<World> {
         .env("CANDELABRUM_TIMEOUT", 60)
         .limit(Duration::from_secs(240));
     let most = counts.iter().copied().max().unwrap_or(0);
-    let named = (0..most).fold(ranks, |ranks, rank| {
-        ranks.env_of(rank, "NCCL_HOSTID", format!("host-{rank}"))
-    });
+    let named = (0..most)
+        .fold(ranks, |ranks, rank| ranks.env_of(rank, "NCCL_HOSTID", format!("host-{rank}")));
     named.run_in_test(counts);
     None
 }
@@ -244,7 +243,10 @@ fn every_strategy_trains_as_on_the_cpu() {
 /// A loss or a gradient that is not finite on one rank.
 #[test]
 fn what_is_not_finite_is_named_on_every_rank_and_changes_nothing() {
-    let Some(world) = on_ranks(what_is_not_finite_is_named_on_every_rank_and_changes_nothing, &[2]) else { return };
+    let Some(world) = on_ranks(what_is_not_finite_is_named_on_every_rank_and_changes_nothing, &[2])
+    else {
+        return;
+    };
     for option in OPTIONS {
         for what in ["the loss", "the gradient of"] {
             let (params, network) = Stock::new(world.device());

@@ -92,7 +92,9 @@ fn assert_rounded(device: &Device, exact: &[f32]) {
 /// In a process of its own, because the switch is the process's.
 #[test]
 fn products_are_rounded_where_candles_switch_says_so() {
-    let Some(world) = on_ranks(products_are_rounded_where_candles_switch_says_so, &[1]) else { return };
+    let Some(world) = on_ranks(products_are_rounded_where_candles_switch_says_so, &[1]) else {
+        return;
+    };
     let exact = assert_exact(world.device());
     set_gemm_reduced_precision_f32(true);
     assert_rounded(world.device(), &exact);
@@ -104,7 +106,11 @@ fn products_are_rounded_where_candles_switch_says_so() {
 /// As above.
 #[test]
 fn products_and_convolutions_are_rounded_where_the_option_says_so() {
-    let Some(world) = on_ranks(products_and_convolutions_are_rounded_where_the_option_says_so, &[1]) else { return };
+    let Some(world) =
+        on_ranks(products_and_convolutions_are_rounded_where_the_option_says_so, &[1])
+    else {
+        return;
+    };
     let device = world.device();
     let exact = assert_exact(device);
     let params = Precision::Tf32.params(0, device);

@@ -13,8 +13,7 @@ use sha2::{Digest, Sha256};
 use super::job::Place;
 
 /// Ten steps in each of two epochs.
-const OPTIONS: &str =
-    "--epochs 2 --batch-size 24 --threads 1 --checkpoint-every 2 --momentum 0.5";
+const OPTIONS: &str = "--epochs 2 --batch-size 24 --threads 1 --checkpoint-every 2 --momentum 0.5";
 
 /// A run of twenty steps that keeps all its checkpoints.
 fn whole() -> Place {

@@ -8,8 +8,7 @@ use candelabrum::prelude::*;
 use super::job::Place;
 
 /// Batches of 24 samples over all ranks, 10 steps in each of 10 epochs.
-const OPTIONS: &str =
-    "--plain --epochs 10 --threads 1 --checkpoint-every 8 --momentum=0.9";
+const OPTIONS: &str = "--plain --epochs 10 --threads 1 --checkpoint-every 8 --momentum=0.9";
 
 #[test]
 fn the_same_command_goes_on_at_any_number_of_ranks_any_number_of_times() {

@@ -96,7 +96,8 @@ impl Job {
     /// Starts `ranks` ranks. `None` if this machine does not have what starts them.
     pub(crate) fn start(way: Way, ranks: usize, place: &Place, more: &str) -> Option<Self> {
         let count = ranks.to_string();
-        let workers = if way == Way::Workers { format!("--workers {ranks}") } else { String::new() };
+        let workers =
+            if way == Way::Workers { format!("--workers {ranks}") } else { String::new() };
         let program = place.program(&format!("{more} {workers}"));
         let run = || command().args(["run", "--workers", &count, "--"]);
         let program = match way {

@@ -733,7 +733,8 @@ mod tests {
 
     #[test]
     fn a_slurm_step_counts_the_tasks_of_this_node() -> Result<()> {
-        let one = "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4 SLURM_NNODES=2";
+        let one =
+            "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4 SLURM_NNODES=2";
         let several = "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=7 \
                        SLURM_STEP_NUM_NODES=3";
         for (step, more, local_size) in [

@@ -397,8 +397,7 @@ fn classes_of_bert(place: &Path, classes: usize, problem_type: Option<&str>) -> 
     config["id2label"] = Value::Object(names.collect());
     config["problem_type"] = json!(problem_type);
     std::fs::write(place.join("config.json"), config.to_string())?;
-    let mut tensors =
-        candle_core::safetensors::load(tiny("bert/model.safetensors"), &Device::Cpu)?;
+    let mut tensors = candle_core::safetensors::load(tiny("bert/model.safetensors"), &Device::Cpu)?;
     for name in ["classifier.weight", "classifier.bias"] {
         let rows = tensors[name].narrow(0, 0, classes)?.contiguous()?;
         tensors.insert(name.to_owned(), rows);
