@@ -5,7 +5,7 @@ sentence-transformers and peft have them. Run by hand, from anywhere:
     python scripts/transformers_keys.py
 
 crates/candelabrum-transformers/tests/keys.json has, for each class, [default, another value] by the key, and the versions of
-the libraries. A test (tests/keys.rs) sets each key and expects that it is read, has no effect by a table, or is refused by
+the libraries. A test (tests/it/keys.rs) sets each key and expects that it is read, has no effect by a table, or is refused by
 name. Keys that only older versions write are listed here.
 """
 

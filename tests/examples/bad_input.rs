@@ -13,80 +13,79 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Runs `mnist_dist` with options that it must refuse. A launcher that starts failed jobs again does not start one with
 /// the exit code 2 again.
 #[track_caller]
-fn refuse(options: &[&str], parts: &[&str]) {
-    example("mnist_dist").args(options).limit(LIMIT).run().fails(parts).expect(2);
+fn refuse(options: &str, parts: &[&str]) {
+    example("mnist_dist")
+        .args(options.split_whitespace())
+        .limit(LIMIT)
+        .run()
+        .fails(parts)
+        .expect(2);
 }
 
 /// Runs `mnist_dist` with data that it cannot train on.
 #[track_caller]
-fn fail(options: &[&str], parts: &[&str]) {
-    example("mnist_dist").args(options).limit(LIMIT).run().fails(parts).expect(1);
+fn fail(options: &str, parts: &[&str]) {
+    example("mnist_dist")
+        .args(options.split_whitespace())
+        .limit(LIMIT)
+        .run()
+        .fails(parts)
+        .expect(1);
 }
 
 #[test]
 fn options_out_of_range_are_refused() {
-    let synthetic = ["--dataset", "synthetic"];
-    let cases: [(&[&str], &[&str]); 27] = [
-        (&["--batch-size", "0"], &["--batch-size", "at least 1"]),
-        (&["--batch-size", "20000"], &["20000", "12000"]),
-        (&["--workers", "0"], &["--workers", "from 1 to 256"]),
-        (&["--workers", "100000"], &["--workers", "from 1 to 256"]),
-        (&["--servers", "0", "--kvstore", "dist_sync"], &["--servers", "at least 1"]),
-        (&["--workers", "2", "--servers", "2"], &["--servers is 2", "--kvstore dist_sync"]),
-        (&["--kvstore", "dist_device"], &["--kvstore", "dist_device", "dist_sync, dist_async"]),
-        (&["--kvstore", "dist_sync"], &["no worker", "--workers 1 --kvstore dist_sync"]),
-        (&["--kvstore", "dist_async", "--servers", "3"], &["3 server(s)", "no worker"]),
-        (&["--kvstore", "dist_sync", "--corr", "false"], &["--corr", "true with --kvstore"]),
-        (&["--kvstore", "dist_sync", "--threshold", "9"], &["--threshold is 9", "a key"]),
-        (&["--kvstore", "dist_sync", "--strategy-option", "a=1"], &["--strategy-option is a=1"]),
-        (&["--kvstore", "dist_sync", "--on-overflow", "skip"], &["--on-overflow is skip"]),
+    let cases: [(&str, &[&str]); 30] = [
+        ("--batch-size 0", &["--batch-size", "at least 1"]),
+        ("--batch-size 20000", &["20000", "12000"]),
+        ("--workers 0", &["--workers", "from 1 to 256"]),
+        ("--workers 100000", &["--workers", "from 1 to 256"]),
+        ("--servers 0 --kvstore dist_sync", &["--servers", "at least 1"]),
+        ("--workers 2 --servers 2", &["--servers is 2", "--kvstore dist_sync"]),
+        ("--kvstore dist_device", &["--kvstore", "dist_device", "dist_sync, dist_async"]),
+        ("--kvstore dist_sync", &["no worker", "--workers 1 --kvstore dist_sync"]),
+        ("--kvstore dist_async --servers 3", &["3 server(s)", "no worker"]),
+        ("--kvstore dist_sync --corr false", &["--corr", "true with --kvstore"]),
+        ("--kvstore dist_sync --threshold 9", &["--threshold is 9", "a key"]),
+        ("--kvstore dist_sync --strategy-option a=1", &["--strategy-option is a=1"]),
+        ("--kvstore dist_sync --on-overflow skip", &["--on-overflow is skip"]),
         (
-            &["--kvstore", "dist_sync", "--gradient-compression", "2bit", "--dist-option", "fp16"],
+            "--kvstore dist_sync --gradient-compression 2bit --dist-option fp16",
             &["--gradient-compression", "--dist-option"],
         ),
         (
-            &["--workers", "256", "--kvstore", "dist_sync"],
+            "--workers 256 --kvstore dist_sync",
             &["--workers plus --servers is 257", "from 1 to 256"],
         ),
-        (&["--dist-option", "fp8"], &["fp8", "sparseTopK"]),
-        (&["--dist-option", "sparseTopK", "--spars", "1.5"], &["spars is 1.5", "at most 1"]),
-        (&["--dist-option", "sparseTopK", "--spars", "nan"], &["spars is NaN", "at most 1"]),
-        (&["--dist-option", "sparseTopK", "--spars", "0"], &["spars is 0", "above 0"]),
-        (&["--dist-option", "sparseThreshold", "--spars", "inf"], &["spars is inf", "magnitude"]),
-        (&["--dist-option", "sparseThreshold", "--spars", "-1"], &["spars is -1", "magnitude"]),
-        (&["--lr", "-1"], &["lr", "-1", "at least 0"]),
-        (&["--threshold", "0"], &["--threshold", "0", "at least 1"]),
-        (&["--on-overflow", "ignore"], &["on-overflow", "ignore", "error or skip"]),
-        (&["--precision", "f8"], &["--precision", "f8", "f32, bf16, f16, tf32"]),
-        (&["--corr", "perhaps"], &["--corr", "perhaps", "true", "false"]),
-        (&["--report", "/nonexistent/report.json"], &["/nonexistent/report.json"]),
+        ("--dist-option fp8", &["fp8", "sparseTopK"]),
+        ("--dist-option sparseTopK --spars 1.5", &["spars is 1.5", "at most 1"]),
+        ("--dist-option sparseTopK --spars nan", &["spars is NaN", "at most 1"]),
+        ("--dist-option sparseTopK --spars 0", &["spars is 0", "above 0"]),
+        ("--dist-option sparseThreshold --spars inf", &["spars is inf", "magnitude"]),
+        ("--dist-option sparseThreshold --spars -1", &["spars is -1", "magnitude"]),
+        ("--lr -1", &["lr", "-1", "at least 0"]),
+        ("--threshold 0", &["--threshold", "0", "at least 1"]),
+        ("--on-overflow ignore", &["on-overflow", "ignore", "error or skip"]),
+        ("--precision f8", &["--precision", "f8", "f32, bf16, f16, tf32"]),
+        ("--corr perhaps", &["--corr", "perhaps", "true", "false"]),
+        ("--report /nonexistent/report.json", &["/nonexistent/report.json"]),
+        // A batch larger than a rank's share is rejected on all ranks at once.
+        ("--workers 2 --batch-size 7000", &["7000", "6000"]),
+        ("--device cpu --precision tf32", &["--precision is tf32", "TF32 needs a GPU"]),
+        ("--device cpu --precision tf32 --workers 2", &["--precision is tf32", "TF32 needs a GPU"]),
     ];
     for (options, parts) in cases {
-        refuse(&[&synthetic[..], options].concat(), parts);
+        refuse(&format!("--dataset synthetic {options}"), parts);
     }
-    refuse(&["--dataset", "imagenet"], &["imagenet", "synthetic"]);
-}
-
-#[test]
-fn tf32_is_refused_on_the_cpu() {
-    let options = ["--dataset", "synthetic", "--device", "cpu", "--precision", "tf32"];
-    for workers in ["1", "2"] {
-        let options = [&options[..], &["--workers", workers]].concat();
-        refuse(&options, &["--precision is tf32", "TF32 needs a GPU"]);
-    }
-}
-
-#[test]
-fn a_batch_larger_than_a_ranks_share_is_refused_on_all_ranks_at_once() {
-    let options = ["--dataset", "synthetic", "--workers", "2", "--batch-size", "7000"];
-    refuse(&options, &["7000", "6000"]);
+    refuse("--dataset imagenet", &["imagenet", "synthetic"]);
 }
 
 #[test]
 fn a_loss_that_is_no_number_stops_every_rank() {
-    let diverge = ["--dataset", "synthetic", "--lr", "1e20", "--epochs", "1"];
-    fail(&diverge, &["not finite", "rank 0"]);
-    fail(&[&diverge[..], &["--workers", "2"]].concat(), &["not finite", "rank 0"]);
+    for workers in ["", "--workers 2"] {
+        let diverge = format!("--dataset synthetic --lr 1e20 --epochs 1 {workers}");
+        fail(&diverge, &["not finite", "rank 0"]);
+    }
 }
 
 #[test]
@@ -131,11 +130,12 @@ fn broken_files_are_named() {
         let dir = good_files();
         spoil(dir.path());
         println!("{name}");
-        let dir = dir.path().to_str().unwrap();
-        fail(&["--data-dir", dir, "--batch-size", "4"], parts);
-        fail(&["--data-dir", dir, "--batch-size", "4", "--workers", "2"], parts);
+        for workers in ["", "--workers 2"] {
+            let dir = dir.path().display();
+            fail(&format!("--data-dir {dir} --batch-size 4 {workers}"), parts);
+        }
     }
-    fail(&["--data-dir", "/nonexistent"], &["no such folder", "/nonexistent"]);
+    fail("--data-dir /nonexistent", &["no such folder", "/nonexistent"]);
 }
 
 /// Damages a directory of good files in one place.

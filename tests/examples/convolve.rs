@@ -146,7 +146,7 @@ fn convolve_filters_pictures_with_zeros_around_them() {
 
 #[test]
 fn convolve_has_a_picture_of_its_own() {
-    let text = output_of("convolve", &["--device", "cpu", "--rounds", "2"]);
+    let text = output_of("convolve", "--device cpu --rounds 2");
     assert!(text.starts_with("512 x 384 pixels (Rgb) on cpu, Gaussian filter\nradius 3"), "{text}");
     assert!(last_number(&text, "ops::conv2d") > 0.0, "{text}");
 }

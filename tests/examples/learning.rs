@@ -17,7 +17,7 @@ pub(crate) fn last_number(text: &str, label: &str) -> f64 {
 
 #[test]
 fn custom_model_learns() {
-    let text = output_of("custom_model", &[]);
+    let text = output_of("custom_model", "");
     let first = last_number(text.lines().next().unwrap_or_default(), "training loss");
     let last = last_number(&text, "training loss");
     assert!(last < 0.7 * first, "{text}");
@@ -25,62 +25,59 @@ fn custom_model_learns() {
 
 #[test]
 fn workers_that_a_program_does_not_start_are_said() {
-    let said = |options: &[&str]| example("custom_model").args(options).run().success().err;
-    let note = said(&["--workers", "2"]);
+    let said = |workers| example("custom_model").args(["--workers", workers]).run().success().err;
+    let note = said("2");
     assert!(note.contains("--workers 2 starts no ranks") && note.lines().count() == 1, "{note}");
     assert!(note.contains("candelabrum run --workers 2 -- "), "{note}");
-    assert_eq!(said(&["--workers", "1"]), "");
+    assert_eq!(said("1"), "");
 }
 
 #[test]
 fn candle_nn_model_learns_on_two_ranks() {
-    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "3", "--lr", "0.05"];
-    let text = output_of("candle_nn_model", &options);
+    let options = "--dataset synthetic --workers 2 --epochs 3 --lr 0.05";
+    let text = output_of("candle_nn_model", options);
     assert!(last_number(&text, "Evaluation accuracy =") > 0.6, "{text}");
 }
 
 #[test]
 fn mnist_multiprocess_starts_its_own_ranks() {
-    let text = output_of("mnist_multiprocess", &["--dataset", "synthetic", "--epochs", "1"]);
+    let text = output_of("mnist_multiprocess", "--dataset synthetic --epochs 1");
     assert!(last_number(&text, "Evaluation accuracy =") > 0.3, "{text}");
 }
 
 #[test]
 fn a_strategy_of_ones_own_trains_two_ranks_and_is_known_by_name() {
-    let options = ["--dataset", "synthetic", "--workers", "2", "--epochs", "1", "--lr", "0.02"];
-    let randomly = |spars| {
-        let own = ["--dist-option", "randomK", "--spars", spars];
-        output_of("custom_strategy", &[&options[..], &own].concat())
+    let options = "--dataset synthetic --workers 2 --epochs 1 --lr 0.02";
+    let randomly = |own: &str| {
+        output_of("custom_strategy", &format!("{options} --dist-option randomK --spars {own}"))
     };
     let text = randomly("0.5");
     assert!(last_number(&text, "Evaluation accuracy =") > 0.8, "{text}");
     assert!(last_number(&text, "a residual of norm") > 0.0, "{text}");
     // A random choice of all elements equals fp32 and leaves no residual.
     let all = randomly("1");
-    let fp32 = output_of("custom_strategy", &options);
+    let fp32 = output_of("custom_strategy", options);
     let accuracy = |text: &str| last_number(text, "Evaluation accuracy =");
     assert_eq!(accuracy(&all), accuracy(&fp32));
     assert_eq!(last_number(&all, "a residual of norm"), 0.0);
 
-    let seven = ["--dist-option", "randomK", "--spars", "0.5", "--strategy-option", "seed=7"];
-    let seeded = output_of("custom_strategy", &[&options[..], &seven].concat());
+    let seeded = randomly("0.5 --strategy-option seed=7");
     let loss = |text: &str| last_number(text, "Training loss =");
     assert_ne!(loss(&seeded), loss(&text));
 
-    let refuse = |options: &[&str], parts: &[&str]| refuse("custom_strategy", options, parts);
-    refuse(&["--dist-option", "randomQ"], &["randomQ", "sparseTopK", "randomK"]);
-    let own = ["--dist-option", "randomK"];
-    refuse(&[&own[..], &["--spars", "7"]].concat(), &["spars is 7", "at most 1"]);
-    let option = |text| ["--strategy-option", text];
-    refuse(&[&own[..], &option("sed=7")].concat(), &["`sed`", "this strategy has seed"]);
-    refuse(&[&own[..], &option("seed=x")].concat(), &["`seed=x`", "u64"]);
-    refuse(&option("seed=7"), &["`seed`", "no options"]);
+    let refuse = |options: &str, parts: &[&str]| refuse("custom_strategy", options, parts);
+    refuse("--dist-option randomQ", &["randomQ", "sparseTopK", "randomK"]);
+    refuse("--dist-option randomK --spars 7", &["spars is 7", "at most 1"]);
+    let option = "--dist-option randomK --strategy-option";
+    refuse(&format!("{option} sed=7"), &["`sed`", "this strategy has seed"]);
+    refuse(&format!("{option} seed=x"), &["`seed=x`", "u64"]);
+    refuse("--strategy-option seed=7", &["`seed`", "no options"]);
 }
 
 #[test]
 fn tensor_parallel_is_the_layer_that_is_not_split() {
-    for workers in ["1", "2", "3"] {
-        let text = output_of("tensor_parallel", &["--workers", workers]);
+    for workers in [1, 2, 3] {
+        let text = output_of("tensor_parallel", &format!("--workers {workers}"));
         assert!(text.starts_with(&format!("{workers} rank(s)")), "{text}");
         assert!(last_number(&text, ": ") < 1e-5, "{text}");
     }
@@ -88,8 +85,8 @@ fn tensor_parallel_is_the_layer_that_is_not_split() {
 
 #[test]
 fn hybrid_parallel_trains_split_layers_on_split_data_as_one_process() {
-    for options in [["--workers", "4", "--tensor", "2"], ["--workers", "6", "--tensor", "3"]] {
-        let text = output_of("hybrid_parallel", &options);
+    for options in ["--workers 4 --tensor 2", "--workers 6 --tensor 3"] {
+        let text = output_of("hybrid_parallel", options);
         assert!(text.contains("2 replica(s) of a model"), "{text}");
     }
 }
@@ -103,7 +100,7 @@ struct SgdRun {
 
 impl SgdRun {
     /// The runs of the programs, in order.
-    fn all(options: &[&str]) -> Vec<Self> {
+    fn all(options: &str) -> Vec<Self> {
         let text = output_of("mpi_sgd", options);
         let run = |text: &str| Self { text: text.to_owned(), table: rows_below(text, "rank ") };
         text.split_terminator("\n\n").map(run).collect()
@@ -121,7 +118,7 @@ impl SgdRun {
 
 #[test]
 fn mpi_sgd_learns_by_each_program() {
-    let runs = SgdRun::all(&["--workers", "3", "--steps", "300"]);
+    let runs = SgdRun::all("--workers 3 --steps 300");
     let names =
         ["sync-server: 2 worker(s)", "all-reduce: 3 worker(s)", "async-server: 2 worker(s)"];
     assert_eq!(runs.len(), names.len());
@@ -146,20 +143,19 @@ fn mpi_sgd_learns_by_each_program() {
 #[test]
 fn mpi_sgd_has_the_same_parameters_with_a_server_and_by_an_all_reduce() {
     let run = |program, ranks| {
-        SgdRun::all(&["--program", program, "--workers", ranks, "--steps", "50"]).remove(0)
+        SgdRun::all(&format!("--program {program} --workers {ranks} --steps 50")).remove(0)
     };
     // Of three workers, because a sum of two numbers has one order.
-    let (server, all_reduce) = (run("sync-server", "4"), run("all-reduce", "3"));
+    let (server, all_reduce) = (run("sync-server", 4), run("all-reduce", 3));
     assert_eq!(server.digest(), all_reduce.digest());
-    assert_ne!(server.digest(), run("all-reduce", "2").digest());
+    assert_ne!(server.digest(), run("all-reduce", 2).digest());
 }
 
 #[test]
 fn mpi_sgd_counts_staleness_and_serves_the_workers_in_turn() {
-    for own in [&["--slow-rank", "1"][..], &[]] {
-        let options =
-            ["--program", "async-server", "--workers", "4", "--steps", "100", "--verbose"];
-        let run = SgdRun::all(&[&options[..], own].concat()).remove(0);
+    for own in ["--slow-rank 1", ""] {
+        let options = "--program async-server --workers 4 --steps 100 --verbose";
+        let run = SgdRun::all(&format!("{options} {own}")).remove(0);
         let labels = ["update ", "rank ", "staleness ", "wait "];
         let services: Vec<[usize; 4]> = (run.text.lines())
             .filter(|line| line.starts_with("update "))
@@ -196,11 +192,11 @@ fn mpi_sgd_counts_staleness_and_serves_the_workers_in_turn() {
 
 #[test]
 fn mpi_sgd_says_what_is_missing() {
-    let cases: [(&[&str], &[&str]); 4] = [
-        (&[], &["need two ranks", "`--workers 3`", "`mpiexec -n 3`"]),
-        (&["--workers", "3", "--slow-rank", "3"], &["--slow-rank is 3: the last rank is 2"]),
-        (&["--workers", "3", "--steps", "0"], &["'0' for '--steps <N>'"]),
-        (&["--workers", "3", "--program", "server"], &["sync-server, all-reduce, async-server"]),
+    let cases: [(&str, &[&str]); 4] = [
+        ("", &["need two ranks", "`--workers 3`", "`mpiexec -n 3`"]),
+        ("--workers 3 --slow-rank 3", &["--slow-rank is 3: the last rank is 2"]),
+        ("--workers 3 --steps 0", &["'0' for '--steps <N>'"]),
+        ("--workers 3 --program server", &["sync-server, all-reduce, async-server"]),
     ];
     for (options, parts) in cases {
         refuse("mpi_sgd", options, parts);
@@ -234,9 +230,8 @@ fn rows_below(text: &str, title: &str) -> Vec<Vec<f64>> {
 #[test]
 fn sparse_embedding_learns_and_its_traffic_is_that_of_the_rows_it_touches() {
     for kind in ["dist_sync", "dist_async"] {
-        let small = ["--rows", "100000", "--steps", "80", "--batch-size", "128", "--kvstore", kind];
-        let ranks = ["--workers", "2", "--servers", "2", "--sweep"];
-        let text = output_of("sparse_embedding", &[&small[..], &ranks].concat());
+        let small = "--rows 100000 --steps 80 --batch-size 128 --workers 2 --servers 2 --sweep";
+        let text = output_of("sparse_embedding", &format!("{small} --kvstore {kind}"));
         let losses = text.lines().filter(|line| line.starts_with("step"));
         let losses: Vec<f64> = losses.map(|line| last_number(line, "loss")).collect();
         assert_eq!(losses.len(), 10, "{text}");
@@ -262,14 +257,16 @@ fn sparse_embedding_learns_and_its_traffic_is_that_of_the_rows_it_touches() {
 
 #[test]
 fn sparse_embedding_runs_in_one_process_and_says_what_is_missing() {
-    let few = ["--steps", "3", "--batch-size", "8"];
-    let text = output_of("sparse_embedding", &[&few[..], &["--rows", "1000"]].concat());
+    let few = "--steps 3 --batch-size 8";
+    let text = output_of("sparse_embedding", &format!("{few} --rows 1000"));
     assert!(text.starts_with("local: 1 worker(s), 0 server(s)"), "{text}");
-    let refuse = |options: &[&str], parts: &[&str]| {
-        refuse("sparse_embedding", &[&few[..], options].concat(), parts);
-    };
-    refuse(&["--kvstore", "dist_sync"], &["needs servers", "--servers"]);
-    refuse(&["--kvstore", "dist"], &["`dist`", "dist_async"]);
-    refuse(&["--workers", "2", "--rows", "5000000000"], &["size of a table", "5000000000"]);
-    refuse(&["--lr", "nan"], &["lr is NaN"]);
+    let cases: [(&str, &[&str]); 4] = [
+        ("--kvstore dist_sync", &["needs servers", "--servers"]),
+        ("--kvstore dist", &["`dist`", "dist_async"]),
+        ("--workers 2 --rows 5000000000", &["size of a table", "5000000000"]),
+        ("--lr nan", &["lr is NaN"]),
+    ];
+    for (options, parts) in cases {
+        refuse("sparse_embedding", &format!("{few} {options}"), parts);
+    }
 }

@@ -98,11 +98,10 @@ fn half_precision_has_the_losses_of_f32_on_a_gpu() {
 fn the_precision_is_in_the_opening_line_and_in_the_report() {
     let (data, dir) = (few_digits(16, 4), tempfile::tempdir().unwrap());
     let (data, report) = (data.path().to_str().unwrap(), dir.path().join("report.json"));
-    let options = ["--data-dir", data, "--batch-size", "4", "--epochs", "1", "--threads", "1"];
+    let options = format!("--data-dir {data} --batch-size 4 --epochs 1 --threads 1 --device cpu");
     for precision in ["f32", "bf16", "f16"] {
-        let own =
-            ["--precision", precision, "--device", "cpu", "--report", report.to_str().unwrap()];
-        let text = output_of("mnist_dist", &[&options[..], &own].concat());
+        let own = format!("--precision {precision} --report {}", report.display());
+        let text = output_of("mnist_dist", &format!("{options} {own}"));
         let described = match (precision, bf16_instructions()) {
             ("bf16", Some(name)) => format!("f32 with products in bf16 ({name})"),
             ("bf16", None) => {

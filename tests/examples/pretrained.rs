@@ -22,39 +22,43 @@ fn a_pretrained_language_model_learns_a_text_and_is_saved_as_adapters() {
     let (model, text, saved) = (tiny("llama-gguf/model.gguf"), path("text"), path("saved"));
     fs::write(&text, "the rat ate the malt that lay in the house that a cat is in and ".repeat(30))
         .unwrap();
-    let model = model.to_str().unwrap();
-    let options = ["--model", model, "--text", &text, "--length", "8", "--lr", "0.01"];
-    for report in runs_and_continues("finetune_llm", &options, "3") {
+    let model = format!("--model {}", model.display());
+    let options = format!("{model} --text {text} --length 8 --lr 0.01");
+    for report in runs_and_continues("finetune_llm", &options, 3) {
         let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
         assert!(last(&report, "/eval_loss") < first - 0.05, "{report}");
         assert!(last(&report, "/measures/evaluation~1perplexity") > 1.0, "{report}");
     }
-    let more = ["--quantized", "--save", &saved, "--workers", "2"];
-    let output = output_of("finetune_llm", &[&options[..], &more].concat());
+    let more = format!("--quantized --save {saved} --workers 2");
+    let output = output_of("finetune_llm", &format!("{options} {more}"));
     assert!(output.contains("saved in "), "{output}");
     let config = fs::read_to_string(dir.path().join("saved/adapter_config.json")).unwrap();
     assert!(config.contains("q_proj") && config.contains("\"r\": 8"), "{config}");
-    let write = ["--model", model, "--prompt", "the cat", "--tokens", "5"];
-    let [plain, tuned] = [&[][..], &["--adapters", &saved]]
-        .map(|adapters| output_of("generate", &[&write[..], adapters].concat()));
+    let adapters = format!("--adapters {saved}");
+    let [plain, tuned, again] = ["", &adapters, ""].map(|own| {
+        let program = example("generate").args(["--prompt", "the cat"]);
+        let options = format!("{model} --tokens 5 {own}");
+        program.args(options.split_whitespace()).run().success().out
+    });
     assert!(plain.starts_with("the cat") && tuned.starts_with("the cat"), "{plain}, {tuned}");
     assert_ne!(plain, tuned);
-    assert_eq!(output_of("generate", &write), plain);
+    assert_eq!(again, plain);
     let adapters_alone = example("generate").args(["--model", &saved, "--prompt", "a"]).run();
     assert_ne!(adapters_alone.says(["has adapters and no model"]).code, Some(0));
     let whole = path("whole");
-    let all = ["--rank", "0", "--epochs", "1", "--save", &whole];
-    output_of("finetune_llm", &[&options[..], &all].concat());
-    let again = ["--model", &whole, "--text", &text, "--length", "8", "--epochs", "1"];
-    output_of("finetune_llm", &again);
+    output_of("finetune_llm", &format!("{options} --rank 0 --epochs 1 --save {whole}"));
+    let whole = format!("--model {whole} --text {text}");
+    output_of("finetune_llm", &format!("{whole} --length 8 --epochs 1"));
 
-    refuse("finetune_llm", &["--model", "no-such-folder", "--text", &text], &["no-such-folder"]);
-    let wide = ["--model", &whole, "--text", &text, "--quantized"];
-    refuse("finetune_llm", &wide, &["--quantized needs a GGUF file"]);
-    let missing = ["--model", model, "--text", "/no/such/text", "--workers", "2"];
-    refuse("finetune_llm", &missing, &["/no/such/text"]);
-    let chats = ["--model", model, "--text", &text, "--chat"];
-    refuse("finetune_llm", &chats, &[&text, "line 1"]);
+    let cases: [(&str, &[&str]); 4] = [
+        (&format!("--model no-such-folder --text {text}"), &["no-such-folder"]),
+        (&format!("{whole} --quantized"), &["--quantized needs a GGUF file"]),
+        (&format!("{model} --text /no/such/text --workers 2"), &["/no/such/text"]),
+        (&format!("{model} --text {text} --chat"), &[&text, "line 1"]),
+    ];
+    for (options, parts) in cases {
+        refuse("finetune_llm", options, parts);
+    }
 }
 
 /// A model that is half trained must not take the place of a trained one.
@@ -64,11 +68,11 @@ fn a_run_that_a_signal_ends_saves_no_model() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (model, text, saved) = (tiny("llama-gguf/model.gguf"), path("text"), path("saved"));
     fs::write(&text, "the cat is in the house ".repeat(30)).unwrap();
-    let model = model.to_str().unwrap();
-    let options = ["--model", model, "--text", &text, "--length", "8", "--save", &saved];
-    let (runs, workers) = (path("runs"), ["--workers", "2", "--threads", "1"]);
-    let more = ["--checkpoint-dir", &runs, "--checkpoint-every", "5", "--epochs", "100000"];
-    let running = example("finetune_llm").args([&options[..], &more, &workers].concat()).start();
+    let (model, runs) = (model.display(), path("runs"));
+    let options = format!("--model {model} --text {text} --length 8 --save {saved} --workers 2");
+    let more = format!("--checkpoint-dir {runs} --checkpoint-every 5 --epochs 100000 --threads 1");
+    let program = example("finetune_llm").args(options.split(' ')).args(more.split(' '));
+    let running = program.start();
     until("a checkpoint", || {
         let has_one = fs::read_dir(&runs).is_ok_and(|mut entries| entries.next().is_some());
         has_one.then_some(())
@@ -115,19 +119,18 @@ fn blocks_that_are_computed_again_leave_the_same_parameters() {
     let text = "the film is fine\na moving film\nan end is dull\n".repeat(10);
     fs::write(path("text"), text).unwrap();
     let (bert, text) = (path("bert"), path("text"));
-    let [one, two] = ["one", "two"].map(|class| format!("{class}={text}"));
     let gguf = tiny("llama-gguf/model.gguf");
-    let classifier = ["--model", &bert, "--class", &one, "--class", &two, "--batch-size", "4"];
-    let adapters = ["--model", gguf.to_str().unwrap(), "--text", &text, "--length", "8"];
+    let classes = format!("--class one={text} --class two={text}");
+    let classifier = format!("--model {bert} {classes} --batch-size 4");
+    let adapters = format!("--model {} --text {text} --length 8", gguf.display());
     for (name, options, precision) in [
-        ("finetune_classifier", &classifier[..], "f32"),
-        ("finetune_llm", &adapters[..], "f32"),
-        ("finetune_llm", &adapters[..], "bf16"),
+        ("finetune_classifier", &classifier, "f32"),
+        ("finetune_llm", &adapters, "f32"),
+        ("finetune_llm", &adapters, "bf16"),
     ] {
+        let options = format!("{options} --workers 2 --epochs 1 --threads 1");
         let parameters = |recompute: &str| {
-            let more = ["--recompute", recompute, "--workers", "2", "--epochs", "1"];
-            let more = [&more[..], &["--precision", precision]].concat();
-            let options = [options, &more, &["--threads", "1"]].concat();
+            let options = format!("{options} --precision {precision} --recompute {recompute}");
             report_of(name, &options)["parameters_sha256"].clone()
         };
         let expected = parameters("none");
@@ -136,7 +139,7 @@ fn blocks_that_are_computed_again_leave_the_same_parameters() {
         assert_eq!(parameters("all"), expected, "{name}");
     }
     let refused = ["--recompute is all", "this program's model has no"];
-    refuse("mnist_dist", &["--dataset", "synthetic", "--recompute", "all"], &refused);
+    refuse("mnist_dist", "--dataset synthetic --recompute all", &refused);
 }
 
 #[test]
@@ -149,22 +152,23 @@ fn a_pretrained_encoder_learns_classes_and_finds_sentences() {
     fs::write(path("bad"), "the film is dull\na flat film\nthe end is dull\n".repeat(20)).unwrap();
     let (model, saved) = (path("bert"), path("saved"));
     let [good, bad] = ["good", "bad"].map(|class| format!("{class}={}", path(class)));
-    let options = ["--model", &model, "--class", &good, "--class", &bad, "--lr", "0.003"];
-    let options = [&options[..], &["--batch-size", "4"]].concat();
-    for report in runs_and_continues("finetune_classifier", &options, "6") {
+    let classes = format!("--class {good} --class {bad}");
+    let options = format!("--model {model} {classes} --lr 0.003 --batch-size 4");
+    for report in runs_and_continues("finetune_classifier", &options, 6) {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
-    let tests = ["--test", &good, "--test", &bad, "--save", &saved];
-    let output = output_of("finetune_classifier", &[&options[..], &tests].concat());
+    let tests = format!("--test {good} --test {bad} --save {saved}");
+    let output = output_of("finetune_classifier", &format!("{options} {tests}"));
     assert!(output.contains("120 training and 120 test texts"), "{output}");
-    let unknown = format!("fine={}", path("good"));
-    let unknown = [&options[..], &["--test", &unknown]].concat();
+    let unknown = format!("{options} --test fine={}", path("good"));
     refuse("finetune_classifier", &unknown, &["fine", "not one of the 2 that are known"]);
     assert!(output.contains("new: classifier.weight, classifier.bias"), "{output}");
     let find =
         ["--model", &saved, "--texts", &path("good"), "--query", "a moving film", "--top", "1"];
-    assert_eq!(output_of("embed", &find), "a moving film\n  1.000  a moving film\n");
-    let texts = path("good");
-    let rows = output_of("embed", &["--model", &saved, "--texts", &texts]);
+    assert_eq!(
+        example("embed").args(find).run().success().out,
+        "a moving film\n  1.000  a moving film\n"
+    );
+    let rows = output_of("embed", &format!("--model {saved} --texts {}", path("good")));
     assert_eq!(rows.lines().count(), 60);
 }

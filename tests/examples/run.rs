@@ -1,4 +1,4 @@
-//! Runs of an example that must succeed, and of one that must be refused.
+//! Runs of an example that must succeed, and of one that must be refused. Their options are texts, which spaces divide.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ pub(crate) use crate::common::example;
 
 /// The output of an example, which must succeed.
 #[track_caller]
-pub(crate) fn output_of(name: &str, options: &[&str]) -> String {
-    example(name).args(options).run().success().out
+pub(crate) fn output_of(name: &str, options: &str) -> String {
+    example(name).args(options.split_whitespace()).run().success().out
 }
 
 /// Runs an example with options that it must refuse with one line.
 #[track_caller]
-pub(crate) fn refuse(name: &str, options: &[&str], parts: &[&str]) {
-    example(name).args(options).limit(Duration::from_secs(30)).run().fails(parts);
+pub(crate) fn refuse(name: &str, options: &str, parts: &[&str]) {
+    let program = example(name).args(options.split_whitespace());
+    program.limit(Duration::from_secs(30)).run().fails(parts);
 }

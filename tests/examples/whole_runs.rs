@@ -14,10 +14,10 @@ use serde_json::Value;
 use crate::run::{example, output_of, refuse};
 
 /// The report of an example's run with these options.
-pub(crate) fn report_of(name: &str, options: &[&str]) -> Value {
+pub(crate) fn report_of(name: &str, options: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
-    output_of(name, &[options, &["--report", path.to_str().unwrap()]].concat());
+    output_of(name, &format!("{options} --report {}", path.display()));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -28,121 +28,112 @@ pub(crate) fn last(report: &Value, pointer: &str) -> f64 {
 }
 
 /// Each run, on one rank and on two, and again with an end after the first epoch. Returns the reports.
-pub(crate) fn runs_and_continues(name: &str, options: &[&str], epochs: &str) -> [Value; 2] {
-    ["1", "2"].map(|ranks| {
-        let options = [options, &["--workers", ranks, "--threads", "1"]].concat();
-        let whole = report_of(name, &[&options[..], &["--epochs", epochs]].concat());
+pub(crate) fn runs_and_continues(name: &str, options: &str, epochs: u64) -> [Value; 2] {
+    [1, 2].map(|ranks| {
+        let options = format!("{options} --workers {ranks} --threads 1");
+        let whole = report_of(name, &format!("{options} --epochs {epochs}"));
         let dir = tempfile::tempdir().unwrap();
-        let saved = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--epochs"];
-        let part = report_of(name, &[&options[..], &saved, &["1"]].concat());
+        let saved = format!("{options} --checkpoint-dir {}", dir.path().display());
+        let part = report_of(name, &format!("{saved} --epochs 1"));
         let digests = "parameters_sha256";
         assert_ne!(part[digests], whole[digests], "{name} on {ranks} rank(s)");
-        let continued = report_of(name, &[&options[..], &saved, &[epochs]].concat());
-        let all: usize = epochs.parse().unwrap();
-        let numbers = continued["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["epoch"]);
-        assert_eq!(
-            numbers.max_by_key(|number| number.as_u64()).and_then(Value::as_u64),
-            Some(all as u64 - 1)
-        );
+        let continued = report_of(name, &format!("{saved} --epochs {epochs}"));
+        let numbers = continued["epochs"].as_array().unwrap().iter();
+        assert_eq!(numbers.filter_map(|epoch| epoch["epoch"].as_u64()).max(), Some(epochs - 1));
         assert_eq!(continued[digests], whole[digests], "{name} on {ranks} rank(s)");
-        assert_eq!(whole["world_size"].to_string(), ranks);
+        assert_eq!(whole["world_size"], ranks);
         whole
     })
 }
 
 #[test]
 fn a_regression_learns_its_table() {
-    for report in runs_and_continues("regression", &[], "10") {
+    for report in runs_and_continues("regression", "", 10) {
         // 1 is the variance of the targets.
         assert!(last(&report, "/measures/evaluation~1mse") < 0.1, "{report}");
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rooms.csv");
-    let path = path.to_str().unwrap();
     let rows: String =
         (0..200).map(|i| format!("{},{},{}\n", i % 20, i % 3, 1000 * (i % 20) + 5000)).collect();
-    fs::write(path, format!("area,rooms,price\n{rows}")).unwrap();
-    let table = ["--table", path, "--target", "price"];
-    let small = ["--workers", "2", "--batch-size", "8", "--epochs", "12"];
-    let text = output_of("regression", &[&table[..], &small].concat());
+    fs::write(&path, format!("area,rooms,price\n{rows}")).unwrap();
+    let table = format!("--table {}", path.display());
+    let small = format!("{table} --target price --workers 2 --batch-size 8 --epochs 12");
+    let text = output_of("regression", &small);
     assert!(text.contains("160 training and 40 test rows"), "{text}");
-    let report = report_of("regression", &[&table[..], &small].concat());
+    let report = report_of("regression", &small);
     assert!(last(&report, "/measures/evaluation~1mse") < 0.05, "{report}");
 
-    fs::write(path, "a,b\n1,2\n3,x\n").unwrap();
-    let cases: [(&[&str], &str); 4] = [
-        (&["--table", path, "--target", "b"], "line 3, column \"b\": \"x\" is no finite number"),
-        (&["--table", path, "--target", "c"], "no column \"c\"; the header has a, b"),
-        (&["--table", "/no/such/table.csv", "--target", "b"], "/no/such/table.csv"),
-        (&["--table", path], "--target <COLUMN>"),
-    ];
-    for (options, part) in cases {
-        refuse("regression", options, &[part]);
+    fs::write(&path, "a,b\n1,2\n3,x\n").unwrap();
+    for (table, target, part) in [
+        (&*table, "--target b", "line 3, column \"b\": \"x\" is no finite number"),
+        (&*table, "--target c", "no column \"c\"; the header has a, b"),
+        ("--table /no/such/table.csv", "--target b", "/no/such/table.csv"),
+        (&*table, "", "--target <COLUMN>"),
+    ] {
+        refuse("regression", &format!("{table} {target}"), &[part]);
     }
 }
 
 #[test]
 fn a_language_model_learns_its_text_and_writes() {
-    for report in runs_and_continues("char_lm", &["--write", "20"], "3") {
+    for report in runs_and_continues("char_lm", "--write 20", 3) {
         let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
         assert!(last(&report, "/eval_loss") < 0.8 * first, "{report}");
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("text");
     fs::write(&path, "ab".repeat(2000)).unwrap();
-    let path = path.to_str().unwrap();
-    let options = ["--text", path, "--window", "16", "--write", "30", "--epochs", "3"];
-    let text = output_of("char_lm", &options);
+    let from = format!("--text {}", path.display());
+    let text = output_of("char_lm", &format!("{from} --window 16 --write 30 --epochs 3"));
     assert!(text.ends_with("ababababababababababababababababa\n".get(3..).unwrap()), "{text}");
 
     fs::write(path, "short").unwrap();
-    refuse("char_lm", &["--text", path], &["4 tokens", "no window of 64"]);
-    refuse("char_lm", &["--text", "/no/such/text"], &["/no/such/text"]);
+    refuse("char_lm", &from, &["4 tokens", "no window of 64"]);
+    refuse("char_lm", "--text /no/such/text", &["/no/such/text"]);
 }
 
 #[test]
 fn a_recurrent_language_model_learns_its_text_and_goes_on_with_it() {
-    for report in runs_and_continues("char_rnn", &["--window", "20"], "6") {
+    for report in runs_and_continues("char_rnn", "--window 20", 6) {
         let first = report["epochs"][0]["eval_loss"].as_f64().unwrap();
         assert!(last(&report, "/eval_loss") < 0.8 * first, "{report}");
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("text");
     fs::write(&path, "abcd".repeat(1000)).unwrap();
-    let path = path.to_str().unwrap();
     for cell in ["rnn", "gru", "lstm"] {
-        let options = ["--text", path, "--cell", cell, "--layers", "2", "--hidden", "16"];
-        let more = ["--window", "16", "--start", "cda", "--epochs", "4"];
-        let text = output_of("char_rnn", &[&options[..], &more].concat());
+        let small = "--layers 2 --hidden 16 --window 16 --start cda --epochs 4";
+        let options = format!("--text {} --cell {cell} {small}", path.display());
+        let text = output_of("char_rnn", &options);
         assert!(text.trim_end().ends_with("cdabcdabcdabcdabcdabcdab"), "{cell}: {text}");
         assert!(text.contains(" bits per character"), "{text}");
     }
-    refuse("char_rnn", &["--cell", "fish"], &["expected rnn, gru or lstm"]);
-    refuse("char_rnn", &["--start", "0"], &["--start"]);
-    refuse("char_rnn", &["--text", "/no/such/text"], &["/no/such/text"]);
+    refuse("char_rnn", "--cell fish", &["expected rnn, gru or lstm"]);
+    refuse("char_rnn", "--start 0", &["--start"]);
+    refuse("char_rnn", "--text /no/such/text", &["/no/such/text"]);
 }
 
 #[test]
 fn two_models_against_each_other_find_the_distribution() {
     let distance = "/measures/evaluation~1distance";
     // A rate at which nothing is learnt.
-    let before = report_of("gan", &["--lr", "1e-9", "--epochs", "1"]);
-    for report in runs_and_continues("gan", &[], "6") {
+    let before = report_of("gan", "--lr 1e-9 --epochs 1");
+    for report in runs_and_continues("gan", "", 6) {
         let (before, after) = (last(&before, distance), last(&report, distance));
         assert!(after < 0.15 && after < 0.3 * before, "{before}: {report}");
         // Both models are in the digest.
         let digest = report["parameters_sha256"][0].as_str().unwrap();
         assert_eq!(digest.split(' ').count(), 2, "{digest}");
     }
-    for options in [&["--uneven"][..], &["--workers", "2", "--kvstore", "dist_sync"]] {
+    for options in ["--uneven", "--workers 2 --kvstore dist_sync"] {
         refuse("gan", options, &["neither --uneven nor --kvstore"]);
     }
 }
 
 #[test]
 fn a_new_head_learns_on_a_frozen_body() {
-    let digits = ["--dataset", "synthetic"];
-    for report in runs_and_continues("finetune", &digits, "2") {
+    for report in runs_and_continues("finetune", "--dataset synthetic", 2) {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
 
@@ -161,10 +152,9 @@ fn a_new_head_learns_on_a_frozen_body() {
     ]
     .into();
     safetensors::save(&file, &weights).unwrap();
-    let (weights, saved) = (weights.to_str().unwrap(), saved.to_str().unwrap());
-    let own = ["--weights", weights, "--rename", "encoder=body", "--epochs", "1"];
-    let ranks = ["--workers", "2", "--checkpoint-dir", saved];
-    let text = output_of("finetune", &[&digits[..], &own, &ranks].concat());
+    let digits = format!("--dataset synthetic --workers 2 --weights {}", weights.display());
+    let rename = format!("--rename encoder=body --epochs 1 --checkpoint-dir {}", saved.display());
+    let text = output_of("finetune", &format!("{digits} {rename}"));
     for part in [
         "2 parameters loaded; not in the file: `body.hidden1.bias`",
         "not in the model: `pooler.weight`",
@@ -181,22 +171,21 @@ fn a_new_head_learns_on_a_frozen_body() {
     let bits = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     assert_eq!(bits(kept), bits(&body));
 
-    let refused = [&digits[..], &["--weights", weights, "--workers", "2"]].concat();
-    refuse("finetune", &refused, &["no weight of the body", "--rename"]);
-    let missing = [&digits[..], &["--weights", "/no/such/file"]].concat();
-    refuse("finetune", &missing, &["/no/such/file", "cannot be read"]);
-    refuse("finetune", &["--rename", "x"], &["FROM=TO"]);
+    refuse("finetune", &digits, &["no weight of the body", "--rename"]);
+    let missing = "--dataset synthetic --weights /no/such/file";
+    refuse("finetune", missing, &["/no/such/file", "cannot be read"]);
+    refuse("finetune", "--rename x", &["FROM=TO"]);
 }
 
 #[test]
 fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
-    for (name, epochs) in [("regression", "150"), ("char_lm", "6"), ("gan", "25")] {
-        let options = ["--workers", "2", "--threads", "1", "--epochs", epochs];
+    for (name, epochs) in [("regression", 150), ("char_lm", 6), ("gan", 25)] {
+        let options = format!("--workers 2 --threads 1 --epochs {epochs}");
         let whole = report_of(name, &options);
         let dir = tempfile::tempdir().unwrap();
-        let saved = ["--checkpoint-dir", dir.path().to_str().unwrap(), "--checkpoint-every", "7"];
-        let options = [&options[..], &saved].concat();
-        let running = example(name).args(&options).start();
+        let saved = format!("--checkpoint-dir {} --checkpoint-every 7", dir.path().display());
+        let options = format!("{options} {saved}");
+        let running = example(name).args(options.split(' ')).start();
         let victim = running.ranks(2)[1];
         let is_whole = |path: &Path| path.join("checkpoint.json").is_file();
         until("a checkpoint", || {
@@ -212,36 +201,36 @@ fn a_run_whose_rank_is_killed_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn a_network_of_the_users_choice_learns_digits_in_color() {
-    let options = ["--dataset", "synthetic", "--network", "cnn", "--lr", "0.02"];
-    for report in runs_and_continues("cifar_dist", &options, "2") {
+    let options = "--dataset synthetic --network cnn --lr 0.02";
+    for report in runs_and_continues("cifar_dist", options, 2) {
         assert!(last(&report, "/eval_accuracy") > 0.5, "{report}");
     }
-    refuse("cifar_dist", &["--classes", "11"], &["--classes 11", "10 or 100"]);
-    refuse("cifar_dist", &["--network", "vgg12"], &["vgg12", "vgg11"]);
+    refuse("cifar_dist", "--classes 11", &["--classes 11", "10 or 100"]);
+    refuse("cifar_dist", "--network vgg12", &["vgg12", "vgg11"]);
 }
 
 #[test]
 fn a_network_of_the_users_own_tells_the_images_of_a_folder_apart() {
-    for report in runs_and_continues("image_folder", &[], "12") {
+    for report in runs_and_continues("image_folder", "", 12) {
         assert!(last(&report, "/eval_accuracy") > 0.9, "{report}");
     }
     let empty = tempfile::tempdir().unwrap();
     let folder = empty.path().to_str().unwrap();
     fs::create_dir(empty.path().join("cat")).unwrap();
-    refuse("image_folder", &["--data-dir", folder], &[folder]);
-    refuse("image_folder", &["--data-dir", "/no/such/folder"], &["/no/such/folder"]);
+    refuse("image_folder", &format!("--data-dir {folder}"), &[folder]);
+    refuse("image_folder", "--data-dir /no/such/folder", &["/no/such/folder"]);
 }
 
 #[test]
 fn texts_and_documents_are_told_apart() {
-    for (name, epochs) in [("text_gru", "6"), ("han", "6")] {
-        for report in runs_and_continues(name, &["--lr", "0.01"], epochs) {
+    for name in ["text_gru", "han"] {
+        for report in runs_and_continues(name, "--lr 0.01", 6) {
             assert!(last(&report, "/eval_accuracy") > 0.9, "{name}: {report}");
         }
     }
-    refuse("text_gru", &["--class", "good=/no/such/file"], &["/no/such/file"]);
-    refuse("text_gru", &["--class", "good"], &["expected NAME=FILE"]);
-    refuse("han", &["--data-dir", "/no/such/folder"], &["/no/such/folder"]);
+    refuse("text_gru", "--class good=/no/such/file", &["/no/such/file"]);
+    refuse("text_gru", "--class good", &["expected NAME=FILE"]);
+    refuse("han", "--data-dir /no/such/folder", &["/no/such/folder"]);
 }
 
 #[test]
@@ -266,14 +255,11 @@ fn each_of_these_examples_has_less_than_120_lines() {
 }
 
 /// The memory of a step of the language model with these options, from the log.
-fn memory_of(options: &[&str]) -> Value {
+fn memory_of(options: &str) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let common = ["--profile-memory", "--epochs", "1", "--write", "1", "--threads", "1"];
-    let output = output_of(
-        "char_lm",
-        &[&common[..], &["--log-dir", log.to_str().unwrap()], options].concat(),
-    );
+    let common = "--profile-memory --epochs 1 --write 1 --threads 1 --log-dir";
+    let output = output_of("char_lm", &format!("{common} {} {options}", log.display()));
     assert!(output.contains("Memory of rank 0 in step"), "{output}");
     let events = fs::read_to_string(log.join("metrics.jsonl")).unwrap();
     let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -305,7 +291,7 @@ fn a_run_shows_where_its_memory_is() {
         assert_eq!(saved(memory), sum(&memory["layers"]), "{memory}");
         assert!(memory["peak"].as_u64() < memory["process"].as_u64(), "{memory}");
     };
-    let whole = memory_of(&["--limit-train-batches", "5"]);
+    let whole = memory_of("--limit-train-batches 5");
     check(&whole, 3);
     let parts = &whole["parts"];
     assert_eq!(amount(parts, "parameters"), 4 * ELEMENTS);
@@ -317,38 +303,38 @@ fn a_run_shows_where_its_memory_is() {
 
     // The operations of evaluations between the steps do not count.
     let rest = |memory: &Value| amount(&memory["parts"], "data and all else");
-    let small = ["--window", "8", "--width", "8", "--batch-size", "1", "--max-steps", "3"];
-    let evaluated = memory_of(&[&small[..], &["--evaluate-every", "1"]].concat());
+    let small = "--window 8 --width 8 --batch-size 1 --max-steps 3";
+    let evaluated = memory_of(&format!("{small} --evaluate-every 1"));
     check(&evaluated, 3);
-    assert!(rest(&evaluated) < rest(&memory_of(&small)) + 100_000, "{evaluated}");
+    assert!(rest(&evaluated) < rest(&memory_of(small)) + 100_000, "{evaluated}");
 
-    let again = memory_of(&["--limit-train-batches", "5", "--recompute", "all"]);
+    let again = memory_of("--limit-train-batches 5 --recompute all");
     check(&again, 3);
     // 16 windows of 64 characters of 64 features.
     assert_eq!(amount(&again["layers"], "blocks.1"), 4 * 16 * 64 * 64);
     assert!(saved(&again) < saved(&whole) / 3, "{again}");
 
     // One step, and micro-batches: the memory of one of them.
-    let small = memory_of(&["--max-steps", "1", "--accumulate", "2", "--batch-size", "8"]);
+    let small = memory_of("--max-steps 1 --accumulate 2 --batch-size 8");
     check(&small, 1);
     assert!(saved(&small) < saved(&whole) * 6 / 10, "{small}");
 
-    let shared = memory_of(&["--workers", "2", "--shard", "optimizer", "--max-steps", "4"]);
+    let shared = memory_of("--workers 2 --shard optimizer --max-steps 4");
     check(&shared, 3);
     assert!(amount(&shared["parts"], "state of the optimizer") < 8 * ELEMENTS, "{shared}");
     assert_eq!(shared["ranks"].as_array().map(Vec::len), Some(2));
 
     // Parameters in 16 bits have masters in 32.
-    let half = memory_of(&["--precision", "f16", "--max-steps", "3", "--batch-size", "4"]);
+    let half = memory_of("--precision f16 --max-steps 3 --batch-size 4");
     check(&half, 3);
     assert_eq!(amount(&half["parts"], "parameters"), 6 * ELEMENTS);
 
     // The second rank has no sample, and so nothing to measure.
-    let alone = memory_of(&["--epoch-size", "1", "--uneven", "--workers", "2"]);
+    let alone = memory_of("--epoch-size 1 --uneven --workers 2");
     check(&alone, 1);
     assert_eq!(alone["ranks"][1], 0, "{alone}");
 
-    let store = memory_of(&["--workers", "2", "--kvstore", "dist_sync", "--max-steps", "4"]);
+    let store = memory_of("--workers 2 --kvstore dist_sync --max-steps 4");
     check(&store, 3);
     assert_eq!(amount(&store["parts"], "state of the optimizer"), 0);
 }

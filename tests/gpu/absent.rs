@@ -4,9 +4,15 @@ use candelabrum::dist::launch::DeviceChoice;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 
+/// The first variable hides the GPUs of a real driver. Of the others, one hides that of the software GPU, and one CUDA's
+/// libraries: on a machine with a driver the library is found nevertheless, but no GPU is visible.
 #[test]
-fn absent_main() {
+fn without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error() {
     if !is_rank() {
+        let alone = RanksOf::of(without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error);
+        let alone = alone.env("CUDA_VISIBLE_DEVICES", "");
+        alone.clone().env("SOFTGPU_COUNT", 0).run_all_good(1);
+        alone.env("LD_LIBRARY_PATH", "").run_all_good(1);
         return;
     }
     let world = World::on(DeviceChoice::Auto).unwrap();
@@ -19,18 +25,4 @@ fn absent_main() {
         let error = World::on(choice.parse().unwrap()).unwrap_err().to_string();
         assert!(error.contains(choice) && error.contains("GPU"), "{error}");
     }
-}
-
-#[test]
-fn without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error() {
-    // The first variable hides the GPUs of a real driver, the second one that of the software GPU.
-    let alone = RanksOf::test("absent::absent_main").env("CUDA_VISIBLE_DEVICES", "");
-    alone.env("SOFTGPU_COUNT", 0).run_all_good(1);
-}
-
-/// On a machine with a driver the library is found nevertheless, but no GPU is visible.
-#[test]
-fn without_cudas_libraries_auto_is_the_cpu_and_cuda_is_an_error() {
-    let alone = RanksOf::test("absent::absent_main").env("CUDA_VISIBLE_DEVICES", "");
-    alone.env("LD_LIBRARY_PATH", "").run_all_good(1);
 }

@@ -9,10 +9,9 @@ use candelabrum::candle::{CpuStorage, CudaStorage, CustomOp1, Layout, Shape};
 use candelabrum::dist::{BufferSync, Error, Group, parameters_sha256, synchronize_batch_norm};
 use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::is_rank;
 use candelabrum_testkit::{SpanCount, uniform};
 
-use crate::ranks::{ranks, world};
+use crate::ranks::on_ranks;
 
 /// The units of a step: each parameter is one.
 const UNITS: usize = 4;
@@ -124,11 +123,9 @@ fn config(overlap: bool) -> DistOptConfig {
 }
 
 #[test]
-fn count_main() {
-    if !is_rank() {
-        return;
-    }
-    let (world, exchanges) = (world(), SpanCount::of("agree"));
+fn a_step_exchanges_headers_once() {
+    let Some(world) = on_ranks(a_step_exchanges_headers_once, &[2]) else { return };
+    let exchanges = SpanCount::of("agree");
     let dense = [DistOption::Fp32, DistOption::Fp16];
     for (option, overlap) in dense.into_iter().flat_map(|option| [(option, true), (option, false)])
     {
@@ -177,16 +174,11 @@ fn count_main() {
 }
 
 #[test]
-fn a_step_exchanges_headers_once() {
-    ranks("announced::count_main", 2);
-}
-
-#[test]
-fn failed_step_main() {
-    if !is_rank() {
+fn every_rank_hears_why_a_step_fails_and_the_next_one_works() {
+    let Some(world) = on_ranks(every_rank_hears_why_a_step_fails_and_the_next_one_works, &[3])
+    else {
         return;
-    }
-    let world = world();
+    };
     let options = [(DistOption::Fp32, true), (DistOption::Fp32, false), (DistOption::Fp16, true)];
     for (option, overlap) in options {
         for (fault, cause) in
@@ -215,29 +207,23 @@ fn failed_step_main() {
     }
 }
 
-#[test]
-fn every_rank_hears_why_a_step_fails_and_the_next_one_works() {
-    ranks("announced::failed_step_main", 3);
-}
-
 /// Rank 1 stops in the middle of a list, and its program goes on with the next step.
-fn breaks(fault: Fault) {
-    let world = world();
+fn breaks(world: &World, fault: Fault) {
     let chain = Chain::new(world.device());
-    let mut opt = chain.opt(&world, true);
+    let mut opt = chain.opt(world, true);
     for step in 0..FAILS {
-        let loss = chain.loss(&world, step, Fault::Nothing);
+        let loss = chain.loss(world, step, Fault::Nothing);
         opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0).unwrap();
     }
     let before = parameters_sha256(&chain.params).unwrap();
     let fault = if world.rank() == 1 { fault } else { Fault::Nothing };
-    let loss = chain.loss(&world, FAILS, fault);
+    let loss = chain.loss(world, FAILS, fault);
     let start = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(|| {
         opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0)
     }));
     let first = result.unwrap_or_else(|_| {
-        let loss = chain.loss(&world, FAILS + 1, Fault::Nothing);
+        let loss = chain.loss(world, FAILS + 1, Fault::Nothing);
         opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0)
     });
     let (took, error) = (start.elapsed(), first.unwrap_err());
@@ -251,27 +237,19 @@ fn breaks(fault: Fault) {
     assert_eq!(parameters_sha256(&chain.params).unwrap(), before);
     // No rank has left yet, and no later step works.
     std::thread::sleep(Duration::from_secs(1));
-    let loss = chain.loss(&world, FAILS + 1, Fault::Nothing);
+    let loss = chain.loss(world, FAILS + 1, Fault::Nothing);
     let later = opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0);
     assert_eq!(later.unwrap_err().to_string(), error.to_string());
 }
 
 #[test]
-fn collective_main() {
-    if is_rank() {
-        breaks(Fault::Collective);
-    }
+fn a_rank_that_calls_another_collective_is_named_on_every_rank_at_once() {
+    let test = a_rank_that_calls_another_collective_is_named_on_every_rank_at_once;
+    on_ranks(test, &[3]).iter().for_each(|world| breaks(world, Fault::Collective));
 }
 
 #[test]
-fn panic_main() {
-    if is_rank() {
-        breaks(Fault::Panic);
-    }
-}
-
-#[test]
-fn a_rank_that_leaves_its_step_is_named_on_every_rank_at_once() {
-    ranks("announced::collective_main", 3);
-    ranks("announced::panic_main", 3);
+fn a_rank_that_panics_in_its_step_is_named_on_every_rank_at_once() {
+    let test = a_rank_that_panics_in_its_step_is_named_on_every_rank_at_once;
+    on_ranks(test, &[3]).iter().for_each(|world| breaks(world, Fault::Panic));
 }

@@ -8,6 +8,7 @@ use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
 use crate::device::gpu;
+use crate::linear::is_software_gpu;
 
 /// A forward and a backward pass of one sequence of this length, with one head of eight columns.
 fn pass(gpu: &Device, length: usize, rotary: Option<Rotary>) -> Result<()> {
@@ -22,20 +23,13 @@ fn pass(gpu: &Device, length: usize, rotary: Option<Rotary>) -> Result<()> {
 }
 
 #[test]
-fn launches_main() {
-    if is_rank() {
-        let gpu = gpu().unwrap();
-        pass(&gpu, 130, None).unwrap();
-        pass(&gpu, 130, Some(Rotary::default())).unwrap();
-    }
-}
-
-#[test]
 fn a_pass_is_one_launch_forward_and_three_backward() {
-    if gpu().is_none() {
-        return;
+    let Some(gpu) = gpu() else { return };
+    if is_rank() {
+        pass(&gpu, 130, None).unwrap();
+        return pass(&gpu, 130, Some(Rotary::default())).unwrap();
     }
-    let rank = RanksOf::test("attention::launches_main").env("SOFTGPU_TRACE", 1);
+    let rank = RanksOf::of(a_pass_is_one_launch_forward_and_three_backward).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     if !text.contains("softgpu: launch ") {
         return;
@@ -52,20 +46,13 @@ const MEMORY: usize = 36;
 const LENGTH: usize = 1024;
 
 #[test]
-fn memory_main() {
+fn no_memory_grows_with_the_square_of_the_length() {
+    let Some(gpu) = gpu().filter(|_| is_software_gpu()) else { return };
+    let ranks = RanksOf::of(no_memory_grows_with_the_square_of_the_length);
+    ranks.env("SOFTGPU_MEMORY_MB", MEMORY).run_in_test(&[1]);
     if is_rank() {
-        let gpu = gpu().unwrap();
         pass(&gpu, LENGTH, None).unwrap();
         let error = with_composites(|| pass(&gpu, LENGTH, None)).unwrap_err().to_string();
         assert!(error.contains("OUT_OF_MEMORY"), "{error}");
     }
-}
-
-#[test]
-fn no_memory_grows_with_the_square_of_the_length() {
-    if gpu().is_none() || std::env::var_os("SOFTGPU_HOME").is_none() {
-        return;
-    }
-    let rank = RanksOf::test("attention::memory_main").env("SOFTGPU_MEMORY_MB", MEMORY);
-    rank.run_all_good(1);
 }

@@ -70,6 +70,12 @@ fn gpt() -> GptConfig {
 
 #[test]
 fn a_step_makes_the_calls_of_the_table() {
+    if is_rank() {
+        let counted = STEPS.map(|(name, _)| (name, calls_of(name)));
+        let lines = counted.map(|(name, counts)| format!("    ({name:?}, {counts:?}),\n")).concat();
+        assert!(counted == STEPS, "the lines of STEPS are now\n{lines}of {KINDS:?}");
+        return;
+    }
     if gpu().is_none() {
         return;
     }
@@ -79,19 +85,9 @@ fn a_step_makes_the_calls_of_the_table() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let rank = RanksOf::test("calls::steps_main").env("SOFTGPU_COUNTS", file.display());
+    let rank = RanksOf::of(a_step_makes_the_calls_of_the_table);
+    let rank = rank.env("SOFTGPU_COUNTS", file.display());
     rank.limit(Duration::from_secs(600)).run_all_good(1);
-}
-
-/// Counts the calls of every network, and compares with the table.
-#[test]
-fn steps_main() {
-    if !is_rank() {
-        return;
-    }
-    let counted = STEPS.map(|(name, _)| (name, calls_of(name)));
-    let lines = counted.map(|(name, counts)| format!("    ({name:?}, {counts:?}),\n")).concat();
-    assert!(counted == STEPS, "the lines of STEPS are now\n{lines}of {KINDS:?}");
 }
 
 /// The calls of one step of a line of the table.

@@ -48,20 +48,14 @@ fn products(gpu: &Gpu, offset: usize) -> [Vec<u32>; 3] {
 }
 
 #[test]
-fn convolutions_main() {
-    if !is_rank() {
-        return;
-    }
-    let gpu = Gpu::of(&gpu().unwrap()).unwrap();
-    let aligned = products(&gpu, 0);
-    for offset in [1, 2, 4] {
-        assert!(products(&gpu, offset) == aligned, "from number {offset} on");
-    }
-}
-
-#[test]
 fn convolutions_begin_anywhere() {
-    if gpu().is_some() {
-        RanksOf::test("convolutions::convolutions_main").env("SOFTGPU_STRICT", 1).run_all_good(1);
+    let Some(gpu) = gpu() else { return };
+    RanksOf::of(convolutions_begin_anywhere).env("SOFTGPU_STRICT", 1).run_in_test(&[1]);
+    if is_rank() {
+        let gpu = Gpu::of(&gpu).unwrap();
+        let aligned = products(&gpu, 0);
+        for offset in [1, 2, 4] {
+            assert!(products(&gpu, offset) == aligned, "from number {offset} on");
+        }
     }
 }

@@ -15,7 +15,7 @@ use candelabrum_testkit::{integers, uniform};
 
 use crate::device::gpu;
 use crate::linear::is_software_gpu;
-use crate::ranks::{OPTIONS, ranks, world};
+use crate::ranks::{OPTIONS, on_ranks};
 
 /// Three of them are computed before the fourth is recorded.
 const STEPS: u64 = 9;
@@ -188,11 +188,10 @@ fn compare<M: Model>(
 }
 
 #[test]
-fn strategies_main() {
-    if !is_rank() {
+fn replayed_steps_are_the_same_steps_with_every_strategy() {
+    let Some(world) = on_ranks(replayed_steps_are_the_same_steps_with_every_strategy, &[2]) else {
         return;
-    }
-    let world = world();
+    };
     let on = (&world, world.device());
     for option in OPTIONS {
         for overlap in [true, false] {
@@ -208,16 +207,11 @@ fn strategies_main() {
 }
 
 #[test]
-fn replayed_steps_are_the_same_steps_with_every_strategy() {
-    ranks("graphs::strategies_main", 2);
-}
-
-#[test]
-fn bad_main() {
-    if !is_rank() {
+fn a_batch_that_is_not_finite_is_named_and_leaves_no_trace() {
+    let Some(world) = on_ranks(a_batch_that_is_not_finite_is_named_and_leaves_no_trace, &[2])
+    else {
         return;
-    }
-    let world = world();
+    };
     let on = (&world, world.device());
     for bad in [3, 6] {
         let setting = Setting { bad: Some((bad, 1)), ..PLAIN };
@@ -225,30 +219,6 @@ fn bad_main() {
         assert_eq!(note, None);
         // A failed step is not counted, and the kind of step is recorded again if it was that one.
         assert_eq!(replayed, REPLAYED - 1);
-    }
-}
-
-#[test]
-fn a_batch_that_is_not_finite_is_named_and_leaves_no_trace() {
-    ranks("graphs::bad_main", 2);
-}
-
-#[test]
-fn steps_of_two_shapes_are_two_recordings() {
-    let Some(gpu) = gpu() else { return };
-    let setting = Setting { alternates: true, ..PLAIN };
-    let (replayed, note) = compare((&World::single(), &gpu), Network::new, images, setting);
-    assert_eq!((replayed, note), (2 * REPLAYED, None));
-}
-
-#[test]
-fn a_recording_ends_where_other_parameters_are_frozen() {
-    let Some(gpu) = gpu() else { return };
-    // The steps 3 to 5 are replayed before the layers are unfrozen, or 3, 4 and 8 if they are frozen in between.
-    for (frozen, replayed) in [((2, 6), 3), ((5, 9), 3)] {
-        let setting = Setting { frozen, ..PLAIN };
-        let on = (&World::single(), &gpu);
-        assert_eq!(compare(on, Network::new, images, setting), (replayed, None), "{frozen:?}");
     }
 }
 
@@ -266,11 +236,10 @@ impl Model for Ignores {
 }
 
 #[test]
-fn weights_main() {
-    if !is_rank() {
+fn a_recorded_step_weighs_the_rows_of_its_own_batch() {
+    let Some(world) = on_ranks(a_recorded_step_weighs_the_rows_of_its_own_batch, &[2]) else {
         return;
-    }
-    let world = world();
+    };
     let on = (&world, world.device());
     let new = |scope: &Scope| Ignores(Network::new(scope), DType::U32);
     assert_eq!(compare(on, new, images, PLAIN), (REPLAYED, None));
@@ -278,11 +247,6 @@ fn weights_main() {
     let (replayed, note) = compare(on, new, images, PLAIN);
     assert_eq!(replayed, 0);
     assert!(note.is_some_and(|note| note.contains("labels that the step computes")));
-}
-
-#[test]
-fn a_recorded_step_weighs_the_rows_of_its_own_batch() {
-    ranks("graphs::weights_main", 2);
 }
 
 #[test]
@@ -377,14 +341,20 @@ fn steps_with_blocks_that_are_computed_again_are_recorded() {
 }
 
 #[test]
-fn steps_in_half_precision_are_recorded() {
+fn steps_of_several_kinds_are_recorded() {
     let Some(gpu) = gpu() else { return };
     // The scale is doubled after every second step.
     let dynamic = LossScale::Dynamic { initial: 64.0, interval: 2 };
-    for (dtype, loss_scale) in [(DType::BF16, LossScale::Off), (DType::F16, dynamic)] {
-        let setting = Setting { dtype, loss_scale, ..PLAIN };
+    for (name, setting, replayed) in [
+        ("two shapes", Setting { alternates: true, ..PLAIN }, 2 * REPLAYED),
+        // The steps 3 to 5 are replayed before the layers are unfrozen, or 3, 4 and 8 if they are frozen in between.
+        ("unfrozen", Setting { frozen: (2, 6), ..PLAIN }, 3),
+        ("frozen", Setting { frozen: (5, 9), ..PLAIN }, 3),
+        ("bf16", Setting { dtype: DType::BF16, ..PLAIN }, REPLAYED),
+        ("f16", Setting { dtype: DType::F16, loss_scale: dynamic, ..PLAIN }, REPLAYED),
+    ] {
         let on = (&World::single(), &gpu);
-        assert_eq!(compare(on, Network::new, images, setting), (REPLAYED, None), "{dtype:?}");
+        assert_eq!(compare(on, Network::new, images, setting), (replayed, None), "{name}");
     }
 }
 
@@ -429,28 +399,25 @@ fn a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said() {
 
 #[test]
 fn copies_that_are_described_by_addresses_alone_are_told_apart() {
+    let all = "graphs::replayed_steps_are_the_same_steps_with_every_strategy";
     let cannot = "graphs::a_step_that_cannot_be_recorded_is_computed_and_the_reason_is_said";
-    for test in ["graphs::strategies_main", cannot] {
+    for test in [all, cannot] {
         if gpu().is_some() {
             RanksOf::test(test).env("SOFTGPU_UNIFIED_COPIES", 1).run_all_good(1);
         }
     }
 }
 
-#[test]
-fn one_recording_main() {
-    if is_rank() {
-        compare((&World::single(), &gpu().unwrap()), Network::new, images, PLAIN);
-    }
-}
-
 /// The memory of graphs is not in the pool of computed steps, and cuBLAS would allocate in a capture.
 #[test]
 fn freed_memory_goes_back_before_a_recording_and_cublas_has_its_own() {
-    if gpu().filter(|_| is_software_gpu()).is_none() {
+    let Some(gpu) = gpu().filter(|_| is_software_gpu()) else { return };
+    if is_rank() {
+        compare((&World::single(), &gpu), Network::new, images, PLAIN);
         return;
     }
-    let rank = RanksOf::test("graphs::one_recording_main").env("SOFTGPU_TRACE", 1);
+    let test = freed_memory_goes_back_before_a_recording_and_cublas_has_its_own;
+    let rank = RanksOf::of(test).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     let count = |call: &str| text.matches(&format!("softgpu: {call}\n")).count();
     assert_eq!((count("cuMemPoolTrimTo"), count("cublasSetWorkspace 33554432")), (1, 1));
@@ -470,11 +437,11 @@ impl Model for Exchanges {
 }
 
 #[test]
-fn collectives_main() {
-    if !is_rank() {
+fn a_step_with_an_exchange_in_the_forward_pass_is_not_recorded() {
+    let Some(world) = on_ranks(a_step_with_an_exchange_in_the_forward_pass_is_not_recorded, &[2])
+    else {
         return;
-    }
-    let world = world();
+    };
     let on = (&world, world.device());
     let synchronised = |scope: &Scope| {
         synchronize_batch_norm(scope.params(), &Group::from(&world));
@@ -489,9 +456,4 @@ fn collectives_main() {
     assert_eq!(replayed, 0);
     let note = note.expect("a note");
     assert!(note.contains("a collective in a step that is recorded"), "{note}");
-}
-
-#[test]
-fn a_step_with_an_exchange_in_the_forward_pass_is_not_recorded() {
-    ranks("graphs::collectives_main", 2);
 }

@@ -36,66 +36,47 @@ fn train(optimizer: impl Optimizer + 'static, dtype: DType) {
     }
 }
 
-/// Runs a test of this file as a process, and returns how often it launches each of these kernels;
-/// `None` without the software GPU.
-fn launches<const N: usize>(test: &str, kernels: [&str; N]) -> Option<[usize; N]> {
-    gpu()?;
-    let rank = RanksOf::test(&format!("launches::{test}"))
-        .env("CANDELABRUM_DEVICE", "cuda:0")
-        .env("SOFTGPU_TRACE", 1);
-    let text = rank.run_all_good(1).remove(0).text;
-    let count = |kernel: &str| text.matches(&format!("softgpu: launch {kernel} ")).count();
-    // The gradient of the loss needs some kernel in any case.
-    text.contains("softgpu: launch ").then(|| kernels.map(count))
-}
+const CASE: &str = "LAUNCHES_CASE";
+
+/// Trainings, and how often each launches these kernels.
+const CASES: [(&str, &[(&str, usize)]); 3] = [
+    ("adam", &[("update_all", STEPS), ("partial_sums", 0)]),
+    // The formula has sums.
+    ("lamb", &[("partial_sums", STEPS), ("add_sums", STEPS), ("update_all", STEPS)]),
+    // The masters are rounded by one launch. cuBLASLt adds the bias of a layer, and its gradient is summed once per
+    // layer and pass. The gradients are written to their places in f32: candle computes the loss, whose gradient is the
+    // only one that is not in a kernel's own memory.
+    (
+        "half",
+        &[
+            ("update_all", STEPS),
+            ("round_all", STEPS),
+            ("sum_groups", 3 * STEPS),
+            ("activate", 0),
+            ("widen", 0),
+        ],
+    ),
+];
 
 #[test]
-fn adam_main() {
+fn a_unit_is_updated_by_few_launches() {
     if is_rank() {
-        train(Adam::new(0.01).group(ParamGroup::below_dims(2).lr_scale(2.0)), DType::F32);
+        return match std::env::var(CASE).unwrap().as_str() {
+            "adam" => {
+                train(Adam::new(0.01).group(ParamGroup::below_dims(2).lr_scale(2.0)), DType::F32);
+            }
+            "lamb" => train(Lamb::new(0.01), DType::F32),
+            _ => train(Sgd::new(0.01).momentum(0.9), DType::BF16),
+        };
     }
-}
-
-#[test]
-fn a_unit_is_updated_by_one_launch() {
-    if let Some(counts) = launches("adam_main", ["update_all", "partial_sums"]) {
-        assert_eq!(counts, [STEPS, 0]);
-    }
-}
-
-#[test]
-fn lamb_main() {
-    if is_rank() {
-        train(Lamb::new(0.01), DType::F32);
-    }
-}
-
-#[test]
-fn a_unit_is_updated_by_three_launches_where_the_formula_has_sums() {
-    if let Some(counts) = launches("lamb_main", ["partial_sums", "add_sums", "update_all"]) {
-        assert_eq!(counts, [STEPS; 3]);
-    }
-}
-
-#[test]
-fn half_main() {
-    if is_rank() {
-        train(Sgd::new(0.01).momentum(0.9), DType::BF16);
-    }
-}
-
-#[test]
-fn masters_are_updated_by_one_launch_and_rounded_by_one() {
-    if let Some(counts) = launches("half_main", ["update_all", "round_all"]) {
-        assert_eq!(counts, [STEPS; 2]);
-    }
-}
-
-#[test]
-fn gradients_of_half_precision_are_written_to_their_places_in_f32() {
-    // cuBLASLt adds the bias of a layer, and its gradient is summed once per layer and pass. candle
-    // computes the loss, whose gradient is the only one that is not in a kernel's own memory.
-    if let Some(counts) = launches("half_main", ["sum_groups", "activate", "widen"]) {
-        assert_eq!(counts, [3 * STEPS, 0, 0]);
+    for (case, kernels) in CASES.iter().filter(|_| gpu().is_some()) {
+        let rank = RanksOf::of(a_unit_is_updated_by_few_launches).env(CASE, case);
+        let rank = rank.env("CANDELABRUM_DEVICE", "cuda:0").env("SOFTGPU_TRACE", 1);
+        let text = rank.run_all_good(1).remove(0).text;
+        // The gradient of the loss needs some kernel in any case, but a real GPU prints none.
+        for (kernel, launches) in kernels.iter().filter(|_| text.contains("softgpu: launch ")) {
+            let count = text.matches(&format!("softgpu: launch {kernel} ")).count();
+            assert_eq!(count, *launches, "{case}: {kernel}");
+        }
     }
 }

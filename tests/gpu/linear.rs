@@ -150,11 +150,16 @@ fn pass(
     all
 }
 
-fn layers_agree(device: &Device) {
+#[test]
+fn layers_and_their_gradients_are_those_of_the_cpu() {
+    let Some(device) = gpu() else { return };
+    if is_rank() {
+        events::print();
+    }
     for size in SIZES {
         for with_bias in [false, true] {
             for activation in ACTIVATIONS {
-                let on_gpu = pass(device, size, with_bias, activation);
+                let on_gpu = pass(&device, size, with_bias, activation);
                 let on_cpu = pass(&Device::Cpu, size, with_bias, activation);
                 for (on_gpu, on_cpu) in on_gpu.iter().zip(&on_cpu) {
                     assert_close(&on_gpu.to_device(&Device::Cpu).unwrap(), on_cpu, 1e-5, 1e-5);
@@ -162,12 +167,6 @@ fn layers_agree(device: &Device) {
             }
         }
     }
-}
-
-#[test]
-fn layers_and_their_gradients_are_those_of_the_cpu() {
-    let Some(device) = gpu() else { return };
-    layers_agree(&device);
 }
 
 /// A sum that is not a number must reach the loss, which says so.
@@ -187,30 +186,16 @@ fn relu_keeps_what_is_no_number() {
     }
 }
 
-#[test]
-fn layers_main() {
-    if is_rank() {
-        events::print();
-        layers_agree(World::from_env().unwrap().device());
-    }
-}
-
-/// Runs [`layers_main`] on the software GPU, and returns what it traced.
-fn traced(variables: &[(&str, String)]) -> Option<String> {
+/// Runs [`layers_and_their_gradients_are_those_of_the_cpu`] on the software GPU, and returns what it traced.
+fn traced(name: &str, value: impl ToString) -> Option<String> {
     gpu().filter(|_| is_software_gpu())?;
-    let mut rank = RanksOf::test("linear::layers_main")
-        .env("CANDELABRUM_DEVICE", "cuda:0")
-        .env("SOFTGPU_TRACE", 1);
-    for (name, value) in variables {
-        rank = rank.env(name, value);
-    }
-    Some(rank.run_all_good(1).remove(0).text)
+    let rank = RanksOf::of(layers_and_their_gradients_are_those_of_the_cpu).env(name, value);
+    Some(rank.env("SOFTGPU_TRACE", 1).run_all_good(1).remove(0).text)
 }
 
 #[test]
 fn without_an_algorithm_layers_are_the_same() {
-    let variables = [("SOFTGPU_NO_ALGORITHM", "1".to_owned())];
-    let Some(text) = traced(&variables) else { return };
+    let Some(text) = traced("SOFTGPU_NO_ALGORITHM", 1) else { return };
     assert!(!text.lines().any(|line| line.starts_with("WARN ")), "{text}");
     assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
     assert!(text.contains("softgpu: launch activate "), "{text}");
@@ -226,8 +211,7 @@ fn without_the_library_layers_are_the_same() {
             symlink(file.path(), folder.path().join(file.file_name())).unwrap();
         }
     }
-    let variables = [("LD_LIBRARY_PATH", folder.path().display().to_string())];
-    let Some(text) = traced(&variables) else { return };
+    let Some(text) = traced("LD_LIBRARY_PATH", folder.path().display()) else { return };
     let warnings: Vec<&str> = text.lines().filter(|line| line.starts_with("WARN ")).collect();
     assert!(matches!(warnings[..], [one] if one.contains("libcublasLt.so.13")), "{warnings:?}");
     assert!(!text.contains("softgpu: cublasLtMatmul "), "{text}");
@@ -235,32 +219,23 @@ fn without_the_library_layers_are_the_same() {
 }
 
 #[test]
-fn count_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
-    for dtype in TYPES {
-        for activation in ACTIVATIONS {
-            let [xs, weight, bias] = [&[4, 6][..], &[16, 6], &[16]].map(|shape| {
-                let tensor = uniform(shape, 1, -1.0, 1.0, dtype).unwrap();
-                tensor.to_device(world.device()).unwrap()
-            });
-            eprintln!("begin {dtype:?} {activation:?}");
-            ops::linear(&xs, &weight, Some(&bias), activation).unwrap();
-            eprintln!("end");
-        }
-    }
-}
-
-#[test]
 fn a_layer_is_one_product_and_at_most_one_kernel() {
-    if gpu().is_none() || !is_software_gpu() {
+    let Some(device) = gpu().filter(|_| is_software_gpu()) else { return };
+    if is_rank() {
+        for dtype in TYPES {
+            for activation in ACTIVATIONS {
+                let [xs, weight, bias] = [&[4, 6][..], &[16, 6], &[16]].map(|shape| {
+                    let tensor = uniform(shape, 1, -1.0, 1.0, dtype).unwrap();
+                    tensor.to_device(&device).unwrap()
+                });
+                eprintln!("begin {dtype:?} {activation:?}");
+                ops::linear(&xs, &weight, Some(&bias), activation).unwrap();
+                eprintln!("end");
+            }
+        }
         return;
     }
-    let rank = RanksOf::test("linear::count_main")
-        .env("CANDELABRUM_DEVICE", "cuda:0")
-        .env("SOFTGPU_TRACE", 1);
+    let rank = RanksOf::of(a_layer_is_one_product_and_at_most_one_kernel).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     for dtype in TYPES {
         for (activation, expected) in ACTIVATIONS.iter().zip([

@@ -3,9 +3,8 @@
 use candelabrum::dist::DistOptConfig;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::Precision;
-use candelabrum_testkit::ranks::is_rank;
 
-use crate::ranks::{ranks, world};
+use crate::ranks::on_ranks;
 
 struct Perceptron {
     hidden: Linear,
@@ -39,22 +38,12 @@ fn accuracy(world: &World, precision: Precision) -> f64 {
 }
 
 #[test]
-fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = world();
+fn three_epochs_reach_the_accuracy_of_f32() {
+    let Some(world) = on_ranks(three_epochs_reach_the_accuracy_of_f32, &[1, 2]) else { return };
     let exact = accuracy(&world, Precision::F32);
     assert!(exact > 0.8, "{exact}");
     for half in [Precision::Bf16, Precision::F16] {
         let rounded = accuracy(&world, half);
         assert!((rounded - exact).abs() <= 0.01, "{half:?}: {rounded}, {exact}");
-    }
-}
-
-#[test]
-fn three_epochs_reach_the_accuracy_of_f32() {
-    for world_size in [1, 2] {
-        ranks("precision::rank_main", world_size);
     }
 }

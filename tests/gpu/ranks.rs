@@ -213,44 +213,40 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// Ranks that share the first GPU. NCCL accepts them because each has another host's name.
-pub(crate) fn ranks(test: &str, world_size: usize) {
-    if gpu().is_none() {
-        return;
+/// For a test whose ranks run the test function itself: the world of this process if it is a rank. In the test, for each
+/// of the `counts`, so many ranks run, which share the first GPU. NCCL accepts them because each has another host's name.
+pub(crate) fn on_ranks<F: Fn()>(test: F, counts: &[usize]) -> Option<World> {
+    if is_rank() {
+        return Some(world());
     }
-    let mut ranks = RanksOf::test(test)
+    gpu()?;
+    let ranks = RanksOf::of(test)
         .env("CANDELABRUM_DEVICE", "cuda:0")
         .env("CANDELABRUM_TIMEOUT", 60)
         .limit(Duration::from_secs(240));
-    for rank in 0..world_size {
-        ranks = ranks.env_of(rank, "NCCL_HOSTID", format!("host-{rank}"));
-    }
-    ranks.run_all_good(world_size);
-}
-
-#[test]
-fn strategies_main() {
-    if is_rank() {
-        let world = world();
-        compare::<Residual>(&world);
-        compare::<Deep>(&world);
-        compare::<DeepBf16>(&world);
-        compare::<Stock>(&world);
-    }
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let named = (0..most)
+        .fold(ranks, |ranks, rank| ranks.env_of(rank, "NCCL_HOSTID", format!("host-{rank}")));
+    named.run_in_test(counts);
+    None
 }
 
 #[test]
 fn every_strategy_trains_as_on_the_cpu() {
-    ranks("ranks::strategies_main", 2);
+    let Some(world) = on_ranks(every_strategy_trains_as_on_the_cpu, &[2]) else { return };
+    compare::<Residual>(&world);
+    compare::<Deep>(&world);
+    compare::<DeepBf16>(&world);
+    compare::<Stock>(&world);
 }
 
 /// A loss or a gradient that is not finite on one rank.
 #[test]
-fn bad_main() {
-    if !is_rank() {
+fn what_is_not_finite_is_named_on_every_rank_and_changes_nothing() {
+    let Some(world) = on_ranks(what_is_not_finite_is_named_on_every_rank_and_changes_nothing, &[2])
+    else {
         return;
-    }
-    let world = world();
+    };
     for option in OPTIONS {
         for what in ["the loss", "the gradient of"] {
             let (params, network) = Stock::new(world.device());
@@ -286,9 +282,4 @@ fn bad_main() {
             }
         }
     }
-}
-
-#[test]
-fn what_is_not_finite_is_named_on_every_rank_and_changes_nothing() {
-    ranks("ranks::bad_main", 2);
 }

@@ -10,7 +10,6 @@ use candelabrum::memory::Flat;
 use candelabrum::memory::cuda::{CudaSpanMut, Gpu};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::is_rank;
 use candelabrum_testkit::uniform;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -18,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::device::gpu;
 use crate::memory::{bits, on};
-use crate::ranks::{ranks, world};
+use crate::ranks::on_ranks;
 
 /// Around the ends of warps, and of the shares of threads and blocks.
 const LENGTHS: [usize; 12] = [1, 2, 31, 32, 33, 255, 257, 1000, 2047, 2049, 8193, 70_000];
@@ -221,21 +220,15 @@ fn compare_case(world: &World, device: &Device, case: (DistOption, f32, bool)) {
 }
 
 #[test]
-fn sparse_main() {
-    if is_rank() {
-        let world = world();
-        compare(&world, world.device());
-    }
-}
-
-#[test]
 fn two_ranks_have_the_bits_of_the_host() {
-    ranks("sparse::sparse_main", 2);
+    let ranks = on_ranks(two_ranks_have_the_bits_of_the_host, &[2]);
+    ranks.iter().for_each(|world| compare(world, world.device()));
 }
 
 #[test]
 fn three_ranks_have_the_bits_of_the_host() {
-    ranks("sparse::sparse_main", 3);
+    let ranks = on_ranks(three_ranks_have_the_bits_of_the_host, &[3]);
+    ranks.iter().for_each(|world| compare(world, world.device()));
 }
 
 #[test]

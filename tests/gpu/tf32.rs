@@ -5,10 +5,9 @@ use candelabrum::candle::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_pre
 use candelabrum::nn::ops::{self, Conv2dConfig, ProductPrecision, product_precision};
 use candelabrum::prelude::*;
 use candelabrum::train::cli::Precision;
-use candelabrum_testkit::ranks::is_rank;
 use candelabrum_testkit::uniform;
 
-use crate::ranks::{ranks, world};
+use crate::ranks::on_ranks;
 
 /// The numbers in a sum. cuBLAS may compute a small product without its units for TF32 although they are
 /// permitted.
@@ -92,30 +91,26 @@ fn assert_rounded(device: &Device, exact: &[f32]) {
 
 /// In a process of its own, because the switch is the process's.
 #[test]
-fn switch_main() {
-    if is_rank() {
-        let world = world();
-        let exact = assert_exact(world.device());
-        set_gemm_reduced_precision_f32(true);
-        assert_rounded(world.device(), &exact);
-        // A program that does not ask for a precision keeps what it has set itself.
-        drop(Precision::F32.params(0, world.device()));
-        assert!(gemm_reduced_precision_f32());
-    }
-}
-
-#[test]
 fn products_are_rounded_where_candles_switch_says_so() {
-    ranks("tf32::switch_main", 1);
+    let Some(world) = on_ranks(products_are_rounded_where_candles_switch_says_so, &[1]) else {
+        return;
+    };
+    let exact = assert_exact(world.device());
+    set_gemm_reduced_precision_f32(true);
+    assert_rounded(world.device(), &exact);
+    // A program that does not ask for a precision keeps what it has set itself.
+    drop(Precision::F32.params(0, world.device()));
+    assert!(gemm_reduced_precision_f32());
 }
 
 /// As above.
 #[test]
-fn option_main() {
-    if !is_rank() {
+fn products_and_convolutions_are_rounded_where_the_option_says_so() {
+    let Some(world) =
+        on_ranks(products_and_convolutions_are_rounded_where_the_option_says_so, &[1])
+    else {
         return;
-    }
-    let world = world();
+    };
     let device = world.device();
     let exact = assert_exact(device);
     let params = Precision::Tf32.params(0, device);
@@ -126,9 +121,4 @@ fn option_main() {
     drop(Precision::F32.params(0, device));
     assert_exact(device);
     assert!(!gemm_reduced_precision_f32());
-}
-
-#[test]
-fn products_and_convolutions_are_rounded_where_the_option_says_so() {
-    ranks("tf32::option_main", 1);
 }

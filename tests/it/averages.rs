@@ -2,17 +2,14 @@
 //! and a run that continues do not notice.
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
-use std::thread;
 
 use candelabrum::prelude::*;
-use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{Error, Result};
-use clap::Parser;
 
 use crate::line::{Line, data};
+use crate::options::args;
 
 fn trainer_of(world: &World, dtype: DType) -> Trainer<Line> {
     let params = Params::on(1, dtype, &Device::Cpu);
@@ -146,56 +143,6 @@ fn the_training_does_not_notice_that_its_average_is_evaluated() {
     assert_eq!(values(&trainer), weights);
 }
 
-/// Trains on so many ranks up to an epoch. Returns the average of each rank.
-fn on_ranks(ranks: usize, dir: &Path, epochs: usize, option: DistOption) -> Vec<Vec<f32>> {
-    let worlds = World::threads(ranks).unwrap();
-    let work = |world: World| {
-        let mut trainer = trainer(&world);
-        let checkpoints = Some((dir.to_owned(), CheckpointConfig::default()));
-        let config = FitConfig { checkpoints, dist_option: option, ..config(&world, epochs) };
-        let ema = WeightAverage::ema(0.9).stays_at_end(true);
-        let fit = Fit::new(config).hook(ema).hook(WeightAverage::swa(3, 3).evaluates(false));
-        trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        values(&trainer)
-    };
-    thread::scope(|scope| {
-        let ranks: Vec<_> = worlds.into_iter().map(|world| scope.spawn(|| work(world))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
-/// The files of averages in the checkpoint of a step.
-fn files(dir: &Path, step: u64) -> [Vec<u8>; 2] {
-    ["hook-ema", "hook-swa"]
-        .map(|name| std::fs::read(dir.join(format!("step-{step:08}/{name}.safetensors"))).unwrap())
-}
-
-#[test]
-fn a_run_that_continues_goes_on_with_its_averages() {
-    for ranks in [1, 2] {
-        let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let expected = on_ranks(ranks, whole.path(), 3, DistOption::Fp32);
-        on_ranks(ranks, parts.path(), 1, DistOption::Fp32);
-        let found = on_ranks(ranks, parts.path(), 3, DistOption::Fp32);
-        assert_eq!(found, expected);
-        assert!(expected.iter().all(|rank| *rank == expected[0]));
-        assert!(files(parts.path(), 36) == files(whole.path(), 36), "{ranks}");
-        // On another number of ranks the gradients are rounded otherwise.
-        let other = on_ranks(3 - ranks, parts.path(), 4, DistOption::Fp32);
-        let whole = on_ranks(ranks, whole.path(), 4, DistOption::Fp32);
-        for (a, b) in other[0].iter().zip(&whole[0]) {
-            assert!((a - b).abs() < 1e-5, "{a} {b}");
-        }
-    }
-}
-
-#[test]
-fn ranks_whose_weights_differ_have_one_average() {
-    let dir = tempfile::tempdir().unwrap();
-    let averages = on_ranks(2, dir.path(), 2, DistOption::PartialUpdate);
-    assert_eq!(averages[0], averages[1]);
-}
-
 #[test]
 fn the_average_of_the_best_checkpoint_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,18 +185,9 @@ fn settings_and_states_without_meaning_are_refused() {
     assert!(error.contains("7 elements there and 6 here"), "{error}");
 }
 
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
 #[test]
 fn options_of_averages_that_contradict_each_other_are_refused() {
-    let check = |options: &str| {
-        let words = std::iter::once("program").chain(options.split_whitespace());
-        Program::try_parse_from(words).unwrap().train.check()
-    };
+    let check = |options| args(options).unwrap().check();
     for good in ["", "--ema 0.99", "--ema 0.99 --ema-every 4 --ema-warmup", "--swa 100:10"] {
         check(good).unwrap();
     }

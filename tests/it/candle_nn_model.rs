@@ -8,9 +8,11 @@ use candelabrum::candle::{ModuleT, Result, Var};
 use candelabrum::dist::{BufferSync, Error};
 use candelabrum::nn::FromModuleT;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{assert_close, integers, uniform};
 use candle_nn::{BatchNorm, Conv2d, Dropout, Linear, VarBuilder, VarMap};
+
+use crate::ranks::{on_processes, world_of_rank};
 
 /// As a candle program has it.
 struct Net {
@@ -75,10 +77,7 @@ fn assert_same_on_all_ranks(world: &World, params: &Params) {
 
 #[test]
 fn training_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let directory = env::var("CHECKPOINTS").unwrap();
     let (train, test) = (samples(48, 1), samples(20, 5));
     let config = |epochs| FitConfig {
@@ -131,11 +130,13 @@ fn all_ranks_end_with_the_same_model_and_statistics() {
 
 /// Bare loops, each rank on its own batches, with each treatment of the statistics.
 #[test]
-fn statistics_main() {
-    if !is_rank() {
+fn statistics_are_shared_as_the_setting_says_and_survive_a_failed_step() {
+    let Some(world) = on_processes(
+        RanksOf::of(statistics_are_shared_as_the_setting_says_and_survive_a_failed_step),
+        &[1, 2, 3],
+    ) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     for buffers in [BufferSync::Broadcast, BufferSync::Average, BufferSync::Local] {
         let (params, model) = net();
         let config = DistOptConfig { buffers, ..DistOptConfig::default() };
@@ -180,13 +181,6 @@ fn statistics_main() {
             assert_same_on_all_ranks(&world, &params);
         }
         step(&mut opt, 5, 1.0).unwrap();
-    }
-}
-
-#[test]
-fn statistics_are_shared_as_the_setting_says_and_survive_a_failed_step() {
-    for ranks in [1, 2, 3] {
-        RanksOf::of(statistics_main).run_all_good(ranks);
     }
 }
 
@@ -262,11 +256,12 @@ fn one_variable_under_two_names_is_refused_when_it_is_given() {
 }
 
 #[test]
-fn order_main() {
-    if !is_rank() {
+fn another_order_of_the_variables_is_named_with_its_remedy() {
+    let Some(world) =
+        on_processes(RanksOf::of(another_order_of_the_variables_is_named_with_its_remedy), &[3])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let var = || Var::ones(2, DType::F32, &Device::Cpu).unwrap();
     let mut vars = vec![("a", var()), ("b", var()), ("c", var())];
     if world.rank() == 1 {
@@ -282,9 +277,4 @@ fn order_main() {
     // The remedy.
     vars.sort_by(|a, b| a.0.cmp(b.0));
     new(vars).unwrap();
-}
-
-#[test]
-fn another_order_of_the_variables_is_named_with_its_remedy() {
-    RanksOf::of(order_main).run_all_good(3);
 }

@@ -4,7 +4,7 @@ use candelabrum::prelude::*;
 use candelabrum::train::{EpochReport, EvaluationSets};
 
 use crate::line::{self, Line, SAMPLES, data};
-use crate::threads::on_ranks;
+use crate::ranks::on_ranks;
 
 type Points = TensorDataset<(Tensor, Tensor)>;
 

@@ -6,12 +6,11 @@ use std::path::Path;
 use candelabrum::candle;
 use candelabrum::prelude::*;
 use candelabrum::train::Result;
-use candelabrum::train::cli::TrainArgs;
 use candle_nn::{ModuleT, VarBuilder};
-use clap::Parser;
 
 use crate::line::{SAMPLES, data};
-use crate::threads::on_ranks;
+use crate::options::args;
+use crate::ranks::on_ranks;
 
 /// A linear layer with normalised inputs: parameters, and buffers.
 struct Net {
@@ -199,18 +198,8 @@ fn what_is_no_best_checkpoint_is_refused_and_leaves_the_file_alone() {
     assert_eq!(fs::read(&file).unwrap(), b"mine");
 }
 
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
 #[test]
 fn a_program_exports_what_it_has_evaluated() {
-    let args = |options: &str| {
-        let words = ["program"].into_iter().chain(options.split_whitespace());
-        Program::try_parse_from(words).unwrap().train
-    };
     for (average, is_average) in
         [("", false), ("--ema 0.9", true), ("--ema 0.9 --use-average false", false)]
     {
@@ -221,7 +210,7 @@ fn a_program_exports_what_it_has_evaluated() {
             saved.display(),
             file.display()
         );
-        let args = args(&options);
+        let args = args(&options).unwrap();
         args.check().unwrap();
         let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap();
         trainer(&World::single()).fit_with(fit, &data(), Some(&data())).unwrap();
@@ -234,8 +223,10 @@ fn a_program_exports_what_it_has_evaluated() {
         }
         assert_eq!(loss_of(&file), loss(&mut best), "{average}");
     }
-    let refused = args("--export-best best.safetensors").check().unwrap_err().to_string();
+    let refused = args("--export-best best.safetensors").unwrap();
+    let refused = refused.check().unwrap_err().to_string();
     assert_eq!(refused, "--export-best is best.safetensors: it must be used with --checkpoint-dir");
-    let refused = args("--checkpoint-dir x --export-best /nowhere/best.safetensors").check();
+    let refused =
+        args("--checkpoint-dir x --export-best /nowhere/best.safetensors").unwrap().check();
     assert!(refused.unwrap_err().to_string().starts_with("cannot write the weights /nowhere/best"));
 }

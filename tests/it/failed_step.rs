@@ -5,7 +5,9 @@ use candelabrum::dist::{Result, parameters_sha256};
 use candelabrum::nn::{Init, Param, layers::BatchNorm2d, ops::with_composites};
 use candelabrum::prelude::*;
 use candelabrum_testkit::Ended;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
+
+use crate::ranks::world_of_rank;
 
 /// The parameters, each a unit of its own.
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
@@ -27,10 +29,7 @@ const STEPS: usize = 8;
 /// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let fault = std::env::var(FAULT).unwrap();
     let option: DistOption = std::env::var(OPTION).unwrap().parse().unwrap();
     let overlap = std::env::var(OVERLAP).unwrap() == "true";

@@ -2,10 +2,10 @@
 
 use candelabrum::dist::{Group, parameters_sha256};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{assert_close, uniform};
 
-use crate::threads::on_ranks;
+use crate::ranks::{on_ranks, world_of_rank};
 
 const STEPS: u64 = 6;
 
@@ -31,10 +31,7 @@ fn train(group: impl Into<Group>, salt: u64, option: DistOption) -> Params {
 /// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let rank = world.rank() as u64;
     // Ranks 0 and 2 are on one host, 1 and 3 on another, 4 is alone on a third.
     let hosts = [0, 1, 0, 1, 2];

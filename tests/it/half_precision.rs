@@ -4,8 +4,10 @@ use candelabrum::dist::{DistOptConfig, LossScale, parameters_sha256};
 use candelabrum::models::{Cnn, Gpt, GptConfig, GruClassifier, GruClassifierConfig, Mlp, ResNet18};
 use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{integers, uniform};
+
+use crate::ranks::on_processes;
 
 const CLASSES: usize = 5;
 
@@ -170,12 +172,9 @@ fn a_value_that_is_set_replaces_the_master() {
 }
 
 #[test]
-fn ranks_main() {
-    if !is_rank() {
-        return;
-    }
+fn ranks_have_equal_masters() {
+    let Some(world) = on_processes(RanksOf::of(ranks_have_equal_masters), &[2]) else { return };
     candelabrum::train::set_threads(1).unwrap();
-    let world = World::from_env().unwrap();
     for dtype in [DType::F16, DType::BF16] {
         for option in [DistOption::Fp32, DistOption::PartialUpdate, DistOption::SparseTopK] {
             let digest = train(&world, dtype, 5, option).1;
@@ -183,11 +182,6 @@ fn ranks_main() {
             assert!(digests.iter().all(|other| *other == digest), "{option}: {digests:?}");
         }
     }
-}
-
-#[test]
-fn ranks_have_equal_masters() {
-    RanksOf::of(ranks_main).run_all_good(2);
 }
 
 fn one_weight(dtype: DType, loss_scale: LossScale) -> (Param, DistOpt) {

@@ -1,23 +1,13 @@
-//! Hooks: they stop a run, save it, change its learning rate, and continue with it. Accumulated gradients.
+//! Hooks: they stop a run, save it, change its learning rate, and continue with it.
 
 use candelabrum::prelude::*;
-use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
 use candelabrum::train::{EpochReport, Error, Result};
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
-use clap::Parser;
+use candelabrum_testkit::ranks::RanksOf;
 
-use crate::line::{Line, SAMPLES, data};
-
-fn trainer(world: &World, rate: f64) -> Trainer<Line> {
-    let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let sgd = Sgd::new(rate).momentum(0.9);
-    let mut trainer = Trainer::new(model, DistOpt::new(sgd, &params, world).unwrap())
-        .with_score(RegressionErrors);
-    trainer.compile((1, 6)).unwrap();
-    trainer
-}
+use crate::line::{Line, SAMPLES, data, trainer, trainer_with};
+use crate::options::args;
+use crate::ranks::world_of_rank;
 
 fn config(epochs: usize) -> FitConfig {
     FitConfig { epochs, batch_size: 8, ..FitConfig::default() }
@@ -58,31 +48,6 @@ fn a_plateau_lowers_the_rate_and_a_resumed_run_keeps_the_factor() {
 }
 
 #[test]
-fn the_best_checkpoint_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    // So slow that the error is smaller after each epoch.
-    let mut trainer = trainer(&World::single(), 0.001);
-    let config = FitConfig {
-        checkpoints: Some((
-            dir.path().to_owned(),
-            CheckpointConfig { every: Some(1), keep: 1, ..CheckpointConfig::default() },
-        )),
-        ..config(2)
-    };
-    // The mean absolute error is lowest in the first evaluation if more is better.
-    let best = BestModel::new(Monitor::new("mae", Goal::Maximize));
-    trainer.fit_with(Fit::new(config).hook(best), &data(), Some(&data())).unwrap();
-    let names: Vec<String> = std::fs::read_dir(dir.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with("step-"))
-        .collect();
-    assert!(names.contains(&"step-00000012".to_owned()), "{names:?}");
-    assert!(names.contains(&"step-00000024".to_owned()), "{names:?}");
-    assert_eq!(names.len(), 2, "{names:?}");
-}
-
-#[test]
 fn a_checkpoint_that_is_due_at_the_end_of_an_epoch_has_its_evaluation() {
     let dir = tempfile::tempdir().unwrap();
     let run = || {
@@ -119,12 +84,6 @@ fn a_run_that_continues_with_another_rate_says_so() {
     assert!(other.contains("and is `Sgd lr=0.02 "), "{other}");
 }
 
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
 /// Fails after an epoch.
 struct FailsAfter(usize);
 
@@ -145,11 +104,9 @@ impl Hook for FailsAfter {
 fn a_report_has_all_epochs_before_a_failure() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.json");
-    let report = path.to_str().unwrap();
-    let options = ["test", "--epochs", "500", "--batch-size", "8", "--report", report];
-    let args = Args::parse_from(options);
+    let args = args(&format!("--epochs 500 --batch-size 8 --report {}", path.display())).unwrap();
     let world = World::single();
-    let fit = args.train.fit_on(&world, "points", SAMPLES).unwrap().hook(FailsAfter(300));
+    let fit = args.fit_on(&world, "points", SAMPLES).unwrap().hook(FailsAfter(300));
     trainer(&world, 0.01).fit_with(fit, &data(), Some(&data())).unwrap_err();
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(report["epochs"].as_array().unwrap().len(), 301);
@@ -195,10 +152,7 @@ impl Hook for OneRank {
 
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let mut trainer = trainer(&world, 0.05);
     let mut lines = Vec::new();
     let rank = world.rank();
@@ -223,24 +177,6 @@ fn one_rank_stops_all_ranks_and_the_root_alone_prints() {
         assert!(output.text.contains("the hooks"), "rank {rank}: {}", output.text);
     }
     assert!(outputs[0].text.contains("another rank asked for it"), "{}", outputs[0].text);
-}
-
-#[test]
-fn micro_batches_train_as_the_whole_batch_does() {
-    let values = |accumulate, batch_size| {
-        let mut trainer = trainer(&World::single(), 0.05);
-        let config = FitConfig { accumulate, batch_size, ..config(2) };
-        trainer.fit_with(Fit::new(config), &data(), Some(&data())).unwrap();
-        assert_eq!(trainer.position().step, 8);
-        let param = &trainer.opt().params().list()[0];
-        param.var().flatten_all().unwrap().to_vec1::<f32>().unwrap()
-    };
-    let whole = values(1, 24);
-    for (accumulate, batch_size) in [(2, 12), (3, 8), (24, 1)] {
-        for (a, b) in whole.iter().zip(values(accumulate, batch_size)) {
-            assert!((a - b).abs() <= 1e-6, "{accumulate} x {batch_size}: {a}, {b}");
-        }
-    }
 }
 
 /// Counts the evaluations, and notes the learning rate of each step.
@@ -287,11 +223,9 @@ fn a_model_is_evaluated_once_after_a_step() {
 #[test]
 fn the_rate_of_a_step_is_the_one_that_the_step_used() {
     let params = Params::new(1);
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
     let schedule = Schedule::Step { lr: 0.016, every: 1, factor: 0.5 };
     let opt = DistOpt::new(Sgd::new(schedule), &params, &World::single()).unwrap();
-    let mut trainer = Trainer::new(model, opt).with_score(LossOnly);
-    trainer.compile((1, 6)).unwrap();
+    let mut trainer = trainer_with(&params, opt);
     let mut counts = Counts::default();
     let fit = Fit::new(FitConfig { batch_size: 32, ..config(1) }).hook(&mut counts);
     trainer.fit_with(fit, &data(), None::<&TensorDataset<(Tensor, Tensor)>>).unwrap();
@@ -346,71 +280,6 @@ fn two_hooks_of_a_kind_keep_two_states_and_two_best_checkpoints() {
     assert!(error.contains("out.weight"), "a model without these parameters: {error}");
 }
 
-/// Takes away the room for the checkpoints of some evaluations: there is a file where their folders would be made.
-struct NoRoom {
-    dir: std::path::PathBuf,
-    steps: Vec<u64>,
-}
-
-impl Hook for NoRoom {
-    fn name(&self) -> &str {
-        "no_room"
-    }
-
-    fn on_evaluate(&mut self, run: &mut Run<'_, '_>, _: &Metrics) -> Result<Action> {
-        let place = self.dir.join("checkpoints");
-        let away = self.dir.join("away");
-        if self.steps.contains(&run.position.step) {
-            if !away.exists() {
-                std::fs::rename(&place, &away).unwrap();
-                std::fs::write(&place, "").unwrap();
-            }
-        } else if away.exists() {
-            std::fs::remove_file(&place).unwrap();
-            std::fs::rename(&away, &place).unwrap();
-        }
-        Ok(Action::NOTHING)
-    }
-}
-
-#[test]
-fn the_best_model_is_the_one_whose_checkpoint_is_on_the_disk() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(&World::single(), 0.001);
-    // The error falls with each epoch, so the checkpoints of the steps 24, 36 and 48 are each the best so far.
-    let room = NoRoom { dir: dir.path().to_owned(), steps: vec![24, 36] };
-    let mut best = BestModel::new(Monitor::new("mae", Goal::Maximize));
-    let checkpoints = Some((dir.path().join("checkpoints"), CheckpointConfig::default()));
-    let fit = Fit::new(FitConfig { checkpoints, ..config(4) });
-    let mut least = BestModel::new(Monitor::new("mae", Goal::Minimize));
-    let fit = fit.hook(room).hook(&mut best).hook(&mut least);
-    let reports = trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-    let mae = |epoch: usize| reports[epoch].measures["evaluation/mae"];
-    assert!(mae(0) > mae(1) && mae(1) > mae(2) && mae(2) > mae(3));
-    assert_eq!((best.best(), least.best()), (Some(mae(0)), Some(mae(3))));
-    let notes: Vec<&String> = reports.iter().flat_map(|report| &report.notes).collect();
-    let failed = notes.iter().filter(|note| note.contains("was not written")).count();
-    assert_eq!(failed, 2, "{notes:?}");
-    let text = std::fs::read_to_string(dir.path().join("checkpoints/best-mae.json")).unwrap();
-    let noted: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(noted["step"], 48);
-}
-
-/// The value of the best checkpoint after a run whose last two checkpoints could not be written.
-#[test]
-fn a_best_model_without_a_checkpoint_does_not_count() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut trainer = trainer(&World::single(), 0.001);
-    let room = NoRoom { dir: dir.path().to_owned(), steps: vec![24] };
-    let mut best = BestModel::new(Monitor::new("mae", Goal::Minimize));
-    let checkpoints = Some((dir.path().join("checkpoints"), CheckpointConfig::default()));
-    let fit = Fit::new(FitConfig { checkpoints, ..config(2) }).hook(room).hook(&mut best);
-    trainer.fit_with(fit, &data(), Some(&data())).unwrap_err();
-    let text = std::fs::read_to_string(dir.path().join("away/best.json")).unwrap();
-    let noted: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((noted["step"].as_u64(), noted["value"].as_f64()), (Some(12), best.best()));
-}
-
 #[test]
 fn a_run_that_a_hook_has_ended_stays_ended_until_the_hook_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -433,37 +302,6 @@ fn a_run_that_a_hook_has_ended_stays_ended_until_the_hook_is_left_out() {
     assert_eq!(run(false, 4), (48, 1), "the hook was left out");
 }
 
-/// Ends the call after some steps, and not the run.
-struct Pause(u64);
-
-impl Hook for Pause {
-    fn name(&self) -> &str {
-        "pause"
-    }
-
-    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
-        let is_time = run.position.step.is_multiple_of(self.0);
-        Ok(Action { pause: is_time.then(|| "the time is over".to_owned()), ..Action::NOTHING })
-    }
-
-    fn acts_on_step_end(&self) -> bool {
-        true
-    }
-}
-
-#[test]
-fn a_pause_ends_the_call_and_the_run_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = || {
-        let mut trainer = trainer(&World::single(), 0.01);
-        let fit = Fit::new(in_dir(dir.path(), config(1))).hook(Pause(5));
-        trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        trainer.position()
-    };
-    let steps: Vec<u64> = (0..3).map(|_| run().step).collect();
-    assert_eq!((steps, run().epoch), (vec![5, 10, 12], 1));
-}
-
 /// A measure that is infinite.
 struct Perplexity;
 
@@ -480,16 +318,15 @@ fn a_report_with_numbers_that_are_not_finite_does_not_stop_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("report.json");
     let run = |epochs: &str| {
-        let args = ["test", "--epochs", epochs, "--batch-size", "8", "--report"];
-        let report = report.to_str().unwrap();
         let checkpoints = dir.path().join("checkpoints");
-        let more = [report, "--checkpoint-dir", checkpoints.to_str().unwrap()];
-        let args = Args::parse_from(args.into_iter().chain(more));
+        let (report_to, checkpoints) = (report.display(), checkpoints.display());
+        let options = format!("--report {report_to} --checkpoint-dir {checkpoints}");
+        let args = args(&format!("--epochs {epochs} --batch-size 8 {options}")).unwrap();
         let mut trainer = trainer(&World::single(), 0.01).with_score(Perplexity);
         let best = BestModel::new(Monitor::new("perplexity", Goal::Minimize));
-        let fit = args.train.fit_on(&World::single(), "points", SAMPLES).unwrap().hook(best);
+        let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap().hook(best);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
-        let text = std::fs::read_to_string(report).unwrap();
+        let text = std::fs::read_to_string(&report).unwrap();
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
     assert_eq!(run("1")["epochs"][0]["measures"]["evaluation/perplexity"], "Infinity");
@@ -625,24 +462,27 @@ fn a_creeping_loss_is_a_plateau() {
 #[test]
 fn options_that_a_program_does_not_read_are_refused_before_the_first_step() {
     for (options, named) in [
-        (&["--augment", "crop-flip"][..], "args.augmented"),
-        (&["--data-dir", "/nowhere"], "load_data"),
-        (&["--dataset", "mnist"], "load_data"),
-        (&["--precision", "f16"], "args.precision.params"),
-        (&["--precision", "bf16"], "args.precision.params"),
+        ("--augment crop-flip", "args.augmented"),
+        ("--data-dir /nowhere", "load_data"),
+        ("--dataset mnist", "load_data"),
+        ("--precision f16", "args.precision.params"),
+        ("--precision bf16", "args.precision.params"),
     ] {
-        let args = Args::parse_from(["test", "--epochs", "1"].iter().chain(options)).train;
-        let fit = || args.fit_on(&World::single(), "points", SAMPLES).unwrap();
+        let given = args(&format!("--epochs 1 {options}")).unwrap();
+        let fit = || given.fit_on(&World::single(), "points", SAMPLES).unwrap();
         let mut trainer = trainer(&World::single(), 0.01);
         let refused = trainer.fit_with(fit(), &data(), Some(&data())).unwrap_err().to_string();
-        assert!(refused.contains(options[0]) && refused.contains(named), "{refused}");
+        assert!(
+            refused.contains(options.split(' ').next().unwrap()) && refused.contains(named),
+            "{refused}"
+        );
         assert_eq!(trainer.position().step, 0);
         // A program that reads them trains.
         let digits = Mnist::synthetic(0, 8, 8).unwrap();
-        drop((args.augmented(&digits.train), args.data_request()));
+        drop((given.augmented(&digits.train), given.data_request()));
         let read = trainer.fit_with(fit(), &data(), Some(&data()));
         assert_eq!(read.is_ok(), named != "args.precision.params", "{options:?}");
-        let own = Args::parse_from(["test", "--epochs", "2"].iter().chain(options)).train;
+        let own = args(&format!("--epochs 2 {options}")).unwrap();
         let _ = (own.augment(), own.dataset(), own.data_dir());
         let fit = own.fit_on(&World::single(), "points", SAMPLES).unwrap();
         let read = trainer.fit_with(fit, &data(), Some(&data()));

@@ -12,7 +12,9 @@ use candelabrum::models::Cnn;
 use candelabrum::optim::Recipe;
 use candelabrum::prelude::*;
 use candelabrum::train::DistributedOptimizer;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
+
+use crate::ranks::world_of_rank;
 
 const STEPS: usize = 100;
 const BATCH: usize = 16;
@@ -140,11 +142,8 @@ fn compare<M: Model, T: Optimizer + Into<Recipe> + 'static>(
 /// The program of each process.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
+    let Some(world) = world_of_rank() else { return };
     candelabrum::train::set_threads(1).unwrap();
-    let world = World::from_env().unwrap();
     if world.is_server() {
         // A store ends when its last worker has dropped it.
         for _ in 0..std::env::var("KVSTORE_STORES").unwrap().parse().unwrap() {

@@ -7,27 +7,17 @@ use std::time::Duration;
 use candelabrum::kvstore::Server;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::Position;
-use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{DistributedOptimizer, EpochReport, Result};
-use clap::Parser;
+use candelabrum::train::{EpochReport, Result};
 
-use crate::line::{Line, SAMPLES, data};
+use crate::line::{self, Line, SAMPLES, data, trainer_with};
+use crate::options::args;
 
 /// The steps of an epoch.
 const EPOCH: u64 = 12;
 
-fn trainer_with(params: &Params, opt: impl Into<Box<dyn DistributedOptimizer>>) -> Trainer<Line> {
-    let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let mut trainer = Trainer::new(model, opt.into()).with_score(LossOnly);
-    trainer.compile((1, 6)).unwrap();
-    trainer
-}
-
 fn trainer(world: &World) -> Trainer<Line> {
-    let params = Params::new(1);
-    let opt = DistOpt::new(Sgd::new(0.01).momentum(0.9), &params, world).unwrap();
-    trainer_with(&params, opt)
+    line::trainer(world, 0.01)
 }
 
 fn config(dir: Option<&Path>, epochs: usize) -> FitConfig {
@@ -204,17 +194,6 @@ fn a_call_whose_time_is_over_ends_on_all_ranks_after_the_same_step_and_goes_on()
     assert_eq!(reports[0].train_loss, all[1].train_loss);
 }
 
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
-fn args(options: &str) -> std::result::Result<TrainArgs, clap::Error> {
-    Args::try_parse_from(["test"].into_iter().chain(options.split_whitespace()))
-        .map(|args| args.train)
-}
-
 #[test]
 fn the_options_of_a_program_are_the_limits_of_its_run() {
     let few = args("--max-steps 70 --max-time 1h30m --limit-train-batches 3").unwrap();
@@ -230,9 +209,7 @@ fn the_options_of_a_program_are_the_limits_of_its_run() {
         "--epochs 9 --batch-size 8 --early-stopping 2 --keep-best --checkpoint-keep 1 --checkpoint-dir {path}"
     );
     for _ in 0..2 {
-        let params = Params::new(1);
-        let opt = DistOpt::new(Sgd::new(0.0), &params, &World::single()).unwrap();
-        let mut trainer = trainer_with(&params, opt);
+        let mut trainer = line::trainer(&World::single(), 0.0);
         let args = args(&options).unwrap();
         args.check().unwrap();
         let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap();

@@ -1,6 +1,7 @@
 //! A line through points: a model whose steps take no time, and its data.
 
 use candelabrum::prelude::*;
+use candelabrum::train::DistributedOptimizer;
 use candelabrum_testkit::uniform;
 
 pub(crate) const SAMPLES: usize = 96;
@@ -29,9 +30,15 @@ impl Model for Line {
 /// A trainer of the line with this learning rate, which measures the errors of a regression.
 pub(crate) fn trainer(world: &World, rate: f64) -> Trainer<Line> {
     let params = Params::new(1);
+    trainer_with(&params, DistOpt::new(Sgd::new(rate), &params, world).unwrap())
+}
+
+pub(crate) fn trainer_with(
+    params: &Params,
+    opt: impl Into<Box<dyn DistributedOptimizer>>,
+) -> Trainer<Line> {
     let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let opt = DistOpt::new(Sgd::new(rate), &params, world).unwrap();
-    let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
+    let mut trainer = Trainer::new(model, opt.into()).with_score(RegressionErrors);
     trainer.compile((1, 6)).unwrap();
     trainer
 }

@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use candelabrum::prelude::*;
 use candelabrum_testkit::memory::resident_bytes;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::uniform;
+
+use crate::ranks::on_processes;
 
 const FIRST: usize = 1_000;
 const STEPS: usize = 10_000;
 
-/// Not a test: the program of a rank.
 #[test]
-fn rank_main() {
-    if !is_rank() {
+fn a_clip_limit_that_changes_at_each_step_needs_no_memory() {
+    let Some(world) = on_processes(
+        RanksOf::of(a_clip_limit_that_changes_at_each_step_needs_no_memory)
+            .limit(Duration::from_secs(120)),
+        &[2],
+    ) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let params = Params::new(0);
     let layer = Linear::new(&params.root().pp("layer"), 64);
     let xs = uniform((2, 64), 1, -1.0, 1.0, DType::F32).unwrap();
@@ -35,11 +39,4 @@ fn rank_main() {
     let at_the_end = resident_bytes() / 1024;
     println!("{after_first} KiB after {FIRST} steps, {at_the_end} KiB after {STEPS}");
     assert!(at_the_end as f64 <= 1.05 * after_first as f64, "{after_first} KiB, {at_the_end} KiB");
-}
-
-#[test]
-fn a_clip_limit_that_changes_at_each_step_needs_no_memory() {
-    for output in RanksOf::of(rank_main).limit(Duration::from_secs(120)).run_all_good(2) {
-        print!("{}", output.text);
-    }
 }

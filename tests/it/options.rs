@@ -1,10 +1,22 @@
-//! Every option of a training program is on a page of the documentation.
+//! The options of a training program, as a user types them. Each of them is on a page of the documentation.
 
 use std::fs;
 use std::path::Path;
 
 use candelabrum::train::cli::TrainArgs;
-use clap::{Args, Command};
+use clap::{Args, Command, Parser};
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+/// The options of a program, which spaces divide.
+pub(crate) fn args(options: &str) -> Result<TrainArgs, clap::Error> {
+    let words = ["program"].into_iter().chain(options.split_whitespace());
+    Program::try_parse_from(words).map(|program| program.train)
+}
 
 #[test]
 fn every_option_is_on_a_page() {

@@ -5,8 +5,10 @@ use candelabrum::dist::{BufferSync, DistOptConfig, parameters_sha256};
 use candelabrum::nn::Init;
 use candelabrum::nn::layers::{BatchNorm2d, Conv2d, Linear};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candle_nn::{VarBuilder, VarMap};
+
+use crate::ranks::on_processes;
 
 const STEPS: u64 = 8;
 
@@ -178,22 +180,15 @@ fn compare<N: Network>(world: &World) {
 }
 
 #[test]
-fn rank_main() {
-    if !is_rank() {
+fn overlap_and_bucket_sizes_change_no_bit() {
+    let Some(world) = on_processes(RanksOf::of(overlap_and_bucket_sizes_change_no_bit), &[2, 3])
+    else {
         return;
-    }
+    };
     candelabrum::train::set_threads(1).unwrap();
-    let world = World::from_env().unwrap();
     compare::<Residual>(&world);
     compare::<Tied>(&world);
     compare::<Stock>(&world);
-}
-
-#[test]
-fn overlap_and_bucket_sizes_change_no_bit() {
-    for world_size in [2, 3] {
-        RanksOf::of(rank_main).run_all_good(world_size);
-    }
 }
 
 #[test]
@@ -228,11 +223,12 @@ fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
 
 /// A collective inside the backward pass, and a loss that is not finite on one rank.
 #[test]
-fn bad_loss_main() {
-    if !is_rank() {
+fn a_bad_loss_changes_no_order_and_training_goes_on() {
+    let Some(world) =
+        on_processes(RanksOf::of(a_bad_loss_changes_no_order_and_training_goes_on), &[2])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let (params, network) = Residual::new();
     network.loss(&Residual::input(0, 0)).unwrap();
     candelabrum::dist::synchronize_batch_norm(&params, &world.group());
@@ -256,18 +252,13 @@ fn bad_loss_main() {
     }
 }
 
-#[test]
-fn a_bad_loss_changes_no_order_and_training_goes_on() {
-    RanksOf::of(bad_loss_main).run_all_good(2);
-}
-
 /// Each rank has its own running statistics until `average_parameters` combines the models.
 #[test]
-fn buffers_main() {
-    if !is_rank() {
+fn one_model_is_made_of_the_ranks_statistics() {
+    let Some(world) = on_processes(RanksOf::of(one_model_is_made_of_the_ranks_statistics), &[2])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     for buffers in [BufferSync::Broadcast, BufferSync::Average, BufferSync::Local] {
         let (params, network) = Residual::new();
         network.loss(&Residual::input(0, 0)).unwrap();
@@ -296,19 +287,15 @@ fn buffers_main() {
     }
 }
 
-#[test]
-fn one_model_is_made_of_the_ranks_statistics() {
-    RanksOf::of(buffers_main).run_all_good(2);
-}
-
 /// Ranks have different numbers of batches. The expected step is the mean over the ranks that have
 /// a batch.
 #[test]
-fn join_main() {
-    if !is_rank() {
+fn a_rank_without_batches_joins_the_steps_of_the_others() {
+    let Some(world) =
+        on_processes(RanksOf::of(a_rank_without_batches_joins_the_steps_of_the_others), &[3])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let params = Params::new(0);
     let weight = params.root().param("weight", 6, Init::Const(1.0)).unwrap();
     let config = DistOptConfig { uneven: true, ..DistOptConfig::default() };
@@ -334,11 +321,6 @@ fn join_main() {
     let digest = parameters_sha256(&params).unwrap();
     let digests = world.comm().all_gather_text(&digest).unwrap();
     assert!(digests.iter().all(|other| *other == digest), "{digests:?}");
-}
-
-#[test]
-fn a_rank_without_batches_joins_the_steps_of_the_others() {
-    RanksOf::of(join_main).run_all_good(3);
 }
 
 #[test]

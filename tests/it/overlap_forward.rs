@@ -8,10 +8,11 @@ use candelabrum::candle;
 use candelabrum::dist::parameters_sha256;
 use candelabrum::kvstore::StoreOptConfig;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
+use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::uniform;
 use candle_nn::{VarBuilder, VarMap};
 
+use crate::ranks::world_of_rank;
 use crate::shares::{Dying, Mlp, WIDTH, bits};
 
 fn config(shard: Shard, overlap_forward: bool) -> DistOptConfig {
@@ -69,10 +70,7 @@ fn train_kept(world: &World, config: DistOptConfig) -> candle::Result<Vec<u32>> 
 
 #[test]
 fn rank_keeps_tensors() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let given = train_given(&world, config(Shard::Nothing, false));
     let kept = train_kept(&world, config(Shard::Nothing, false)).unwrap();
     for overlaps in [false, true] {
@@ -136,10 +134,7 @@ fn judge<T: PartialEq, E: std::fmt::Display>(what: &str, read: Result<T, E>, exp
 
 #[test]
 fn rank_outlives_another() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let of = |name: &str| std::env::var(name).unwrap();
     let (shard, overlaps): (Shard, bool) =
         (of("ENDS_SHARD").parse().unwrap(), of("ENDS_OVERLAPS").parse().unwrap());

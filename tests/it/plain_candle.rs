@@ -1,7 +1,6 @@
 //! A user's own candle code (tensors and variables, no layers of this project) trains through
 //! `DistOpt` as by hand.
 
-use candelabrum::nn::{Init, Param};
 use candelabrum::prelude::*;
 use candelabrum_testkit::{assert_close, integers, uniform};
 use candle_core::{DType, Var};
@@ -67,37 +66,4 @@ fn plain_tensors_and_variables_train_as_by_hand() {
     }
     let last = loss(&ours, 0).to_scalar::<f32>().unwrap();
     assert!(last < first, "the loss went from {first} to {last}");
-}
-
-#[test]
-fn two_micro_batches_accumulate_to_one_batch() {
-    let model = |params: &Params| {
-        let weight = params.root().param("weight", (3, 4), Init::Normal { std: 1.0 }).unwrap();
-        let bias = params.root().param("bias", 3, Init::ZEROS).unwrap();
-        (weight, bias)
-    };
-    let batch = uniform((8, 4), 1, -1.0, 1.0, DType::F32).unwrap();
-    let labels = integers(8, 2, 3).unwrap();
-    let loss = |(weight, bias): &(Param, Param), from: usize, count: usize| {
-        let (xs, ys) = (batch.narrow(0, from, count).unwrap(), labels.narrow(0, from, count));
-        let ys_out = candelabrum::nn::ops::linear(&xs, weight.tensor(), Some(bias.tensor()), None);
-        candelabrum::nn::ops::softmax_cross_entropy(&ys_out.unwrap(), &ys.unwrap()).unwrap()
-    };
-    let train = |accumulate: bool| {
-        let params = Params::new(3);
-        let model = model(&params);
-        let mut opt = DistOpt::new(AdamW::new(0.01), &params, &World::single()).unwrap();
-        for _ in 0..5 {
-            if accumulate {
-                opt.accumulate(&(loss(&model, 0, 4) * 0.5).unwrap()).unwrap();
-                let half = (loss(&model, 4, 4) * 0.5).unwrap();
-                opt.backward_and_update_with(&half, DistOption::Fp32, 0.0).unwrap();
-            } else {
-                let whole = loss(&model, 0, 8);
-                opt.backward_and_update_with(&whole, DistOption::Fp32, 0.0).unwrap();
-            }
-        }
-        model.0.tensor().copy().unwrap()
-    };
-    assert_close(&train(true), &train(false), 1e-5, 1e-6);
 }

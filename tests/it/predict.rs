@@ -6,7 +6,7 @@ use candelabrum::train::{Inputs, Result};
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
-use crate::threads::on_ranks;
+use crate::ranks::on_ranks;
 
 /// What a model of the tests does with its inputs.
 #[derive(Clone, Copy, PartialEq)]

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use candelabrum::candle;
-use candelabrum::datasets::LoaderPosition;
 use candelabrum::prelude::*;
-use candelabrum::train::cli::TrainArgs;
-use candelabrum::train::{Error, Interrupt};
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
-use clap::Parser;
+use candelabrum::train::Error;
+use candelabrum_testkit::ranks::RanksOf;
+
+use crate::options::args;
+use crate::ranks::world_of_rank;
 
 /// The rows for training: two shards of different sizes.
 const ROWS: usize = 26;
@@ -93,10 +93,7 @@ fn train(trainer: &mut Trainer<Net>, data: &Subset<Rows>, config: &FitConfig) ->
 /// The program of each rank. `SAMPLING_CASE` names what it does.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let (rank, ranks) = (world.rank(), world.world_size());
     let case = std::env::var("SAMPLING_CASE").unwrap();
     let mut trainer = trainer(&world);
@@ -225,77 +222,23 @@ fn data_that_are_divided_in_another_way_are_refused_on_every_rank() {
     let half = Subset::new(Rows, 0, 2, Remainder::Keep).unwrap();
     let error = fit(&half, config(2, WINDOW));
     assert!(matches!(error, Error::AlreadyPartitioned { shared_by: 2, ranks: 1 }), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let with = |epochs, sampling| FitConfig {
+        checkpoints: Some((dir.path().into(), CheckpointConfig::default())),
+        epochs,
+        ..config(GLOBAL, sampling)
+    };
+    train(&mut trainer(&World::single()), &Subset::first(Rows, ROWS), &with(1, WINDOW));
+    let error = fit(&Subset::first(Rows, ROWS), with(2, WITHIN)).to_string();
+    assert!(error.contains("the sampling"), "{error}");
     let none = Sampling { epoch_size: Some(0), ..WINDOW };
     let error = fit(&Subset::first(Rows, ROWS), config(2, none)).to_string();
     assert!(error.contains("an epoch of 0 samples"), "{error}");
 }
 
-/// Ends a call after so many steps, as a signal does.
-struct EndAfter(u64, Interrupt);
-
-impl Hook for EndAfter {
-    fn name(&self) -> &str {
-        "end_after"
-    }
-
-    fn on_step_end(
-        &mut self,
-        run: &mut candelabrum::train::hooks::Run<'_, '_>,
-    ) -> candelabrum::train::Result<candelabrum::train::hooks::Action> {
-        if run.position.step == self.0 {
-            self.1.request(15);
-        }
-        Ok(candelabrum::train::hooks::Action::NOTHING)
-    }
-}
-
-#[test]
-fn a_run_with_a_window_and_short_epochs_continues_bit_for_bit_and_with_no_other_sampling() {
-    let data = Subset::first(Rows, ROWS);
-    let mut whole = trainer(&World::single());
-    let expected = train(&mut whole, &data, &config(GLOBAL, WINDOW));
-    for cut in [1, 3, 5, 8] {
-        let dir = tempfile::tempdir().unwrap();
-        let with = |sampling, interrupt: &Interrupt| FitConfig {
-            checkpoints: Some((dir.path().into(), CheckpointConfig::default())),
-            interrupt: interrupt.clone(),
-            ..config(GLOBAL, sampling)
-        };
-        let interrupt = Interrupt::watched();
-        let mut first = trainer(&World::single());
-        let fit = Fit::new(with(WINDOW, &interrupt)).hook(EndAfter(cut, interrupt));
-        first.fit_with(fit, &data, None::<&Subset<Rows>>).unwrap();
-        let mut seen = first.model().seen.take();
-        assert_eq!(seen.len() as u64, cut);
-        let mut second = trainer(&World::single());
-        let other = Fit::new(with(WITHIN, &Interrupt::default()));
-        let error = second.fit_with(other, &data, None::<&Subset<Rows>>).unwrap_err().to_string();
-        assert!(error.contains("the sampling"), "{error}");
-        seen.extend(train(&mut second, &data, &with(WINDOW, &Interrupt::default())));
-        assert_eq!(seen, expected, "cut after step {cut}");
-        let digests = [&second, &whole].map(|trainer| trainer.parameters_sha256().unwrap());
-        assert_eq!(digests[0], digests[1], "cut after step {cut}");
-    }
-    // A position in the data alone says the same.
-    let sampler = DistributedSampler::sequential(ROWS, GLOBAL).unwrap();
-    let sampler = WINDOW.apply(sampler).unwrap();
-    let loader = Loader::new(std::sync::Arc::new(Rows), sampler, LoaderOptions::default()).unwrap();
-    let rest = loader.resume(LoaderPosition { epoch: 1, step: 2 }).unwrap();
-    assert_eq!(rest.remaining(), EPOCH.div_ceil(GLOBAL) - 2);
-}
-
-#[derive(Parser)]
-struct Args {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
 #[test]
 fn the_options_of_a_program_are_the_sampling_of_its_run() {
-    let args = |options: &str| {
-        let words = ["test", "--seed", "5", "--batch-size", "6"].into_iter();
-        Args::try_parse_from(words.chain(options.split_whitespace())).map(|args| args.train)
-    };
+    let args = |options: &str| args(&format!("--seed 5 --batch-size 6 {options}"));
     let data = Subset::first(Rows, ROWS);
     for (options, sampling) in [
         ("", Sampling::default()),

@@ -1,98 +1,111 @@
 //! Ranks that share the optimizer's state, and gradients too, train as ranks that have all: the same bits, a part of the
-//! memory, the same bytes between ranks. A rank that dies in any phase of the exchange ends all of them.
+//! memory, the same bytes between ranks. So do hosts that each have a copy of all shares (PyTorch's HSDP). A rank that dies
+//! in any phase of the exchange ends all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
-use candelabrum::dist::{LossScale, OnOverflow};
+use candelabrum::dist::{Group, LossScale, OnOverflow};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{Backend, RanksOf, is_rank};
+use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::{runs_all, uniform};
 
+use crate::ranks::{on_processes, on_ranks, world_of_rank};
 use crate::shares::{Dying, Mlp, PAUSE, Training, WIDTH, bits};
-use crate::threads::on_ranks;
 
 #[test]
 fn rank_compares() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let ranks = world.group();
+    compare(&ranks, &ranks);
+    if world.world_size() == 4 {
+        // Two neighbours on each host, or two that are not.
+        for hosts in [[0, 0, 1, 1], [0, 1, 0, 1]] {
+            let ranks = world.comm().hierarchical(&hosts).unwrap();
+            compare(&ranks, &ranks.replica().unwrap());
+        }
+    }
+}
+
+/// Trains with shares of the `replica` that this rank belongs to, and without. What the law draws is not here: few steps in
+/// f32, their clipping, micro-batches and optimizers.
+fn compare(ranks: &Group, replica: &Group) {
     let adamw = || AdamW::new(1e-3).weight_decay(0.1).into();
-    let clip = DistOptConfig { clip_gradients: Some(Clip::Norm(0.1)), ..DistOptConfig::default() };
+    let no_clip = DistOptConfig { first_bucket_bytes: 1 << 10, ..DistOptConfig::default() };
     // Buckets that are lent.
-    let small = DistOptConfig { first_bucket_bytes: 1 << 10, ..clip.clone() };
-    let training = Training {
-        ranks: &ranks,
+    let small = DistOptConfig { clip_gradients: Some(Clip::Norm(0.1)), ..no_clip.clone() };
+    let scale = LossScale::Dynamic { initial: 1024.0, interval: 2 };
+    // Nothing is clipped, so ranks update before they know, and undo.
+    let skip =
+        DistOptConfig { on_overflow: OnOverflow::Skip, bucket_bytes: 1 << 14, ..no_clip.clone() };
+    let few = Training {
+        ranks,
         dtype: DType::F32,
         recipe: adamw(),
         option: DistOption::Fp32,
         config: small.clone(),
-        accumulate: 1,
-        steps: if runs_all() { 200 } else { 40 },
+        steps: 6,
         bad: &[],
         overflows: false,
     };
-    let few = Training { steps: 6, recipe: adamw(), config: small.clone(), ..training };
-    let scale = LossScale::Dynamic { initial: 1024.0, interval: 2 };
-    // Nothing is clipped, so ranks update before they know, and undo.
-    let skip = DistOptConfig {
-        clip_gradients: None,
-        on_overflow: OnOverflow::Skip,
-        bucket_bytes: 1 << 14,
-        ..small.clone()
-    };
-    let no_overlap = DistOptConfig { overlap: false, ..small.clone() };
+    let of_option = |option| Training { recipe: adamw(), config: small.clone(), option, ..few };
     let each = [
-        training,
-        Training { recipe: adamw(), config: clip.clone(), ..few },
-        Training { recipe: adamw(), config: no_overlap, ..few },
-        Training { recipe: adamw(), config: small.clone(), accumulate: 3, ..few },
-        Training { recipe: Lamb::new(1e-2).into(), config: small.clone(), ..few },
-        Training { recipe: Sgd::new(0.1).momentum(0.9).into(), config: small.clone(), ..few },
-        Training { recipe: adamw(), config: small.clone(), option: DistOption::Fp16, ..few },
-        Training { recipe: adamw(), config: small.clone(), dtype: DType::BF16, ..few },
+        Training { steps: if runs_all() { 200 } else { 40 }, ..of_option(DistOption::Fp32) },
+        of_option(DistOption::Fp16),
+        of_option(DistOption::Bf16),
+        of_option(DistOption::SparseTopK),
+        Training { dtype: DType::BF16, ..of_option(DistOption::Fp32) },
         Training {
             recipe: Sgd::new(0.1).momentum(0.9).into(),
             config: skip,
-            option: DistOption::Fp16,
             steps: 24,
             overflows: true,
-            ..few
+            ..of_option(DistOption::Fp16)
         },
         Training {
-            recipe: adamw(),
             config: DistOptConfig { loss_scale: scale, ..small.clone() },
             dtype: DType::F16,
-            ..few
+            ..of_option(DistOption::Fp32)
         },
+        // Updates that are undone.
+        Training { config: no_clip, bad: &[1, 3], ..of_option(DistOption::Fp32) },
+        Training { bad: &[0, 2], ..of_option(DistOption::Fp32) },
     ];
     for (number, training) in each.iter().enumerate() {
         let whole = training.run(Shard::Nothing);
         for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
+            // What it chooses depends on the buckets, which blocks divide.
+            if training.option == DistOption::SparseTopK && shard == Shard::Parameters {
+                continue;
+            }
             let shared = training.run(shard);
-            assert!(shared.bits == whole.bits, "training {number}, {shard}: other bits");
-            assert!(shared.bytes < whole.bytes, "training {number}, {shard}");
-            // The last layer and a cut at a place of norms, and for f16 and bf16 masters.
-            let most = match (shard, training.dtype) {
-                (Shard::Parameters, _) => whole.of_parameters / 2 + 8 * WIDTH * WIDTH,
-                (_, DType::F32) => whole.of_parameters,
-                _ => whole.of_parameters * 2 / 3 + 8 * WIDTH * WIDTH,
-            };
-            println!(
-                "training {number}, {shard}: {} of {}",
-                shared.of_parameters, whole.of_parameters
+            let case = format!(
+                "training {number}, {shard}, {} of {}",
+                replica.world_size(),
+                ranks.world_size()
             );
+            assert!(shared.bits == whole.bits, "{case}: other bits");
+            assert_eq!(shared.ends, whole.ends, "{case}");
+            // The ranks of a replica have everything once.
+            let all = replica.all_gather(&[shared.bytes as i64]).unwrap();
+            assert_eq!(all.iter().sum::<i64>(), whole.bytes as i64, "{case}");
+            // A cut is at a place of norms.
+            let (part, cut) = (whole.bytes / replica.world_size(), 8 * WIDTH * WIDTH);
             assert!(
-                shared.of_parameters <= most,
-                "training {number}, {shard}: {} of {}",
-                shared.of_parameters,
-                whole.of_parameters
+                shared.bytes.abs_diff(part) <= cut,
+                "{case}: {} of {}",
+                shared.bytes,
+                whole.bytes
             );
-            let all = world.comm().all_gather(&[shared.bytes as i64]).unwrap();
-            assert_eq!(all.iter().sum::<i64>(), whole.bytes as i64, "training {number}, {shard}");
+            assert!(shared.bytes < whole.bytes, "{case}");
+            // The last layer is no block, and f16 and bf16 have masters.
+            let most = match (shard, training.dtype) {
+                (Shard::Parameters, _) => whole.of_parameters / 2 + cut,
+                (_, DType::F32) => whole.of_parameters,
+                _ => whole.of_parameters * 2 / 3 + cut,
+            };
+            assert!(shared.of_parameters <= most, "{case}: {} of {most}", shared.of_parameters);
             if number == 0 {
                 println!("{shard}: {} bytes sent, {} without", shared.sent, whole.sent);
             }
@@ -101,47 +114,57 @@ fn rank_compares() {
 }
 
 #[test]
-fn shares_change_no_bit() {
-    for (backend, ranks) in [(Backend::Local, 2), (Backend::Local, 4), (Backend::Tcp, 3)] {
+fn shares_and_copies_of_them_on_hosts_change_no_bit() {
+    for (backend, ranks) in
+        [(Backend::Local, 2), (Backend::Tcp, 3), (Backend::Local, 4), (Backend::Tcp, 4)]
+    {
         RanksOf::of(rank_compares).over(backend).run_all_good(ranks);
     }
-    if cfg!(feature = "mpi") {
-        let ended = RanksOf::of(rank_compares).run_under_mpiexec(3);
+    for ranks in [3, 4].into_iter().filter(|_| cfg!(feature = "mpi")) {
+        let ended = RanksOf::of(rank_compares).run_under_mpiexec(ranks);
         ended.into_iter().for_each(|ended| assert!(ended.succeeded(), "{ended:#?}"));
     }
 }
 
 #[test]
-fn rank_measures() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
-    let params = Params::new(1);
-    let model = Mlp::new(&params, &[1000, 1000, 700]);
-    let xs = Tensor::ones((1, 1000), DType::F32, &Device::Cpu).unwrap();
-    model.compile_with(&params, &xs).unwrap();
-    let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
-    let mut opt = DistOpt::with_config(AdamW::new(1e-3), &params, &world, config).unwrap();
-    let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
-    let before = world.comm().stats();
-    opt.backward_and_update(&loss).unwrap();
-    let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
-    let (all, share) = (8 * elements, opt.optimizer_bytes().unwrap());
-    let most = all as f64 * (1.0 / world.world_size() as f64 + 0.02);
-    assert!(share as f64 <= most, "{share} of {all} bytes");
-    // All gradients and this rank's new values leave, and as many numbers as those arrive.
-    let moved = world.comm().stats() - before;
-    let (whole, own) = (4 * elements as u64, share as u64 / 2);
-    let other = 1 << 10;
-    assert!(moved.bytes_sent.abs_diff(whole + own) < other, "{moved:?} of {whole} and {own}");
-    assert!(moved.bytes_received.abs_diff(whole) < other, "{moved:?} of {whole} and {own}");
-}
-
-#[test]
 fn a_share_is_an_even_part_and_no_number_travels_twice() {
-    for ranks in [2, 4] {
-        RanksOf::of(rank_measures).run_all_good(ranks);
+    let test = RanksOf::of(a_share_is_an_even_part_and_no_number_travels_twice);
+    let Some(world) = on_processes(test, &[2, 4]) else { return };
+    // With the parts of a vector, and whether hosts exchange one of them.
+    let mut each = vec![(world.group(), world.world_size(), false)];
+    if world.world_size() == 4 {
+        let uneven = world.comm().hierarchical(&[0, 0, 0, 1]).unwrap();
+        assert!(uneven.replica().is_none(), "one rank alone has no copy of all shares");
+        assert!(world.comm().replica().is_none(), "a world is not divided into hosts");
+        each.push((world.comm().hierarchical(&[0, 0, 1, 1]).unwrap(), 2, true));
+        each.push((uneven, 4, false));
+    }
+    for (ranks, parts, has_copies) in each {
+        let params = Params::new(1);
+        let model = Mlp::new(&params, &[1000, 1000, 700]);
+        let xs = Tensor::ones((1, 1000), DType::F32, &Device::Cpu).unwrap();
+        model.compile_with(&params, &xs).unwrap();
+        let config = DistOptConfig { shard: Shard::Optimizer, ..DistOptConfig::default() };
+        let mut opt = DistOpt::with_config(AdamW::new(1e-3), &params, ranks, config).unwrap();
+        let loss = model.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
+        let before = opt.traffic();
+        opt.backward_and_update(&loss).unwrap();
+        // Waits for new values that are still on their way.
+        let share = opt.optimizer_bytes().unwrap();
+        let moved = opt.traffic() - before;
+        let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
+        let (all, case) = (8 * elements, format!("{parts} parts: {share} bytes, {moved:?}"));
+        assert!(share as f64 <= all as f64 * (1.0 / parts as f64 + 0.02), "{all}, {case}");
+        // All gradients and this rank's new values leave, with the part of the gradients between hosts. As many numbers arrive.
+        let (whole, own) = (4 * elements as u64, share as u64 / 2);
+        let between = if has_copies { own } else { 0 };
+        // Before the step the ranks have compared digests.
+        let other = 2 << 10;
+        assert!(moved.bytes_sent.abs_diff(whole + between + own) < other, "{case}");
+        assert!(moved.bytes_received.abs_diff(whole + between) < other, "{case}");
+        let figures = opt.figures(DistOption::Fp32);
+        assert!(figures.bytes_sent.abs_diff(moved.bytes_sent) < other, "{figures:?}, {case}");
+        assert!(figures.bytes_received.abs_diff(moved.bytes_received) < other, "{figures:?}");
     }
 }
 
@@ -162,10 +185,7 @@ impl<F: Fn(&Tensor) -> candle::Result<Tensor> + Send + Sync> CustomOp1 for Backw
 
 #[test]
 fn rank_dies() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let phase = std::env::var("SHARDED_PHASE").ok();
     let shard = std::env::var("SHARDED_WHAT").unwrap().parse().unwrap();
     let params = Params::new(1);
@@ -221,11 +241,14 @@ fn a_rank_that_dies_in_any_phase_ends_all() {
 }
 
 #[test]
-fn rank_ends_early() {
-    if !is_rank() {
+fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
+    let Some(world) = on_processes(
+        RanksOf::of(a_step_may_end_before_the_new_values_of_other_ranks_have_come)
+            .over(Backend::Tcp),
+        &[2],
+    ) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let params = Params::new(1);
     let model = Mlp::new(&params, &[WIDTH, 5]);
     let xs = Tensor::ones((1, WIDTH), DType::F32, &Device::Cpu).unwrap();
@@ -246,16 +269,13 @@ fn rank_ends_early() {
 }
 
 #[test]
-fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
-    RanksOf::of(rank_ends_early).over(Backend::Tcp).run_all_good(2);
-}
-
-#[test]
-fn rank_undoes() {
-    if !is_rank() {
+fn what_a_rank_undoes_no_other_rank_has_read() {
+    let Some(world) = on_processes(
+        RanksOf::of(what_a_rank_undoes_no_other_rank_has_read).over(Backend::Tcp),
+        &[2],
+    ) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let train = |shard: Shard| {
         let params = Params::new(1);
         let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
@@ -295,11 +315,6 @@ fn rank_undoes() {
     };
     let whole = train(Shard::Nothing);
     assert!(train(Shard::Parameters) == whole, "a rank has read what another one has undone");
-}
-
-#[test]
-fn what_a_rank_undoes_no_other_rank_has_read() {
-    RanksOf::of(rank_undoes).over(Backend::Tcp).run_all_good(2);
 }
 
 #[test]

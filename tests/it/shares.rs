@@ -54,8 +54,6 @@ pub(crate) struct Training<'a> {
     pub(crate) recipe: Recipe,
     pub(crate) option: DistOption,
     pub(crate) config: DistOptConfig,
-    /// Micro-batches of a step.
-    pub(crate) accumulate: usize,
     pub(crate) steps: usize,
     /// The steps in which the loss of the last rank is NaN.
     pub(crate) bad: &'static [usize],
@@ -77,7 +75,7 @@ pub(crate) struct Outcome {
 
 impl Training<'_> {
     pub(crate) fn run(&self, shard: Shard) -> Outcome {
-        let &Self { ranks, dtype, option, accumulate, steps, bad, overflows, .. } = self;
+        let &Self { ranks, dtype, option, steps, bad, overflows, .. } = self;
         let params = Params::on(7, dtype, &Device::Cpu);
         let model = Mlp::new(&params, &[WIDTH, WIDTH, WIDTH, 5]);
         let rows = |seed: usize| {
@@ -91,16 +89,13 @@ impl Training<'_> {
         let loss = |number: usize| {
             let ys = model.forward(&rows(number)).unwrap().to_dtype(DType::F32).unwrap();
             let factor = if overflows && number % 2 == 1 { 1e9 } else { 1.0 };
-            (ys.sqr().unwrap().mean_all().unwrap() * (factor / accumulate as f64)).unwrap()
+            (ys.sqr().unwrap().mean_all().unwrap() * factor).unwrap()
         };
         let mut ends = Vec::new();
         for step in 0..steps {
-            for micro in 1..accumulate {
-                opt.accumulate(&loss(step * accumulate + micro)).unwrap();
-            }
             let is_bad = bad.contains(&step) && ranks.rank() + 1 == ranks.world_size();
             let factor = if is_bad { f64::NAN } else { 1.0 };
-            let loss = (loss(step * accumulate) * factor).unwrap();
+            let loss = (loss(step) * factor).unwrap();
             let end = opt.backward_and_update_with(&loss, option, 0.05);
             assert_eq!(end.is_err(), bad.contains(&step), "step {step}: {end:?}");
             ends.push(end.map_or_else(|error| error.to_string(), |()| String::new()));

@@ -9,8 +9,10 @@ use candelabrum::dist::{
 };
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{assert_close, integers, uniform};
+
+use crate::ranks::{on_processes, world_of_rank};
 
 /// Two convolutions with a normalisation each. The activations are smooth: rounding switches none.
 struct Net {
@@ -79,11 +81,13 @@ fn part(rank: usize, world_size: usize) -> (usize, usize) {
 }
 
 #[test]
-fn rank_with_a_part() {
-    if !is_rank() {
+fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
+    let Some(world) = on_processes(
+        RanksOf::of(ranks_with_parts_of_any_size_compute_as_one_with_the_whole),
+        &[2, 3],
+    ) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let (start, len) = part(world.rank(), world.world_size());
     let weights = uniform((5, 3), 3, -1.0, 1.0, DType::F64).unwrap();
     let xs = images(5, 1, DType::F64);
@@ -116,18 +120,10 @@ fn rank_with_a_part() {
 }
 
 #[test]
-fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
-    for world_size in [2, 3] {
-        RanksOf::of(rank_with_a_part).run_all_good(world_size);
-    }
-}
-
-#[test]
-fn rank_with_vectors() {
-    if !is_rank() {
+fn vectors_are_normalised_over_ranks() {
+    let Some(world) = on_processes(RanksOf::of(vectors_are_normalised_over_ranks), &[2, 3]) else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let (start, len) = part(world.rank(), world.world_size());
     let [all, weights] = [1, 3].map(|seed| uniform((5, 4), seed, -1.0, 2.0, DType::F64).unwrap());
     let of = |all: &Tensor| all.narrow(0, start, len).unwrap().contiguous().unwrap();
@@ -146,13 +142,6 @@ fn rank_with_vectors() {
     let (whole_ys, whole_dxs) = run(&all, &weights, false);
     assert_close(&ys, &of(&whole_ys), 0.0, 1e-11);
     assert_close(&dxs, &of(&whole_dxs), 0.0, 1e-11);
-}
-
-#[test]
-fn vectors_are_normalised_over_ranks() {
-    for world_size in [2, 3] {
-        RanksOf::of(rank_with_vectors).run_all_good(world_size);
-    }
 }
 
 const STEPS: u64 = 10;
@@ -204,12 +193,14 @@ fn buffer_bits(params: &Params) -> Vec<u8> {
 }
 
 #[test]
-fn rank_that_trains() {
-    if !is_rank() {
+fn ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch() {
+    let Some(world) = on_processes(
+        RanksOf::of(ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch),
+        &[2, 3],
+    ) else {
         return;
-    }
+    };
     candelabrum::train::set_threads(1).unwrap();
-    let world = World::from_env().unwrap();
     let place = (world.rank(), world.world_size());
     let whole = train(&World::single(), false, (0, 1));
     let together = train(&world, true, place);
@@ -229,20 +220,8 @@ fn rank_that_trains() {
 }
 
 #[test]
-fn ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch() {
-    for world_size in [2, 3] {
-        let outputs = RanksOf::of(rank_that_trains).run_all_good(world_size);
-        let lines = outputs[0].text.lines().filter(|line| line.starts_with("rank "));
-        lines.for_each(|line| println!("{world_size} ranks: {line}"));
-    }
-}
-
-#[test]
 fn rank_that_fails() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let params = Params::new(0);
     synchronize_batch_norm(&params, &world.group());
     let norm = BatchNorm2d::new(&params.root().pp("norm"));
@@ -269,11 +248,11 @@ fn errors_of_the_exchange_reach_the_user_as_they_are() {
 }
 
 #[test]
-fn rank_with_buffers() {
-    if !is_rank() {
+fn buffers_become_rank_0s_or_the_mean_or_stay() {
+    let Some(world) = on_processes(RanksOf::of(buffers_become_rank_0s_or_the_mean_or_stay), &[3])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let group: Group = world.group();
     for dtype in [DType::F32, DType::F64] {
         let params = Params::on(0, dtype, &Device::Cpu);
@@ -305,19 +284,15 @@ fn rank_with_buffers() {
     assert!(matches!(error, Error::Disagreement { rank: 2, .. }), "{error:?}");
 }
 
-#[test]
-fn buffers_become_rank_0s_or_the_mean_or_stay() {
-    RanksOf::of(rank_with_buffers).run_all_good(3);
-}
-
 /// A rank without a batch cannot take part in the exchange of statistics. That is found before the first
 /// step, and not in the last one of an epoch.
 #[test]
-fn uneven_main() {
-    if !is_rank() {
+fn a_rank_without_a_batch_is_refused_at_the_start() {
+    let Some(world) =
+        on_processes(RanksOf::of(a_rank_without_a_batch_is_refused_at_the_start), &[1, 2])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let several = world.world_size() > 1;
     let group: Group = (&world).into();
     let config = || DistOptConfig { uneven: true, ..DistOptConfig::default() };
@@ -383,12 +358,5 @@ fn uneven_main() {
         let error = trainer.fit(&data, &data, &fit, &mut std::io::sink()).unwrap_err();
         assert!(error.to_string().contains("uneven is false"), "{error}");
         assert_eq!(trainer.position().step, 0);
-    }
-}
-
-#[test]
-fn a_rank_without_a_batch_is_refused_at_the_start() {
-    for ranks in [1, 2] {
-        RanksOf::of(uneven_main).run_all_good(ranks);
     }
 }

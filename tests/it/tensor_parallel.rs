@@ -3,8 +3,10 @@
 use candelabrum::candle::{Result, Var};
 use candelabrum::dist::{Error, Group, ops};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{assert_close, uniform};
+
+use crate::ranks::on_processes;
 
 const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-8;
@@ -62,11 +64,12 @@ fn moved(xs: &Tensor, element: usize, delta: f64) -> Tensor {
 }
 
 #[test]
-fn rank_checks_gradients() {
-    if !is_rank() {
+fn gradients_are_those_of_the_sum_of_all_ranks_losses() {
+    let Some(world) =
+        on_processes(RanksOf::of(gradients_are_those_of_the_sum_of_all_ranks_losses), &[2, 3])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let group = world.group();
     for (name, operation) in OPERATIONS {
         let xs = Var::from_tensor(&input(&group)).unwrap();
@@ -97,13 +100,6 @@ fn rank_checks_gradients() {
     }
 }
 
-#[test]
-fn gradients_are_those_of_the_sum_of_all_ranks_losses() {
-    for world_size in [2, 3] {
-        RanksOf::of(rank_checks_gradients).run_all_good(world_size);
-    }
-}
-
 /// A split layer between Megatron's two operations: `sum over ranks (tanh(xs a_r) b_r)`.
 fn split_layer(xs: &Tensor, [a, b]: [&Tensor; 2], group: &Group) -> Result<Tensor> {
     let xs = ops::copy_to_group(xs, group)?;
@@ -111,11 +107,12 @@ fn split_layer(xs: &Tensor, [a, b]: [&Tensor; 2], group: &Group) -> Result<Tenso
 }
 
 #[test]
-fn rank_checks_the_pair() {
-    if !is_rank() {
+fn megatrons_pair_gives_the_gradients_of_one_loss() {
+    let Some(world) =
+        on_processes(RanksOf::of(megatrons_pair_gives_the_gradients_of_one_loss), &[2, 3])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let group = world.group();
     let own = 1 + group.rank() as u64;
     let random = |shape: (usize, usize), seed| uniform(shape, seed, -1.0, 1.0, DType::F64).unwrap();
@@ -158,18 +155,12 @@ fn rank_checks_the_pair() {
 }
 
 #[test]
-fn megatrons_pair_gives_the_gradients_of_one_loss() {
-    for world_size in [2, 3] {
-        RanksOf::of(rank_checks_the_pair).run_all_good(world_size);
-    }
-}
-
-#[test]
-fn rank_checks_values() {
-    if !is_rank() {
+fn values_of_every_float_and_errors_are_as_they_should_be() {
+    let Some(world) =
+        on_processes(RanksOf::of(values_of_every_float_and_errors_are_as_they_should_be), &[2])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let (group, rank) = (world.group(), world.rank() as f64);
     for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
         let of = |values: &[f64]| {
@@ -239,11 +230,6 @@ fn rank_checks_values() {
     let xs = Tensor::zeros(len, DType::F32, &Device::Cpu).unwrap();
     let error = Error::from(ops::all_reduce(&xs, ReduceOp::Sum, &group).unwrap_err());
     assert!(matches!(error, Error::Disagreement { rank: 1, .. }), "{error}");
-}
-
-#[test]
-fn values_of_every_float_and_errors_are_as_they_should_be() {
-    RanksOf::of(rank_checks_values).run_all_good(2);
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 
 use candelabrum::models::{GruClassifier, GruClassifierConfig, Mlp};
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
+
+use crate::ranks::world_of_rank;
 
 /// A perceptron that records a weighted sum of each input, in training and in evaluation.
 struct Witness {
@@ -205,10 +207,7 @@ fn a_model_of_tokens_is_compiled_by_an_input_of_its_own() {
 /// The program of each rank of the tests below. `TRAINER_CASE` names the difference of rank 2.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let case = std::env::var("TRAINER_CASE").unwrap();
     let odd = world.rank() == 2;
     let mut data = Mnist::synthetic(0, 64, 20).unwrap();

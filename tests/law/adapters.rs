@@ -91,7 +91,7 @@ impl SumOfLayers {
         let others = names.iter().map(|name| Linear::new(&scope.pp(name), classes));
         let blocks = Blocks::new(&scope, [first].into_iter().chain(others));
         let mut sum = Self { blocks, adapters: None, features, classes };
-        sum.forward(&Tensor::zeros((1, features), DType::F32, &Device::Cpu).unwrap()).unwrap();
+        sum.forward(&Tensor::zeros((1, features), params.dtype(), &Device::Cpu).unwrap()).unwrap();
         sum.adapters = trained.attach(params, name, names, dropout);
         if is_recomputed {
             params.set_recompute(Recompute::All);

@@ -22,8 +22,9 @@ const MORE: usize = 20;
 const CLASSES: usize = 4;
 const FEATURES: usize = 3;
 const IGNORED: i64 = -100;
-/// The number of Muon among the optimizers.
+/// The number of Muon among the optimizers, which were drawn later from there on.
 const MUON: usize = 3;
+const LAST_OPTIMIZER: usize = 5;
 
 /// What a loss counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +64,7 @@ struct Case {
     parts: Vec<Vec<Vec<usize>>>,
     /// What each rank keeps only its share of.
     shard: Shard,
+    buckets: Buckets,
     /// By rank: its host, if the ranks add by hosts.
     hosts: Option<Vec<usize>>,
     outside: Outside,
@@ -70,6 +72,15 @@ struct Case {
     overlap_forward: bool,
     /// A rank that fails after the last step, while the others read their parameters.
     fails_at_end: Option<usize>,
+}
+
+/// How gradients are sent, which changes no bit.
+#[derive(Clone, Copy, Debug)]
+struct Buckets {
+    first: usize,
+    others: usize,
+    /// Whether they leave during the backward pass.
+    overlap: bool,
 }
 
 /// Uses of parameters outside of the layers that own them.
@@ -143,7 +154,7 @@ impl Case {
         // Drawn apart, so that the kept seeds are the cases that they were.
         let draw_later = &mut Draw::new(seed ^ 0xA7E);
         if draw_later.chance(30) && !KEPT.contains(&seed) {
-            optimizer = draw_later.number(MUON, MUON + 1);
+            optimizer = draw_later.number(MUON, LAST_OPTIMIZER);
         }
         let clip = clip && through != Through::Store;
         let begins = draw.chance(30) && joins == 0;
@@ -179,6 +190,7 @@ impl Case {
             labels,
             parts,
             shard: Shard::Nothing,
+            buckets: Buckets { first: 16, others: 1 << 20, overlap: true },
             hosts: None,
             outside,
             overlap_forward,
@@ -186,9 +198,12 @@ impl Case {
         }
     }
 
-    /// What each rank keeps only its share of. A block's parameters have no tensors that can be kept.
-    fn sharing(&self, shard: Shard) -> Self {
-        let mut case = Self { shard, ..self.clone() };
+    /// What each rank keeps only its share of, with other buckets. A block's parameters have no tensors that can be kept.
+    fn sharing(&self, shard: Shard, seed: u64) -> Self {
+        let draw = &mut Draw::new(seed ^ 0xB0C);
+        let (first, others) = (draw.one_of(&[1, 16, 300]), draw.one_of(&[1, 64, 1 << 20]));
+        let buckets = Buckets { first, others, overlap: draw.chance(70) };
+        let mut case = Self { shard, buckets, ..self.clone() };
         if shard == Shard::Parameters && case.outside.tied == Tied::Kept {
             case.outside.tied = Tied::Fresh;
         }
@@ -272,7 +287,8 @@ fn optimizer(number: usize) -> candelabrum::optim::Recipe {
         1 => Sgd::new(0.2).into(),
         2 => AdamW::new(0.02).weight_decay(0.1).into(),
         MUON => Muon::new(0.02).into(),
-        _ => Adafactor::new(0.02).into(),
+        4 => Adafactor::new(0.02).into(),
+        _ => Lamb::new(0.01).into(),
     }
 }
 
@@ -303,9 +319,10 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
                     uneven,
                     clip_gradients,
                     shard: case.shard,
-                    first_bucket_bytes: 16,
+                    first_bucket_bytes: case.buckets.first,
+                    bucket_bytes: case.buckets.others,
                     overlap_forward: case.overlap_forward,
-                    overlap: case.outside.penalized.start == 0,
+                    overlap: case.buckets.overlap && case.outside.penalized.start == 0,
                     ..DistOptConfig::default()
                 };
                 let ranks = match &case.hosts {
@@ -410,6 +427,13 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
                 opt.take_notes()
             }
         };
+        if !joined && case.shard == Shard::Parameters {
+            // Neither a penalty nor a look at the weights makes a block whole for longer than it is used.
+            let trained = params.trainable();
+            let is_whole = |param: &&Param| !param.is_sharded();
+            let whole = trained.iter().find(is_whole).map(Param::name);
+            assert!(whole.is_none() || case.ranks == 1, "{whole:?} is whole");
+        }
         // The other notes are about the numbers.
         let of_numbers = |note: &String| !note.contains("saves no memory");
         let notes = notes.into_iter().filter(of_numbers).collect();
@@ -459,11 +483,11 @@ fn check(seed: u64) {
             true => Shard::Optimizer,
             false => Shard::Gradients,
         };
-        let sharded = train(&case.sharing(shard));
+        let sharded = train(&case.sharing(shard, seed));
         assert!(are(&sharded, &ranks, all), "seed {seed}: shares change a step: {case:#?}");
         if case.ranks > 1 {
             let case = case.on_hosts(seed);
-            let sharded = train(&case.sharing(shard));
+            let sharded = train(&case.sharing(shard, seed));
             // Hosts with different numbers of ranks have no copies, and the ranks share as without hosts.
             let whole = Case { fails_at_end: None, ..case.clone() };
             let expected = if case.has_even_hosts() { train(&whole) } else { ranks.clone() };

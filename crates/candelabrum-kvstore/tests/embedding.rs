@@ -335,27 +335,12 @@ fn rank_main() {
     }
 }
 
-fn run(case: &str, servers: usize) {
-    let ranks = RanksOf::test("rank_main").env(CASE, case).env("CANDELABRUM_SERVERS", servers);
-    ranks.run_all_good(2 + servers);
-}
-
+/// With rounds, two workers are one process with both batches, and without them every push is in the table. A push
+/// that fails on one worker ends the others.
 #[test]
-fn two_workers_with_one_server_are_one_process_with_both_batches() {
-    run("rounds", 1);
-}
-
-#[test]
-fn two_workers_with_two_servers_are_one_process_with_both_batches() {
-    run("rounds", 2);
-}
-
-#[test]
-fn without_rounds_every_push_is_in_the_table() {
-    run("no rounds", 2);
-}
-
-#[test]
-fn a_push_that_fails_on_one_worker_ends_the_others() {
-    run("fails", 2);
+fn workers_and_servers_train_one_table() {
+    for (case, servers) in [("rounds", 1), ("rounds", 2), ("no rounds", 2), ("fails", 2)] {
+        let ranks = RanksOf::of(rank_main).env(CASE, case).env("CANDELABRUM_SERVERS", servers);
+        ranks.run_all_good(2 + servers);
+    }
 }

@@ -1,7 +1,8 @@
 //! Tests of several ranks: real processes of the test program itself, with a time limit.
 //!
 //! A test starts its ranks with [`RanksOf::of`]`(rank_main)`. The test `rank_main` does a rank's work if [`is_rank`]
-//! is true, and returns at once otherwise.
+//! is true, and returns at once otherwise. Where nothing is asked of the ranks but a success, one test is both
+//! ([`RanksOf::run_in_test`]).
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -127,6 +128,15 @@ impl RanksOf {
             assert!(output.succeeded(), "rank {rank} failed: {outputs:#?}");
         }
         outputs
+    }
+
+    /// [`Self::run_all_good`] with each of these numbers of ranks, unless this process is itself a rank.
+    ///
+    /// # Panics
+    /// If a rank fails.
+    pub fn run_in_test(self, world_sizes: &[usize]) {
+        let sizes = world_sizes.iter().filter(|_| !is_rank());
+        sizes.for_each(|size| drop(self.clone().run_all_good(*size)));
     }
 
     fn start(&self, world_size: usize) -> Vec<Running> {

@@ -116,23 +116,8 @@ fn compare(world_size: usize) {
 }
 
 #[test]
-fn one_rank_does_what_the_reference_does() {
-    compare(1);
-}
-
-#[test]
-fn two_ranks_do_what_the_reference_does() {
-    compare(2);
-}
-
-#[test]
-fn three_ranks_do_what_the_reference_does() {
-    compare(3);
-}
-
-#[test]
-fn four_ranks_do_what_the_reference_does() {
-    compare(4);
+fn ranks_do_what_the_reference_does() {
+    (1..=4).for_each(compare);
 }
 
 #[test]

@@ -203,15 +203,23 @@ fn refuse(fault: &str, option: DistOption, parts: &[&str]) {
     }
 }
 
+/// Every rank hears the same, before anything changes.
 #[test]
-fn a_number_that_is_none_is_named_by_every_strategy_before_anything_changes() {
-    let parts = ["the gradient of `w2`", "is not finite on rank 2", "no parameter was changed"];
+fn a_step_that_a_rank_cannot_take_is_refused_by_all() {
+    let bad = ["the gradient of `w2`", "is not finite on rank 2", "no parameter was changed"];
     for option in DistOption::ALL {
-        refuse("nan", option, &parts);
-        refuse("infinity", option, &parts);
+        refuse("nan", option, &bad);
+        refuse("infinity", option, &bad);
     }
     // Clipping would make the infinity a 1.
-    refuse("half-clip", DistOption::Fp16, &parts);
+    refuse("half-clip", DistOption::Fp16, &bad);
+    let overflow = ["fp16", "`w2`", "overflowed", "no parameter was changed"];
+    refuse("overflow", DistOption::Fp16, &overflow);
+    refuse("other-option", DistOption::Fp32, &["rank 2", "rank 0", "the same dist option"]);
+    let parts = ["spars differs between ranks", "rank 0 has `0.1`", "rank(s) 2 `0.2`"];
+    refuse("other-spars", DistOption::SparseTopK, &parts);
+    let parts = ["the size of buckets differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
+    refuse("other-threshold", DistOption::Fp32, &parts);
 }
 
 #[test]
@@ -219,15 +227,6 @@ fn a_bad_number_is_found_in_every_place_and_named_with_its_rank() {
     ranks("everywhere").run_all_good(3);
     let Some(output) = ranks("everywhere").run_under_mpiexec(3) else { return };
     assert_eq!(output.code, Some(0), "{}", output.text);
-}
-
-#[test]
-fn an_overflow_of_fp16_names_the_parameter() {
-    refuse(
-        "overflow",
-        DistOption::Fp16,
-        &["fp16", "`w2`", "overflowed", "no parameter was changed"],
-    );
 }
 
 #[test]
@@ -263,15 +262,6 @@ fn parameters_that_overflow_in_their_average_are_named() {
     let result = opt.backward_and_update_with(&loss, DistOption::PartialUpdate, 0.5);
     let error = result.unwrap_err().to_string();
     assert!(error.contains("parameter `weight` is no longer finite"), "{error}");
-}
-
-#[test]
-fn ranks_that_ask_for_different_things_hear_which() {
-    refuse("other-option", DistOption::Fp32, &["rank 2", "rank 0", "the same dist option"]);
-    let parts = ["spars differs between ranks", "rank 0 has `0.1`", "rank(s) 2 `0.2`"];
-    refuse("other-spars", DistOption::SparseTopK, &parts);
-    let parts = ["the size of buckets differs", "Threshold(200)", "rank(s) 2 `Threshold(100)`"];
-    refuse("other-threshold", DistOption::Fp32, &parts);
 }
 
 #[test]

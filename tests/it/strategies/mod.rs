@@ -8,18 +8,14 @@ mod reference;
 mod state;
 mod traffic;
 
-use candelabrum::prelude::World;
-use candelabrum_testkit::ranks::is_rank;
-
 use self::problem::CASE;
+
+use crate::ranks::world_of_rank;
 
 /// Not a test: the program of a rank.
 #[test]
 fn rank_main() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     match std::env::var(CASE).unwrap().as_str() {
         "exact" => exact::rank(&world),
         "traffic" => traffic::rank(&world),

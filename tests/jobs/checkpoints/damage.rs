@@ -9,24 +9,14 @@ use sha2::{Digest, Sha256};
 
 use super::job::Place;
 
-const OPTIONS: [&str; 10] = [
-    "--epochs",
-    "2",
-    "--batch-size",
-    "24",
-    "--threads",
-    "1",
-    "--checkpoint-every",
-    "4",
-    "--optimizer",
-    "adam",
-];
+const OPTIONS: &str =
+    "--epochs 2 --batch-size 24 --threads 1 --checkpoint-every 4 --optimizer adam";
 
 /// A run that has died in its second epoch, and what it would have ended with.
 fn interrupted() -> (Place, super::job::Outcome) {
-    let expected = Place::new(&OPTIONS).succeed(&[]);
-    let place = Place::new(&OPTIONS);
-    let ended = place.run(&["--die", "0", "backward", "18"]);
+    let expected = Place::new(OPTIONS).succeed("");
+    let place = Place::new(OPTIONS);
+    let ended = place.run("--die 0 backward 18");
     assert!(!ended.succeeded());
     assert!(place.steps().len() >= 2, "{:?}", place.steps());
     (place, expected)
@@ -72,7 +62,7 @@ fn a_damaged_checkpoint_is_skipped_with_its_reason() {
                 Some(bytes) => fs::write(path, bytes).unwrap(),
                 None => fs::remove_file(path).unwrap(),
             }
-            let ended = place.run(&[]);
+            let ended = place.run("");
             let text = &ended.err;
             assert!(ended.succeeded(), "{name}, {what}: {text}");
             assert_eq!(place.outcome(), expected, "{name}, {what}");
@@ -106,7 +96,7 @@ fn a_directory_without_a_whole_checkpoint_is_refused() {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..100]).unwrap();
     }
-    refused(&place, &[], &["has no whole checkpoint", "parameters.safetensors"]);
+    refused(&place, "", &["has no whole checkpoint", "parameters.safetensors"]);
 }
 
 #[test]
@@ -123,56 +113,55 @@ fn a_checkpoint_of_another_version_is_named() {
             Sha256::digest(&later).iter().map(|byte| format!("{byte:02x}")).collect();
         fs::write(&path, format!("{{\"sha256\":\"{digest}\",\"checkpoint\":{later}}}\n")).unwrap();
     }
-    refused(&place, &[], &["has the format 7", "reads the formats 1 to 2"]);
+    refused(&place, "", &["has the format 7", "reads the formats 1 to 2"]);
 }
 
 #[test]
 fn a_checkpoint_of_another_run_is_refused_by_its_difference() {
     let (place, _) = interrupted();
-    let kvstore = ["--kvstore", "dist_sync", "--workers", "1"];
-    let cases: [(&[&str], &[&str]); 7] = [
-        (&["--width", "25"], &["hidden", "25", "24"]),
-        (&["--plain"], &["norm"]),
-        (&["--optimizer", "adamw"], &["optimizer"]),
-        (&["--seed", "1"], &["the seed", "1"]),
-        (&["--data", "4"], &["the training data"]),
-        (&["--resume", "never"], &["has checkpoints"]),
-        (&kvstore, &["key-value store"]),
+    let cases: [(&str, &[&str]); 7] = [
+        ("--width 25", &["hidden", "25", "24"]),
+        ("--plain", &["norm"]),
+        ("--optimizer adamw", &["optimizer"]),
+        ("--seed 1", &["the seed", "1"]),
+        ("--data 4", &["the training data"]),
+        ("--resume never", &["has checkpoints"]),
+        ("--kvstore dist_sync --workers 1", &["key-value store"]),
     ];
     for (options, parts) in cases {
         refused(&place, options, parts);
     }
     let missing = place.notes().join("nothing");
-    refused(&place, &["--resume", missing.to_str().unwrap()], &["nothing"]);
+    refused(&place, &format!("--resume {}", missing.display()), &["nothing"]);
 }
 
 /// The program ends with an error that has `parts`, and leaves the checkpoints as they are.
-fn refused(place: &Place, options: &[&str], parts: &[&str]) {
+fn refused(place: &Place, options: &str, parts: &[&str]) {
     let before = contents(&place.checkpoints());
     let ended = place.run(options);
     let text = &ended.err;
-    println!("{options:?}: {}", text.trim());
-    assert_eq!(ended.code, Some(1), "{options:?}: {text}");
+    println!("{options}: {}", text.trim());
+    assert_eq!(ended.code, Some(1), "{options}: {text}");
     let error = text.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
     for part in parts {
-        assert!(error.contains(part), "{options:?}: `{part}` is missing: {text}");
+        assert!(error.contains(part), "{options}: `{part}` is missing: {text}");
     }
     // A failed assertion would print all bytes.
-    assert!(contents(&place.checkpoints()) == before, "{options:?} changed checkpoints");
+    assert!(contents(&place.checkpoints()) == before, "{options} changed checkpoints");
 }
 
 #[test]
 fn an_optimizer_with_other_vectors_is_refused_before_anything_changes() {
     for (before, now) in [("0", "0.9"), ("0.9", "0")] {
-        let place = Place::new(&["--epochs", "1", "--batch-size", "24", "--threads", "1"]);
-        place.succeed(&["--momentum", before]);
-        refused(&place, &["--momentum", now, "--epochs", "2"], &["is of the optimizer `Sgd"]);
+        let place = Place::new("--epochs 1 --batch-size 24 --threads 1");
+        place.succeed(&format!("--momentum {before}"));
+        refused(&place, &format!("--momentum {now} --epochs 2"), &["is of the optimizer `Sgd"]);
     }
 }
 
 #[test]
 fn a_directory_that_cannot_be_used_is_an_error_on_all_ranks() {
-    let place = Place::new(&OPTIONS);
+    let place = Place::new(OPTIONS);
     let file = place.notes().join("file");
     fs::write(&file, "").unwrap();
     // No user may make a directory in the system's own one.
@@ -180,7 +169,7 @@ fn a_directory_that_cannot_be_used_is_an_error_on_all_ranks() {
     for dir in [file.to_str().unwrap(), system] {
         for workers in ["1", "2"] {
             let ended =
-                place.run(&["--workers", workers, "--batch-size", "12", "--checkpoint-dir", dir]);
+                place.run(&format!("--workers {workers} --batch-size 12 --checkpoint-dir {dir}"));
             let text = &ended.err;
             println!("{}", text.trim());
             assert_eq!(ended.code, Some(1), "{text}");
@@ -191,10 +180,10 @@ fn a_directory_that_cannot_be_used_is_an_error_on_all_ranks() {
 
 #[test]
 fn two_runs_cannot_have_one_directory() {
-    let place = Place::new(&OPTIONS);
-    let first = place.start(&["--slow", "200"]);
+    let place = Place::new(OPTIONS);
+    let first = place.start("--slow 200");
     until("its first step", || place.notes().join("seen-0").exists().then_some(()));
-    let text = place.run(&[]).err;
+    let text = place.run("").err;
     assert!(text.contains("is in use by another run"), "{text}");
     drop(first);
 }
@@ -202,7 +191,7 @@ fn two_runs_cannot_have_one_directory() {
 /// A full disk is a small file system in memory, which an ordinary user can mount in a namespace of its own.
 #[test]
 fn a_full_disk_loses_nothing_and_ends_with_an_error() {
-    let place = Place::new(&OPTIONS);
+    let place = Place::new(OPTIONS);
     fs::create_dir(place.checkpoints()).unwrap();
     let script =
         "mount -t tmpfs -o size=112k none \"$DISK\" && \"$@\"; code=$?; ls \"$DISK\"; exit $code";
@@ -214,7 +203,7 @@ fn a_full_disk_loses_nothing_and_ends_with_an_error() {
         println!("left out: no file system can be mounted here");
         return;
     }
-    let program = place.program(&["--epochs", "4", "--checkpoint-keep", "9", "--width", "200"]);
+    let program = place.program("--epochs 4 --checkpoint-keep 9 --width 200");
     let program = program.behind(apart(script).arg("sh")).env("DISK", place.checkpoints());
     let ended = program.run();
     let (out, text) = (&ended.out, &ended.err);

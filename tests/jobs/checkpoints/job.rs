@@ -17,7 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// A directory with the checkpoints and the notes of one run, however often it is started.
 pub(crate) struct Place {
     dir: TempDir,
-    args: Vec<String>,
+    /// Its options, which spaces divide.
+    options: String,
     saves: bool,
 }
 
@@ -29,12 +30,11 @@ pub(crate) struct Outcome {
 }
 
 impl Place {
-    /// A run with these options.
-    pub(crate) fn new(options: &[&str]) -> Self {
+    /// A run with these options, which spaces divide.
+    pub(crate) fn new(options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("notes")).unwrap();
-        let args = options.iter().map(|option| (*option).to_owned()).collect();
-        Self { dir, args, saves: true }
+        Self { dir, options: options.to_owned(), saves: true }
     }
 
     pub(crate) fn without_checkpoints(self) -> Self {
@@ -50,14 +50,13 @@ impl Place {
     }
 
     /// The program with the run's options and `more`.
-    pub(crate) fn program(&self, more: &[&str]) -> Program {
+    pub(crate) fn program(&self, more: &str) -> Program {
         Program::test("checkpoints::rank_main").env(ARGS, self.args(more)).limit(LIMIT)
     }
 
     /// The options of the run and `more`, as the program reads them.
-    pub(crate) fn args(&self, more: &[&str]) -> String {
-        let mut args = self.args.clone();
-        args.extend(more.iter().map(|option| (*option).to_owned()));
+    pub(crate) fn args(&self, more: &str) -> String {
+        let mut args = format!("{} {more}", self.options);
         let report = self.notes().join("report");
         let paths = [
             ("--checkpoint-dir", self.checkpoints()),
@@ -68,24 +67,24 @@ impl Place {
             if name == "--checkpoint-dir" && !self.saves {
                 continue;
             }
-            if !args.iter().any(|arg| arg == name) {
-                args.extend([name.to_owned(), path.display().to_string()]);
+            if !args.split(' ').any(|arg| arg == name) {
+                args += &format!(" {name} {}", path.display());
             }
         }
-        serde_json::to_string(&args).unwrap()
+        args
     }
 
-    pub(crate) fn start(&self, more: &[&str]) -> Running {
+    pub(crate) fn start(&self, more: &str) -> Running {
         self.program(more).start()
     }
 
     /// Starts the program, and waits for its end.
-    pub(crate) fn run(&self, more: &[&str]) -> Ended {
+    pub(crate) fn run(&self, more: &str) -> Ended {
         self.program(more).run()
     }
 
     /// Starts the program, which must succeed.
-    pub(crate) fn succeed(&self, more: &[&str]) -> Outcome {
+    pub(crate) fn succeed(&self, more: &str) -> Outcome {
         self.run(more).success();
         self.outcome()
     }

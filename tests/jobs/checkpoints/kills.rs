@@ -17,20 +17,8 @@ use super::phases::{self, NAMES, SYNC};
 /// The kills of a usual test over all numbers of ranks, and those of a long one.
 const KILLS: [usize; 2] = [12, 200];
 
-const OPTIONS: [&str; 12] = [
-    "--epochs",
-    "3",
-    "--batch-size",
-    "8",
-    "--optimizer",
-    "adamw",
-    "--checkpoint-every",
-    "3",
-    "--evaluate-every",
-    "5",
-    "--threads",
-    "1",
-];
+const OPTIONS: &str = "--epochs 3 --batch-size 8 --optimizer adamw --threads 1 \
+                       --checkpoint-every 3 --evaluate-every 5";
 
 /// The number of kills by the number of ranks and the phase.
 type Counts = BTreeMap<(usize, String), usize>;
@@ -43,10 +31,9 @@ fn a_killed_run_ends_as_if_nobody_had_killed_it() {
     let mut random = Random(1);
     let (mut starts, mut runs) = (0, 0);
     for workers in 1..=3 {
-        let workers_text = workers.to_string();
-        let options: Vec<&str> = OPTIONS.into_iter().chain(["--workers", &workers_text]).collect();
+        let options = format!("{OPTIONS} --workers {workers}");
         let begin = Instant::now();
-        let expected = Place::new(&options).succeed(&[]);
+        let expected = Place::new(&options).succeed("");
         let length = begin.elapsed();
         let before: usize = counts.values().sum();
         while counts.values().sum::<usize>() - before < wanted.div_ceil(3) {
@@ -63,7 +50,7 @@ fn a_killed_run_ends_as_if_nobody_had_killed_it() {
 
 /// Starts a run until it ends. Returns the number of starts.
 fn one_run(
-    options: &[&str],
+    options: &str,
     workers: usize,
     length: Duration,
     expected: &Outcome,
@@ -82,10 +69,10 @@ fn one_run(
         let ended = if in_phase {
             let all: Vec<&str> = NAMES.into_iter().chain([SYNC]).collect();
             let phase = all[random.below(all.len())];
-            let (rank, count) = (victim.to_string(), (1 + random.below(6)).to_string());
-            place.start(&["--die", &rank, phase, &count]).finish()
+            let count = 1 + random.below(6);
+            place.start(&format!("--die {victim} {phase} {count}")).finish()
         } else {
-            let running = place.start(&[]);
+            let running = place.start("");
             std::thread::sleep(length.mul_f64(1.2 * random.unit()));
             let everybody = random.below(2) == 0;
             kill(&running, &place, if everybody { None } else { Some(victim) }, workers);

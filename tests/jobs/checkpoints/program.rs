@@ -66,8 +66,7 @@ pub(crate) struct Args {
 /// The options, if a test has started this process for the program.
 pub(crate) fn args_of_process() -> Option<Args> {
     let text = std::env::var(ARGS).ok()?;
-    let args: Vec<String> = serde_json::from_str(&text).unwrap();
-    Some(Args::parse_from(std::iter::once("program".to_owned()).chain(args)))
+    Some(Args::parse_from(std::iter::once("program").chain(text.split_whitespace())))
 }
 
 /// Runs the launcher or a rank.

@@ -49,15 +49,14 @@ struct Case {
 impl Case {
     /// A run with as many epochs as this, and the options for the moment.
     fn place(&self, epochs: usize) -> Place {
-        let (epochs, step) = (epochs.to_string(), self.step.to_string());
-        let common = ["--batch-size", "12", "--threads", "1", "--epochs", &epochs, "--slow", &step];
-        let more: &[&str] = match self.moment {
-            Moment::Step => &[],
-            Moment::Evaluation => &["--evaluate-every", "3", "--slow-evaluation", "10"],
-            Moment::EpochEnd => &["--slow-evaluation", "10"],
-            Moment::Writing => &["--checkpoint-every", "3", "--slow-write", "100"],
+        let more = match self.moment {
+            Moment::Step => "",
+            Moment::Evaluation => "--evaluate-every 3 --slow-evaluation 10",
+            Moment::EpochEnd => "--slow-evaluation 10",
+            Moment::Writing => "--checkpoint-every 3 --slow-write 100",
         };
-        Place::new(&[&common, more].concat())
+        let step = self.step;
+        Place::new(&format!("--batch-size 12 --threads 1 --epochs {epochs} --slow {step} {more}"))
     }
 
     /// Waits until the run does what the case wants.
@@ -73,7 +72,7 @@ impl Case {
     /// Runs the case in a place. `pause` is the time between the moment and the signal. `None` if this machine
     /// cannot start it.
     #[track_caller]
-    fn run(&self, place: &Place, pause: Duration, more: &[&str]) -> Option<Ended> {
+    fn run(&self, place: &Place, pause: Duration, more: &str) -> Option<Ended> {
         let mut job = Job::start(self.way, self.ranks, place, more)?;
         self.wait(&mut job, place);
         thread::sleep(pause);
@@ -183,7 +182,7 @@ fn a_signal_saves_the_state_once_and_ends_the_run() {
     for_each(cases, |(way, ranks, sent, moment, step)| {
         let case = Case { way, ranks, sent, moment, step };
         let place = case.place(1000);
-        let Some(ended) = case.run(&place, Duration::ZERO, &[]) else {
+        let Some(ended) = case.run(&place, Duration::ZERO, "") else {
             println!("left out, because there is no mpiexec here: {case:?}");
             return;
         };
@@ -205,61 +204,22 @@ fn workers_of_a_store_save_their_state_with_its_servers() {
     for_each(cases, |(kind, sent, moment)| {
         let case = Case { way: Way::Workers, ranks: 2, sent, moment, step: 15 };
         let place = case.place(1000);
-        let store = ["--kvstore", kind, "--servers", "1"];
+        let store = format!("--kvstore {kind} --servers 1");
         let ended = case.run(&place, Duration::ZERO, &store).unwrap();
         let complaint = case.complaint(&place, &ended);
         assert_eq!(complaint, None, "{kind} {case:?}: {:?}", errors(&ended.text));
-        let again = [&store[..], &["--workers", "2", "--epochs", "2"]].concat();
-        let ended = place.run(&again);
+        let ended = place.run(&format!("{store} --workers 2 --epochs 2"));
         let text = &ended.err;
         assert!(ended.succeeded() && text.contains("note: continues "), "{case:?}: {text}");
-    });
-}
-
-#[test]
-fn a_run_that_a_signal_has_ended_continues_with_the_same_bits() {
-    use Moment::{EpochEnd, Evaluation, Step, Writing};
-    let cases: [(_, _, &[&str]); 10] = [
-        (1, Step, &[]),
-        (2, Step, &[]),
-        (1, Evaluation, &[]),
-        (2, Evaluation, &[]),
-        (3, Evaluation, &["--uneven"]),
-        (1, EpochEnd, &[]),
-        (2, EpochEnd, &[]),
-        (3, EpochEnd, &["--uneven"]),
-        (2, EpochEnd, &["--dist-option", "sparseTopK"]),
-        (2, Writing, &[]),
-    ];
-    for_each(cases, |(ranks, moment, more)| {
-        let way = if ranks == 1 { Way::Alone } else { Way::Workers };
-        let case = Case { way, ranks, sent: Sent::Key, moment, step: 5 };
-        let (place, undisturbed) = (case.place(3), case.place(3));
-        let ended = case.run(&place, Duration::ZERO, more).unwrap();
-        assert_eq!(ended.code, Some(130), "{case:?}: {}", ended.text);
-        let count = ranks.to_string();
-        let quick =
-            ["--workers", &count, "--slow", "0", "--slow-evaluation", "0", "--slow-write", "0"];
-        let quick = [&quick, more].concat();
-        let ended = place.run(&quick);
-        let text = &ended.err;
-        assert!(ended.succeeded() && text.contains("note: continues "), "{case:?}: {text}");
-        assert_eq!(undisturbed.succeed(&quick), place.outcome(), "{case:?}");
-        for rank in 0..ranks {
-            let evaluations = |place: &Place| {
-                fs::read_to_string(place.notes().join(format!("evaluations-{rank}"))).unwrap()
-            };
-            assert_eq!(evaluations(&place), evaluations(&undisturbed), "{case:?}, rank {rank}");
-        }
     });
 }
 
 #[test]
 fn a_signal_to_a_run_that_is_complete_changes_nothing() {
     for_each([(Way::Alone, 1), (Way::Workers, 2), (Way::Command, 2)], |(way, ranks)| {
-        let place = Place::new(&["--epochs", "1", "--batch-size", "12", "--threads", "1"]);
+        let place = Place::new("--epochs 1 --batch-size 12 --threads 1");
         // The last checkpoint is being written.
-        let mut job = Job::start(way, ranks, &place, &["--slow-write", "300"]).unwrap();
+        let mut job = Job::start(way, ranks, &place, "--slow-write 300").unwrap();
         job.wait(|| is_in_phase(&place, "write"));
         job.send(Sent::Key);
         let ended = job.finish();
@@ -272,12 +232,10 @@ fn a_signal_to_a_run_that_is_complete_changes_nothing() {
 #[test]
 fn ctrl_c_again_some_seconds_later_ends_a_run_at_once_and_says_what_is_lost() {
     for_each([(Way::Alone, 1), (Way::Workers, 2)], |(way, ranks)| {
-        let place = Place::new(&["--batch-size", "12", "--threads", "1"]);
-        let count = ranks.to_string();
-        place.succeed(&["--epochs", "1", "--workers", &count]);
+        let place = Place::new("--batch-size 12 --threads 1");
+        place.succeed(&format!("--epochs 1 --workers {ranks}"));
         let saved = steps_seen(&place);
-        let more = ["--epochs", "2", "--slow", "60000"];
-        let mut job = Job::start(way, ranks, &place, &more).unwrap();
+        let mut job = Job::start(way, ranks, &place, "--epochs 2 --slow 60000").unwrap();
         job.wait(|| steps_seen(&place) > saved);
         let begin = Instant::now();
         while job.runs() {
@@ -299,9 +257,8 @@ fn ctrl_c_again_some_seconds_later_ends_a_run_at_once_and_says_what_is_lost() {
 
 #[test]
 fn ranks_have_as_long_to_save_their_state_as_the_user_says() {
-    let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
-    let more = ["--slow", "60000", "--grace", "0.5"];
-    let mut job = Job::start(Way::Workers, 2, &place, &more).unwrap();
+    let place = Place::new("--epochs 1000 --batch-size 12 --threads 1");
+    let mut job = Job::start(Way::Workers, 2, &place, "--slow 60000 --grace 0.5").unwrap();
     job.wait(|| steps_seen(&place) >= 1);
     job.send(Sent::Launcher(TERM));
     let Ended { code, text } = job.finish();
@@ -313,9 +270,9 @@ fn ranks_have_as_long_to_save_their_state_as_the_user_says() {
 #[test]
 fn ranks_that_need_seconds_to_save_their_state_have_them() {
     for_each([Way::Workers, Way::Command], |way| {
-        let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
+        let place = Place::new("--epochs 1000 --batch-size 12 --threads 1");
         // A step that lasts longer than launchers usually wait, but not as long as `--grace` allows.
-        let mut job = Job::start(way, 2, &place, &["--slow", "5000"]).unwrap();
+        let mut job = Job::start(way, 2, &place, "--slow 5000").unwrap();
         job.wait(|| steps_seen(&place) >= 1);
         job.send(Sent::Launcher(TERM));
         let Ended { code, text } = job.finish();
@@ -334,9 +291,9 @@ fn a_run_without_checkpoints_ends_soon_with_a_clear_line() {
         (Way::Command, 2, Sent::Rank(TERM), "SIGTERM"),
     ];
     for_each(cases, |(way, ranks, sent, name)| {
-        let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
+        let place = Place::new("--epochs 1000 --batch-size 12 --threads 1");
         let place = place.without_checkpoints();
-        let mut job = Job::start(way, ranks, &place, &["--slow", "15"]).unwrap();
+        let mut job = Job::start(way, ranks, &place, "--slow 15").unwrap();
         job.wait(|| steps_seen(&place) >= 3);
         job.send(sent);
         let Ended { code, text } = job.finish();
@@ -348,8 +305,8 @@ fn a_run_without_checkpoints_ends_soon_with_a_clear_line() {
 #[test]
 fn a_state_that_cannot_be_saved_is_named_with_the_signal() {
     for_each([(Way::Alone, 1), (Way::Workers, 2)], |(way, ranks)| {
-        let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
-        let mut job = Job::start(way, ranks, &place, &["--slow", "15"]).unwrap();
+        let place = Place::new("--epochs 1000 --batch-size 12 --threads 1");
+        let mut job = Job::start(way, ranks, &place, "--slow 15").unwrap();
         job.wait(|| steps_seen(&place) >= 3);
         // A file takes the place of the directory.
         fs::remove_dir_all(place.checkpoints()).unwrap();
@@ -368,8 +325,8 @@ fn a_state_that_cannot_be_saved_is_named_with_the_signal() {
 #[test]
 fn nothing_is_left_of_a_job_whose_launcher_is_killed() {
     for_each([Way::Workers, Way::Command, Way::Script], |way| {
-        let place = Place::new(&["--epochs", "1000", "--batch-size", "12", "--threads", "1"]);
-        let mut job = Job::start(way, 2, &place, &["--slow", "15"]).unwrap();
+        let place = Place::new("--epochs 1000 --batch-size 12 --threads 1");
+        let mut job = Job::start(way, 2, &place, "--slow 15").unwrap();
         job.wait(|| steps_seen(&place) >= 3);
         job.send(Sent::Launcher(Signal::KILL));
         assert_eq!(job.finish().code, None, "{way:?}");
@@ -399,7 +356,7 @@ fn every_signal_in_every_way_of_starting_saves_the_state_once() {
                 let random = split_mix(number * 1000 + ranks as u64 * 10 + index as u64);
                 let place = case.place(1000);
                 let pause = Duration::from_micros(random % 60_000);
-                let Some(ended) = case.run(&place, pause, &[]) else { continue };
+                let Some(ended) = case.run(&place, pause, "") else { continue };
                 let complaint = case.complaint(&place, &ended);
                 if let Some(complaint) = &complaint {
                     println!("{case:?} after {pause:?}: {complaint}\n{}", ended.text);

@@ -94,10 +94,11 @@ pub(crate) struct Ended {
 
 impl Job {
     /// Starts `ranks` ranks. `None` if this machine does not have what starts them.
-    pub(crate) fn start(way: Way, ranks: usize, place: &Place, more: &[&str]) -> Option<Self> {
+    pub(crate) fn start(way: Way, ranks: usize, place: &Place, more: &str) -> Option<Self> {
         let count = ranks.to_string();
-        let workers = if way == Way::Workers { vec!["--workers", &count] } else { Vec::new() };
-        let program = place.program(&[more, &workers].concat());
+        let workers =
+            if way == Way::Workers { format!("--workers {ranks}") } else { String::new() };
+        let program = place.program(&format!("{more} {workers}"));
         let run = || command().args(["run", "--workers", &count, "--"]);
         let program = match way {
             Way::Alone | Way::Workers => program,

@@ -24,51 +24,23 @@ const KILL_AT: &str = "CHECKPOINT_TEST_KILL_AT";
 const FOLDER: &str = "CHECKPOINT_TEST_FOLDER";
 
 /// The last evaluations are worse than earlier ones, so the best checkpoint is not the newest one.
-const OPTIONS: [&str; 17] = [
-    "--plain",
-    "--epochs",
-    "2",
-    "--batch-size",
-    "24",
-    "--optimizer",
-    "adamw",
-    "--lr",
-    "0.6",
-    "--checkpoint-every",
-    "3",
-    "--evaluate-every",
-    "2",
-    "--checkpoint-keep",
-    "1",
-    "--threads",
-    "1",
-];
+const OPTIONS: &str = "--plain --epochs 2 --batch-size 24 --optimizer adamw --lr 0.6 --threads 1 \
+                       --checkpoint-every 3 --evaluate-every 2 --checkpoint-keep 1";
 
 #[test]
 fn a_kill_between_two_writes_loses_nothing_that_was_saved() {
-    let sets: [(&str, usize, &[&str]); 4] = [
-        ("best", 1, &["--keep-best"]),
-        ("best 3 and average", 3, &["--keep-best", "3", "--ema", "0.5"]),
-        (
-            "shards",
-            1,
-            &["--keep-best", "--shard", "gradients", "--workers", "2", "--batch-size=12"],
-        ),
+    let sets = [
+        ("best", 1, "--keep-best"),
+        ("best 3 and average", 3, "--keep-best 3 --ema 0.5"),
+        ("shards", 1, "--keep-best --shard gradients --workers 2 --batch-size=12"),
         (
             "shards of masters, best 3 and average",
             3,
-            &[
-                "--keep-best=3",
-                "--ema=0.5",
-                "--shard=optimizer",
-                "--precision=f16",
-                "--workers=2",
-                "--batch-size=12",
-            ],
+            "--keep-best=3 --ema=0.5 --shard=optimizer --precision=f16 --workers=2 --batch-size=12",
         ),
     ];
     for (name, most, options) in sets {
-        let options: Vec<&str> = OPTIONS.into_iter().chain(options.iter().copied()).collect();
+        let options = format!("{OPTIONS} {options}");
         let whole = Place::new(&options);
         let Some(calls) = traced(&whole, None) else { return };
         let (expected, losses) = (whole.outcome(), losses(&whole));
@@ -81,7 +53,7 @@ fn a_kill_between_two_writes_loses_nothing_that_was_saved() {
             assert_eq!(traced(&place, Some(call)), None, "{name}: call {call}");
             let at = format!("{name}: killed before call {call} of {calls}");
             check_best(&place.checkpoints(), &losses, most, &at);
-            let ended = place.run(&[]);
+            let ended = place.run("");
             assert!(ended.succeeded() && !ended.err.contains("skipped"), "{at}: {}", ended.err);
             assert_eq!(place.outcome(), expected, "{at}");
             assert_eq!(best_of(&place.checkpoints()).unwrap(), best, "{at}");
@@ -154,7 +126,7 @@ fn step_names(checkpoints: &Path) -> Vec<u64> {
 /// killed before one of them, or cannot be traced on this system.
 fn traced(place: &Place, kill_at: Option<usize>) -> Option<usize> {
     let program = Program::of(tracer_main)
-        .env(ARGS, place.args(&[]))
+        .env(ARGS, place.args(""))
         .env(FOLDER, place.checkpoints())
         .env(KILL_AT, kill_at.unwrap_or_default().to_string());
     let ended = program.run();

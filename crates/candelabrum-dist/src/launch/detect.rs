@@ -369,11 +369,15 @@ pub fn timeout() -> Result<Duration> {
 mod tests {
     use super::*;
 
-    fn detect(variables: &[(&str, &str)]) -> Result<Launch> {
-        detect_for(variables, None)
+    /// What a process of this environment detects, in which `A=1 B=` sets two variables. Of two values of a variable
+    /// the first one counts.
+    fn detect(environment: &str) -> Result<Launch> {
+        detect_for(environment, None)
     }
 
-    fn detect_for(variables: &[(&str, &str)], workers: Option<usize>) -> Result<Launch> {
+    fn detect_for(environment: &str, workers: Option<usize>) -> Result<Launch> {
+        let variables: Vec<(&str, &str)> =
+            environment.split_whitespace().filter_map(|word| word.split_once('=')).collect();
         let variable = |name: &str| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
         };
@@ -383,104 +387,92 @@ mod tests {
         launch(&env, workers)
     }
 
+    /// Rank, number of ranks, and the same two on this host.
+    fn place(environment: &str) -> Result<[usize; 4]> {
+        let Launch { rank, world_size, local_rank, local_size, .. } = detect(environment)?;
+        Ok([rank, world_size, local_rank, local_size])
+    }
+
+    fn job(environment: &str) -> Result<[u8; 32]> {
+        detect(environment)?.job_id()
+    }
+
+    /// The environment is refused by a message with these parts, which `|` divides.
+    #[track_caller]
+    fn refuse(environment: &str, parts: &str) {
+        says(environment, &detect(environment).unwrap_err().to_string(), parts);
+    }
+
+    #[track_caller]
+    fn says(environment: &str, message: &str, parts: &str) {
+        for part in parts.split('|') {
+            assert!(message.contains(part), "{environment}: `{part}` is missing: {message}");
+        }
+    }
+
+    /// The variables of MXNet's tracker for one host, with 2 workers and 1 server.
+    const TRACKER: &str = "DMLC_ROLE=worker DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 \
+        DMLC_PS_ROOT_URI=10.0.0.7 DMLC_PS_ROOT_PORT=9091 DMLC_JOB_CLUSTER=local";
+    const OPEN_MPI: &str = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=3 \
+        OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=3";
+
     #[test]
     fn each_launcher_is_recognised() -> Result<()> {
-        let alone = detect(&[])?;
-        assert_eq!((alone.launcher, alone.rank, alone.world_size), (Launcher::Alone, 0, 1));
-        let cases: [(&[(&str, &str)], Launcher); 5] = [
+        let alone = detect("")?;
+        assert_eq!((alone.launcher, place("")?), (Launcher::Alone, [0, 1, 0, 1]));
+        for (launcher, environment) in [
             (
-                &[
-                    ("CANDELABRUM_RANK", "1"),
-                    ("CANDELABRUM_WORLD_SIZE", "4"),
-                    ("OMPI_COMM_WORLD_RANK", "0"),
-                ],
                 Launcher::Candelabrum,
+                "CANDELABRUM_RANK=1 CANDELABRUM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0",
             ),
             (
-                &[
-                    ("OMPI_COMM_WORLD_RANK", "1"),
-                    ("OMPI_COMM_WORLD_SIZE", "4"),
-                    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-                    ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
-                    ("PMIX_RANK", "1"),
-                ],
                 Launcher::OpenMpi,
+                "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 \
+                 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_RANK=1",
             ),
+            (Launcher::Hydra, "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4"),
             (
-                &[
-                    ("PMI_RANK", "1"),
-                    ("PMI_SIZE", "4"),
-                    ("MPI_LOCALRANKID", "1"),
-                    ("MPI_LOCALNRANKS", "4"),
-                ],
-                Launcher::Hydra,
-            ),
-            (
-                &[
-                    ("RANK", "1"),
-                    ("WORLD_SIZE", "4"),
-                    ("LOCAL_RANK", "1"),
-                    ("LOCAL_WORLD_SIZE", "4"),
-                    ("MASTER_ADDR", "localhost"),
-                    ("MASTER_PORT", "29500"),
-                ],
                 Launcher::Torchrun,
+                "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=localhost \
+                 MASTER_PORT=29500",
             ),
             (
-                &[
-                    ("SLURM_STEP_ID", "0"),
-                    ("SLURM_PROCID", "1"),
-                    ("SLURM_STEP_NUM_TASKS", "4"),
-                    ("SLURM_LOCALID", "1"),
-                    ("SLURM_NNODES", "1"),
-                ],
                 Launcher::Slurm,
+                "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_NNODES=1",
             ),
-        ];
-        for (variables, launcher) in cases {
-            let launch = detect(variables)?;
-            assert_eq!(launch.launcher, launcher);
-            let place = (launch.rank, launch.world_size, launch.local_rank, launch.local_size);
-            assert_eq!(place, (1, 4, 1, 4), "{launcher:?}");
+        ] {
+            assert_eq!(detect(environment)?.launcher, launcher);
+            assert_eq!(place(environment)?, [1, 4, 1, 4], "{launcher:?}");
         }
         Ok(())
     }
 
     #[test]
     fn srun_speaks_mpi_where_it_serves_pmi() -> Result<()> {
-        let step = [("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "4")];
-        assert!(!detect(&step)?.speaks_mpi());
-        for pmi in [("PMIX_RANK", "3"), ("PMI_RANK", "3")] {
-            let launch = detect(&[&step[..], &[pmi]].concat())?;
+        let step = "SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4";
+        for (pmi, speaks_mpi) in [("", false), ("PMIX_RANK=3", true), ("PMI_RANK=3", true)] {
+            let launch = detect(&format!("{step} {pmi}"))?;
             assert_eq!((launch.launcher, launch.rank), (Launcher::Slurm, 3));
-            assert!(launch.speaks_mpi(), "{pmi:?}");
+            assert_eq!(launch.speaks_mpi(), speaks_mpi, "{pmi}");
         }
         Ok(())
     }
 
     #[test]
     fn an_sbatch_script_and_a_shell_of_salloc_are_no_ranks() -> Result<()> {
-        let script = [
-            ("SLURM_JOB_ID", "77"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_LOCALID", "0"),
-            ("SLURM_NTASKS", "8"),
-            ("SLURM_NNODES", "1"),
-        ];
-        let shell = [("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1")];
-        for variables in [script.to_vec(), [&script[..], &shell].concat()] {
-            refuse(&variables, &[], &["SLURM_NTASKS=8", "`--workers 8`"]);
+        let script = "SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8 SLURM_NNODES=1";
+        let shell = format!("{script} SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1");
+        for environment in [script, &shell] {
+            refuse(environment, "SLURM_NTASKS=8|`--workers 8`");
             for workers in [1, 8] {
-                let launch = detect_for(&variables, Some(workers))?;
-                assert_eq!(launch.launcher, Launcher::Alone);
+                assert_eq!(detect_for(environment, Some(workers))?.launcher, Launcher::Alone);
             }
-            let two = [&[("SLURM_NNODES", "2")], &variables[..]].concat();
+            let two = format!("SLURM_NNODES=2 {environment}");
             assert!(detect_for(&two, Some(8)).is_err());
             assert_eq!(detect_for(&two, Some(1))?.launcher, Launcher::Alone);
         }
         // A task of srun has a place, also where it is the only one.
-        let task = [&[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "1")], &script[..]].concat();
-        let launch = detect(&task)?;
+        let launch = detect(&format!("SLURM_STEP_ID=3 SLURM_STEP_NUM_TASKS=1 {script}"))?;
         assert_eq!((launch.launcher, launch.world_size), (Launcher::Slurm, 1));
         Ok(())
     }
@@ -488,376 +480,282 @@ mod tests {
     #[test]
     fn a_process_that_trains_alone_on_purpose_does_so_beside_any_variable_without_a_place()
     -> Result<()> {
-        for variables in [
-            &[("PET_NNODES", "2"), ("PET_NODE_RANK", "1")][..],
-            &[("RANK", "1")],
-            &[("WORLD_SIZE", "2")],
-            &[("DMLC_NUM_WORKER", "2"), ("DMLC_TASK_ID", "1")],
-            &[("PMIX_RANK", "3")],
-            &[("SLURM_ARRAY_TASK_ID", "3")],
+        for environment in [
+            "PET_NNODES=2 PET_NODE_RANK=1",
+            "RANK=1",
+            "WORLD_SIZE=2",
+            "DMLC_NUM_WORKER=2 DMLC_TASK_ID=1",
+            "PMIX_RANK=3",
+            "SLURM_ARRAY_TASK_ID=3",
         ] {
-            let message = detect(variables).expect_err("it is one of several").to_string();
-            assert!(
-                message.contains("`--workers 1`") && message.contains("World::single"),
-                "{message}"
-            );
-            assert_eq!(detect_for(variables, Some(1))?.world_size, 1, "{variables:?}");
+            refuse(environment, "`--workers 1`|World::single");
+            assert_eq!(detect_for(environment, Some(1))?.world_size, 1, "{environment}");
             // A launcher of one process is a word, too.
-            let place = [&[("RANK", "0"), ("WORLD_SIZE", "1")], variables].concat();
+            let place = format!("RANK=0 WORLD_SIZE=1 {environment}");
             for workers in [None, Some(1), Some(4)] {
-                assert_eq!(detect_for(&place, workers)?.world_size, 1, "{variables:?}");
+                assert_eq!(detect_for(&place, workers)?.world_size, 1, "{place}");
             }
         }
-        let place = [("RANK", "1"), ("WORLD_SIZE", "2"), ("PET_NNODES", "2")];
-        assert_eq!(detect_for(&place, Some(1))?.world_size, 2, "a place counts");
+        let place = "RANK=1 WORLD_SIZE=2 PET_NNODES=2";
+        assert_eq!(detect_for(place, Some(1))?.world_size, 2, "a place counts");
         Ok(())
     }
 
     #[test]
-    fn nonsense_is_named() {
-        let error = detect(&[("RANK", "one"), ("WORLD_SIZE", "2")]).unwrap_err();
-        assert!(error.to_string().contains("RANK is `one`"), "{error}");
-        let error = detect(&[("RANK", "2"), ("WORLD_SIZE", "2")]).unwrap_err();
-        assert!(error.to_string().contains("rank 2 of 2"), "{error}");
-        let error = detect(&[("CANDELABRUM_RANK", "0")]).unwrap_err();
-        assert!(error.to_string().contains("CANDELABRUM_WORLD_SIZE"), "{error}");
+    fn nonsense_and_a_part_of_a_launchers_variables_are_refused_by_name() {
+        for (environment, parts) in [
+            ("RANK=one WORLD_SIZE=2", "RANK is `one`"),
+            ("RANK=2 WORLD_SIZE=2", "rank 2 of 2"),
+            ("CANDELABRUM_RANK=0", "CANDELABRUM_WORLD_SIZE"),
+            ("RANK=1", "RANK is 1 in the environment|WORLD_SIZE must"),
+            ("WORLD_SIZE=2", "WORLD_SIZE is 2|but RANK must"),
+            ("WORLD_SIZE=2 MASTER_PORT=29500", "WORLD_SIZE is 2|but RANK must"),
+            ("LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE is 2|but RANK and WORLD_SIZE must"),
+            ("CANDELABRUM_WORLD_SIZE=2", "but CANDELABRUM_RANK must"),
+            ("OMPI_COMM_WORLD_SIZE=2", "but OMPI_COMM_WORLD_RANK must"),
+            ("PMI_SIZE=2", "but PMI_RANK"),
+            ("MPI_LOCALNRANKS=2", "but PMI_RANK"),
+            ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "but SLURM_STEP_ID must"),
+            ("SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "but SLURM_PROCID must"),
+            ("DMLC_NUM_WORKER=2", "but DMLC_ROLE and DMLC_NUM_SERVER and DMLC_TASK_ID must"),
+            ("DMLC_TASK_ID=1 DMLC_ROLE=worker", "DMLC_NUM_WORKER and DMLC_NUM"),
+            ("RANK=one", "RANK is `one` in the environment, not a number"),
+            ("WORLD_SIZE=-2", "WORLD_SIZE is `-2` in the environment, not a number"),
+            (
+                "RANK=1 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2",
+                "number 2 of 2 on this host (LOCAL_RANK, LOCAL_WORLD_SIZE)",
+            ),
+            ("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", "there are 2 in all"),
+        ] {
+            refuse(environment, parts);
+        }
     }
 
     #[test]
-    fn a_part_of_a_launchers_variables_is_refused_unless_it_may_mean_one_process() -> Result<()> {
-        // What is set, and what the message must say is missing.
-        let refused: [(&[(&str, &str)], &str); 16] = [
-            (&[("RANK", "1")], "RANK is 1 in the environment|WORLD_SIZE must"),
-            (&[("WORLD_SIZE", "2")], "WORLD_SIZE is 2|but RANK must"),
-            (&[("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")], "WORLD_SIZE is 2|but RANK must"),
-            (&[("LOCAL_WORLD_SIZE", "2")], "LOCAL_WORLD_SIZE is 2|but RANK and WORLD_SIZE must"),
-            (&[("CANDELABRUM_WORLD_SIZE", "2")], "but CANDELABRUM_RANK must"),
-            (&[("OMPI_COMM_WORLD_SIZE", "2")], "but OMPI_COMM_WORLD_RANK must"),
-            (&[("PMI_SIZE", "2")], "but PMI_RANK"),
-            (&[("MPI_LOCALNRANKS", "2")], "but PMI_RANK"),
-            (&[("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")], "but SLURM_STEP_ID must"),
-            (&[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], "but SLURM_PROCID must"),
-            (
-                &[("DMLC_NUM_WORKER", "2")],
-                "but DMLC_ROLE and DMLC_NUM_SERVER and DMLC_TASK_ID must",
-            ),
-            (&[("DMLC_TASK_ID", "1"), ("DMLC_ROLE", "worker")], "DMLC_NUM_WORKER and DMLC_NUM"),
-            (&[("RANK", "one")], "RANK is `one` in the environment, not a number"),
-            (&[("WORLD_SIZE", "-2")], "WORLD_SIZE is `-2` in the environment, not a number"),
-            (
-                &[
-                    ("RANK", "1"),
-                    ("WORLD_SIZE", "4"),
-                    ("LOCAL_RANK", "2"),
-                    ("LOCAL_WORLD_SIZE", "2"),
-                ],
-                "number 2 of 2 on this host (LOCAL_RANK, LOCAL_WORLD_SIZE)",
-            ),
-            (
-                &[
-                    ("RANK", "1"),
-                    ("WORLD_SIZE", "2"),
-                    ("LOCAL_RANK", "1"),
-                    ("LOCAL_WORLD_SIZE", "4"),
-                ],
-                "there are 2 in all",
-            ),
-        ];
-        for (variables, parts) in refused {
-            parts.split('|').for_each(|part| refuse(variables, &[], &[part]));
-        }
-        let alone: [&[(&str, &str)]; 8] = [
-            &[("RANK", "0")],
-            &[("WORLD_SIZE", "1")],
-            &[("WORLD_SIZE", "")],
-            &[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")],
-            &[("OMPI_COMM_WORLD_SIZE", "1")],
-            &[("PMI_SIZE", "1")],
-            &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_LOCALID", "0")],
-            &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
-        ];
-        for variables in alone {
-            assert_eq!(detect(variables)?.launcher, Launcher::Alone, "{variables:?}");
+    fn a_part_of_a_launchers_variables_may_mean_one_process() -> Result<()> {
+        for environment in [
+            "RANK=0",
+            "WORLD_SIZE=1",
+            "WORLD_SIZE=",
+            "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
+            "OMPI_COMM_WORLD_SIZE=1",
+            "PMI_SIZE=1",
+            "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0",
+            "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1",
+        ] {
+            assert_eq!(detect(environment)?.launcher, Launcher::Alone, "{environment}");
         }
         // Another launcher's place counts, whatever is left over from an outer one.
-        assert_eq!(detect(&[&OPEN_MPI[..], &[("WORLD_SIZE", "8")]].concat())?.world_size, 3);
+        assert_eq!(detect(&format!("{OPEN_MPI} WORLD_SIZE=8"))?.world_size, 3);
         Ok(())
     }
 
     #[test]
     fn ranks_that_are_not_counted_per_host_are_told_which_variables_count_them() -> Result<()> {
-        let place = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")];
         for (more, missing) in [
-            (
-                [("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "")],
-                "set LOCAL_RANK and LOCAL_WORLD_SIZE on",
-            ),
-            ([("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "")], "set LOCAL_WORLD_SIZE on"),
-            ([("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "2")], "set LOCAL_RANK on"),
+            ("LOCAL_RANK= LOCAL_WORLD_SIZE=", Some("set LOCAL_RANK and LOCAL_WORLD_SIZE on")),
+            ("LOCAL_RANK=1 LOCAL_WORLD_SIZE=", Some("set LOCAL_WORLD_SIZE on")),
+            ("LOCAL_RANK= LOCAL_WORLD_SIZE=2", Some("set LOCAL_RANK on")),
+            ("LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", None),
         ] {
-            let launch = detect(&[&place[..], &more].concat())?;
-            assert!(!launch.is_on_one_host());
-            assert!(launch.why_mpi(true).contains(missing), "{}", launch.why_mpi(true));
+            let launch = detect(&format!("RANK=1 WORLD_SIZE=2 MASTER_PORT=29500 {more}"))?;
+            assert_eq!(launch.is_on_one_host(), missing.is_none());
+            says(more, &launch.why_mpi(true), missing.unwrap_or_default());
         }
-        let launch =
-            detect(&[&place[..], &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]].concat())?;
-        assert!(launch.is_on_one_host());
         Ok(())
     }
 
     #[test]
     fn ranks_of_several_hosts_are_told_every_way_to_meet() -> Result<()> {
-        let torchrun =
-            [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
-        let srun = [
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_LOCALID", "0"),
-            ("SLURM_STEP_NUM_TASKS", "2"),
-            ("SLURM_STEP_NUM_NODES", "2"),
-            ("SLURM_GTIDS", "0"),
-        ];
-        let pmi = [&srun[..], &[("PMI_RANK", "0")]].concat();
+        let torchrun = "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1";
+        let srun = "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=2 \
+                    SLURM_STEP_NUM_NODES=2 SLURM_GTIDS=0";
+        let pmi = format!("{srun} PMI_RANK=0");
         let (mpiexec, pmix) = ("start them by mpiexec", "start them by `srun --mpi=pmix`");
         let build = "build with `--features mpi`";
-        for (variables, has_mpi, says, says_not) in [
-            (&torchrun[..], true, mpiexec, build),
-            (&torchrun, false, "build with `--features mpi` and start them by mpiexec", "srun"),
-            (&srun, true, pmix, build),
-            (&srun, false, "build with `--features mpi` and start them by `srun", "mpiexec"),
+        for (environment, has_mpi, part, no_part) in [
+            (torchrun, true, mpiexec, build),
+            (torchrun, false, "build with `--features mpi` and start them by mpiexec", "srun"),
+            (srun, true, pmix, build),
+            (srun, false, "build with `--features mpi` and start them by `srun", "mpiexec"),
             (&pmi, false, build, "start them"),
         ] {
-            let message = detect(variables)?.why_mpi(has_mpi);
+            let message = detect(environment)?.why_mpi(has_mpi);
             assert!(message.starts_with("2 ranks, 1 of them on this host"), "{message}");
-            assert!(message.contains(says) && !message.contains(says_not), "{message}");
-            for name in ["CANDELABRUM_BACKEND=tcp", "MASTER_ADDR", "CANDELABRUM_PORT"] {
-                assert!(message.contains(name), "{message}");
-            }
+            assert!(!message.contains(no_part), "{message}");
+            says(environment, &message, part);
+            says(environment, &message, "CANDELABRUM_BACKEND=tcp|MASTER_ADDR|CANDELABRUM_PORT");
         }
         Ok(())
     }
 
     #[test]
     fn what_tells_jobs_apart_is_in_their_numbers() -> Result<()> {
-        let id = |variables: &[(&str, &str)]| detect(variables)?.job_id();
-        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")];
-        let other = |name, value| [&[(name, value)], &torchrun[..]].concat();
-        assert_eq!(id(&torchrun)?, id(&[&torchrun[1..], &[("RANK", "1")]].concat())?);
-        assert_eq!(id(&torchrun)?, id(&other("TORCHELASTIC_RUN_ID", "none"))?);
+        let torchrun = "RANK=0 WORLD_SIZE=2 MASTER_PORT=29500";
+        let other = |more: &str| job(&format!("{more} {torchrun}"));
         // One rank may have the address of rank 0's host, and another one its name.
-        for address in ["node7", "10.77.0.1"] {
-            assert_eq!(id(&torchrun)?, id(&other("MASTER_ADDR", address))?);
+        for same in
+            ["RANK=1", "TORCHELASTIC_RUN_ID=none", "MASTER_ADDR=node7", "MASTER_ADDR=10.77.0.1"]
+        {
+            assert_eq!(job(torchrun)?, other(same)?, "{same}");
         }
-        for (name, value) in [
-            ("MASTER_PORT", "29501"),
-            ("TORCHELASTIC_RUN_ID", "mine"),
-            ("TORCHELASTIC_RESTART_COUNT", "1"),
-            ("CANDELABRUM_JOB", "mine"),
-            ("CANDELABRUM_SECRET", "mine"),
+        for different in [
+            "MASTER_PORT=29501",
+            "TORCHELASTIC_RUN_ID=mine",
+            "TORCHELASTIC_RESTART_COUNT=1",
+            "CANDELABRUM_JOB=mine",
+            "CANDELABRUM_SECRET=mine",
         ] {
-            assert_ne!(id(&torchrun)?, id(&other(name, value))?, "{name}");
+            assert_ne!(job(torchrun)?, other(different)?, "{different}");
         }
-        let hydra = [("PMI_RANK", "0"), ("PMI_SIZE", "2")];
-        assert_eq!(id(&hydra)?, job_id("7-99", ""));
-        let step = [("SLURM_STEP_ID", "3"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
-        assert_eq!(detect(&step)?.job, None);
-        assert_eq!(id(&[&step[..], &[("SLURM_JOB_ID", "12")]].concat())?, job_id("12.3", ""));
+        assert_eq!(job("PMI_RANK=0 PMI_SIZE=2")?, job_id("7-99", ""));
+        let step = "SLURM_STEP_ID=3 SLURM_PROCID=0 SLURM_NTASKS=2";
+        assert_eq!(detect(step)?.job, None);
+        assert_eq!(job(&format!("{step} SLURM_JOB_ID=12"))?, job_id("12.3", ""));
+        assert_ne!(job_id("ab", "c"), job_id("a", "bc"), "a secret is no part of the word");
         Ok(())
-    }
-
-    #[test]
-    fn a_secret_cannot_be_taken_for_a_part_of_the_word() {
-        assert_ne!(job_id("ab", "c"), job_id("a", "bc"));
     }
 
     #[test]
     fn ranks_without_a_word_for_their_job_are_refused() -> Result<()> {
-        let place = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")];
-        for more in
-            [("LOCAL_WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none"), ("MASTER_PORT", "")]
-        {
-            let launch = detect(&[&place[..], &[more]].concat())?;
+        for more in ["LOCAL_WORLD_SIZE=2", "TORCHELASTIC_RUN_ID=none", "MASTER_PORT="] {
+            let launch = detect(&format!("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 {more}"))?;
             let message = launch.job_id().unwrap_err().to_string();
-            for part in ["one of 2 ranks", "MASTER_PORT", "CANDELABRUM_JOB"] {
-                assert!(message.contains(part), "{more:?}: {message}");
-            }
+            says(more, &message, "one of 2 ranks|MASTER_PORT|CANDELABRUM_JOB");
         }
-        let ours = detect(&[("CANDELABRUM_RANK", "0"), ("CANDELABRUM_WORLD_SIZE", "2")])?;
-        assert!(ours.job_id().is_err());
+        assert!(job("CANDELABRUM_RANK=0 CANDELABRUM_WORLD_SIZE=2").is_err());
         Ok(())
-    }
-
-    /// The variables of MXNet's tracker for one host, with 2 workers and 1 server.
-    const TRACKER: [(&str, &str); 6] = [
-        ("DMLC_ROLE", "worker"),
-        ("DMLC_NUM_WORKER", "2"),
-        ("DMLC_NUM_SERVER", "1"),
-        ("DMLC_PS_ROOT_URI", "10.0.0.7"),
-        ("DMLC_PS_ROOT_PORT", "9091"),
-        ("DMLC_JOB_CLUSTER", "local"),
-    ];
-
-    const OPEN_MPI: [(&str, &str); 4] = [
-        ("OMPI_COMM_WORLD_RANK", "2"),
-        ("OMPI_COMM_WORLD_SIZE", "3"),
-        ("OMPI_COMM_WORLD_LOCAL_RANK", "2"),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE", "3"),
-    ];
-
-    /// [`detect`] with further variables, which replace those of the same name.
-    fn detect_with(variables: &[(&str, &str)], more: &[(&str, &str)]) -> Result<Launch> {
-        detect(&[more, variables].concat())
-    }
-
-    #[track_caller]
-    fn refuse(variables: &[(&str, &str)], more: &[(&str, &str)], parts: &[&str]) {
-        let message = detect_with(variables, more).unwrap_err().to_string();
-        for part in parts {
-            assert!(message.contains(part), "`{part}` is missing: {message}");
-        }
     }
 
     #[test]
     fn mxnets_tracker_numbers_the_workers_and_then_the_servers() -> Result<()> {
-        for (role, task, rank) in [("worker", "0", 0), ("worker", "1", 1), ("server", "2", 2)] {
-            let launch = detect_with(&TRACKER, &[("DMLC_ROLE", role), ("DMLC_TASK_ID", task)])?;
-            assert_eq!(launch.launcher, Launcher::Dmlc);
-            let place = (launch.rank, launch.world_size, launch.local_rank, launch.local_size);
-            assert_eq!(place, (rank, 3, rank, 3), "{role} {task}");
-            assert_eq!(launch.servers, 1);
+        for (role, task, rank) in [("worker", 0, 0), ("worker", 1, 1), ("server", 2, 2)] {
+            let environment = format!("DMLC_ROLE={role} DMLC_TASK_ID={task} {TRACKER}");
+            let launch = detect(&environment)?;
+            assert_eq!((launch.launcher, launch.servers), (Launcher::Dmlc, 1));
+            assert_eq!(place(&environment)?, [rank, 3, rank, 3], "{role} {task}");
             assert_eq!(launch.job_id()?, job_id("10.0.0.7 9091 ", ""));
         }
-        let again = [("DMLC_TASK_ID", "0"), ("DMLC_NUM_ATTEMPT", "1")];
-        assert_eq!(detect_with(&TRACKER, &again)?.job_id()?, job_id("10.0.0.7 9091 1", ""));
+        let again = job(&format!("DMLC_TASK_ID=0 DMLC_NUM_ATTEMPT=1 {TRACKER}"))?;
+        assert_eq!(again, job_id("10.0.0.7 9091 1", ""));
         Ok(())
     }
 
     #[test]
     fn mxnets_tracker_says_whether_all_its_processes_are_on_one_host() -> Result<()> {
-        for (cluster, host, local_size) in [
-            ("local", "10.0.0.7", 3),
-            ("yarn", "127.0.0.1", 1),
-            ("", "127.0.0.1", 3),
-            ("", "::1", 3),
-            ("", "localhost", 3),
-            ("", "10.0.0.7", 1),
-            ("", "", 1),
+        for (cluster, host, is_one) in [
+            ("local", "10.0.0.7", true),
+            ("yarn", "127.0.0.1", false),
+            ("", "127.0.0.1", true),
+            ("", "::1", true),
+            ("", "localhost", true),
+            ("", "10.0.0.7", false),
+            ("", "", false),
         ] {
-            let more =
-                [("DMLC_TASK_ID", "1"), ("DMLC_JOB_CLUSTER", cluster), ("DMLC_PS_ROOT_URI", host)];
-            let launch = detect_with(&TRACKER, &more)?;
-            assert_eq!(launch.local_size, local_size, "{cluster} {host}");
-            assert_eq!(launch.local_rank, if local_size == 1 { 0 } else { 1 });
+            let more = format!("DMLC_TASK_ID=1 DMLC_JOB_CLUSTER={cluster} DMLC_PS_ROOT_URI={host}");
+            let expected = if is_one { [1, 3, 1, 3] } else { [1, 3, 0, 1] };
+            assert_eq!(place(&format!("{more} {TRACKER}"))?, expected, "{cluster} {host}");
         }
         Ok(())
     }
 
     #[test]
     fn a_process_without_a_place_in_mxnets_job_is_refused() {
-        refuse(&TRACKER, &[("DMLC_ROLE", "scheduler")], &["scheduler", "DMLC_ROLE", "not a rank"]);
-        refuse(&TRACKER, &[], &["DMLC_TASK_ID", "`ssh`", "CANDELABRUM_SERVERS"]);
-        let with = |role, task| [("DMLC_ROLE", role), ("DMLC_TASK_ID", task)];
-        refuse(&TRACKER, &with("boss", "0"), &["DMLC_ROLE is `boss`", "worker or server"]);
-        refuse(&TRACKER, &with("worker", "one"), &["DMLC_TASK_ID is `one`"]);
-        refuse(&TRACKER, &with("worker", "3"), &["DMLC_ROLE is `worker`", "DMLC_TASK_ID is 3"]);
-        refuse(&TRACKER, &with("server", "0"), &["DMLC_ROLE is `server`", "DMLC_TASK_ID is 0"]);
-        refuse(&TRACKER, &with("server", "3"), &["rank 3 of 3"]);
-        let nobody = [("DMLC_ROLE", "server"), ("DMLC_TASK_ID", "0"), ("DMLC_NUM_WORKER", "0")];
-        refuse(&TRACKER, &nobody, &["1 servers among 1 ranks"]);
+        for (more, parts) in [
+            ("DMLC_ROLE=scheduler", "scheduler|DMLC_ROLE|not a rank"),
+            ("", "DMLC_TASK_ID|`ssh`|CANDELABRUM_SERVERS"),
+            ("DMLC_ROLE=boss DMLC_TASK_ID=0", "DMLC_ROLE is `boss`|worker or server"),
+            ("DMLC_ROLE=worker DMLC_TASK_ID=one", "DMLC_TASK_ID is `one`"),
+            ("DMLC_ROLE=worker DMLC_TASK_ID=3", "DMLC_ROLE is `worker`|DMLC_TASK_ID is 3"),
+            ("DMLC_ROLE=server DMLC_TASK_ID=0", "DMLC_ROLE is `server`|DMLC_TASK_ID is 0"),
+            ("DMLC_ROLE=server DMLC_TASK_ID=3", "rank 3 of 3"),
+            ("DMLC_ROLE=server DMLC_TASK_ID=0 DMLC_NUM_WORKER=0", "1 servers among 1 ranks"),
+            // Its tracker for MPI starts two jobs.
+            (
+                "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2",
+                "2 ranks|DMLC_NUM_WORKER|`mpi`|CANDELABRUM_SERVERS=1",
+            ),
+        ] {
+            refuse(&format!("{more} {TRACKER}"), parts);
+        }
     }
 
     #[test]
     fn mpi_has_the_numbers_where_mxnets_tracker_gives_none() -> Result<()> {
-        let launch = detect_with(&TRACKER, &OPEN_MPI)?;
+        let launch = detect(&format!("{OPEN_MPI} {TRACKER}"))?;
         let place = (launch.launcher, launch.rank, launch.world_size, launch.servers);
         assert_eq!(place, (Launcher::OpenMpi, 2, 3, 1));
         // Its tracker for one host gives numbers, also in a step of srun or mpiexec.
-        let inside = [&OPEN_MPI[..], &[("DMLC_TASK_ID", "0")]].concat();
-        assert_eq!(detect_with(&TRACKER, &inside)?.launcher, Launcher::Dmlc);
-        // Its tracker for MPI starts two jobs.
-        let workers = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
-        let parts = ["2 ranks", "DMLC_NUM_WORKER", "`mpi`", "CANDELABRUM_SERVERS=1"];
-        refuse(&TRACKER, &workers, &parts);
-        let ours = [("CANDELABRUM_RANK", "0"), ("CANDELABRUM_WORLD_SIZE", "3")];
-        let scheduler = [&ours[..], &[("DMLC_ROLE", "scheduler")]].concat();
-        assert_eq!(detect_with(&TRACKER, &scheduler)?.launcher, Launcher::Candelabrum);
+        let inside = detect(&format!("{OPEN_MPI} DMLC_TASK_ID=0 {TRACKER}"))?;
+        assert_eq!(inside.launcher, Launcher::Dmlc);
+        let ours = "CANDELABRUM_RANK=0 CANDELABRUM_WORLD_SIZE=3 DMLC_ROLE=scheduler";
+        assert_eq!(detect(&format!("{ours} {TRACKER}"))?.launcher, Launcher::Candelabrum);
         Ok(())
     }
 
     #[test]
     fn every_launcher_takes_the_number_of_servers_from_our_variable() -> Result<()> {
-        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "4")];
-        assert_eq!(detect(&torchrun)?.servers, 0);
-        assert_eq!(detect_with(&torchrun, &[("CANDELABRUM_SERVERS", "3")])?.servers, 3);
-        assert_eq!(detect_with(&OPEN_MPI, &[("CANDELABRUM_SERVERS", "1")])?.servers, 1);
-        assert_eq!(detect(&[("CANDELABRUM_SERVERS", "1")])?.servers, 0);
-        let same = [("DMLC_TASK_ID", "0"), ("CANDELABRUM_SERVERS", "1")];
-        assert_eq!(detect_with(&TRACKER, &same)?.servers, 1);
-        refuse(&torchrun, &[("CANDELABRUM_SERVERS", "4")], &["4 servers among 4 ranks"]);
-        refuse(&torchrun, &[("CANDELABRUM_SERVERS", "-1")], &["CANDELABRUM_SERVERS is `-1`"]);
-        let other = [("DMLC_TASK_ID", "0"), ("CANDELABRUM_SERVERS", "2")];
-        refuse(&TRACKER, &other, &["CANDELABRUM_SERVERS is 2", "DMLC_NUM_SERVER is 1"]);
-        Ok(())
-    }
-
-    #[test]
-    fn a_program_may_choose_the_servers_where_the_launcher_says_none() -> Result<()> {
-        let silent = detect(&OPEN_MPI)?;
-        assert_eq!(silent.clone().with_servers(2)?.servers, 2);
-        assert!(silent.with_servers(3).is_err());
-        let said = detect_with(&OPEN_MPI, &[("CANDELABRUM_SERVERS", "1")])?;
-        assert_eq!(said.clone().with_servers(1)?, said);
-        for other in [0, 2] {
-            let message = said.clone().with_servers(other).unwrap_err().to_string();
-            assert!(message.contains("1 of 3 ranks") && message.contains("--kvstore"), "{message}");
+        let torchrun = "RANK=0 WORLD_SIZE=4";
+        for (more, of, servers) in [
+            ("", torchrun, 0),
+            ("CANDELABRUM_SERVERS=3", torchrun, 3),
+            ("CANDELABRUM_SERVERS=1", OPEN_MPI, 1),
+            ("CANDELABRUM_SERVERS=1", "", 0),
+            ("DMLC_TASK_ID=0 CANDELABRUM_SERVERS=1", TRACKER, 1),
+        ] {
+            assert_eq!(detect(&format!("{more} {of}"))?.servers, servers, "{more} {of}");
+        }
+        for (more, of, parts) in [
+            ("CANDELABRUM_SERVERS=4", torchrun, "4 servers among 4 ranks"),
+            ("CANDELABRUM_SERVERS=-1", torchrun, "CANDELABRUM_SERVERS is `-1`"),
+            (
+                "DMLC_TASK_ID=0 CANDELABRUM_SERVERS=2",
+                TRACKER,
+                "CANDELABRUM_SERVERS is 2|DMLC_NUM_SERVER is 1",
+            ),
+        ] {
+            refuse(&format!("{more} {of}"), parts);
         }
         Ok(())
     }
 
     #[test]
-    fn a_slurm_step_on_one_node_of_a_larger_allocation_is_on_one_host() -> Result<()> {
-        let step = [
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "1"),
-            ("SLURM_LOCALID", "1"),
-            ("SLURM_STEP_NUM_TASKS", "4"),
-            ("SLURM_NNODES", "2"),
-        ];
-        let local_size = |nodes: &[(&str, &str)]| -> Result<usize> {
-            Ok(detect(&[&step[..], nodes].concat())?.local_size)
-        };
-        assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "1")])?, 4);
-        assert_eq!(local_size(&[("SLURM_STEP_NUM_NODES", "2")])?, 2);
-        assert_eq!(local_size(&[])?, 2);
+    fn a_program_may_choose_the_servers_where_the_launcher_says_none() -> Result<()> {
+        let silent = detect(OPEN_MPI)?;
+        assert_eq!(silent.clone().with_servers(2)?.servers, 2);
+        assert!(silent.with_servers(3).is_err());
+        let said = detect(&format!("{OPEN_MPI} CANDELABRUM_SERVERS=1"))?;
+        assert_eq!(said.clone().with_servers(1)?, said);
+        for other in [0, 2] {
+            let message = said.clone().with_servers(other).unwrap_err().to_string();
+            says(OPEN_MPI, &message, "1 of 3 ranks|--kvstore");
+        }
         Ok(())
     }
 
     #[test]
-    fn a_slurm_step_on_several_nodes_counts_the_tasks_of_this_one() -> Result<()> {
-        let step = [
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_PROCID", "4"),
-            ("SLURM_LOCALID", "0"),
-            ("SLURM_STEP_NUM_TASKS", "7"),
-            ("SLURM_STEP_NUM_NODES", "3"),
-        ];
-        let place = |more: &[(&str, &str)]| -> Result<(usize, usize)> {
-            let launch = detect(&[&step[..], more].concat())?;
-            Ok((launch.local_rank, launch.local_size))
-        };
-        assert_eq!(place(&[("SLURM_GTIDS", "4,5")])?, (0, 2));
-        for (node, tasks, size) in [
-            ("0", "2(x3),1", 2),
-            ("2", "2(x3),1", 2),
-            ("3", "2(x3),1", 1),
-            ("1", "3,4", 4),
+    fn a_slurm_step_counts_the_tasks_of_this_node() -> Result<()> {
+        let one =
+            "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4 SLURM_NNODES=2";
+        let several = "SLURM_STEP_ID=0 SLURM_PROCID=4 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=7 \
+                       SLURM_STEP_NUM_NODES=3";
+        for (step, more, local_size) in [
+            // A step on one node of a larger allocation is on one host.
+            (one, "SLURM_STEP_NUM_NODES=1", 4),
+            (one, "SLURM_STEP_NUM_NODES=2", 2),
+            (one, "", 2),
+            (several, "SLURM_GTIDS=4,5", 2),
+            (several, "SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 2),
+            (several, "SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 2),
+            (several, "SLURM_NODEID=3 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 1),
+            (several, "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3,4", 4),
             // What does not fit the step is not believed.
-            ("4", "2(x3),1", 1),
-            ("1", "3,x", 1),
-            ("1", "3,40", 1),
+            (several, "SLURM_NODEID=4 SLURM_STEP_TASKS_PER_NODE=2(x3),1", 1),
+            (several, "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3,x", 1),
+            (several, "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3,40", 1),
         ] {
-            let more = [("SLURM_NODEID", node), ("SLURM_STEP_TASKS_PER_NODE", tasks)];
-            assert_eq!(place(&more)?, (0, size), "{node} of {tasks}");
+            let [_, _, local_rank, size] = place(&format!("{step} {more}"))?;
+            assert_eq!((local_rank, size), (usize::from(step == one), local_size), "{more}");
         }
         Ok(())
     }

@@ -153,21 +153,6 @@ fn a_push_without_rows_is_not_stale() {
 }
 
 #[test]
-fn a_worker_that_pushes_twice_does_not_complete_the_round() {
-    let mut shard = with_key(StoreKind::DistSync, None, 2);
-    for ticket in 10..13 {
-        assert!(shard.handle(0, push(ticket, 0, 0, &[1.0, 1.0])).is_empty());
-    }
-    assert!(shard.handle(0, ask(MessageKind::Pull, 13, 0)).is_empty());
-    assert_eq!(shard.counts().updates, 0);
-    for (updates, is_answered) in [(1, false), (2, false), (3, true)] {
-        let answers = shard.handle(1, push(20 + updates, 0, 0, &[0.5, 0.5]));
-        assert_eq!(heard(&answers), [(0, 13, None)][..usize::from(is_answered)]);
-        assert_eq!(shard.counts().updates, updates);
-    }
-}
-
-#[test]
 fn a_worker_that_is_far_ahead_gets_room_when_a_round_is_complete() {
     let kept = |answers: &[WorkerAnswer]| -> Vec<u64> {
         answers.iter().map(|(_, message)| message.header().elements).collect()

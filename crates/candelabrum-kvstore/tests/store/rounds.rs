@@ -1,4 +1,4 @@
-//! Rounds, staleness and fairness between real processes.
+//! Fairness and bounds of memory between real processes. Rounds and staleness are those of `src/shard/tests/schedule.rs`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,77 +11,12 @@ use crate::numbers::{flat, tensor};
 
 pub(crate) fn run(case: &str, world: &World) -> Result<String> {
     match case {
-        "round twice" => twice(world)?,
-        "round bounds" => bounds(world)?,
         "round flood" => flood(world)?,
         "round ahead" => ahead(world)?,
         "round ahead alone" => ahead_alone(world)?,
         other => panic!("there is no case `{other}`"),
     }
     Ok(case.to_owned())
-}
-
-fn twice(world: &World) -> Result<()> {
-    stage(world, &StoreConfig::new(StoreKind::DistSync), |store| {
-        store.init("w", &tensor(&[0.0; 3], &[3]))?;
-        if store.rank() == 0 {
-            for value in [1.0_f32, 2.0] {
-                store.push("w", &[value; 3][..], 0)?;
-            }
-            let pull = store.pull("w", 0)?;
-            store.barrier()?;
-            store.barrier()?;
-            // The other worker has pushed once by now.
-            for _ in 0..10 {
-                thread::sleep(Duration::from_millis(10));
-                assert!(!pull.is_complete()?, "two pushes of one worker are not one of each");
-            }
-            store.barrier()?;
-            assert_eq!(flat(&pull.wait()?), [22.0; 3]);
-        } else {
-            store.barrier()?;
-            let pull = store.pushpull("w", &[10.0_f32; 3][..], 0)?;
-            assert_eq!(flat(&pull.wait()?), [11.0; 3]);
-            store.barrier()?;
-            store.barrier()?;
-            let pull = store.pushpull("w", &[20.0_f32; 3][..], 0)?;
-            assert_eq!(flat(&pull.wait()?), [22.0; 3]);
-        }
-        Ok(())
-    })?;
-    Ok(())
-}
-
-fn bounds(world: &World) -> Result<()> {
-    for bound in [1, 3] {
-        let config = StoreConfig {
-            staleness_bound: Some(bound),
-            big_array_bound: 4,
-            ..StoreConfig::new(StoreKind::DistAsync)
-        };
-        stage(world, &config, |store| {
-            for key in 0..3 {
-                store.init(key, &tensor(&[0.0; 5], &[5]))?;
-            }
-            store.barrier()?;
-            let is_slow = store.rank() == 1;
-            for _ in 0..12 {
-                if is_slow {
-                    thread::sleep(Duration::from_millis(8));
-                }
-                for key in 0..3 {
-                    drop(store.pushpull(key, &[1.0_f32; 5][..], 0)?.wait()?);
-                }
-            }
-            store.barrier()?;
-            for stats in store.stats()? {
-                assert_eq!(stats.max_lead, bound, "{stats:?}");
-                assert!(stats.staleness.iter().all(|staleness| staleness.count > 0), "{stats:?}");
-            }
-            store.barrier()
-        })?;
-    }
-    Ok(())
 }
 
 /// One worker sends requests without a break, the other one now and then.
@@ -205,16 +140,6 @@ fn a_server_keeps_few_pushes_of_a_worker_that_is_ahead() {
 #[test]
 fn a_worker_that_is_ahead_alone_gets_an_error() {
     Job::new("round ahead alone", 2, 1).deadline(2).run_here().assert_succeeded();
-}
-
-#[test]
-fn a_second_push_of_a_worker_does_not_stand_for_another_worker() {
-    Job::new("round twice", 2, 1).run_here().assert_succeeded();
-}
-
-#[test]
-fn a_bound_for_staleness_is_kept_and_reached() {
-    Job::new("round bounds", 3, 2).run_here().assert_succeeded();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{CLOSE, Expected, Result, assert_close, folder, losses, pixels, shifted};
+use crate::common::{CLOSE, Expected, Result, assert_close, losses, pixels, shifted, tiny};
 
 /// Every adapter that `peft` wrote.
 const OF_PEFT: [&str; 9] = [
@@ -56,7 +56,7 @@ impl Case {
     }
 
     fn model(&self) -> Result<(Params, Box<dyn Model>)> {
-        model(&folder(&self.base), !self.is_causal())
+        model(&tiny(&self.base), !self.is_causal())
     }
 
     fn is_causal(&self) -> bool {
@@ -92,7 +92,7 @@ fn adapters_of_all_families_compute_what_peft_computes_and_load_again_with_the_s
     for name in OF_PEFT {
         let case = Case::of(name)?;
         let (params, model) = case.model()?;
-        let adapters = folder("adapters").join(name);
+        let adapters = tiny("adapters").join(name);
         let layers = load_adapter(&params, &adapters)?;
         let logits = case.logits(&model)?;
         assert_close(name, &logits, &case.expected.numbers("logits"));
@@ -139,7 +139,7 @@ fn a_folder_says_the_task_and_the_whole_names_of_its_modules() -> Result {
     ] {
         let case = Case::of(name)?;
         let (params, _model) = case.model()?;
-        let layers = load_adapter(&params, folder("adapters").join(name))?;
+        let layers = load_adapter(&params, tiny("adapters").join(name))?;
         let saved = place.path().join(name);
         save_adapter(&layers, &params, "base", &saved)?;
         let config = config_of(&saved)?;
@@ -149,7 +149,7 @@ fn a_folder_says_the_task_and_the_whole_names_of_its_modules() -> Result {
         assert_eq!(config["ensure_weight_tying"], tied, "{name}");
     }
     // `norm` is one layer here, and for peft the end of `input_layernorm`, too.
-    let (params, _model) = model(&folder("llama"), false)?;
+    let (params, _model) = model(&tiny("llama"), false)?;
     let trained = vec!["norm".to_owned()];
     let layers = LoraLayers::attach(&params, &LoraConfig { trained, ..Default::default() })?;
     save_adapter(&layers, &params, "llama", place.path())?;
@@ -163,7 +163,7 @@ fn a_table_that_peft_has_parted_from_the_output_is_refused_and_ours_has_both() -
     assert_eq!(case.expected.0["refused"], true);
     let (params, model) = case.model()?;
     let before = bits(&case.logits(&model)?)?;
-    let error = load_adapter(&params, folder("adapters/llama-untied")).unwrap_err().to_string();
+    let error = load_adapter(&params, tiny("adapters/llama-untied")).unwrap_err().to_string();
     for part in ["model.embed_tokens.weight", "lm_head.weight", "ensure_weight_tying"] {
         assert!(error.contains(part), "{error}");
     }
@@ -198,17 +198,17 @@ fn what_the_files_of_an_adapter_do_not_agree_on_is_refused_by_name() -> Result {
     let place = tempfile::tempdir()?;
     let path = place.path().join("adapter_model.safetensors");
     std::fs::copy(
-        folder("adapters/bert-classes/adapter_config.json"),
+        tiny("adapters/bert-classes/adapter_config.json"),
         place.path().join("adapter_config.json"),
     )?;
-    let all = tensors_of(&folder("adapters/bert-classes"))?;
+    let all = tensors_of(&tiny("adapters/bert-classes"))?;
     let head = |part: &str| format!("base_model.model.classifier.{part}");
     let error =
         |change: &dyn Fn(&mut std::collections::HashMap<String, Tensor>)| -> Result<String> {
             let mut tensors = all.clone();
             change(&mut tensors);
             candle_core::safetensors::save(&tensors, &path)?;
-            let (params, _model) = model(&folder("bert"), true)?;
+            let (params, _model) = model(&tiny("bert"), true)?;
             Ok(load_adapter(&params, place.path()).unwrap_err().to_string())
         };
     let missing = error(&|tensors| {
@@ -231,7 +231,7 @@ fn what_the_files_of_an_adapter_do_not_agree_on_is_refused_by_name() -> Result {
     })?;
     assert!(unknown.contains("`score.bias`, which the model does not have"), "{unknown}");
     std::fs::remove_file(&path)?;
-    let (params, _model) = model(&folder("bert"), true)?;
+    let (params, _model) = model(&tiny("bert"), true)?;
     let absent = load_adapter(&params, place.path()).unwrap_err().to_string();
     assert!(absent.contains("adapter_model.safetensors: is not there"), "{absent}");
     Ok(())
@@ -242,7 +242,7 @@ fn numbers_that_no_file_has_are_trained_or_refused() -> Result {
     let open = |trained: &[&str]| {
         let params = Params::new(0);
         // The files have another head.
-        let model = Pretrained::open(folder("bert"))?.classifier(&params, Some(2))?;
+        let model = Pretrained::open(tiny("bert"))?.classifier(&params, Some(2))?;
         let trained = trained.iter().map(|&name| name.to_owned()).collect();
         let config = LoraConfig { trained, ..Default::default() };
         Ok::<_, Box<dyn std::error::Error>>((LoraLayers::attach(&params, &config), params, model))
@@ -255,7 +255,7 @@ fn numbers_that_no_file_has_are_trained_or_refused() -> Result {
     save_adapter(&layers, &params, "bert", place.path())?;
     let xs = Expected::of("bert")?.tokens()?;
     let other = Params::new(9);
-    let again = Pretrained::open(folder("bert"))?.classifier(&other, Some(2))?;
+    let again = Pretrained::open(tiny("bert"))?.classifier(&other, Some(2))?;
     assert_ne!(bits(&again.forward(&xs)?)?, bits(&model.forward(&xs)?)?);
     load_adapter(&other, place.path())?;
     assert_eq!(bits(&again.forward(&xs)?)?, bits(&model.forward(&xs)?)?);
@@ -268,7 +268,7 @@ fn saved_between_steps(shard: Shard, dtype: DType, place: &Path) -> Result {
     let train = |world: &World| -> std::result::Result<(), String> {
         let run = || -> Result {
             let params = Params::on(0, dtype, &Device::Cpu);
-            let model = Pretrained::open(folder("llama"))?.causal_lm(&params)?;
+            let model = Pretrained::open(tiny("llama"))?.causal_lm(&params)?;
             params.set_recompute(Recompute::All);
             let trained = vec!["norm".to_owned(), "embed_tokens".to_owned()];
             let config = LoraConfig { rank: 2, trained, ..Default::default() };
@@ -316,7 +316,7 @@ fn what_one_rank_saves_is_what_all_ranks_have_trained() -> Result {
             // The file has what was trained.
             let norm = &tensors_of(place.path())?["base_model.model.model.norm.weight"];
             assert_eq!(norm.dtype(), dtype);
-            let (params, _model) = model(&folder("llama"), false)?;
+            let (params, _model) = model(&tiny("llama"), false)?;
             let before = params.get("model.norm.weight")?.var().as_detached_tensor();
             assert_ne!(bits(&norm.to_dtype(DType::F32)?)?, bits(&before)?);
             all.push((shard, saved));
@@ -391,14 +391,13 @@ struct Problem {
 
 /// The model `bert` with so many of its classes.
 fn classes_of_bert(place: &Path, classes: usize, problem_type: Option<&str>) -> Result {
-    let read = std::fs::read_to_string(folder("bert/config.json"))?;
+    let read = std::fs::read_to_string(tiny("bert/config.json"))?;
     let mut config: Value = serde_json::from_str(&read)?;
     let names = (0..classes).map(|number| (number.to_string(), json!(format!("LABEL_{number}"))));
     config["id2label"] = Value::Object(names.collect());
     config["problem_type"] = json!(problem_type);
     std::fs::write(place.join("config.json"), config.to_string())?;
-    let mut tensors =
-        candle_core::safetensors::load(folder("bert/model.safetensors"), &Device::Cpu)?;
+    let mut tensors = candle_core::safetensors::load(tiny("bert/model.safetensors"), &Device::Cpu)?;
     for name in ["classifier.weight", "classifier.bias"] {
         let rows = tensors[name].narrow(0, 0, classes)?.contiguous()?;
         tensors.insert(name.to_owned(), rows);
@@ -419,7 +418,7 @@ fn labels(json: &Value) -> Result<Tensor> {
 
 #[test]
 fn losses_of_classifiers_are_those_of_transformers_by_the_problem_type() -> Result {
-    let problems = std::fs::read_to_string(folder("problems.json"))?;
+    let problems = std::fs::read_to_string(tiny("problems.json"))?;
     for problem in serde_json::from_str::<Vec<Problem>>(&problems)? {
         let Problem { classes, problem_type, labels: json, tokens, losses: expected } = problem;
         let place = tempfile::tempdir()?;

@@ -2,90 +2,17 @@
 //!
 //! Besides logits and states, the losses of 20 training steps are compared: they show the gradients of all parameters.
 
-mod adapters;
-
-use std::path::{Path, PathBuf};
-
-use candelabrum_dist::{DistOpt, World};
 use candelabrum_nn::{Model, Params};
-use candelabrum_optim::AdamW;
 use candelabrum_transformers::{
     CausalLm, Classifier, GenerationConfig, Pretrained, Quantization, load_adapter, save_adapter,
 };
-use candle_core::{DType, Device, Tensor};
-use serde_json::Value;
+use candle_core::{Device, Tensor};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// Looser bounds would not tell exact GELU from its approximation.
-const CLOSE: f64 = 1e-5;
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
-}
-
-/// What `transformers` computes of a folder.
-struct Expected(Value);
-
-impl Expected {
-    fn of(name: &str) -> Result<Self> {
-        let text = std::fs::read_to_string(folder(name).join("expected.json"))?;
-        Ok(Self(serde_json::from_str(&text)?))
-    }
-
-    fn numbers(&self, key: &str) -> Vec<f64> {
-        let list = self.0[key].as_array().unwrap_or_else(|| panic!("expected.json has {key}"));
-        list.iter().map(|number| number.as_f64().expect("a number")).collect()
-    }
-
-    fn tokens(&self) -> Result<Tensor> {
-        let rows: Vec<Vec<u32>> = serde_json::from_value(self.0["tokens"].clone())?;
-        Ok(Tensor::new(rows, &Device::Cpu)?)
-    }
-
-    fn labels(&self) -> Result<Tensor> {
-        let labels: Vec<u32> = serde_json::from_value(self.0["labels"].clone())?;
-        Ok(Tensor::new(labels, &Device::Cpu)?)
-    }
-}
-
-#[track_caller]
-fn assert_close(what: &str, got: &Tensor, expected: &[f64]) {
-    let got = got.flatten_all().and_then(|got| got.to_dtype(DType::F64)?.to_vec1::<f64>());
-    let got = got.expect("numbers");
-    assert_eq!(got.len(), expected.len(), "{what}");
-    let difference = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(difference <= CLOSE, "{what}: a difference of {difference:e}");
-}
-
-/// The losses of 20 steps of AdamW on one batch.
-fn losses(
-    model: &impl Model,
-    params: &Params,
-    (xs, ys): (&Tensor, &Tensor),
-    weight_decay: f64,
-) -> Result<Vec<f64>> {
-    let optimizer = AdamW::new(5e-3).weight_decay(weight_decay);
-    let mut opt = DistOpt::new(optimizer, params, &World::single())?;
-    let mut losses = Vec::new();
-    for _ in 0..20 {
-        let (_, loss) = model.output_and_loss(xs, ys)?;
-        losses.push(f64::from(loss.to_scalar::<f32>()?));
-        opt.backward_and_update(&loss)?;
-    }
-    Ok(losses)
-}
-
-/// All tokens but the last of each row, and those that follow.
-fn shifted(tokens: &Tensor) -> Result<(Tensor, Tensor)> {
-    let length = tokens.dim(1)?;
-    let part = |first| tokens.narrow(1, first, length - 1)?.contiguous();
-    Ok((part(0)?, part(1)?.to_dtype(DType::I64)?))
-}
+use crate::common::{Expected, Result, assert_close, losses, pixels, shifted, tiny};
 
 fn causal_lm(name: &str) -> Result<(Params, CausalLm)> {
     let params = Params::new(0);
-    let model = Pretrained::open(folder(name))?.causal_lm(&params)?;
+    let model = Pretrained::open(tiny(name))?.causal_lm(&params)?;
     assert!(model.report().unused.is_empty(), "{}", model.report());
     Ok((params, model))
 }
@@ -124,7 +51,7 @@ fn decoders_compute_what_transformers_computes() -> Result {
             check_causal_lm(name)?;
         } else {
             let params = Params::new(0);
-            let model = Pretrained::open(folder(name))?.causal_lm(&params)?;
+            let model = Pretrained::open(tiny(name))?.causal_lm(&params)?;
             let expected = Expected::of(expected)?;
             assert_close(name, &model.forward(&expected.tokens()?)?, &expected.numbers("logits"));
         }
@@ -136,7 +63,7 @@ fn decoders_compute_what_transformers_computes() -> Result {
 fn encoders_compute_what_transformers_computes() -> Result {
     for name in ["bert", "bert-old-names", "roberta", "distilbert", "vit"] {
         let params = Params::new(0);
-        let model = Pretrained::open(folder(name))?.classifier(&params, None)?;
+        let model = Pretrained::open(tiny(name))?.classifier(&params, None)?;
         let report = model.report();
         assert!(report.is_complete(), "{name}: {report}");
         let expected = Expected::of(name)?;
@@ -149,16 +76,10 @@ fn encoders_compute_what_transformers_computes() -> Result {
     Ok(())
 }
 
-/// The images of `expected.json`.
-fn pixels() -> Result<Tensor> {
-    let pixels = (0..2 * 3 * 16 * 16).map(|i| (0.37 * f64::from(i)).sin() as f32);
-    Ok(Tensor::from_iter(pixels, &Device::Cpu)?.reshape((2, 3, 16, 16))?)
-}
-
 #[test]
 fn embeddings_are_those_of_sentence_transformers() -> Result {
     let params = Params::new(0);
-    let model = Pretrained::open(folder("bert-base"))?.encoder(&params)?;
+    let model = Pretrained::open(tiny("bert-base"))?.encoder(&params)?;
     let expected = Expected::of("bert-base")?;
     let tokens = expected.tokens()?;
     assert_close("states", &model.states(&tokens)?, &expected.numbers("states"));
@@ -170,7 +91,7 @@ fn embeddings_are_those_of_sentence_transformers() -> Result {
 fn adapters_compute_what_peft_computes() -> Result {
     for name in ["llama-lora", "llama-dora"] {
         let (params, model) = causal_lm("llama")?;
-        let layers = load_adapter(&params, folder(name))?;
+        let layers = load_adapter(&params, tiny(name))?;
         assert_eq!(layers.names().len(), 6);
         let expected = Expected::of(name)?;
         let tokens = expected.tokens()?;
@@ -203,7 +124,7 @@ fn what_is_saved_loads_with_the_same_bits() -> Result {
         assert_eq!(bits(&again)?, bits(&model)?);
     }
     let params = Params::new(0);
-    let model = Pretrained::open(folder("bert"))?.classifier(&params, None)?;
+    let model = Pretrained::open(tiny("bert"))?.classifier(&params, None)?;
     let classes = ["bad", "good", "fine"].map(str::to_owned);
     model.save(place.path().join("bert"), &classes, None)?;
     let other = Params::new(1);
@@ -220,7 +141,7 @@ fn an_adapter_that_is_saved_loads_with_the_same_bits() -> Result {
     let place = tempfile::tempdir()?;
     for name in ["llama-lora", "llama-dora"] {
         let (params, model) = causal_lm("llama")?;
-        let layers = load_adapter(&params, folder(name))?;
+        let layers = load_adapter(&params, tiny(name))?;
         save_adapter(&layers, &params, "llama", place.path().join(name))?;
         let (other, again) = causal_lm("llama")?;
         let loaded = load_adapter(&other, place.path().join(name))?;
@@ -278,7 +199,7 @@ fn logits_have_the_same_bits_with_and_without_a_cache() -> Result {
 
 #[test]
 fn matrices_that_stay_quantised_compute_as_dequantised_ones() -> Result {
-    let path = folder("llama-gguf/model.gguf");
+    let path = tiny("llama-gguf/model.gguf");
     let expected = Expected::of("llama-gguf")?;
     let params = Params::new(0);
     let open = || Pretrained::open(&path);

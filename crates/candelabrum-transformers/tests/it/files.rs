@@ -5,25 +5,17 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candelabrum_nn::{Model, Params};
 use candelabrum_transformers::{Pretrained, Tokenizer};
 use candle_core::quantized::QTensor;
 use candle_core::quantized::gguf_file::{self, Content, Value as Gguf};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
-}
-
-fn read(path: &Path) -> Result<Value> {
-    Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
-}
+use crate::common::{Expected, Result, assert_close, copy, error_of, read, tests};
 
 fn golden<T: DeserializeOwned>(part: &str) -> Result<T> {
     Ok(serde_json::from_value(read(&tests().join("files.json"))?[part].clone())?)
@@ -31,28 +23,7 @@ fn golden<T: DeserializeOwned>(part: &str) -> Result<T> {
 
 /// The tokens of a tiny model's `expected.json`.
 fn tokens(name: &str) -> Result<Tensor> {
-    let rows: Vec<Vec<u32>> = serde_json::from_value(
-        read(&tests().join("tiny").join(name).join("expected.json"))?["tokens"].clone(),
-    )?;
-    Ok(Tensor::new(rows, &Device::Cpu)?)
-}
-
-/// A copy of a tiny folder.
-fn copy(name: &str) -> Result<tempfile::TempDir> {
-    let folder = tempfile::tempdir()?;
-    for entry in fs::read_dir(tests().join("tiny").join(name))? {
-        let entry = entry?;
-        fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
-    }
-    Ok(folder)
-}
-
-#[track_caller]
-fn assert_close(what: &str, got: &Tensor, expected: &[f64]) {
-    let got = got.flatten_all().and_then(|got| got.to_dtype(DType::F64)?.to_vec1::<f64>()).unwrap();
-    assert_eq!(got.len(), expected.len(), "{what}");
-    let difference = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(difference <= 1e-5, "{what}: a difference of {difference:e}");
+    Expected::of(name)?.tokens()
 }
 
 /// A GGUF file with the tensors of `llama-gguf` that `part` chooses, its metadata, and more metadata.
@@ -77,12 +48,6 @@ fn last_logits(path: &Path) -> Result<Tensor> {
     let params = Params::new(0);
     let logits = Pretrained::open(path)?.causal_lm(&params)?.forward(&tokens("llama-gguf")?)?;
     Ok(logits.narrow(1, logits.dim(1)? - 1, 1)?)
-}
-
-fn error_of(path: &Path) -> String {
-    let loaded =
-        Pretrained::open(path).and_then(|pretrained| pretrained.causal_lm(&Params::new(0)));
-    loaded.map(drop).unwrap_err().to_string()
 }
 
 fn text(value: &str) -> Gguf {

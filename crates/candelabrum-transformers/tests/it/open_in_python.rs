@@ -17,7 +17,7 @@ use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::common::{Expected, Result, pixels, tiny};
 
 const CLOSE: f32 = 1e-5;
 
@@ -138,10 +138,6 @@ struct Case {
     output: Vec<f32>,
 }
 
-fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
-}
-
 /// A Python with the packages: the repository's `.venv`, `$CANDELABRUM_PYTHON`, `python3`.
 fn python() -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
@@ -162,16 +158,10 @@ fn python() -> Option<PathBuf> {
 /// The input of a tiny folder, also as a request: the tokens of its `expected.json`, or images that the script makes.
 fn input(name: &str) -> Result<(Tensor, Value)> {
     if name == "vit" {
-        let shape = (2, 3, 16, 16);
-        let pixels = (0..2 * 3 * 16 * 16).map(|i| (0.37 * f64::from(i)).sin() as f32);
-        let images = Tensor::from_iter(pixels, &Device::Cpu)?.reshape(shape)?;
-        return Ok((images, json!({"pixels": "sin", "shape": shape})));
+        return Ok((pixels()?, json!({"pixels": "sin", "shape": (2, 3, 16, 16)})));
     }
-    let folder = tiny(name.trim_end_matches("/model.gguf"));
-    let text = std::fs::read_to_string(folder.join("expected.json"))?;
-    let expected: Value = serde_json::from_str(&text)?;
-    let rows: Vec<Vec<u32>> = Vec::deserialize(&expected["tokens"])?;
-    Ok((Tensor::new(rows, &Device::Cpu)?, json!({"tokens": expected["tokens"]})))
+    let expected = Expected::of(name.trim_end_matches("/model.gguf"))?;
+    Ok((expected.tokens()?, json!({"tokens": expected.0["tokens"]})))
 }
 
 /// Changes the parameters, so that they are not those of the files any more.

@@ -6,7 +6,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use candelabrum_dist::{DistOpt, World};
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::common::{Result, assert_within, read, shifted, tests};
 
 /// The largest difference of a logit, a state or an embedding.
 const CLOSE: f64 = 1e-4;
@@ -67,9 +67,7 @@ fn is_long_run() -> bool {
 
 /// An entry of `expected.json`.
 fn expected<T: DeserializeOwned>(model: &str, key: &str) -> Result<T> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/expected.json");
-    let json: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-    Ok(T::deserialize(&json[model][key])?)
+    Ok(T::deserialize(&read(&tests().join("real/expected.json"))?[model][key])?)
 }
 
 /// The entry `training` of a model.
@@ -101,31 +99,14 @@ impl Training {
             opt.backward_and_update(&loss)?;
         }
         let losses = Tensor::new(losses, &Device::Cpu)?;
-        assert_close(&format!("{what}, losses"), &losses, &self.losses[..steps], CLOSE_LOSS);
+        assert_within(CLOSE_LOSS, &format!("{what}, losses"), &losses, &self.losses[..steps]);
         Ok(())
     }
-}
-
-#[track_caller]
-fn assert_close(what: &str, got: &Tensor, expected: &[f64], bound: f64) {
-    let got = got.flatten_all().and_then(|got| got.to_dtype(DType::F64)?.to_vec1::<f64>());
-    let got = got.expect("numbers");
-    assert_eq!(got.len(), expected.len(), "{what}");
-    let difference = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    eprintln!("{what}: a difference of {difference:.1e}");
-    assert!(difference <= bound, "{what}: a difference of {difference:e}");
 }
 
 /// One row of tokens, `(1, T)`.
 fn row(tokens: &[u32]) -> Result<Tensor> {
     Ok(Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?)
-}
-
-/// All tokens but the last of each row, and those that follow.
-fn shifted(tokens: &Tensor) -> Result<(Tensor, Tensor)> {
-    let length = tokens.dim(1)?;
-    let part = |first| tokens.narrow(1, first, length - 1)?.contiguous();
-    Ok((part(0)?, part(1)?.to_dtype(DType::I64)?))
 }
 
 /// Numbers of a size around `scale`, by the formula of `scripts/real_models.py`.
@@ -192,17 +173,17 @@ fn embeddings_are_those_of_transformers() -> Result {
     for (at, tokens) in texts.iter().enumerate() {
         let what = format!("text {at} of MiniLM");
         let xs = row(tokens)?;
-        assert_close(&what, &model.forward(&xs)?, &embeddings[at], CLOSE);
+        assert_within(CLOSE, &what, &model.forward(&xs)?, &embeddings[at]);
         let states = model.states(&xs)?;
-        assert_close(&format!("{what}, first state"), &states.i((0, 0))?, &first[at], CLOSE);
+        assert_within(CLOSE, &format!("{what}, first state"), &states.i((0, 0))?, &first[at]);
         let end = states.i((0, tokens.len() - 1))?;
-        assert_close(&format!("{what}, last state"), &end, &last[at], CLOSE);
+        assert_within(CLOSE, &format!("{what}, last state"), &end, &last[at]);
     }
     // In a batch, where short texts are padded.
     let texts: Vec<String> = expected("minilm", "texts")?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let batch = model.embed(&Tokenizer::open(path)?, &texts, 512)?;
-    assert_close("MiniLM in a batch", &batch, &embeddings.concat(), CLOSE);
+    assert_within(CLOSE, "MiniLM in a batch", &batch, &embeddings.concat());
     Ok(())
 }
 
@@ -243,7 +224,7 @@ fn logits_and_losses_are_those_of_transformers() -> Result {
         let found = model.logits(&states.narrow(1, tokens.len() - 1, 1)?)?.flatten_all()?;
         let what = format!("text {at} of SmolLM2");
         let here = found.index_select(&Tensor::new(&*some, &Device::Cpu)?, 0)?;
-        assert_close(&what, &here, &logits[at], CLOSE);
+        assert_within(CLOSE, &what, &here, &logits[at]);
         let found = found.to_vec1::<f32>()?;
         let mut order: Vec<u32> = (0..found.len() as u32).collect();
         order.sort_by(|&a, &b| found[b as usize].total_cmp(&found[a as usize]));
@@ -253,7 +234,7 @@ fn logits_and_losses_are_those_of_transformers() -> Result {
     let tokens: Vec<u32> = Vec::deserialize(&passage["tokens"])?;
     let (xs, ys) = shifted(&row(&tokens)?)?;
     let (_, loss) = model.output_and_loss(&xs, &ys)?;
-    assert_close("passage", &loss, &[f64::deserialize(&passage["loss"])?], CLOSE);
+    assert_within(CLOSE, "passage", &loss, &[f64::deserialize(&passage["loss"])?]);
     Ok(())
 }
 
@@ -295,7 +276,7 @@ fn quantised_matrices_need_few_bytes_and_answer_as_wide_ones() -> Result {
     for tokens in expected::<Vec<Vec<u32>>>("smollm2", "tokens")? {
         let xs = row(&tokens)?;
         let expected = wide.forward(&xs)?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()?;
-        assert_close("quantised", &narrow.forward(&xs)?, &expected, CLOSE);
+        assert_within(CLOSE, "quantised", &narrow.forward(&xs)?, &expected);
     }
     Ok(())
 }

@@ -13,11 +13,7 @@ use candelabrum_transformers::{Pretrained, Result, Tokenizer, load_adapter};
 use candle_core::{Device, Tensor};
 use serde_json::{Value, json};
 
-type Any<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
-}
+use crate::common::{Result as Any, copy, read, tests};
 
 /// The keys of a file with their defaults and another value.
 fn keys(file: &str) -> Any<BTreeMap<String, [Value; 2]>> {
@@ -90,15 +86,11 @@ fn walk(
 }
 
 /// A copy of a tiny folder, and one of its JSON files.
-fn copy(name: &str, json: &str) -> Any<(tempfile::TempDir, PathBuf, Value)> {
-    let folder = tempfile::tempdir()?;
-    for entry in fs::read_dir(tests().join("tiny").join(name))? {
-        let entry = entry?;
-        fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
-    }
+fn copy_with(name: &str, json: &str) -> Any<(tempfile::TempDir, PathBuf, Value)> {
+    let folder = copy(name)?;
     let path = folder.path().join(json);
-    let base = fs::read_to_string(&path).unwrap_or_else(|_| "{}".to_owned());
-    Ok((folder, path, serde_json::from_str(&base)?))
+    let base = if path.exists() { read(&path)? } else { json!({}) };
+    Ok((folder, path, base))
 }
 
 /// The bits of a model's results.
@@ -114,7 +106,7 @@ fn every_key_of_a_config_is_read_or_neutral_or_refused() -> Any {
     for family in
         ["llama", "mistral", "qwen2", "qwen3", "gpt2", "bert", "roberta", "distilbert", "vit"]
     {
-        let (folder, path, base) = copy(family, "config.json")?;
+        let (folder, path, base) = copy_with(family, "config.json")?;
         let uses =
             walk(&format!("config.json of {family}"), &path, &base, &json!("nonsense"), || {
                 let (params, pretrained) = (Params::new(0), Pretrained::open(folder.path())?);
@@ -147,7 +139,7 @@ fn every_key_of_a_config_is_read_or_neutral_or_refused() -> Any {
 
 #[test]
 fn every_key_of_generation_settings_is_read_or_neutral_or_refused() -> Any {
-    let (folder, path, _) = copy("llama", "generation_config.json")?;
+    let (folder, path, _) = copy_with("llama", "generation_config.json")?;
     let base = json!({"do_sample": true, "temperature": 0.5});
     walk("generation_config.json", &path, &base, &json!("nonsense"), || {
         let model = Pretrained::open(folder.path())?.causal_lm(&Params::new(0))?;
@@ -182,7 +174,7 @@ fn every_key_of_a_tokenizers_config_is_read_or_neutral_or_refused() -> Any {
 
 #[test]
 fn every_key_of_a_pooling_is_read_or_neutral_or_refused() -> Any {
-    let (folder, _, _) = copy("bert-base", "config.json")?;
+    let (folder, _, _) = copy_with("bert-base", "config.json")?;
     let modules = json!([
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -200,7 +192,7 @@ fn every_key_of_a_pooling_is_read_or_neutral_or_refused() -> Any {
 
 #[test]
 fn every_key_of_an_image_processor_is_read_or_neutral_or_refused() -> Any {
-    let (folder, path, _) = copy("vit", "preprocessor_config.json")?;
+    let (folder, path, _) = copy_with("vit", "preprocessor_config.json")?;
     let base = json!({"size": {"height": 16, "width": 16}});
     walk("preprocessor_config.json", &path, &base, &json!("nonsense"), || {
         Ok(format!("{:?}", Pretrained::open(folder.path())?.image_pipeline()?))
@@ -210,7 +202,7 @@ fn every_key_of_an_image_processor_is_read_or_neutral_or_refused() -> Any {
 
 #[test]
 fn every_key_of_an_adapter_is_read_or_neutral_or_refused() -> Any {
-    let (folder, path, base) = copy("llama-lora", "adapter_config.json")?;
+    let (folder, path, base) = copy_with("llama-lora", "adapter_config.json")?;
     let tokens = Tensor::new(&[[5_u32, 3, 9, 7, 1, 2]], &Device::Cpu)?;
     let uses = walk("adapter_config.json", &path, &base, &json!("nonsense"), || {
         let params = Params::new(0);
@@ -231,7 +223,7 @@ fn every_key_of_an_adapter_is_read_or_neutral_or_refused() -> Any {
 #[test]
 fn the_keys_of_widely_used_models_are_known() -> Any {
     let tiny = |name: &str, more: Value| -> Any<Option<String>> {
-        let (folder, path, mut json) = copy(name, "config.json")?;
+        let (folder, path, mut json) = copy_with(name, "config.json")?;
         json.as_object_mut()
             .ok_or("an object")?
             .extend(more.as_object().ok_or("an object")?.clone());
@@ -308,7 +300,7 @@ fn the_keys_of_widely_used_models_are_known() -> Any {
         fs::write(folder.path().join("tokenizer_config.json"), config.to_string())?;
         Tokenizer::open(folder.path()).map_err(|error| format!("{config}: {error}"))?;
     }
-    let (folder, path, _) = copy("llama", "generation_config.json")?;
+    let (folder, path, _) = copy_with("llama", "generation_config.json")?;
     for config in [
         json!({"bos_token_id": 1, "pad_token_id": 0, "do_sample": true, "eos_token_id": [2, 3], "repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0"}),
         json!({"_from_model_config": true, "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.31.0", "max_length": 4096, "temperature": 0.6, "top_p": 0.9, "do_sample": true}),

@@ -3,34 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candelabrum_nn::Params;
 use candelabrum_transformers::{Pretrained, Tokenizer, check_vocabulary, load_adapter};
 use serde_json::{Value, json};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tiny").join(name)
-}
-
-/// A copy of a tiny folder that may be damaged.
-fn copy(name: &str) -> Result<tempfile::TempDir> {
-    let folder = tempfile::tempdir()?;
-    for entry in fs::read_dir(tiny(name))? {
-        let entry = entry?;
-        fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
-    }
-    Ok(folder)
-}
-
-/// The error of a causal model in `path`.
-fn error_of(path: &Path) -> String {
-    let params = Params::new(0);
-    let loaded = Pretrained::open(path).and_then(|pretrained| pretrained.causal_lm(&params));
-    loaded.map(drop).unwrap_err().to_string()
-}
+use crate::common::{Result, copy, error_of, tiny};
 
 #[track_caller]
 fn assert_names(error: &str, words: &[&str]) {
