@@ -202,13 +202,13 @@ impl Report {
     /// Writes the report to `path`. After an error there is no partial file.
     ///
     /// # Errors
-    /// [`Error::Report`].
+    /// [`Error::Write`].
     pub fn write(&self, path: &Path) -> Result<()> {
         write_whole(path, |out| {
             serde_json::to_writer_pretty(&mut *out, self)?;
             out.write_all(b"\n")
         })
-        .map_err(|source| Error::Report { path: path.to_owned(), source })
+        .map_err(Error::write("report", path))
     }
 
     /// The settings of the run, without its results.
@@ -226,9 +226,9 @@ impl Report {
     /// Refuses, before the run, a path to which the report could not be written.
     ///
     /// # Errors
-    /// [`Error::Report`].
+    /// [`Error::Write`].
     pub fn check_path(path: &Path) -> Result<()> {
-        writable(path).map_err(|source| Error::Report { path: path.to_owned(), source })
+        writable(path).map_err(Error::write("report", path))
     }
 }
 

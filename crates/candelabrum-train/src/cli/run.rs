@@ -452,7 +452,7 @@ mod tests {
     fn an_error_of_the_system_alone_gets_a_place() {
         let full = io::Error::from_raw_os_error(28);
         assert!(one_line(&full).starts_with("a file or stream of this program, such as standard"));
-        let named = Error::Timeline { path: "t.json".into(), source: full };
+        let named = Error::write("timeline", Path::new("t.json"))(full);
         assert!(one_line(&named).starts_with("cannot write the timeline t.json: No space left"));
     }
 
