@@ -45,7 +45,6 @@ mod limits;
 mod line;
 mod long_run;
 mod optimizers;
-mod options;
 mod predict;
 mod sampling;
 mod threads;
