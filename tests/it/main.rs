@@ -44,7 +44,6 @@ mod limits;
 mod line;
 mod long_run;
 mod optimizers;
-mod options;
 mod predict;
 mod ranks;
 mod sampling;

@@ -998,34 +998,8 @@ fn merge(
 }
 
 fn report() -> Report {
-    Report {
-        version: "0".into(),
-        world_size: 1,
-        backend: "local".into(),
-        device: "cpu".into(),
-        precision: "f32".into(),
-        threads: 1,
-        dataset: "rows".into(),
-        dataset_note: None,
-        kvstore: None,
-        servers: 0,
-        dist_option: "fp32".into(),
-        spars: 0.4,
-        corr: true,
-        threshold: None,
-        on_overflow: "error".into(),
-        optimizer: "sgd".into(),
-        lr: 0.1,
-        momentum: 0.9,
-        weight_decay: 0.0,
-        seed: 0,
-        batch_size: 1,
-        accumulate: 1,
-        dropped_per_epoch: 0,
-        epochs: Vec::new(),
-        parameters_sha256: Vec::new(),
-        ended_early: None,
-    }
+    let settings = [("world_size".to_owned(), 1.into())].into_iter().collect();
+    Report { settings, ..Report::default() }
 }
 
 #[test]

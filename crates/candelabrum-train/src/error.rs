@@ -22,17 +22,11 @@ pub enum Error {
     /// The data could not be read or divided.
     #[error(transparent)]
     Data(#[from] candelabrum_datasets::Error),
-    /// The report could not be written.
-    #[error("cannot write the report {}: {source}", path.display())]
-    Report {
-        /// The report's path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The weights of the best checkpoint could not be written.
-    #[error("cannot write the weights {}: {source}", path.display())]
-    Export {
+    /// A file beside the run could not be written.
+    #[error("cannot write the {what} {}: {source}", path.display())]
+    Write {
+        /// What is in the file: `report`, `weights` or `timeline`.
+        what: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's error.
@@ -71,14 +65,6 @@ pub enum Error {
     /// A parameter or buffer refused a value.
     #[error(transparent)]
     Params(#[from] candelabrum_nn::Error),
-    /// The timeline could not be written.
-    #[error("cannot write the timeline {}: {source}", path.display())]
-    Timeline {
-        /// The timeline's path.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
     /// An option outside its range.
     #[error("{option} is {value}: it must be {range}")]
     Option {
@@ -193,6 +179,11 @@ impl Error {
         range: impl Into<String>,
     ) -> Self {
         Self::Option { option, value: value.to_string(), range: range.into() }
+    }
+
+    /// A file that could not be written.
+    pub(crate) fn write(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Write { what, path: path.to_owned(), source }
     }
 
     /// A checkpoint, or a directory of checkpoints, that cannot be used.

@@ -135,19 +135,18 @@ pub(crate) fn training_sampler(
     batch_size: usize,
     config: &FitConfig,
 ) -> Result<DistributedSampler> {
-    let &FitConfig { uneven, seed, mut sampling, limit_train_batches, .. } = config;
+    let mut config = config.clone();
     if let Some(lens) = lens {
-        if uneven {
+        if config.uneven {
             let range = "false where each rank has a part of the training data";
             return Err(Error::option("uneven", &true, range));
         }
         let smallest = lens.iter().min().copied().unwrap_or_default();
-        sampling.epoch_size = Some(sampling.epoch_size.map_or(smallest, |size| size / lens.len()));
+        let size = &mut config.sampling.epoch_size;
+        *size = Some(size.map_or(smallest, |size| size / lens.len()));
     }
-    let remainder = if uneven { Remainder::Keep } else { Remainder::Drop };
-    let sampler = sampler(group, data, lens.is_some(), batch_size, seed, remainder)?;
-    let sampler = sampling.apply(sampler)?;
-    Ok(limit_train_batches.map_or(Ok(sampler), |most| sampler.with_most_steps(most))?)
+    let remainder = if config.uneven { Remainder::Keep } else { Remainder::Drop };
+    config.ordered(sampler(group, data, lens.is_some(), batch_size, config.seed, remainder)?)
 }
 
 /// This rank's batches of `data` in order: its share of each global batch, or all batches of a part.

@@ -29,6 +29,7 @@ mod fit;
 mod log_files;
 mod metrics;
 mod optimizer;
+mod options;
 mod parts;
 mod prediction;
 mod progress;
@@ -40,7 +41,6 @@ mod task;
 mod threads;
 mod timeline;
 mod trainer;
-mod unread;
 
 pub mod checkpoint;
 pub mod cli;

@@ -8,66 +8,16 @@ use candelabrum_dist::StepFigures;
 use candelabrum_nn::DistOption;
 use candelabrum_runlog::number;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
 /// The report that `--report` writes. Scripts rely on the field names.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// The version of this crate.
-    pub version: String,
-    /// The number of ranks that train.
-    pub world_size: usize,
-    /// The communicator's name: `single`, `local`, `mpi`, `tcp` or `nccl`.
-    pub backend: String,
-    /// The device: `cpu`.
-    pub device: String,
-    /// The type of parameters and activations: `f32`, `bf16` or `f16`, and what is said about products in
-    /// bf16 on the CPU.
-    pub precision: String,
-    /// Compute threads per rank.
-    pub threads: usize,
-    /// `mnist` or `synthetic digits`.
-    pub dataset: String,
-    /// Why the dataset is not the preferred one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dataset_note: Option<String>,
-    /// `dist_sync` or `dist_async`, if the run trained through a key-value store.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kvstore: Option<String>,
-    /// The number of servers, which are no ranks of `world_size`.
-    pub servers: usize,
-    /// The strategy's name.
-    pub dist_option: String,
-    /// The parameter of a sparse strategy.
-    #[serde(with = "number::single")]
-    pub spars: f64,
-    /// Whether a sparse strategy used error feedback.
-    pub corr: bool,
-    /// SINGA's `threshold` in elements, if it determined the sizes of buckets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threshold: Option<usize>,
-    /// The reaction to an overflow: `error` or `skip`.
-    pub on_overflow: String,
-    /// The optimizer in a line, with its schedule.
-    pub optimizer: String,
-    /// Learning rate.
-    #[serde(with = "number::single")]
-    pub lr: f64,
-    /// Momentum.
-    #[serde(with = "number::single")]
-    pub momentum: f64,
-    /// L2 weight decay.
-    #[serde(with = "number::single")]
-    pub weight_decay: f64,
-    /// The run's seed.
-    pub seed: u64,
-    /// Samples per micro-batch and rank.
-    pub batch_size: usize,
-    /// Micro-batches per step.
-    pub accumulate: usize,
-    /// Training samples left out each epoch because they do not fill a global batch.
-    pub dropped_per_epoch: usize,
+    /// The settings of the run by their names, beside the results in the same file.
+    #[serde(flatten)]
+    pub settings: Map<String, Value>,
     /// One entry per epoch.
     pub epochs: Vec<EpochReport>,
     /// The digest of each rank's final parameters.
@@ -202,33 +152,21 @@ impl Report {
     /// Writes the report to `path`. After an error there is no partial file.
     ///
     /// # Errors
-    /// [`Error::Report`].
+    /// [`Error::Write`].
     pub fn write(&self, path: &Path) -> Result<()> {
         write_whole(path, |out| {
             serde_json::to_writer_pretty(&mut *out, self)?;
             out.write_all(b"\n")
         })
-        .map_err(|source| Error::Report { path: path.to_owned(), source })
-    }
-
-    /// The settings of the run, without its results.
-    pub fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
-        let results = ["epochs", "parameters_sha256", "ended_early"];
-        match serde_json::to_value(self) {
-            Ok(serde_json::Value::Object(mut all)) => {
-                results.iter().for_each(|name| drop(all.remove(*name)));
-                all
-            }
-            _ => serde_json::Map::new(),
-        }
+        .map_err(Error::write("report", path))
     }
 
     /// Refuses, before the run, a path to which the report could not be written.
     ///
     /// # Errors
-    /// [`Error::Report`].
+    /// [`Error::Write`].
     pub fn check_path(path: &Path) -> Result<()> {
-        writable(path).map_err(|source| Error::Report { path: path.to_owned(), source })
+        writable(path).map_err(Error::write("report", path))
     }
 }
 
@@ -281,7 +219,8 @@ mod tests {
     #[test]
     fn a_report_goes_where_it_can_and_says_where_it_cannot() {
         let dir = tempfile::tempdir().unwrap();
-        let report = Report { world_size: 1, ..Report::default() };
+        let settings = [("world_size".to_owned(), Value::from(1))].into_iter().collect();
+        let report = Report { settings, ..Report::default() };
         let path = dir.path().join("report.json");
         report.write(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();

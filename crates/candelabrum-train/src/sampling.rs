@@ -3,8 +3,10 @@
 use std::fmt;
 
 use candelabrum_datasets::{DistributedSampler, Shuffle};
+use clap::Args;
 
 use crate::Result;
+use crate::options::parse_positive;
 
 /// The order of the samples in training, and the length of an epoch: the same on every rank, and in a run that
 /// continues from a checkpoint.
@@ -18,13 +20,23 @@ use crate::Result;
 /// let config = FitConfig { sampling, ..FitConfig::default() };
 /// assert_eq!(config.sampling.to_string(), "shuffled within a window of 4096, epochs of 50000 samples");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sampling {
-    /// How the samples are shuffled. By default every order of all samples is equally probable.
+    /// Shuffle within a window of so many samples that moves over the data, for shards larger than the memory
+    /// [default: shuffle all samples]
+    #[arg(id = "shuffle_window", long = "shuffle-window", value_name = "N", value_parser = parse_window, default_value = ALL, hide_default_value = true)]
     pub shuffle: Shuffle,
-    /// The samples of an epoch over all ranks, MXNet's `epoch_size`
-    /// ([`with_epoch_size`](DistributedSampler::with_epoch_size)). `None`, the default: as many as the dataset has.
+
+    /// Samples in an epoch, over all ranks [default: those of the dataset]
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
     pub epoch_size: Option<usize>,
+}
+
+/// The value of the option for a window of all samples.
+const ALL: &str = "all";
+
+fn parse_window(text: &str) -> std::result::Result<Shuffle, String> {
+    if text == ALL { Ok(Shuffle::Full) } else { parse_positive(text).map(Shuffle::Window) }
 }
 
 impl Sampling {

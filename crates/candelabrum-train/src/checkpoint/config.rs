@@ -4,22 +4,32 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The settings of checkpoints, the same on every rank.
-#[derive(Clone, Debug)]
+use clap::Args;
+
+use crate::options::defaults;
+
+/// The settings of checkpoints, the same on every rank. Without `every`, a run makes one only at the end, and where a hook
+/// or a signal asks for one.
+#[derive(Args, Clone, Debug)]
 pub struct CheckpointConfig {
-    /// The steps between two checkpoints. `None` makes one only at the end, and where a hook or a signal asks for
-    /// one.
+    /// The steps between two checkpoints
+    #[arg(id = "checkpoint_every", long = "checkpoint-every", value_name = "STEPS")]
     pub every: Option<u64>,
-    /// How many of the newest ones stay, at least 1. The best ones stay, too.
+
+    /// How many of the newest checkpoints stay, and the best ones besides
+    #[arg(id = "checkpoint_keep", long = "checkpoint-keep", value_name = "N", default_value_t = 3)]
     pub keep: usize,
-    /// From where the training begins.
+
+    /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
+    /// checkpoint or a directory of some, or never
+    #[arg(long, value_name = "auto|PATH|never", default_value_t = Resume::Auto)]
     pub resume: Resume,
 }
 
 impl Default for CheckpointConfig {
     /// The newest three, [`Resume::Auto`], and none but the last one by itself.
     fn default() -> Self {
-        Self { every: None, keep: 3, resume: Resume::Auto }
+        defaults()
     }
 }
 

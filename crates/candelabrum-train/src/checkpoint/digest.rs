@@ -1,7 +1,7 @@
 //! The length and the SHA-256 of a file, by which a damaged one is recognised.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use candelabrum_datasets::hexadecimal;
@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
-
-/// The bytes of a file that are read at a time.
-const PART: usize = 256 * 1024;
 
 /// What a file must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,18 +31,9 @@ impl FileDigest {
 
     /// Of a file, which is read in parts.
     pub(super) fn of_file(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        let (mut hasher, mut part) = (Sha256::new(), vec![0; PART]);
-        let mut bytes = 0;
-        loop {
-            match file.read(&mut part)? {
-                0 => return Ok(Self::new(bytes, hasher)),
-                read => {
-                    hasher.update(&part[..read]);
-                    bytes += read as u64;
-                }
-            }
-        }
+        let mut hasher = Sha256::new();
+        let bytes = io::copy(&mut File::open(path)?, &mut hasher)?;
+        Ok(Self::new(bytes, hasher))
     }
 
     /// The bytes of a file, which must be those that were written.

@@ -23,7 +23,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// No best checkpoint by this value, a checkpoint that is damaged or of a training of several models, and
-/// [`Error::Export`] if the file cannot be written. An existing file is then unchanged.
+/// [`Error::Write`] if the file cannot be written. An existing file is then unchanged.
 pub fn export_best(
     dir: impl AsRef<Path>,
     measure: Option<&str>,
@@ -60,6 +60,5 @@ pub fn export_best_average(
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_whole(path, |out| out.write_all(bytes))
-        .map_err(|source| Error::Export { path: path.to_owned(), source })
+    write_whole(path, |out| out.write_all(bytes)).map_err(Error::write("weights", path))
 }

@@ -121,7 +121,7 @@ enum Settings {
 fn read_settings<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<RunSettings, D::Error> {
     Ok(match Settings::deserialize(from)? {
         Settings::ByName(settings) => settings,
-        Settings::BySentence(sentences) => RunSettings::of_sentences(sentences),
+        Settings::BySentence(sentences) => sentences.into_iter().collect(),
     })
 }
 

@@ -27,7 +27,7 @@ pub struct RunSettings {
     /// Whether an epoch uses all samples, the last ones in a smaller batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uneven: Option<bool>,
-    /// Further settings that must be the same in a run that continues, of a loop of your own.
+    /// Further settings that must be the same in a run that continues, those of a loop of your own among them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fixed: BTreeMap<String, String>,
     /// The samples of all ranks in a step.
@@ -85,13 +85,17 @@ impl RunSettings {
         let strategy = change("the strategy", &self.strategy, &here.strategy);
         optimizers.chain([strategy]).flatten().collect()
     }
+}
 
-    /// The settings in a checkpoint of format 1: a map whose keys are sentences.
-    pub(super) fn of_sentences(sentences: BTreeMap<String, String>) -> Self {
+/// Settings by their names in words: those of a run, and those in a checkpoint of format 1.
+impl FromIterator<(String, String)> for RunSettings {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(named: I) -> Self {
         let mut settings = Self::default();
-        for (name, value) in sentences {
+        for (name, value) in named {
             match name.as_str() {
                 "the seed" => settings.seed = value.parse().ok(),
+                "the sampling" => settings.sampling = Some(value),
+                "`uneven`" => settings.uneven = value.parse().ok(),
                 "the training data" => settings.data = Some(value),
                 "the number of training samples" => settings.samples = value.parse().ok(),
                 "the global batch size" => settings.global_batch_size = value.parse().ok(),
@@ -166,7 +170,7 @@ mod tests {
         let mut expected =
             RunSettings { sampling: None, uneven: None, rank_batch_size: None, ..settings() };
         expected.optimizers.insert("critic".to_owned(), "adam".to_owned());
-        assert_eq!(RunSettings::of_sentences(sentences.into()), expected);
+        assert_eq!(sentences.into_iter().collect::<RunSettings>(), expected);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The options of all training examples.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candelabrum_datasets::{
     Augmentation, DataRequest, DatasetKind, DistributedSampler, Environment, ImageDataset,
-    ImageSet, Loaded, Remainder, SamplerConfig, Shuffle,
+    ImageSet, Loaded, Remainder, SamplerConfig,
 };
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{
@@ -13,16 +14,18 @@ use candelabrum_dist::{
 };
 use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
 use candelabrum_nn::{DistOption, Params, Recompute};
+use candelabrum_runlog::Number;
 use clap::{Args, ValueEnum};
+use serde_json::json;
 
 use super::interrupt::interrupt;
-use super::numbers::{parse_positive, parse_seconds, parse_steps};
-use super::{AverageArgs, CheckpointArgs, KvStoreKind, LimitArgs, OptimizerArgs, Precision};
+use super::read_marks::ReadMarks;
+use super::{AverageArgs, CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::hooks::{BestModel, EarlyStopping, ExportBest, Hook, Monitor};
-use crate::unread::{Given, GivenOption, ReadMark};
+use crate::options::{parse_positive, parse_seconds, reject};
 use crate::{
     DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
-    Result, Sampling, Timeline,
+    Result, Timeline,
 };
 
 /// Options of a training program, to be flattened into a clap parser.
@@ -54,41 +57,24 @@ pub struct TrainArgs {
 
     /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
+    pub(super) data_dir: Option<PathBuf>,
 
     /// auto, mnist, fashion-mnist, cifar10, cifar100 or synthetic; auto uses the program's own set if it is available,
     /// which is MNIST unless the program says otherwise
     #[arg(long, default_value_t = DatasetKind::Auto)]
-    dataset: DatasetKind,
+    pub(super) dataset: DatasetKind,
 
-    /// Passes over the training data
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub epochs: usize,
-
-    /// The limits of the run beside its epochs.
+    /// The run itself. Its options are read as those of this struct, too: `args.seed`.
     #[command(flatten)]
-    pub limits: LimitArgs,
+    pub config: FitConfig,
 
-    /// Samples per step and rank
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_positive)]
-    pub batch_size: usize,
-
-    /// Samples in an epoch, over all ranks [default: those of the dataset]
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
-    pub epoch_size: Option<usize>,
-
-    /// Shuffle within a window of so many samples that moves over the data, for shards larger than the memory
-    /// [default: shuffle all samples]
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
-    pub shuffle_window: Option<usize>,
+    /// End the run after this many evaluations in a row whose loss was not better than the best one
+    #[arg(long, value_name = "PATIENCE", value_parser = parse_positive)]
+    pub early_stopping: Option<usize>,
 
     /// The optimizer, its learning rate and the clipping of gradients.
     #[command(flatten)]
     pub optimizer: OptimizerArgs,
-
-    /// The micro-batches of a step: their gradients are added before the ranks exchange them
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = parse_positive)]
-    pub accumulate: usize,
 
     /// The blocks of the model that keep only their input for the backward pass, which computes them again: none, half
     /// or all. Less memory for more time
@@ -103,11 +89,7 @@ pub struct TrainArgs {
 
     /// Random changes of training images: none, crop, crop-flip or singa
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    augment: Augment,
-
-    /// The steps between two evaluations, beside those after each epoch
-    #[arg(long, value_name = "STEPS", value_parser = parse_steps)]
-    pub evaluate_every: Option<u64>,
+    pub(super) augment: Augment,
 
     /// The averages of the weights.
     #[command(flatten)]
@@ -121,15 +103,6 @@ pub struct TrainArgs {
     /// are killed [default: $CANDELABRUM_GRACE, or 30]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub grace: Option<Duration>,
-
-    /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
-    /// sparseThreshold
-    #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
-    pub dist_option: DistOption,
-
-    /// Share (sparseTopK) or magnitude (sparseThreshold) that a sparse exchange sends
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.05)]
-    pub spars: f32,
 
     /// Error feedback: a sparse exchange adds what it did not send to the next gradient
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
@@ -148,18 +121,9 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub overlap: bool,
 
-    /// Uses all samples in each epoch: the last batch is smaller, and some ranks may have none. Costs a message of 16
-    /// bytes per step
-    #[arg(long)]
-    pub uneven: bool,
-
     /// Reaction to an overflow of an average in fp16 or bf16: error or skip (leave the step out)
     #[arg(long, value_name = "WHAT", default_value_t = OnOverflow::Error)]
     pub on_overflow: OnOverflow,
-
-    /// Seed of initial values, shuffling and noise
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
 
     /// Compute threads per rank [default: this machine's cores divided by the ranks on it]
     #[arg(long, value_name = "T", value_parser = parse_positive)]
@@ -170,18 +134,9 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
-    /// Record the forward and backward pass as CUDA graphs and replay them (SINGA's use_graph)
-    #[arg(long)]
-    pub graph: bool,
-
-    /// Show where the memory of the third step is: parameters, gradients, the optimizer's state, what each layer
-    /// keeps for the backward pass, and the peak
-    #[arg(long)]
-    pub profile_memory: bool,
-
     /// What the program has read of these options.
     #[arg(skip)]
-    reads: Reads,
+    pub(super) reads: ReadMarks,
 
     /// The type of parameters and activations. On the CPU, bf16 is that of the factors of products, if the
     /// processor has AVX512-BF16. tf32 is that of the factors of products on a GPU; all else is f32. In f16 a
@@ -209,7 +164,7 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// Refuses values with which no run is possible.
+    /// Rejects values with which no run is possible.
     ///
     /// # Errors
     /// Those of the strategy and the optimizer, servers without a store, or a report or timeline
@@ -263,7 +218,7 @@ impl TrainArgs {
         StoreConfig { staleness_bound, ..StoreConfig::new(kind.into()) }
     }
 
-    /// Refuses options that contradict each other because of the key-value store.
+    /// Rejects options that contradict each other because of the key-value store.
     fn check_store(&self) -> Result<()> {
         let Some(kind) = self.kvstore else { return self.check_no_store() };
         self.store_config(kind).check()?;
@@ -319,20 +274,16 @@ impl TrainArgs {
         Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
     }
 
-    /// Refuses options of a key-value store without one.
+    /// Rejects options of a key-value store without one.
     fn check_no_store(&self) -> Result<()> {
-        let with_store = "used with --kvstore dist_sync or dist_async";
-        if let Some(servers) = self.servers {
-            return Err(Error::option("--servers", &servers, with_store));
-        }
-        if let Some(bound) = self.staleness_bound {
-            return Err(Error::option("--staleness-bound", &bound, with_store));
-        }
-        if let Some(compression) = self.gradient_compression {
-            let value = format!("{compression:?}");
-            return Err(Error::option("--gradient-compression", &value, with_store));
-        }
-        Ok(())
+        let &Self { servers, staleness_bound, gradient_compression: compression, .. } = self;
+        let code = format!("{:?}", compression.unwrap_or_default());
+        let with = "used with --kvstore dist_sync or dist_async";
+        reject(&[
+            ("--servers", servers.is_some(), &servers.unwrap_or(0), with),
+            ("--staleness-bound", staleness_bound.is_some(), &staleness_bound.unwrap_or(0), with),
+            ("--gradient-compression", compression.is_some(), &code, with),
+        ])
     }
 
     /// The distributed optimizer of these options.
@@ -345,15 +296,14 @@ impl TrainArgs {
         for option in &self.strategy_option {
             strategy.options.set(option)?;
         }
-        let &Self { threshold, on_overflow, overlap, uneven, shard, .. } = self;
-        if shard == Shard::Parameters && self.recompute != RecomputedBlocks::All {
-            let range = "nothing, optimizer or gradients without --recompute all";
-            return Err(Error::option("--shard", &shard, range));
-        }
+        let &Self { threshold, on_overflow, overlap, shard, .. } = self;
+        let lacks_blocks = shard == Shard::Parameters && self.recompute != RecomputedBlocks::All;
+        let range = "nothing, optimizer or gradients without --recompute all";
+        reject(&[("--shard", lacks_blocks, &shard, range)])?;
         Ok(DistOptConfig {
             threshold,
             overlap,
-            uneven,
+            uneven: self.uneven,
             on_overflow,
             clip_gradients: self.optimizer.clip,
             loss_scale: self.precision.loss_scale(),
@@ -409,39 +359,41 @@ impl TrainArgs {
 
     /// The report of a run with these options on the digits, before its first epoch.
     pub fn report(&self, world: &World, data: &Loaded, dropped_per_epoch: usize) -> Report {
-        let dataset_note = data.note.clone();
-        Report { dataset_note, ..self.report_on(world, data.name, dropped_per_epoch) }
+        self.report_on(world, data.name, data.note.as_deref(), dropped_per_epoch)
     }
 
-    /// The report of a run with these options on any data, before its first epoch.
-    fn report_on(&self, world: &World, data: &str, dropped_per_epoch: usize) -> Report {
-        let threads = self.threads.unwrap_or_else(|| world.default_threads());
-        Report {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            world_size: world.world_size(),
-            backend: world.backend().to_owned(),
-            device: world.device_name(),
-            precision: self.precision.describe(world.device()),
-            threads,
-            dataset: data.to_owned(),
-            kvstore: self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
-            servers: world.servers(),
-            dist_option: self.dist_option.to_string(),
+    /// The report of a run with these options on any data, before its first epoch. `note` says why the dataset is not the
+    /// preferred one.
+    fn report_on(&self, world: &World, data: &str, note: Option<&str>, dropped: usize) -> Report {
+        let settings = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "world_size": world.world_size(),
+            "backend": world.backend(),
+            "device": world.device_name(),
+            "precision": self.precision.describe(world.device()),
+            "threads": self.threads.unwrap_or_else(|| world.default_threads()),
+            "dataset": data,
+            "dataset_note": note,
+            "kvstore": self.kvstore.map(|kind| StoreKind::from(kind).to_string()),
+            "servers": world.servers(),
+            "dist_option": self.dist_option.to_string(),
             // The number that the user wrote: 0.05, and not 0.05000000074505806.
-            spars: self.spars.to_string().parse().unwrap_or_else(|_| f64::from(self.spars)),
-            corr: self.corr,
-            threshold: self.threshold,
-            on_overflow: self.on_overflow.to_string(),
-            optimizer: self.optimizer.recipe().build().describe(),
-            lr: self.optimizer.lr,
-            momentum: self.optimizer.momentum,
-            weight_decay: self.optimizer.decay(),
-            seed: self.seed,
-            batch_size: self.batch_size,
-            accumulate: self.accumulate,
-            dropped_per_epoch,
-            ..Report::default()
-        }
+            "spars": Number(self.spars.to_string().parse().unwrap_or(f64::from(self.spars))),
+            "corr": self.corr,
+            "threshold": self.threshold,
+            "on_overflow": self.on_overflow.to_string(),
+            "optimizer": self.optimizer.recipe().build().describe(),
+            "lr": Number(self.optimizer.lr),
+            "momentum": Number(self.optimizer.momentum),
+            "weight_decay": Number(self.optimizer.decay()),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "accumulate": self.accumulate,
+            "dropped_per_epoch": dropped,
+        });
+        let settings = settings.as_object().cloned().unwrap_or_default().into_iter();
+        let settings = settings.filter(|(_, value)| !value.is_null()).collect();
+        Report { settings, ..Report::default() }
     }
 
     /// This rank's batches of so many training samples.
@@ -449,21 +401,13 @@ impl TrainArgs {
     /// # Errors
     /// A batch larger than a rank's share of an epoch.
     pub fn sampler(&self, world: &World, samples: usize) -> Result<DistributedSampler> {
-        let sampler = self.sampling().apply(DistributedSampler::new(SamplerConfig {
+        self.ordered(DistributedSampler::new(SamplerConfig {
             global_rank: world.rank(),
             world_size: world.world_size(),
             seed: self.seed,
             remainder: if self.uneven { Remainder::Keep } else { Remainder::Drop },
             ..SamplerConfig::new(samples, self.batch_size * self.accumulate)
-        })?)?;
-        let limit = self.limits.limit_train_batches;
-        Ok(limit.map_or(Ok(sampler), |most| sampler.with_most_steps(most))?)
-    }
-
-    /// The order of the training samples, and the length of an epoch.
-    pub fn sampling(&self) -> Sampling {
-        let shuffle = self.shuffle_window.map_or(Shuffle::Full, Shuffle::Window);
-        Sampling { shuffle, epoch_size: self.epoch_size }
+        })?)
     }
 
     /// The run of these options on so many training samples of data with this name. It writes a report and a log
@@ -473,12 +417,14 @@ impl TrainArgs {
     /// A batch larger than a rank's share.
     pub fn fit_on<'a>(&self, world: &World, data: &str, samples: usize) -> Result<Fit<'a>> {
         let dropped = self.sampler(world, samples)?.dropped_per_epoch();
-        Ok(self.fit(self.report_on(world, data, dropped)))
+        Ok(self.fit(self.report_on(world, data, None, dropped)))
     }
 
     /// The run of these options, which writes `report` and a log if they ask for them.
     pub fn fit<'a>(&self, report: Report) -> Fit<'a> {
-        let mut fit = Fit::new(self.fit_config()).given(self.given());
+        let args = self.clone();
+        let mut fit =
+            Fit::new(self.fit_config()).check_params(move |params| args.check_read(params));
         let average = self.averages.hook();
         if let Some(path) = &self.checkpoints.export_best {
             let of_average = average.as_ref().filter(|_| self.averages.is_used());
@@ -494,12 +440,12 @@ impl TrainArgs {
         if let Some(most) = self.checkpoints.best() {
             fit = fit.hook(BestModel::new(Monitor::loss()).keep(most));
         }
-        if let Some(patience) = self.limits.early_stopping {
+        if let Some(patience) = self.early_stopping {
             fit = fit.hook(EarlyStopping::new(Monitor::loss(), patience));
         }
         if let Some(dir) = &self.log_dir {
             let may_continue = self.checkpoints.checkpoint_dir.is_some();
-            fit = fit.hook(LogFiles::new(dir, report.settings()).may_continue(may_continue));
+            fit = fit.hook(LogFiles::new(dir, report.settings.clone()).may_continue(may_continue));
         }
         if let Some(path) = &self.report {
             fit = fit.hook(ReportFile::new(path, report));
@@ -509,62 +455,24 @@ impl TrainArgs {
 
     /// The run of these options.
     pub fn fit_config(&self) -> FitConfig {
-        FitConfig {
-            epochs: self.epochs,
-            max_steps: self.limits.max_steps,
-            max_time: self.limits.max_time,
-            limit_train_batches: self.limits.limit_train_batches,
-            batch_size: self.batch_size,
-            accumulate: self.accumulate,
-            uneven: self.uneven,
-            dist_option: self.dist_option,
-            spars: self.spars,
-            seed: self.seed,
-            sampling: self.sampling(),
-            evaluate_every: self.evaluate_every,
-            graph: self.graph,
-            profile_memory: self.profile_memory,
-            checkpoints: self.checkpoints.config(),
-            interrupt: self
-                .checkpoints
-                .checkpoint_dir
-                .as_ref()
-                .map(|_| interrupt())
-                .unwrap_or_default(),
-        }
-    }
-
-    /// The options that a program may have been given in vain.
-    pub(crate) fn given(&self) -> Given {
-        let mut options = Vec::new();
-        let mut add = |name, value: String, how, read: &ReadMark| {
-            options.push(GivenOption { name, value, how, read: read.clone() });
-        };
-        let (augment, data) = (&self.reads.augment, &self.reads.data);
-        if self.augment != Augment::None {
-            let value = self.augment.to_possible_value();
-            let value = value.map(|value| value.get_name().to_owned()).unwrap_or_default();
-            add("--augment", value, AUGMENTED, augment);
-        }
-        if let Some(dir) = &self.data_dir {
-            add("--data-dir", dir.display().to_string(), LOADED, data);
-        }
-        if self.dataset != DatasetKind::Auto {
-            add("--dataset", self.dataset.to_string(), LOADED, data);
-        }
-        Given { options, precision: self.precision, recompute: self.recompute.into() }
+        let checkpoints = self.checkpoints.config();
+        let interrupt = checkpoints.as_ref().map(|_| interrupt()).unwrap_or_default();
+        FitConfig { checkpoints, interrupt, ..self.config.clone() }
     }
 }
 
-const AUGMENTED: &str =
-    "`args.augmented(&images)` gives images with these changes, `args.augment()` the option";
-const LOADED: &str = "`load_data(&args, world)` reads the digits that these options choose, `args.data_dir()` and `args.dataset()` the options";
+impl Deref for TrainArgs {
+    type Target = FitConfig;
 
-/// What a program has read of its options.
-#[derive(Clone, Debug, Default)]
-struct Reads {
-    augment: ReadMark,
-    data: ReadMark,
+    fn deref(&self) -> &FitConfig {
+        &self.config
+    }
+}
+
+impl DerefMut for TrainArgs {
+    fn deref_mut(&mut self) -> &mut FitConfig {
+        &mut self.config
+    }
 }
 
 /// Random changes of training images.

@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use crate::Result;
 use crate::hooks::WeightAverage;
-use crate::{Error, Result};
+use crate::options::reject;
 
 /// Options of an average of the weights beside the training.
 #[derive(Args, Clone, Debug)]
@@ -48,26 +49,18 @@ impl AverageArgs {
         self.use_average.unwrap_or(true)
     }
 
-    /// Refuses options with which no average can be made.
+    /// Rejects options with which no average can be made.
     pub(super) fn check(&self) -> Result<()> {
-        if self.ema.is_some() && self.swa.is_some() {
-            return Err(Error::option("--swa", &"set", "left out with --ema"));
-        }
-        if self.ema.is_none() {
-            let range = "left out, or used with --ema";
-            if let Some(every) = self.ema_every {
-                return Err(Error::option("--ema-every", &every, range));
-            }
-            if self.ema_warmup {
-                return Err(Error::option("--ema-warmup", &"set", range));
-            }
-        }
-        let Some(hook) = self.hook() else {
-            return self.use_average.map_or(Ok(()), |used| {
-                Err(Error::option("--use-average", &used, "left out, or used with --ema or --swa"))
-            });
-        };
-        hook.check()
+        let &Self { ema, ema_every: every, ema_warmup, swa, use_average } = self;
+        let is_unused = use_average.is_some() && self.hook().is_none();
+        let with_ema = "left out, or used with --ema";
+        reject(&[
+            ("--swa", ema.is_some() && swa.is_some(), &"set", "left out with --ema"),
+            ("--ema-every", ema.is_none() && every.is_some(), &every.unwrap_or(0), with_ema),
+            ("--ema-warmup", ema.is_none() && ema_warmup, &"set", with_ema),
+            ("--use-average", is_unused, &self.is_used(), "left out, or used with --ema or --swa"),
+        ])?;
+        self.hook().map_or(Ok(()), |hook| hook.check())
     }
 }
 

@@ -1,14 +1,13 @@
 //! The options of checkpoints.
 
-use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::numbers::parse_positive;
+use crate::Result;
 use crate::checkpoint::{CheckpointConfig, Resume};
 use crate::hooks::ExportBest;
-use crate::{Error, Result};
+use crate::options::{parse_positive, reject};
 
 /// Options of checkpoints.
 #[derive(Args, Clone, Debug)]
@@ -18,13 +17,9 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
 
-    /// The steps between two checkpoints
-    #[arg(long, value_name = "STEPS")]
-    pub checkpoint_every: Option<u64>,
-
-    /// How many of the newest checkpoints stay, and the best ones besides
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub checkpoint_keep: usize,
+    /// How they are made.
+    #[command(flatten)]
+    pub config: CheckpointConfig,
 
     /// Make a checkpoint after each evaluation whose loss is one of the K best so far, and keep these K (1 without a
     /// number); the file best.json in --checkpoint-dir names them
@@ -35,19 +30,12 @@ pub struct CheckpointArgs {
     /// safetensors file; the run keeps the best checkpoint as with --keep-best
     #[arg(long, value_name = "FILE")]
     pub export_best: Option<PathBuf>,
-
-    /// From where the training begins: auto (the newest whole checkpoint in --checkpoint-dir, if there is one), a
-    /// checkpoint or a directory of some, or never
-    #[arg(long, value_name = "auto|PATH|never", default_value = "auto", value_parser = parse_resume)]
-    pub resume: Resume,
 }
 
 impl CheckpointArgs {
     /// The directory and the settings of these options. `None` without a directory.
     pub fn config(&self) -> Option<(PathBuf, CheckpointConfig)> {
-        let dir = self.checkpoint_dir.clone()?;
-        let &Self { checkpoint_every: every, checkpoint_keep: keep, .. } = self;
-        Some((dir, CheckpointConfig { every, keep, resume: self.resume.clone() }))
+        Some((self.checkpoint_dir.clone()?, self.config.clone()))
     }
 
     /// The number of the best checkpoints that stay, if the run keeps any.
@@ -55,33 +43,21 @@ impl CheckpointArgs {
         self.keep_best.or(self.export_best.as_ref().map(|_| 1))
     }
 
-    /// Refuses options that contradict each other.
+    /// Rejects options that contradict each other.
     pub(super) fn check(&self) -> Result<()> {
-        if self.checkpoint_every == Some(0) {
-            return Err(Error::option("--checkpoint-every", &"0", "at least 1"));
-        }
-        if self.checkpoint_keep == 0 {
-            return Err(Error::option("--checkpoint-keep", &"0", "at least 1"));
-        }
-        if self.checkpoint_dir.is_none() {
-            let with = "used with --checkpoint-dir";
-            if self.keep_best.is_some() {
-                return Err(Error::option("--keep-best", &"set", with));
-            }
-            if let Some(path) = &self.export_best {
-                return Err(Error::option("--export-best", &path.display(), with));
-            }
-            if let Some(every) = self.checkpoint_every {
-                return Err(Error::option("--checkpoint-every", &every, with));
-            }
-            if let Resume::From(path) = &self.resume {
-                return Err(Error::option("--resume", &path.display(), with));
-            }
-        }
-        self.export_best.as_deref().map_or(Ok(()), ExportBest::check_path)
+        let Self { checkpoint_dir, config, keep_best, export_best } = self;
+        let CheckpointConfig { every, keep, resume } = config;
+        let has_no_dir = checkpoint_dir.is_none();
+        let export = export_best.as_deref().unwrap_or(Path::new("")).display();
+        let with = "used with --checkpoint-dir";
+        reject(&[
+            ("--checkpoint-every", *every == Some(0), &"0", "at least 1"),
+            ("--checkpoint-keep", *keep == 0, &"0", "at least 1"),
+            ("--keep-best", has_no_dir && keep_best.is_some(), &"set", with),
+            ("--export-best", has_no_dir && export_best.is_some(), &export, with),
+            ("--checkpoint-every", has_no_dir && every.is_some(), &every.unwrap_or(0), with),
+            ("--resume", has_no_dir && matches!(resume, Resume::From(_)), resume, with),
+        ])?;
+        export_best.as_deref().map_or(Ok(()), ExportBest::check_path)
     }
-}
-
-fn parse_resume(text: &str) -> std::result::Result<Resume, Infallible> {
-    text.parse()
 }

@@ -6,12 +6,14 @@ mod checkpoints;
 mod data;
 mod interrupt;
 mod kvstore;
-mod limits;
-mod numbers;
 mod optimizer;
+#[cfg(test)]
+mod page;
 mod parse;
 mod precision;
+mod read_marks;
 mod run;
+mod unread;
 
 pub use args::{Augment, RecomputedBlocks, TrainArgs};
 pub use averages::AverageArgs;
@@ -19,7 +21,6 @@ pub use checkpoints::CheckpointArgs;
 pub use data::load_data;
 pub use interrupt::interrupted;
 pub use kvstore::KvStoreKind;
-pub use limits::LimitArgs;
 pub use optimizer::{OptimizerArgs, OptimizerKind, ScheduleKind, StateType};
 pub use parse::parse;
 pub use precision::Precision;

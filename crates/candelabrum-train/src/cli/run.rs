@@ -20,7 +20,6 @@ use signal_hook::iterator::Signals;
 
 use super::{TrainArgs, interrupt};
 use crate::checkpoint::newest_checkpoint;
-use crate::unread::GivenOption;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
@@ -72,8 +71,7 @@ pub fn run<E: Into<Failure> + 'static>(
                     recorded(path, world, program)
                 })?;
                 // A training has refused them before its first step.
-                for option in args.given().unread().filter(|_| world.is_root()) {
-                    let GivenOption { name, value, how, .. } = option;
+                for (name, value, how) in args.unread().filter(|_| world.is_root()) {
                     note(&format!(
                         "{name} {value} had no effect: this program does not read it ({how})"
                     ));
@@ -207,24 +205,24 @@ fn code_of(error: &(dyn StdError + 'static)) -> u8 {
     let is_setting = |error: &DistError| {
         matches!(error, DistError::Setting { .. } | DistError::StrategyOption { .. })
     };
-    let mut error = Some(error);
-    while let Some(current) = error {
-        let is_unusable = match current.downcast_ref::<Error>() {
-            Some(Error::Option { .. } | Error::NoWorkers { .. }) => true,
-            Some(Error::Dist(inner)) => is_setting(inner),
-            Some(Error::Store(StoreError::Setting { .. } | StoreError::Kind { .. })) => true,
-            Some(Error::Data(DataError::Argument { .. })) => true,
-            _ => {
-                current.downcast_ref::<DistError>().is_some_and(is_setting)
-                    || matches!(current.downcast_ref(), Some(DataError::Argument { .. }))
-            }
-        };
-        if is_unusable {
-            return UNUSABLE;
+    let is_unusable = |error: &(dyn StdError + 'static)| match error.downcast_ref::<Error>() {
+        Some(Error::Option { .. } | Error::NoWorkers { .. }) => true,
+        Some(Error::Dist(inner)) => is_setting(inner),
+        Some(Error::Store(StoreError::Setting { .. } | StoreError::Kind { .. })) => true,
+        Some(Error::Data(DataError::Argument { .. })) => true,
+        _ => {
+            error.downcast_ref::<DistError>().is_some_and(is_setting)
+                || matches!(error.downcast_ref(), Some(DataError::Argument { .. }))
         }
-        error = current.source();
-    }
-    FAILED
+    };
+    if chain(error).any(is_unusable) { UNUSABLE } else { FAILED }
+}
+
+/// An error and its sources.
+fn chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
 }
 
 enum Role {
@@ -406,13 +404,10 @@ fn what_is_lost() -> String {
 /// The error and its sources in one line. A source that its parent already quotes is left out.
 fn one_line(error: &(dyn StdError + 'static)) -> String {
     let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let text = error.to_string();
+    for text in chain(error).skip(1).map(ToString::to_string) {
         if !line.contains(&text) {
             line = format!("{line}: {text}");
         }
-        source = error.source();
     }
     // If RUST_BACKTRACE is set, candle appends a backtrace to its errors.
     let line = line.lines().next().unwrap_or_default();
@@ -425,23 +420,15 @@ fn one_line(error: &(dyn StdError + 'static)) -> String {
 
 /// Whether the error only reports the failure of another rank.
 fn is_echo(error: &(dyn StdError + 'static)) -> bool {
-    let mut error = Some(error);
-    while let Some(current) = error {
-        let echo = |e: &DistError| e.is_echo();
-        if let Some(echoes) = current.downcast_ref::<DistError>().map(echo) {
-            return echoes;
+    let echo = |error: &(dyn StdError + 'static)| match error.downcast_ref::<Error>() {
+        Some(Error::Dist(inner)) => Some(inner.is_echo()),
+        Some(Error::Store(inner)) => Some(inner.is_echo()),
+        _ => {
+            let of_store = || error.downcast_ref::<StoreError>().map(StoreError::is_echo);
+            error.downcast_ref::<DistError>().map(DistError::is_echo).or_else(of_store)
         }
-        if let Some(echoes) = current.downcast_ref::<StoreError>().map(StoreError::is_echo) {
-            return echoes;
-        }
-        match current.downcast_ref::<Error>() {
-            Some(Error::Dist(inner)) => return inner.is_echo(),
-            Some(Error::Store(inner)) => return inner.is_echo(),
-            _ => {}
-        }
-        error = current.source();
-    }
-    false
+    };
+    chain(error).find_map(echo).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -452,7 +439,7 @@ mod tests {
     fn an_error_of_the_system_alone_gets_a_place() {
         let full = io::Error::from_raw_os_error(28);
         assert!(one_line(&full).starts_with("a file or stream of this program, such as standard"));
-        let named = Error::Timeline { path: "t.json".into(), source: full };
+        let named = Error::write("timeline", Path::new("t.json"))(full);
         assert!(one_line(&named).starts_with("cannot write the timeline t.json: No space left"));
     }
 

@@ -33,16 +33,19 @@ use std::fmt;
 use std::io::Write;
 
 use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
-use candelabrum_nn::{DistOption, Model};
+use candelabrum_nn::{DistOption, Model, Params};
 
 pub use self::config::{FitConfig, Interrupt};
 pub use self::evaluation_sets::EvaluationSets;
 use self::session::Session;
 use self::trainer_state::TrainerState;
 use crate::hooks::Hook;
+use crate::options::reject;
 use crate::task::{Supervised, Task};
-use crate::unread::Given;
-use crate::{EpochReport, Error, Result, Trainer};
+use crate::{EpochReport, Result, Trainer};
+
+/// A check of the parameters of a run.
+type ParamsCheck<'a> = Box<dyn FnOnce(&Params) -> Result<()> + 'a>;
 
 /// A whole training of any [`Task`]: epochs, evaluations, hooks and checkpoints.
 #[derive(Default)]
@@ -51,8 +54,8 @@ pub struct Fit<'a> {
     loading: Option<LoaderOptions>,
     hooks: Vec<Box<dyn Hook + 'a>>,
     out: Option<&'a mut dyn Write>,
-    /// The options of the program, if it has those of the examples.
-    given: Option<Given>,
+    /// Says whether a program has read its options.
+    check_params: Option<ParamsCheck<'a>>,
 }
 
 impl<'a> Fit<'a> {
@@ -83,10 +86,10 @@ impl<'a> Fit<'a> {
         self
     }
 
-    /// Refuses, when the training begins, options that the program was given and has not read.
+    /// Calls `check` with the parameters of the first model when the training begins.
     #[must_use]
-    pub(crate) fn given(mut self, given: Given) -> Self {
-        self.given = Some(given);
+    pub(crate) fn check_params(mut self, check: impl FnOnce(&Params) -> Result<()> + 'a) -> Self {
+        self.check_params = Some(Box::new(check));
         self
     }
 
@@ -114,16 +117,12 @@ impl<'a> Fit<'a> {
         T: Task<B> + ?Sized,
         D: Dataset<Batch = B> + Clone,
     {
-        let Self { config, loading, hooks, out, given } = self;
-        if config.limit_train_batches == Some(0) {
-            let name = "FitConfig::limit_train_batches (--limit-train-batches)";
-            return Err(Error::option(name, &"0", "at least 1"));
-        }
+        let Self { config, loading, hooks, out, check_params } = self;
+        let name = "FitConfig::limit_train_batches (--limit-train-batches)";
+        reject(&[(name, config.limit_train_batches == Some(0), &"0", "at least 1")])?;
         check_steps(&config, task)?;
         let sets = test.into();
-        if let Some(given) = given {
-            given.check(task.optimizer().params())?;
-        }
+        check_params.map_or(Ok(()), |check| check(task.optimizer().params()))?;
         let loading = loading.unwrap_or_else(|| like_parameters(task));
         let group = task.optimizer().group().clone();
         let state = TrainerState::new(&config, group, hooks, out);
@@ -133,27 +132,16 @@ impl<'a> Fit<'a> {
 
 /// Refuses settings of steps that the task would not obey.
 fn check_steps<B, T: Task<B> + ?Sized>(config: &FitConfig, task: &T) -> Result<()> {
-    let refuse = |option, value: &dyn fmt::Display| {
-        let range = "left out with a task of its own: such a task decides on its steps (`Task::obeys_step_settings`)";
-        Err(Error::option(option, value, range))
-    };
-    if config.graph {
-        return refuse("FitConfig::graph (--graph)", &"set");
-    }
-    if task.obeys_step_settings() {
-        return Ok(());
-    }
-    if config.accumulate > 1 {
-        return refuse("FitConfig::accumulate (--accumulate)", &config.accumulate);
-    }
-    if config.uneven {
-        return refuse("FitConfig::uneven (--uneven)", &"set");
-    }
-    let (own, _) = task.strategy();
-    if config.dist_option != own && config.dist_option != DistOption::Fp32 {
-        return refuse("FitConfig::dist_option (--dist-option)", &config.dist_option);
-    }
-    Ok(())
+    let FitConfig { graph, accumulate, uneven, dist_option, .. } = config;
+    let (is_own, (own, _)) = (!task.obeys_step_settings(), task.strategy());
+    let exchanges = is_own && *dist_option != own && *dist_option != DistOption::Fp32;
+    let range = "left out with a task of its own: such a task decides on its steps (`Task::obeys_step_settings`)";
+    reject(&[
+        ("FitConfig::graph (--graph)", *graph, &"set", range),
+        ("FitConfig::accumulate (--accumulate)", is_own && *accumulate > 1, accumulate, range),
+        ("FitConfig::uneven (--uneven)", is_own && *uneven, &"set", range),
+        ("FitConfig::dist_option (--dist-option)", exchanges, dist_option, range),
+    ])
 }
 
 /// Batches of the device and the type of the first model's parameters.

@@ -4,29 +4,20 @@ use candelabrum_datasets::Dataset;
 use candelabrum_dist::{Group, check_consistency};
 use candelabrum_nn::DistOption;
 
-use super::config::FitConfig;
+use super::config::{FitConfig, Setting};
 use super::task_view::TaskView;
 use crate::checkpoint::{Position, RunSettings};
 use crate::{Result, parts};
 
 /// The settings without which a continued run would not be the same one.
 pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSettings> {
+    let fixed = config.settings().into_iter().filter(|setting| !setting.fixed.is_empty());
     Ok(RunSettings {
-        seed: Some(config.seed),
         data: Some(parts::described(train)?),
         // The parts of ranks may differ in size.
         samples: (train.shared_by() == 1).then(|| train.len()),
-        sampling: Some(sampling(config)),
-        uneven: Some(config.uneven),
-        ..RunSettings::default()
+        ..fixed.map(|Setting { name, value, .. }| (name.to_owned(), value)).collect()
     })
-}
-
-/// The order of the samples, and the batches of an epoch.
-fn sampling(config: &FitConfig) -> String {
-    let limit = config.limit_train_batches;
-    let limit = limit.map(|most| format!(", at most {most} steps in an epoch"));
-    format!("{}{}", config.sampling, limit.unwrap_or_default())
 }
 
 /// Adds the settings that a continued run may change. The user learns of it.
@@ -52,27 +43,13 @@ pub(super) fn check_same(
     position: Position,
     other: Vec<(String, String)>,
 ) -> Result<()> {
-    let checkpoints =
-        config.checkpoints.as_ref().map(|(dir, config)| (dir.display().to_string(), config));
     let text = |value: Option<String>| value.unwrap_or_default();
-    let own = [
-        ("the seed", text(of_run.seed.map(|seed| seed.to_string()))),
+    let of_data = [
         ("the training data", text(of_run.data.clone())),
         ("the number of training samples", text(of_run.samples.map(|len| len.to_string()))),
-        ("the sampling", sampling(config)),
-        ("`uneven`", config.uneven.to_string()),
-        ("the dist option", config.dist_option.to_string()),
-        ("spars", config.spars.to_string()),
-        ("the number of micro-batches", config.accumulate.to_string()),
-        ("the number of epochs", config.epochs.to_string()),
-        ("the maximum number of steps", format!("{:?}", config.max_steps)),
-        ("the maximum time", format!("{:?}", config.max_time)),
         ("the number of epochs and steps trained before", format!("{position:?}")),
-        ("the batch size", config.batch_size.to_string()),
-        ("the steps between evaluations", format!("{:?}", config.evaluate_every)),
-        ("`profile_memory`", config.profile_memory.to_string()),
-        ("the checkpoints", format!("{checkpoints:?}")),
     ];
-    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let settings = config.settings().into_iter().map(|Setting { name, value, .. }| (name, value));
+    let own = settings.chain(of_data).map(|(name, value)| (name.to_owned(), value));
     Ok(check_consistency(&**group, &own.chain(other).collect::<Vec<_>>())?)
 }

@@ -43,7 +43,7 @@ impl ExportBest {
 
     /// Refuses a path to which the file could not be written.
     pub(crate) fn check_path(path: &Path) -> Result<()> {
-        writable(path).map_err(|source| Error::Export { path: path.to_owned(), source })
+        writable(path).map_err(Error::write("weights", path))
     }
 
     fn export(&self, dir: &Path, ended_early: bool) -> Result<()> {

@@ -214,105 +214,42 @@ pub trait Hook {
     }
 }
 
+/// The methods of a reference to a hook: each calls that of the hook.
+macro_rules! forward {
+    ($($name:ident $([$mut:ident])? ($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
+        fn $name(&$($mut)? self $(, $arg: $type)*) $(-> $result)? {
+            (**self).$name($($arg),*)
+        }
+    )*};
+}
+
 impl<H: Hook + ?Sized> Hook for &mut H {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn key(&self) -> String {
-        (**self).key()
-    }
-
-    fn on_start(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        (**self).on_start(run)
-    }
-
-    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
-        (**self).on_step_end(run)
-    }
-
-    fn acts_on_step_end(&self) -> bool {
-        (**self).acts_on_step_end()
-    }
-
-    fn before_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        (**self).before_evaluate(run)
-    }
-
-    fn after_evaluate(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
-        (**self).after_evaluate(run)
-    }
-
-    fn vectors(&mut self, run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>> {
-        (**self).vectors(run)
-    }
-
-    fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
-        (**self).own_parts(run)
-    }
-
-    fn restore_vectors(&mut self, vectors: BTreeMap<String, Vec<f32>>) -> Result<()> {
-        (**self).restore_vectors(vectors)
-    }
-
-    fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
-        (**self).on_evaluate(run, metrics)
-    }
-
-    fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
-        (**self).on_epoch_end(run, report)
-    }
-
-    fn on_bad_step(&mut self, run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>> {
-        (**self).on_bad_step(run, error)
-    }
-
-    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &Saved) -> Result<()> {
-        (**self).on_checkpoint(run, saved)
-    }
-
-    fn on_written(&mut self, run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()> {
-        (**self).on_written(run, outcome)
-    }
-
-    fn on_error(&mut self, error: &Error) {
-        (**self).on_error(error);
-    }
-
-    fn best_measure(&self) -> Option<String> {
-        (**self).best_measure()
-    }
-
-    fn best_checkpoints(&self) -> Vec<Ranked> {
-        (**self).best_checkpoints()
-    }
-
-    fn needs_evaluations(&self) -> bool {
-        (**self).needs_evaluations()
-    }
-
-    fn only_reports(&self) -> bool {
-        (**self).only_reports()
-    }
-
-    fn on_memory(&mut self, run: &mut Run<'_, '_>, memory: &Memory) -> Result<()> {
-        (**self).on_memory(run, memory)
-    }
-
-    fn on_note(&mut self, note: &str) {
-        (**self).on_note(note);
-    }
-
-    fn on_end(&mut self, run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()> {
-        (**self).on_end(run, reason)
-    }
-
-    fn state(&self) -> serde_json::Value {
-        (**self).state()
-    }
-
-    fn restore(&mut self, state: &serde_json::Value) -> Result<()> {
-        (**self).restore(state)
+    forward! {
+        name() -> &str;
+        key() -> String;
+        on_start[mut](run: &mut Run<'_, '_>) -> Result<()>;
+        on_step_end[mut](run: &mut Run<'_, '_>) -> Result<Action>;
+        acts_on_step_end() -> bool;
+        before_evaluate[mut](run: &mut Run<'_, '_>) -> Result<()>;
+        after_evaluate[mut](run: &mut Run<'_, '_>) -> Result<()>;
+        vectors[mut](run: &mut Run<'_, '_>) -> Result<Vec<NamedVector<'_>>>;
+        own_parts[mut](run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>>;
+        restore_vectors[mut](vectors: BTreeMap<String, Vec<f32>>) -> Result<()>;
+        on_evaluate[mut](run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action>;
+        on_epoch_end[mut](run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action>;
+        on_bad_step[mut](run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>>;
+        on_checkpoint[mut](run: &mut Run<'_, '_>, saved: &Saved) -> Result<()>;
+        on_written[mut](run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()>;
+        on_error[mut](error: &Error);
+        best_measure() -> Option<String>;
+        best_checkpoints() -> Vec<Ranked>;
+        needs_evaluations() -> bool;
+        only_reports() -> bool;
+        on_memory[mut](run: &mut Run<'_, '_>, memory: &Memory) -> Result<()>;
+        on_note[mut](note: &str);
+        on_end[mut](run: &mut Run<'_, '_>, reason: Option<&str>) -> Result<()>;
+        state() -> serde_json::Value;
+        restore[mut](state: &serde_json::Value) -> Result<()>;
     }
 }
 

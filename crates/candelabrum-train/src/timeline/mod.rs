@@ -48,21 +48,21 @@ impl Timeline {
     /// ranks' leaving the barrier is simultaneous.
     ///
     /// # Errors
-    /// [`Error::Timeline`] for a file that cannot be written or a second subscriber of `tracing`,
+    /// [`Error::Write`] for a file that cannot be written or a second subscriber of `tracing`,
     /// and errors of the communication between ranks.
     pub fn start(path: &Path, world: &World) -> Result<Self> {
         let part = part_path(path, world.rank());
         // Checks that the file can be written, and removes the file of an earlier run.
         fs::File::create(&part)
             .and_then(|_| fs::remove_file(&part))
-            .map_err(|source| Error::Timeline { path: part, source })?;
+            .map_err(Error::write("timeline", &part))?;
         let clock = Clock::shared(world.comm())?;
         let recorder = Arc::new(Recorder::new(clock));
         let layer = Recording(Arc::clone(&recorder));
         let subscriber = tracing_subscriber::registry().with(layer);
         if tracing::subscriber::set_global_default(subscriber).is_err() {
             let source = io::Error::other("this process has another subscriber of `tracing`");
-            return Err(Error::Timeline { path: path.to_owned(), source });
+            return Err(Error::write("timeline", path)(source));
         }
         let (path, rank) = (path.to_owned(), world.rank());
         Ok(Self(Arc::new(TimelinePart { path, rank, recorder, written: Mutex::new(false) })))
@@ -71,15 +71,14 @@ impl Timeline {
     /// Stops recording. Rank 0 writes the file from the parts of all ranks.
     ///
     /// # Errors
-    /// [`Error::Timeline`] for a file that cannot be written, and errors of the communication
+    /// [`Error::Write`] for a file that cannot be written, and errors of the communication
     /// between ranks.
     pub fn finish(self, world: &World) -> Result<()> {
         let own = chrome::events(self.0.rank, &self.0.recorder.finish());
         let parts = gather(world, own)?;
         if world.is_root() {
             let path = &self.0.path;
-            write_document(path, &parts)
-                .map_err(|source| Error::Timeline { path: path.clone(), source })?;
+            write_document(path, &parts).map_err(Error::write("timeline", path))?;
         }
         *self.0.written() = true;
         Ok(())
@@ -94,10 +93,9 @@ impl Timeline {
     /// Refuses, before the run, a path to which the timeline could not be written.
     ///
     /// # Errors
-    /// [`Error::Timeline`].
+    /// [`Error::Write`].
     pub fn check_path(path: &Path) -> Result<()> {
-        crate::report::writable(path)
-            .map_err(|source| Error::Timeline { path: path.to_owned(), source })
+        crate::report::writable(path).map_err(Error::write("timeline", path))
     }
 }
 

@@ -1,8 +1,37 @@
-//! The numbers and the durations in options.
+//! What all options share: how their values are read, their defaults, and how one that does not fit is rejected.
+//!
+//! A struct of options derives `clap::Args`, also where a program without a command line writes the struct itself: so
+//! the name, the help and the default of an option have one place.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
+use clap::{Args, Command};
+
+use crate::Error;
+
+/// The options of a command line that gives none.
+///
+/// # Panics
+/// If an option has no default.
+pub(crate) fn defaults<A: Args>() -> A {
+    let command = A::augment_args(Command::new("defaults").no_binary_name(true));
+    let given = command.try_get_matches_from([""; 0]);
+    given.and_then(|given| A::from_arg_matches(&given)).expect("every option has a default")
+}
+
+/// An option, whether it is given in vain, its value, and what the option must be.
+pub(crate) type Conflict<'a> = (&'static str, bool, &'a dyn Display, &'a str);
+
+/// Rejects the first option that is given in vain.
+pub(crate) fn reject(options: &[Conflict<'_>]) -> crate::Result<()> {
+    match options.iter().find(|(_, is_given, ..)| *is_given) {
+        Some(&(option, _, value, range)) => Err(Error::option(option, value, range)),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn parse_positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(number) => Ok(number),
@@ -10,17 +39,17 @@ pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn parse_steps(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_steps(text: &str) -> Result<u64, String> {
     parse_positive(text).map(|steps| steps as u64)
 }
 
-pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| "it must be a number of seconds".to_owned())
 }
 
 /// A duration of numbers with units, such as `1h30m`.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let says = || "it must be a duration of at least 1s, such as 90s, 30m, 2h or 1h30m".to_owned();
     let (mut rest, mut total) = (text, 0_u64);
     while !rest.is_empty() {
