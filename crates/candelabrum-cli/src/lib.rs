@@ -3,6 +3,7 @@
 
 mod broken;
 mod entries;
+mod number;
 mod state;
 
 pub mod report;

@@ -28,7 +28,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
             "train",
             "transformers",
         ],
-        "cli" => &["dist", "plot", "runlog"],
+        "cli" => &["dist", "runlog"],
         "bench-player" => &["candelabrum"],
         "xtask" => &["plot", "softgpu"],
         _ => return None,

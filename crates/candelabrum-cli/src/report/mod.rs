@@ -1,7 +1,7 @@
 //! `candelabrum report DIR...`: one HTML page about one run, or about several beside each other.
 //!
-//! The page is a single file that needs no network: its styles, its few lines of script and its pictures
-//! (SVG) are inside. All texts from a log go through `maud`, which escapes them.
+//! The page is a single file that needs no network: the report as JSON (`data.rs`), a style sheet, and the scripts that
+//! make tables and charts of the report. Where the output is a file `.json`, it is the report alone.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,14 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, ValueEnum};
 use fs_err as fs;
+use serde_json::Value;
 
+use self::data::report;
 use self::load::load;
-use self::page::page;
 use crate::state::now;
 
-mod chart;
-mod colour;
-mod curves;
-mod events;
+mod data;
 mod load;
-mod memory;
-mod page;
-mod phases;
-mod settings;
-mod strategies;
-mod summary;
 
 /// The options of `candelabrum report`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +24,7 @@ pub struct ReportArgs {
     /// The directories of the runs' logs. Tables compare every run with the first
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Where the page goes
+    /// Where the page goes. A file .json gets the figures of the page, without the page
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
     /// The name of a run, once for each DIR. The names of the folders are the default
@@ -78,7 +70,9 @@ impl ReportArgs {
 )]
 pub fn run(args: &ReportArgs) -> Result<()> {
     let runs = load(&args.dirs, &args.names, now())?;
-    let text = page(&runs, now());
+    let report = report(&runs, now());
+    let is_json = args.output.extension().is_some_and(|extension| extension == "json");
+    let text = if is_json { format!("{report}\n") } else { page(&report) };
     fs::write(&args.output, &text)?;
     let (path, size) = (args.output.display(), text.len().div_ceil(1000));
     let what = if runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", runs.len()) };
@@ -90,6 +84,27 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         open::that_detached(&args.output)?;
     }
     Ok(())
+}
+
+/// The scripts of the page, in the order in which they need each other.
+const SCRIPTS: &str = concat!(
+    include_str!("markup.js"),
+    include_str!("axis.js"),
+    include_str!("chart.js"),
+    include_str!("curves.js"),
+    include_str!("phases.js"),
+    include_str!("sections.js"),
+    include_str!("page.js"),
+);
+
+/// The page of a report, with all that it needs.
+fn page(report: &Value) -> String {
+    // A browser looks for the end of a script, and for comments, inside of a JSON, too.
+    let report = report.to_string().replace('<', "\\u003c");
+    include_str!("page.html")
+        .replace("<!-- style -->", include_str!("page.css"))
+        .replace("<!-- scripts -->", SCRIPTS)
+        .replace("<!-- report -->", &report)
 }
 
 /// Whether a user sits before a graphical screen.

@@ -1,4 +1,9 @@
-// Shows the values of all lines below the pointer. Without it the page is complete, only silent.
+// Puts the page together, and shows the values of all lines below the pointer.
+const report = JSON.parse(document.getElementById("report").textContent);
+document.title = `Training report: ${report.runs.map((run) => run.name).join(", ")}`;
+// Only `html` makes HTML, and it escapes each text of the report.
+document.getElementById("page").innerHTML = render(report).text;
+
 const tip = document.getElementById("tip");
 for (const svg of document.querySelectorAll("svg[data-x-name]")) {
   const { left, right, low, high, xName } = svg.dataset;

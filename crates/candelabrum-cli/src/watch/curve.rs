@@ -1,6 +1,5 @@
 //! A curve in the terminal: a chart with dots of braille, and a line of small bars.
 
-use candelabrum_plot::{Axis, Scale, mean, number};
 use candelabrum_runlog::{Point, Series};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -8,6 +7,9 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis as Edge, Block, Chart, Dataset, GraphType, Paragraph};
+
+use super::axis::Axis;
+use crate::number::{mean, number};
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
@@ -36,8 +38,8 @@ pub(super) fn draw(
         if is_smoothed { Series::decimated(&series.smoothed(span), most) } else { raw.clone() };
 
     let ys = raw.iter().map(|point| point.value);
-    let scale = if look.is_logarithmic { Scale::Logarithmic } else { Scale::Linear };
-    let axis = Axis::around(ys, scale, (usize::from(inner.height) / 3).clamp(1, 6));
+    let most = (usize::from(inner.height) / 3).clamp(1, 6);
+    let axis = Axis::around(ys, look.is_logarithmic, most);
     let steps = steps(series.points());
     let [raw, smooth] = [raw, smooth].map(|points| pieces(&points, &axis));
 
@@ -78,8 +80,8 @@ fn middle([first, last]: [f64; 2]) -> Vec<f64> {
 /// Labels at equal distances, since a terminal's chart has no others: the ticks of a linear axis, and of a
 /// logarithmic one as many values at equal ratios.
 fn labels(axis: &Axis) -> Vec<String> {
-    if axis.scale == Scale::Linear {
-        return axis.labels();
+    if !axis.is_logarithmic {
+        return axis.ticks.iter().map(|tick| number(*tick)).collect();
     }
     let (ratio, count) = (axis.high / axis.low, axis.ticks.len().clamp(2, 6));
     let value = |i: usize| axis.low * ratio.powf(i as f64 / (count - 1) as f64);
@@ -146,10 +148,10 @@ mod tests {
     #[test]
     fn a_curve_is_interrupted_where_a_value_has_no_place() {
         let points = series(&[1.0, 2.0, f64::NAN, 0.0, 4.0]);
-        let axis = |scale| Axis::around([0.0, 1.0, 4.0], scale, 3);
-        let linear = pieces(points.points(), &axis(Scale::Linear));
+        let axis = |is_logarithmic| Axis::around([0.0, 1.0, 4.0], is_logarithmic, 3);
+        let linear = pieces(points.points(), &axis(false));
         assert_eq!(linear, [vec![(0.0, 0.25), (1.0, 0.5)], vec![(3.0, 0.0), (4.0, 1.0)]]);
-        let logarithmic = pieces(points.points(), &axis(Scale::Logarithmic));
+        let logarithmic = pieces(points.points(), &axis(true));
         assert_eq!(logarithmic.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
 }

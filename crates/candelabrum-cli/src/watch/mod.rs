@@ -15,6 +15,7 @@ use ratatui::layout::Size;
 pub use self::dashboard::{Dashboard, Reaction};
 use crate::state::now;
 
+mod axis;
 mod curve;
 mod dashboard;
 mod terminal;

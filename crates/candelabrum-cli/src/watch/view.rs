@@ -1,6 +1,5 @@
 //! The picture of a dashboard: what goes where, for small and for large terminals.
 
-use candelabrum_plot::number;
 use candelabrum_runlog::{Run, Series, duration_in_words, names};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,6 +9,7 @@ use ratatui::widgets::{Block, Borders, LineGauge, Paragraph, Sparkline};
 
 use super::curve::{self, Look, bars, shares};
 use crate::entries::entries;
+use crate::number::number;
 use crate::state::State;
 
 /// From this width on there are two columns.

@@ -1,9 +1,11 @@
 //! `candelabrum report`.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use super::made_up::MadeUp;
@@ -16,22 +18,47 @@ fn report(dir: &Path, args: &[&str]) -> (String, String) {
     assert!(output.status.success(), "{stderr}");
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(stdout.starts_with("report.html: "), "{stdout}");
-    (fs::read_to_string(dir.join("report.html")).unwrap(), stderr)
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    check_is_self_contained(&page);
+    (page, stderr)
 }
 
-/// Checks that a page needs nothing but itself.
+/// Checks that a page needs nothing but itself, and that no text of a log ends a script.
 fn check_is_self_contained(page: &str) {
     for outside in ["http:", "https:", "src=", "href=", "<link", "@import", "<iframe", "fetch("] {
         assert!(!page.contains(outside), "{outside}");
     }
     let urls = page.matches("url(").count();
     assert_eq!(urls, page.matches("url(#").count(), "an address outside of the page");
+    let count = |text| page.matches(text).count();
+    assert_eq!((count("<script"), count("</script"), count("<!--")), (2, 2, 0));
 }
 
-fn check_contains(page: &str, parts: &[&str]) {
+/// The report inside a page.
+fn figures(page: &str) -> Value {
+    let (_, rest) = page.split_once("id=\"report\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// Checks what the scripts of a page draw, where there is Node.js.
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn check_draws(page: &str, parts: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/commands/draw.js");
+    let mut node = Command::new("node");
+    let node = node.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let Ok(mut node) = node else {
+        eprintln!("left out: no node here, which runs the scripts of the page");
+        return String::new();
+    };
+    // Node.js reads all of its input before it writes.
+    node.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = node.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let drawn = String::from_utf8(output.stdout).unwrap();
     for part in parts {
-        assert!(page.contains(part), "{part}");
+        assert!(drawn.contains(part), "{part}");
     }
+    drawn
 }
 
 #[test]
@@ -41,11 +68,26 @@ fn a_page_about_one_run_has_its_curves_its_phases_and_its_strategy() {
     let (page, stderr) = report(folder.path(), &["fp32"]);
     assert_eq!(stderr, "");
     assert!(page.starts_with("<!DOCTYPE html>") && page.len() < 200_000, "{}", page.len());
-    check_is_self_contained(&page);
-    check_contains(
+    let report = figures(&page);
+    let run = &report["runs"][0];
+    let of = |names: &[&str]| json!(names.iter().map(|name| &run[name]).collect::<Vec<_>>());
+    assert_eq!(of(&["name", "state", "time"]), json!(["fp32", "finished", "1 min 15 s"]));
+    assert_eq!(of(&["steps", "planned_steps", "planned_epochs"]), json!([2340, 2340, 10]));
+    assert_eq!(of(&["ranks", "resumes", "broken"]), json!([[4], [], []]));
+    assert_eq!(run["checkpoints"], json!({"count": 10, "time": "400 ms"}));
+    assert_eq!(run["epochs"][9]["values"]["bytes_received_per_step"], json!(10_332_000.0));
+    let accuracy = &run["series"]["evaluation/accuracy"];
+    assert_eq!((&accuracy["count"], &accuracy["highest"]["step"]), (&json!(10), &json!(1170)));
+    let loss = &run["series"]["train/loss"];
+    for line in ["points", "smoothed"] {
+        assert_eq!(loss[line]["step"].as_array().unwrap().last(), Some(&json!(2340)), "{line}");
+    }
+    assert_eq!(run["series"]["train/learning_rate"]["smoothed"], Value::Null);
+
+    let drawn = check_draws(
         &page,
         &[
-            "<title>Training report: fp32</title>",
+            "Training report: fp32\n",
             "<th>steps</th><td>2340 of 2340",
             "<th>time, without pauses</th><td>1 min 15 s",
             "<th>highest accuracy of evaluations</th><td>0.992 at step 1170",
@@ -62,10 +104,26 @@ fn a_page_about_one_run_has_its_curves_its_phases_and_its_strategy() {
             "end at step 2340: finished",
         ],
     );
-    // One line in each chart, and nothing to compare.
-    let lines = page.matches("data-name=\"fp32\"").count();
-    assert_eq!((lines, page.matches("data-x-name=").count()), (10, 10));
-    assert!(!page.contains("In brackets"));
+    assert!(!drawn.contains("In brackets") && !drawn.contains("memory"));
+    // One line in each chart.
+    let count = |text| drawn.matches(text).count();
+    if !drawn.is_empty() {
+        assert_eq!((count("data-name=\"fp32\""), count("data-x-name=")), (10, 10));
+    }
+}
+
+#[test]
+fn a_file_of_json_has_the_figures_alone() {
+    let folder = tempdir().unwrap();
+    MadeUp::fp32().write(&folder.path().join("fp32"));
+    let (page, _) = report(folder.path(), &["fp32"]);
+    let output = run(folder.path(), &["report", "fp32", "--open=no", "--output=report.json"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read_to_string(folder.path().join("report.json")).unwrap();
+    let mut alone: Value = serde_json::from_str(&text).unwrap();
+    let inside = figures(&page);
+    alone["made"] = inside["made"].clone();
+    assert_eq!(alone, inside);
 }
 
 #[test]
@@ -73,8 +131,6 @@ fn a_page_shows_where_the_memory_was() {
     let folder = tempdir().unwrap();
     let dir = folder.path().join("gpt");
     MadeUp::fp32().write(&dir);
-    let (page, _) = report(folder.path(), &["gpt"]);
-    assert!(!page.contains("memory"), "nothing was measured");
     let memory = json!({
         "time": 1.0, "event": "memory", "step": 3, "place": "heap",
         "parts": [{"name": "parameters", "bytes": 2_000_000},
@@ -84,13 +140,12 @@ fn a_page_shows_where_the_memory_was() {
         "peak": 5_000_000, "process": 7_000_000, "program": 1_000_000, "shared": 0,
         "ranks": [7_000_000, 6_500_000],
     });
-    let path = dir.join("metrics.jsonl");
-    let log = fs::read_to_string(&path).unwrap();
-    fs::write(&path, format!("{log}{memory}\n")).unwrap();
+    change(&dir, |lines| lines.extend([memory.to_string(), String::new()]));
     let (page, stderr) = report(folder.path(), &["gpt"]);
     assert_eq!(stderr, "");
-    check_is_self_contained(&page);
-    check_contains(
+    let layers = json!([["blocks.*.up", 2, 2_500_000], ["", 1, 500_000]]);
+    assert_eq!(figures(&page)["runs"][0]["memory"]["parts"][1]["layers"], layers);
+    check_draws(
         &page,
         &[
             "Where the memory of a step is",
@@ -110,8 +165,13 @@ fn runs_are_laid_beside_each_other() {
     MadeUp::fp32().write(&folder.path().join("fp32"));
     MadeUp::sparse_top_k().write(&folder.path().join("sparse"));
     let (page, _) = report(folder.path(), &["fp32", "sparse", "--name=plain", "--name=largest"]);
-    check_is_self_contained(&page);
-    check_contains(
+    let report = figures(&page);
+    let (plain, largest) = (&report["runs"][0], &report["runs"][1]);
+    // The steps after the checkpoint, which were trained twice, count once.
+    assert_eq!((&plain["repeated_steps"], &largest["repeated_steps"]), (&json!(0), &json!(120)));
+    let sent = "epoch/bytes_sent_per_step";
+    assert_eq!(largest["series"][sent]["mean"], json!(345_000.0));
+    let drawn = check_draws(
         &page,
         &[
             "In brackets: compared with plain",
@@ -120,14 +180,49 @@ fn runs_are_laid_beside_each_other() {
             "<h3>Settings that differ</h3>",
             "<td class=\"text\">fp32</td><td class=\"text\">sparseTopK</td>",
             "<h3>Settings that are the same</h3>",
-            // The steps after the checkpoint, which were trained twice, count once.
             "<td>0</td><td>1, 120 steps trained again</td>",
             "largest: resumed at step 1404 from checkpoints/step-1404",
         ],
     );
-    let lines = |name: &str| page.matches(&format!("data-name=\"{name}\"")).count();
     // Both runs are in each chart, but only one has values that it did not send yet.
-    assert_eq!((lines("plain"), lines("largest")), (10, 11));
+    let lines = |name: &str| drawn.matches(&format!("data-name=\"{name}\"")).count();
+    assert!(drawn.is_empty() || (lines("plain"), lines("largest")) == (10, 11));
+}
+
+#[test]
+fn odd_values_are_drawn() {
+    let folder = tempdir().unwrap();
+    let dir = folder.path().join("run");
+    MadeUp { epochs: 95, ..MadeUp::fp32() }.write(&dir);
+    change(&dir, |lines| {
+        let values = |step: u64| match step {
+            200 => json!({"peak": 40.0, "far": 1e9, "once": "NaN", "huge": f64::MIN}),
+            201 => json!({"once": 1e-320, "huge": f64::MAX, "hole": "NaN"}),
+            _ => json!({"peak": 1 + step % 10, "far": 1 + step % 10}),
+        };
+        let event = |step| json!({"time": 2e9, "event": "train", "step": step, "epoch": 9, "values": values(step)});
+        lines.splice(1..1, (1..=400).map(|step| event(step).to_string()));
+        lines.push(String::new());
+    });
+    let (page, stderr) = report(folder.path(), &["run"]);
+    assert_eq!(stderr, "");
+    let outside = "1 of the values lie far outside and are not shown.";
+    let drawn = check_draws(
+        &page,
+        &[
+            outside,
+            "Training: far<span class=\"aside\"> (logarithmic axis)",
+            "epochs 0 to 2, backward: ",
+        ],
+    );
+    assert_eq!(
+        drawn.matches("of the values lie far outside").count(),
+        usize::from(!drawn.is_empty())
+    );
+    for number in ["NaN", "Infinity", "undefined"] {
+        let in_attribute = |found: (usize, &str)| !drawn[found.0..].starts_with("NaN or infinite");
+        assert!(!drawn.match_indices(number).any(in_attribute), "{number}");
+    }
 }
 
 #[test]
@@ -150,9 +245,11 @@ fn broken_lines_of_a_log_are_named_and_the_others_count() {
     assert!(notes[1].starts_with("note: run: Line 10 of the log is no event"), "{stderr}");
     let torn = "of the log is incomplete (20 bytes) and was left out";
     assert!(notes[2].contains(torn), "{stderr}");
-    check_contains(&page, &["Line 5 of the log", "Line 10 of the log", torn, "2340 of 2340"]);
+    let run = &figures(&page)["runs"][0];
+    assert_eq!(run["broken"].as_array().unwrap().len(), 3);
     // The line with the end of the run is the incomplete one.
-    assert!(page.contains("no event for"));
+    assert!(run["state"].as_str().unwrap().starts_with("no event for"), "{run}");
+    check_draws(&page, &["Line 5 of the log", "Line 10 of the log", torn, "2340 of 2340"]);
 }
 
 #[test]
@@ -207,13 +304,17 @@ fn texts_of_a_log_are_no_html_and_values_that_are_no_numbers_are_marked() {
     });
     let (page, _) = report(folder.path(), &["<i>run"]);
     assert!(!page.contains("<i>") && !page.contains("<script>alert"));
-    check_contains(
+    assert_eq!(figures(&page)["runs"][0]["name"], "<i>run");
+    let drawn = check_draws(
         &page,
         &[
             "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;x&quot;",
             "&lt;i&gt;run: 1 of 391 values are NaN or infinite, from step 2341 on",
+            "<path class=\"gap c0 d0\" d=\"M623.0 243l6 6m0 -6l-6 6\"/>",
         ],
     );
+    let body = drawn.split_once('\n').unwrap_or_default().1;
+    assert!(!body.contains("<i>") && !body.contains("<script"));
 }
 
 #[test]
@@ -224,5 +325,5 @@ fn a_run_that_has_just_begun_has_a_page() {
     fs::write(dir.join("metrics.jsonl"), "").unwrap();
     let (page, stderr) = report(folder.path(), &["run"]);
     assert_eq!(stderr, "");
-    check_contains(&page, &["no event yet", "The log names no settings."]);
+    check_draws(&page, &["no event yet", "The log names no settings."]);
 }
