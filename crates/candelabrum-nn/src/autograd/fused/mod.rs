@@ -45,7 +45,7 @@ pub use self::composite::with_composites;
 use self::elements::with_inputs;
 pub(crate) use self::inbox::Inbox;
 use self::link::GradientTarget;
-pub(crate) use self::on_gpu::{GpuBackward, OnGpu};
+pub(crate) use self::on_gpu::{GpuBackward, GpuForward, OnGpu};
 pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
 use self::operation::{Kernels, Operation};
 pub use self::recompute::recompute;
