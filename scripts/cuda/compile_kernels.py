@@ -50,6 +50,11 @@ def texts(root):
         yield path, floats + path.read_text()
 
 
+def operation(path):
+    """The name of an operation, whose kernels are those of `gpu.rs` in its folder, or that of another file."""
+    return path.parent.name if path.name == "gpu.rs" else path.stem
+
+
 class Nvrtc:
     def __init__(self, library):
         self.library = ctypes.CDLL(library)
@@ -101,7 +106,7 @@ def main():
     parser.add_argument(
         "--architecture", nargs="*", default=["90"], help="those of GPUs, for instance 90 for H200"
     )
-    parser.add_argument("--only", nargs="*", help="the files' names without their endings")
+    parser.add_argument("--only", nargs="*", help="names of operations, or of files without their extensions")
     args = parser.parse_args()
     if args.cache:
         os.umask(0o077)
@@ -111,7 +116,7 @@ def main():
         (architecture, path, text)
         for architecture in args.architecture
         for path, text in texts(args.repository)
-        if not args.only or path.stem in args.only
+        if not args.only or operation(path) in args.only
     ]
 
     def compile(source):

@@ -14,7 +14,7 @@ use crate::checkout::{repo_root, target_folder};
 use crate::kernels::NVRTC;
 use crate::machine;
 use crate::shell::{cargo, find_program, output, run as run_command};
-use crate::test::build::{Build, artifacts};
+use crate::test::build::artifacts;
 use crate::tidy::files_below;
 
 /// The largest bundle. Some machines with a GPU accept no larger file.
@@ -24,8 +24,7 @@ const MOST_BYTES: u64 = 40 << 20;
 const REHEARSAL: &str = "rehearsal.py";
 
 /// The programs of the bundle, as arguments of cargo.
-const PROGRAMS: [[&str; 2]; 6] = [
-    ["--example", "gpu_probe"],
+const PROGRAMS: [[&str; 2]; 5] = [
     ["--test", "gpu"],
     ["--test", "ops"],
     ["--test", "conformance"],
@@ -83,11 +82,8 @@ fn scripts() -> Result<Vec<PathBuf>> {
 }
 
 /// Runs the folder's `run.py` with stand-ins for its programs, and some of them fail, hang or die on purpose.
-/// The probe is the real one, on the software GPU.
-pub(crate) fn rehearse(build: &Build) -> Result<()> {
-    run_command(&mut build.cargo(&["build", "--example", "gpu_probe"]))?;
-    let script = repo_root().join("scripts/cuda/check").join(REHEARSAL);
-    run_command(cargo(&["xtask", "softgpu", "--", "python3"]).arg(script))
+pub(crate) fn rehearse() -> Result<()> {
+    run_command(Command::new("python3").arg(repo_root().join("scripts/cuda/check").join(REHEARSAL)))
 }
 
 /// The environment of a build with nvcc: the current one if it has nvcc, otherwise that of a
@@ -125,19 +121,13 @@ fn compile_kernels(variables: &BTreeMap<String, String>, kernels: &Path) -> Resu
 pub(crate) fn check() -> Result<()> {
     let bundle = build()?;
     if machine::has_gpu() {
-        let part = |part, out: &str| {
-            let mut command = Command::new("python3");
-            command.arg(bundle.join("run.py")).args(["--part", part, "--out", out]);
-            command
-        };
-        run_command(&mut part("a", "gpu-check-a"))?;
-        let log = ["--previous", "gpu-check-a/log.jsonl"];
-        return run_command(part("b", "gpu-check-b").args(log));
+        let mut command = Command::new("python3");
+        return run_command(command.arg(bundle.join("run.py")).args(["--out", "gpu-check"]));
     }
     println!(
         "built, not run: no GPU here. On a machine that has one, with NCCL, cuDNN and CUDA's \
          libraries (those of a PyTorch for CUDA will do), copy the folder and run\n  python3 \
-         {}/run.py --part a --out RESULTS",
+         {}/run.py --out RESULTS",
         bundle.display()
     );
     Ok(())

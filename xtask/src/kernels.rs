@@ -176,7 +176,7 @@ mod tests {
 
     /// The words of ptxas 13.0. The second kernel calls a function.
     const SAID: &str = "\
-== crates/candelabrum-nn/src/ops/gpu/softmax.rs float sm_90
+== crates/candelabrum-nn/src/ops/softmax/gpu.rs float sm_90
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'softmax' for 'sm_90'
 ptxas info    : Function properties for softmax
@@ -189,7 +189,7 @@ ptxas         .     64 bytes stack frame, 4 bytes spill stores, 0 bytes spill lo
 ptxas info    : Used 129 registers, used 0 barriers, 64 bytes cumulative stack size
 ptxas info    : Function properties for helper
 ptxas         .     8 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads
-== crates/candelabrum-nn/src/ops/gpu/softmax.rs f16_t sm_100
+== crates/candelabrum-nn/src/ops/softmax/gpu.rs f16_t sm_100
 ptxas info    : Compiling entry function 'softmax' for 'sm_100'
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 129 registers, used 1 barriers, 49152 bytes smem
@@ -199,7 +199,7 @@ ptxas info    : Used 129 registers, used 1 barriers, 49152 bytes smem
     fn the_words_of_ptxas_are_understood() {
         let kernels = parse(SAID).unwrap();
         let softmax = |number: &str, name: &str| Kernel {
-            source: format!("crates/candelabrum-nn/src/ops/gpu/softmax.rs {number}"),
+            source: format!("crates/candelabrum-nn/src/ops/softmax/gpu.rs {number}"),
             name: name.to_owned(),
             architecture: "sm_90".to_owned(),
             ..Kernel::default()

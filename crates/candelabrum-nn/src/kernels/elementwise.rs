@@ -3,16 +3,58 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use std::iter;
 
-use candelabrum_memory::simd::{NullaryFnOnce, simd, simd_once};
+use candelabrum_memory::simd::simd;
 
 use super::float::Float;
 use super::parallel::in_blocks;
 use crate::activation::Activation;
 
+/// Runs a loop for the vectors of this machine, in which `$function` is that of the activation, and the constant `$needs`
+/// says whether its [`backward`](Function::backward) gets the input. What a loop knows only at run time is loaded from
+/// memory: it would compute the exponentials of both ways.
+macro_rules! with_function {
+    ($activation:expr, ($function:ident, $needs:tt) => $loop:expr) => {
+        match $activation {
+            None => with_function!(IdentityFunction, false, $function, $needs, $loop),
+            Some(Activation::Relu) => with_function!(Relu, ReluFunction, $function, $needs, $loop),
+            Some(Activation::Relu6) => {
+                with_function!(Relu6, Relu6Function::new(), $function, $needs, $loop)
+            }
+            Some(Activation::Gelu) => {
+                with_function!(Gelu, GeluFunction::new(), $function, $needs, $loop)
+            }
+            Some(Activation::GeluTanh) => {
+                with_function!(GeluTanh, GeluTanhFunction::new(), $function, $needs, $loop)
+            }
+            Some(Activation::Silu) => with_function!(Silu, SiluFunction, $function, $needs, $loop),
+            Some(Activation::Sigmoid) => {
+                with_function!(Sigmoid, SigmoidFunction, $function, $needs, $loop)
+            }
+            Some(Activation::Tanh) => with_function!(Tanh, TanhFunction, $function, $needs, $loop),
+        }
+    };
+    (IdentityFunction, $value:expr, $function:ident, $needs:tt, $loop:expr) => {{
+        const $needs: bool = $value;
+        let $function = IdentityFunction;
+        simd(
+            #[inline(always)]
+            || $loop,
+        )
+    }};
+    ($name:ident, $value:expr, $function:ident, $needs:tt, $loop:expr) => {{
+        const $needs: bool = Activation::$name.needs_input();
+        let $function = $value;
+        simd(
+            #[inline(always)]
+            || $loop,
+        )
+    }};
+}
+
 /// Adds `bias` to every element and applies the activation.
 #[inline(always)]
 pub(crate) fn bias_activation<T: Float>(ys: &mut [T], bias: T, activation: Option<Activation>) {
-    each(ys, iter::repeat(bias), |y, b| y + b, activation);
+    each(ys, &iter::repeat(bias), |y, b| y + b, activation);
 }
 
 /// Adds `bias` to a row element by element and applies the activation.
@@ -22,29 +64,27 @@ pub(crate) fn bias_row_activation<T: Float>(
     bias: &[T],
     activation: Option<Activation>,
 ) {
-    each(ys, bias.iter(), |y, &b| y + b, activation);
+    each(ys, &bias.iter(), |y, &b| y + b, activation);
 }
 
 /// Applies the activation, if there is one.
 #[inline(always)]
 pub(crate) fn activate<T: Float>(ys: &mut [T], activation: Option<Activation>) {
     if activation.is_some() {
-        each(ys, iter::repeat(()), |y, ()| y, activation);
+        each(ys, &iter::repeat(()), |y, ()| y, activation);
     }
 }
 
 /// `y = activation(add(y, b))`.
 fn each<T: Float, B>(
     ys: &mut [T],
-    bs: impl Iterator<Item = B>,
+    bs: &(impl Iterator<Item = B> + Clone),
     add: impl Fn(T, B) -> T,
     activation: Option<Activation>,
 ) {
-    let pass = ForwardPass { ys, bs, add };
-    match activation {
-        None => simd_once(Loop { pass, function: IdentityFunction }),
-        Some(activation) => with_function(activation, pass),
-    }
+    with_function!(activation, (function, _) => for (y, b) in ys.iter_mut().zip(bs.clone()) {
+        *y = function.forward(add(*y, b));
+    });
 }
 
 /// `dy *= activation'(z)`. `reference` is `z` if the activation [needs its
@@ -54,12 +94,16 @@ pub(crate) fn activation_backward<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    with_function(activation, BackwardPass { dys, reference });
+    with_function!(Some(activation), (function, _) => for (dy, &reference) in dys.iter_mut().zip(reference) {
+        *dy = function.backward(*dy, reference);
+    });
 }
 
 /// `h = activation(z)`.
 pub(crate) fn activated<T: Float>(zs: &[T], hs: &mut [T], activation: Activation) {
-    with_function(activation, Activated { zs, hs });
+    with_function!(Some(activation), (function, _) => for (h, &z) in hs.iter_mut().zip(zs) {
+        *h = function.forward(z);
+    });
 }
 
 /// `h = activation(z)` again, and `dh *= activation'(z)`, in one pass: both need the same exponentials.
@@ -69,7 +113,10 @@ pub(crate) fn activated_again<T: Float>(
     dhs: &mut [T],
     activation: Activation,
 ) {
-    with_function(activation, ActivatedAgain { zs, hs, dhs });
+    with_function!(Some(activation), (function, NEEDS_INPUT) => for ((h, dh), &z) in hs.iter_mut().zip(&mut *dhs).zip(zs) {
+        *h = function.forward(z);
+        *dh = function.backward(*dh, if NEEDS_INPUT { z } else { *h });
+    });
 }
 
 /// [`activation_backward`], divided over the threads.
@@ -83,122 +130,8 @@ pub(crate) fn activation_backward_in_blocks<T: Float>(
     });
 }
 
-/// A loop over slices that applies a function. As a type, so that
-/// [`simd`](candelabrum_memory::simd::simd) inlines all of it.
-trait SlicePass {
-    type Number: Float;
-
-    fn run<F: Function<Self::Number>>(self, function: F);
-}
-
-struct Loop<P, F> {
-    pass: P,
-    function: F,
-}
-
-impl<P: SlicePass, F: Function<P::Number>> NullaryFnOnce for Loop<P, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        self.pass.run(self.function);
-    }
-}
-
-/// Runs the loop with the function of `activation`.
-fn with_function<P: SlicePass>(activation: Activation, pass: P) {
-    match activation {
-        Activation::Relu => simd_once(Loop { pass, function: ReluFunction }),
-        Activation::Relu6 => simd_once(Loop { pass, function: Relu6Function::new() }),
-        Activation::Gelu => simd_once(Loop { pass, function: GeluFunction::new() }),
-        Activation::GeluTanh => simd_once(Loop { pass, function: GeluTanhFunction::new() }),
-        Activation::Silu => simd_once(Loop { pass, function: SiluFunction }),
-        Activation::Sigmoid => simd_once(Loop { pass, function: SigmoidFunction }),
-        Activation::Tanh => simd_once(Loop { pass, function: TanhFunction }),
-    }
-}
-
-/// The loop of [`each`].
-struct ForwardPass<'a, T, I, A> {
-    ys: &'a mut [T],
-    bs: I,
-    add: A,
-}
-
-impl<T, B, I, A> SlicePass for ForwardPass<'_, T, I, A>
-where
-    T: Float,
-    I: Iterator<Item = B>,
-    A: Fn(T, B) -> T,
-{
-    type Number = T;
-
-    #[inline(always)]
-    fn run<F: Function<T>>(self, function: F) {
-        for (y, b) in self.ys.iter_mut().zip(self.bs) {
-            *y = function.forward((self.add)(*y, b));
-        }
-    }
-}
-
-/// The loop of [`activation_backward`].
-struct BackwardPass<'a, T> {
-    dys: &'a mut [T],
-    reference: &'a [T],
-}
-
-impl<T: Float> SlicePass for BackwardPass<'_, T> {
-    type Number = T;
-
-    #[inline(always)]
-    fn run<F: Function<T>>(self, function: F) {
-        for (dy, &reference) in self.dys.iter_mut().zip(self.reference) {
-            *dy = function.backward(*dy, reference);
-        }
-    }
-}
-
-/// The loop of [`activated`].
-struct Activated<'a, T> {
-    zs: &'a [T],
-    hs: &'a mut [T],
-}
-
-impl<T: Float> SlicePass for Activated<'_, T> {
-    type Number = T;
-
-    #[inline(always)]
-    fn run<F: Function<T>>(self, function: F) {
-        for (h, &z) in self.hs.iter_mut().zip(self.zs) {
-            *h = function.forward(z);
-        }
-    }
-}
-
-/// The loop of [`activated_again`].
-struct ActivatedAgain<'a, T> {
-    zs: &'a [T],
-    hs: &'a mut [T],
-    dhs: &'a mut [T],
-}
-
-impl<T: Float> SlicePass for ActivatedAgain<'_, T> {
-    type Number = T;
-
-    #[inline(always)]
-    fn run<F: Function<T>>(self, function: F) {
-        for ((h, dh), &z) in self.hs.iter_mut().zip(self.dhs).zip(self.zs) {
-            *h = function.forward(z);
-            *dh = function.backward(*dh, if F::NEEDS_INPUT { z } else { *h });
-        }
-    }
-}
-
 /// A function of one number. Every method is inlined into the loops above.
 trait Function<T>: Copy {
-    /// Whether [`backward`](Self::backward) gets `z`, and not the result.
-    const NEEDS_INPUT: bool;
-
     fn forward(self, z: T) -> T;
 
     /// `dy` times the derivative, computed from `z` or from the result, depending on the
@@ -210,8 +143,6 @@ trait Function<T>: Copy {
 struct IdentityFunction;
 
 impl<T: Float> Function<T> for IdentityFunction {
-    const NEEDS_INPUT: bool = false;
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z
@@ -234,8 +165,6 @@ pub(crate) fn rectified<T: Float>(z: T) -> T {
 struct ReluFunction;
 
 impl<T: Float> Function<T> for ReluFunction {
-    const NEEDS_INPUT: bool = Activation::Relu.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         rectified(z)
@@ -267,8 +196,6 @@ impl<T: Float> Relu6Function<T> {
 }
 
 impl<T: Float> Function<T> for Relu6Function<T> {
-    const NEEDS_INPUT: bool = Activation::Relu6.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         clipped(z)
@@ -286,8 +213,6 @@ impl<T: Float> Function<T> for Relu6Function<T> {
 struct SiluFunction;
 
 impl<T: Float> Function<T> for SiluFunction {
-    const NEEDS_INPUT: bool = Activation::Silu.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * z.sigmoid()
@@ -304,8 +229,6 @@ impl<T: Float> Function<T> for SiluFunction {
 struct SigmoidFunction;
 
 impl<T: Float> Function<T> for SigmoidFunction {
-    const NEEDS_INPUT: bool = Activation::Sigmoid.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.sigmoid()
@@ -321,8 +244,6 @@ impl<T: Float> Function<T> for SigmoidFunction {
 struct TanhFunction;
 
 impl<T: Float> Function<T> for TanhFunction {
-    const NEEDS_INPUT: bool = Activation::Tanh.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.tanh()
@@ -355,8 +276,6 @@ impl<T: Float> GeluFunction<T> {
 }
 
 impl<T: Float> Function<T> for GeluFunction<T> {
-    const NEEDS_INPUT: bool = Activation::Gelu.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * self.half * (T::one() + (z * self.root).erf())
@@ -398,8 +317,6 @@ impl<T: Float> GeluTanhFunction<T> {
 }
 
 impl<T: Float> Function<T> for GeluTanhFunction<T> {
-    const NEEDS_INPUT: bool = Activation::GeluTanh.needs_input();
-
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * self.half * (T::one() + self.inner(z))
@@ -444,6 +361,22 @@ pub(crate) fn largest<T: Float>(first: T, xs: &[T]) -> T {
         }
     }
     lanes.into_iter().fold(rest, larger)
+}
+
+/// `y = f(x)` for each element, by the threads of the pool where there are many. `f` is a `move` closure: the compiler
+/// makes no vectors of a loop that reads a number through two references.
+pub(crate) fn map_all<T: Float>(ys: &mut [T], xs: &[T], f: impl Fn(T) -> T + Copy + Sync) {
+    in_blocks(ys, |first, ys| {
+        let (xs, f) = (&xs[first..][..ys.len()], f);
+        simd(
+            #[inline(always)]
+            || {
+                for (y, &x) in ys.iter_mut().zip(xs) {
+                    *y = f(x);
+                }
+            },
+        );
+    });
 }
 
 /// `ys += xs`, by the threads of the pool where there are many elements.

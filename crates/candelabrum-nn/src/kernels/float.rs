@@ -40,37 +40,15 @@ pub(crate) trait Float: WithDType + Poolable + Lanes {
 }
 
 macro_rules! impl_float {
-    ($float:ident, $functions:path, $if_f32:path, $transposed:path) => {
+    ($float:ident, $functions:path: $($function:ident)*, $if_f32:path, $transposed:path) => {
         impl Float for $float {
-            #[inline(always)]
-            fn exp(self) -> Self {
-                use $functions as functions;
-                functions::exp(self)
-            }
-
-            #[inline(always)]
-            fn exp_of_score(self) -> Self {
-                use $functions as functions;
-                functions::exp_of_score(self)
-            }
-
-            #[inline(always)]
-            fn tanh(self) -> Self {
-                use $functions as functions;
-                functions::tanh(self)
-            }
-
-            #[inline(always)]
-            fn sigmoid(self) -> Self {
-                use $functions as functions;
-                functions::sigmoid(self)
-            }
-
-            #[inline(always)]
-            fn erf(self) -> Self {
-                use $functions as functions;
-                functions::erf(self)
-            }
+            $(
+                #[inline(always)]
+                fn $function(self) -> Self {
+                    use $functions as functions;
+                    functions::$function(self)
+                }
+            )*
 
             fn ln(self) -> Self {
                 $float::ln(self)
@@ -134,8 +112,8 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, math, Some, transpose::transposed_f32s);
-impl_float!(f64, in_f64, none, transpose::transposed);
+impl_float!(f32, math: exp exp_of_score tanh sigmoid erf, Some, transpose::transposed_f32s);
+impl_float!(f64, in_f64: exp exp_of_score tanh sigmoid erf, none, transpose::transposed);
 
 /// f64 numbers are not f32.
 #[inline(always)]

@@ -4,7 +4,6 @@
 #[macro_use]
 mod builder;
 
-mod activations;
 mod attention;
 mod attention_pooling;
 mod batch_norm1d;
@@ -16,7 +15,7 @@ mod conv_transpose2d;
 mod dropout;
 mod embedding;
 mod feed_forward;
-mod flatten;
+mod functions;
 mod group_norm;
 mod layer_norm;
 mod linear;
@@ -24,13 +23,10 @@ mod local_response_norm;
 mod pool2d;
 mod products;
 mod recurrent;
-mod relu;
 mod separable_conv2d;
-mod softmax;
 mod softmax_cross_entropy;
 mod transformer;
 
-pub use activations::{Gelu, GeluTanh, Sigmoid, Silu, Tanh};
 pub use attention::MultiHeadAttention;
 pub use attention_pooling::AttentionPooling;
 pub use batch_norm1d::BatchNorm1d;
@@ -42,16 +38,14 @@ pub use conv2d::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
-pub use flatten::Flatten;
+pub use functions::{Flatten, Gelu, GeluTanh, ReLU, ReLU6, Sigmoid, Silu, Softmax, Tanh};
 pub use group_norm::{GroupNorm, InstanceNorm2d};
 pub use layer_norm::{LayerNorm, RmsNorm};
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use pool2d::{AdaptiveAvgPool2d, AvgPool2d, GlobalAvgPool, MaxPool2d};
 pub use recurrent::{Gru, Lstm, Rnn};
-pub use relu::{ReLU, ReLU6};
 pub use separable_conv2d::SeparableConv2d;
-pub use softmax::Softmax;
 pub use softmax_cross_entropy::SoftMaxCrossEntropy;
 pub use transformer::TransformerBlock;
 

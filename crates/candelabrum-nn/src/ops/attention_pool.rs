@@ -53,10 +53,7 @@ struct AttentionPool {
 
 impl Fused for AttentionPool {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0])
-    }
+    const READS: Reads = Reads::inputs(&[0]);
 
     /// Saves the weights (N, T).
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -114,9 +111,6 @@ impl Fused for AttentionPool {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(scores)] = inputs else { unreachable!("two inputs") };
-        if xs.elem_count() == 0 {
-            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
-        }
         // An empty sequence has the softmax of equal scores first, because that of no scores would be NaN.
         let wide = masked_fill(&fused::widen(scores)?, &self.mask(|length, _| length == 0)?, 0.0)?;
         let hidden = self.mask(|length, step| length > 0 && step >= length)?;

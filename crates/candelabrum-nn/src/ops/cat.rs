@@ -6,7 +6,7 @@
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, Fused};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::strided::{Axis, StoreMode, transfer};
@@ -68,10 +68,6 @@ impl Cat {
 
 impl Fused for Cat {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         for (xs, (width, start)) in inputs.iter().zip(self.parts()) {

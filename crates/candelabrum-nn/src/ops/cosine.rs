@@ -97,10 +97,7 @@ impl Cosine {
 
 impl Fused for Cosine {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1])
-    }
+    const READS: Reads = Reads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], cosines: &mut [T]) -> Result<Pooled<T>> {
         let rows = inputs[0].par_chunks(self.width).zip(inputs[1].par_chunks(self.width));
@@ -132,9 +129,6 @@ impl Fused for Cosine {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(left), Some(right)] = inputs else { unreachable!("two inputs") };
-        if left.elem_count() == 0 {
-            return Ok(left.clone()); // candle's kernels on a GPU refuse to work on nothing.
-        }
         let (xs, ys) = (fused::widen(left)?, fused::widen(right)?);
         let norms = self.norm.composite(&xs)?.mul(&self.norm.composite(&ys)?)?;
         (&xs * &ys)?.sum(D::Minus1)?.div(&norms)?.to_dtype(left.dtype())

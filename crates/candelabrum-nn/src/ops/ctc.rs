@@ -232,10 +232,7 @@ impl Ctc {
 
 impl Fused for Ctc {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0])
-    }
+    const READS: Reads = Reads::inputs(&[0]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let mut saved = Pooled::new(self.sequences.len() * self.saved());

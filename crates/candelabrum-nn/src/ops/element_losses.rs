@@ -420,10 +420,7 @@ impl<F: Formula> ElementLoss<F> {
 
 impl<F: Formula> Fused for ElementLoss<F> {
     const NAME: &'static str = F::NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1, 2])
-    }
+    const READS: Reads = Reads::inputs(&[0, 1, 2]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let count = inputs[0].len();

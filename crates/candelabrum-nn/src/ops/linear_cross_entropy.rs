@@ -23,13 +23,13 @@ use rayon::prelude::*;
 use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy, softmax_cross_entropy_with};
 use super::linear::{affine, linear};
 use super::sizes::{is_index, sizes};
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, Fused};
 use crate::kernels::column_sums::column_sums;
-use crate::kernels::elementwise::{add_assign, largest};
+use crate::kernels::elementwise::{add_assign, largest, map_all};
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
 use crate::kernels::moments::Sums;
-use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
+use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
 const NAME: &str = "linear_cross_entropy";
@@ -194,10 +194,6 @@ impl LinearCrossEntropy {
 impl Fused for LinearCrossEntropy {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
-
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let (classes, width) = (self.loss.classes, self.inputs);
@@ -248,11 +244,7 @@ impl Fused for LinearCrossEntropy {
             let (gradient, others) = rest.split_at(length);
             rest = others;
             let Some(place) = pass.grads.take(input) else { continue };
-            in_blocks(place, |start, place| {
-                for (place, &gradient) in place.iter_mut().zip(&gradient[start..]) {
-                    *place = gradient * factor;
-                }
-            });
+            map_all(place, gradient, move |gradient| gradient * factor);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::broadcast::Broadcast;
 use super::sizes::is_index;
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, Fused};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -58,10 +58,6 @@ impl MaskedFill {
 impl Fused for MaskedFill {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
-
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         self.apply(inputs[0], T::from_f64(self.value), ys);
         Ok(Pooled::none())
@@ -76,9 +72,6 @@ impl Fused for MaskedFill {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
-        if xs.elem_count() == 0 {
-            return Ok(xs.clone()); // candle's kernels on a GPU refuse to work on nothing.
-        }
         let value = Tensor::full(self.value, (), xs.device())?.to_dtype(xs.dtype())?;
         let value = value.broadcast_as(&self.shape)?;
         self.mask.broadcast_as(&self.shape)?.where_cond(&value, xs)

@@ -71,11 +71,9 @@
 //!   one on the same graph. For candle's own `backward`, build the graph again.
 
 mod activations;
-mod adaptive_avg_pool2d;
 mod add;
 mod attention;
 mod attention_pool;
-mod avg_pool2d;
 mod batch_norm2d;
 mod broadcast;
 mod cat;
@@ -102,13 +100,11 @@ mod linear_quantized;
 mod local_response_norm;
 mod lstm;
 mod masked_fill;
-mod max_pool2d;
 mod mul;
 mod narrow;
 mod nll;
 mod permute;
 mod pool2d;
-mod position_embedding;
 mod recurrent;
 mod rnn;
 mod row_norm;
@@ -120,11 +116,9 @@ mod swiglu;
 mod unfold;
 
 pub use activations::{gelu, gelu_tanh, relu, relu6, sigmoid, silu, tanh};
-pub use adaptive_avg_pool2d::adaptive_avg_pool2d;
 pub use add::add;
 pub use attention::{AttentionConfig, Rotary, RotaryScaling, attention, cross_attention};
 pub use attention_pool::attention_pool;
-pub use avg_pool2d::{avg_pool2d, global_avg_pool2d};
 pub(crate) use batch_norm2d::normalise;
 pub use batch_norm2d::{
     BatchNorm, BatchNormConfig, RunningStatistics, batch_norm2d, batch_norm2d_add,
@@ -143,6 +137,7 @@ pub use element_losses::{
     smooth_l1_loss,
 };
 pub use embedding::embedding;
+pub use embedding::positions::embedding_with_positions;
 pub use feed_forward::{HiddenUnits, feed_forward};
 
 pub use crate::autograd::fused::with_composites;
@@ -163,13 +158,14 @@ pub use linear_quantized::linear_quantized;
 pub use local_response_norm::{LocalResponseNormConfig, local_response_norm};
 pub use lstm::{lstm, lstm_with};
 pub use masked_fill::masked_fill;
-pub use max_pool2d::max_pool2d;
 pub use mul::mul;
 pub use narrow::{narrow, split};
 pub use nll::nll_loss;
 pub use permute::{permute, transpose};
 pub use pool2d::Pool2dConfig;
-pub use position_embedding::embedding_with_positions;
+pub use pool2d::adaptive_avg::adaptive_avg_pool2d;
+pub use pool2d::avg::{avg_pool2d, global_avg_pool2d};
+pub use pool2d::max::max_pool2d;
 pub use recurrent::{RecurrentWeights, Steps, final_state};
 pub use rnn::rnn;
 pub use row_norm::{layer_norm, rms_norm};

@@ -13,7 +13,7 @@ use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy};
 use super::element_losses::Reduction;
 use super::sizes::{is_index, rows_and_last};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, Fused, Reads, widen};
+use crate::autograd::fused::{self, Backward, Fused, widen};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -71,10 +71,6 @@ impl Nll {
 
 impl Fused for Nll {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let rows = inputs[0].chunks_exact(self.targets.classes).enumerate();

@@ -7,7 +7,7 @@
 use candle_core::shape::{Dim, Dims};
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, Fused};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::strided::{Axis, StoreMode, transfer};
@@ -67,10 +67,6 @@ struct Permute {
 
 impl Fused for Permute {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         transfer(&self.axes, ys, inputs[0], StoreMode::Replace);

@@ -2,11 +2,10 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, Fused};
+use crate::kernels::elementwise::map_all;
 use crate::kernels::float::Float;
-use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
-use candelabrum_memory::simd::simd;
 
 /// `factor * xs`. The factor is rounded to the dtype of `xs`, or to f32 for f16 and bf16.
 ///
@@ -21,38 +20,19 @@ struct Scale {
     factor: f64,
 }
 
-impl Scale {
-    fn apply<T: Float>(&self, xs: &[T], ys: &mut [T]) {
-        let factor = T::from_f64(self.factor);
-        in_blocks(ys, |start, ys| {
-            let xs = &xs[start..][..ys.len()];
-            simd(
-                #[inline(always)]
-                || {
-                    for (y, &x) in ys.iter_mut().zip(xs) {
-                        *y = x * factor;
-                    }
-                },
-            );
-        });
-    }
-}
-
 impl Fused for Scale {
     const NAME: &'static str = "scale";
 
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
-
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
-        self.apply(inputs[0], ys);
+        let factor = T::from_f64(self.factor);
+        map_all(ys, inputs[0], move |x| x * factor);
         Ok(Pooled::none())
     }
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         if let Some(dxs) = pass.grads.take(0) {
-            self.apply(pass.dys, dxs);
+            let factor = T::from_f64(self.factor);
+            map_all(dxs, pass.dys, move |dy| dy * factor);
         }
         Ok(())
     }

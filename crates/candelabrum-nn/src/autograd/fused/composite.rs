@@ -70,6 +70,9 @@ pub(super) fn run(
         .into_iter()
         .map(|input| input.map(hooks::identity_if_watched).transpose())
         .collect::<Result<_>>()?;
+    if shape.elem_count() == 0 && !op.has_effects() {
+        return empty(shape, inputs.iter().flatten());
+    }
     let ys = profile::timed(Phase::Forward, op.name(), shape.dims(), || op.composite(&inputs))?;
     if ys.elem_count() == 0 {
         return empty(shape, inputs.iter().flatten().chain([&ys]));

@@ -10,7 +10,7 @@ use super::elements::with_numbers;
 use super::inbox::Inbox;
 use super::link::GradientTarget;
 use super::node::{self, Node};
-use super::on_gpu::GpuBackward;
+use super::on_gpu::{GpuBackward, GpuForward};
 use super::untyped::Operation;
 use crate::autograd::pass::{self, Place};
 use crate::autograd::profile::{self, Phase};
@@ -39,7 +39,9 @@ pub(super) fn run(
         Some(Unread::All) => None,
         _ => profile::timed(Phase::Forward, op.name(), shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
-            with_numbers(&tensors, |numbers| kernels.forward(gpu, numbers, ys.cuda_numbers_mut()?))
+            with_numbers(&tensors, |inputs| {
+                kernels.forward(GpuForward { gpu, inputs, ys: ys.cuda_numbers_mut()? })
+            })
         })?,
     };
     let ys = Storage::Cuda(gpu.storage(ys)?);

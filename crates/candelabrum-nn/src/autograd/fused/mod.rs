@@ -46,7 +46,7 @@ pub use self::composite::with_composites;
 use self::elements::with_inputs;
 pub(crate) use self::inbox::Inbox;
 use self::link::GradientTarget;
-pub(crate) use self::on_gpu::{GpuBackward, OnGpu};
+pub(crate) use self::on_gpu::{GpuBackward, GpuForward, OnGpu};
 pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
 pub use self::recompute::recompute;
 pub(crate) use self::recompute::recompute_at;

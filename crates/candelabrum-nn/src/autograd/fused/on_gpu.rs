@@ -6,17 +6,11 @@ use candle_core::Result;
 
 /// The kernels of an operation on a GPU.
 pub(crate) trait OnGpu {
-    /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted input
-    /// is `None`. Returns the numbers for [`GpuBackward::saved`].
+    /// Writes every element of the result. Returns the numbers for [`GpuBackward::saved`].
     ///
     /// # Errors
     /// Those of the device.
-    fn forward(
-        &self,
-        gpu: &Gpu,
-        inputs: &[Option<CudaNumbers<'_>>],
-        ys: CudaNumbersMut<'_>,
-    ) -> Result<Option<Flat>>;
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>>;
 
     /// Writes every element of each wanted gradient.
     ///
@@ -29,6 +23,15 @@ pub(crate) trait OnGpu {
     fn has_wide_gradient(&self, _input: usize) -> bool {
         false
     }
+}
+
+/// The arguments of a forward on a GPU.
+pub(crate) struct GpuForward<'a> {
+    pub(crate) gpu: &'a Gpu,
+    /// The inputs, which are contiguous. An omitted input is `None`.
+    pub(crate) inputs: &'a [Option<CudaNumbers<'a>>],
+    /// The place of the result.
+    pub(crate) ys: CudaNumbersMut<'a>,
 }
 
 /// The arguments of a backward on a GPU, as [`Backward`](super::operation::Backward).

@@ -13,7 +13,17 @@ pub(crate) trait Fused: Send + Sync + 'static {
     const NAME: &'static str;
 
     /// The tensors that the backward reads. Other tensors are not kept alive for it.
-    fn reads(&self) -> Reads;
+    const READS: Reads = Reads::NOTHING;
+
+    /// [`NAME`](Self::NAME), unless one type has several operations.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// [`READS`](Self::READS), unless it depends on more than the type.
+    fn reads(&self) -> Reads {
+        Self::READS
+    }
 
     /// Writes every element of `ys` from the inputs. The inputs are contiguous, and an omitted
     /// input is an empty slice. Returns the values for [`Backward::saved`], or [`Pooled::none`].
@@ -55,7 +65,9 @@ pub(crate) trait Fused: Send + Sync + 'static {
     /// otherwise. A kernel need not: the documentation of [`ops`](crate::ops) says what holds for kernels.
     ///
     /// The inputs are contiguous, and an omitted input is `None`. [`run`](super::run) gives the result its
-    /// shape, so only the order of the elements matters here. Parameters should be right operands:
+    /// shape, so only the order of the elements matters here. For a result without elements the composite is not
+    /// called, because candle's kernels on a GPU refuse to work on nothing, unless the operation
+    /// [has effects](Self::has_effects). Parameters should be right operands:
     /// candle differentiates by the right operand first, so the gradients of parameters are
     /// complete before those of the input are computed. If candle's own backward of an operation is
     /// wrong or missing, a composite avoids the operation and states the reason.
@@ -63,6 +75,11 @@ pub(crate) trait Fused: Send + Sync + 'static {
     /// # Errors
     /// Those of the forward.
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
+
+    /// Whether the composite does more than to compute its result: an exchange with other replicas, for instance.
+    fn has_effects(&self) -> bool {
+        false
+    }
 }
 
 /// The tensors that a backward reads beside the gradient of the result.

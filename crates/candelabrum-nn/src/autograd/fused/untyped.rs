@@ -21,11 +21,12 @@ pub(super) trait Operation: Send + Sync {
     fn passes_gradient_to(&self) -> Option<usize>;
     fn on_gpu(&self) -> Option<&dyn OnGpu>;
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
+    fn has_effects(&self) -> bool;
 }
 
 impl<F: Fused> Operation for F {
     fn name(&self) -> &'static str {
-        F::NAME
+        Fused::name(self)
     }
 
     fn reads(&self) -> Reads {
@@ -62,6 +63,10 @@ impl<F: Fused> Operation for F {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         Fused::composite(self, inputs)
+    }
+
+    fn has_effects(&self) -> bool {
+        Fused::has_effects(self)
     }
 }
 

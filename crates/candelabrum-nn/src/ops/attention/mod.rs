@@ -25,13 +25,14 @@
 //! heads of queries that share a head of keys and values in one sequence, in a fixed order. So the
 //! bits do not depend on the number of threads.
 //!
-//! A GPU has kernels of its own (`ops/gpu/attention.rs`).
+//! A GPU has kernels of its own (`gpu.rs`).
 
 mod backward;
 mod block;
 mod composite;
 mod forward;
 mod geometry;
+mod gpu;
 mod head_rows;
 mod mask;
 mod matrix;
@@ -321,9 +322,6 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
         let rotary = self.rotary.as_ref();
         match (PACKED, inputs) {
             (true, [Some(qkv), mask]) => {
-                if qkv.elem_count() == 0 {
-                    return Ok(qkv.clone()); // candle's kernels on a GPU refuse to work on nothing.
-                }
                 let (queries, keys) = (geometry.query_columns(), geometry.key_columns());
                 let q = qkv.narrow(2, 0, queries)?;
                 let k = qkv.narrow(2, queries, keys)?;
@@ -331,9 +329,6 @@ impl<const PACKED: bool> Fused for Attention<PACKED> {
                 composite::composite([&q, &k, &v], mask.as_ref(), geometry, rotary)
             }
             (false, [Some(q), Some(k), Some(v), mask]) => {
-                if q.elem_count() == 0 {
-                    return Ok(q.clone()); // As above.
-                }
                 composite::composite([q, k, v], mask.as_ref(), geometry, rotary)
             }
             _ => unreachable!("two inputs, or four"),

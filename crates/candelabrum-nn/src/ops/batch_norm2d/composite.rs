@@ -28,10 +28,6 @@ impl BatchNorm2dOp {
             unreachable!("six inputs")
         };
         let ChannelPlanes { batch, channels, plane } = self.geometry;
-        if xs.elem_count() == 0 && self.exchange.is_none() {
-            // candle's operations on a GPU refuse to work on nothing.
-            return Ok(xs.clone());
-        }
         let x = widen(xs)?.reshape((batch, channels, plane))?;
         let by_channel = |numbers: &Tensor| widen(numbers)?.reshape((channels, 1));
         let (deviations, variance) = match (mean, variance) {

@@ -130,6 +130,13 @@ impl Fused for BatchNorm2dConv2d {
         let (of_norm, of_conv) = inputs.split_at(WEIGHT);
         let [Some(xs), ..] = of_norm else { unreachable!("seven inputs") };
         let hs = self.norm.by_candle(&[of_norm, &[None]].concat())?.reshape(xs.shape())?;
+        if hs.elem_count() == 0 {
+            return Ok(hs); // candle's kernels on a GPU refuse to work on nothing.
+        }
         self.conv.composite(&[&[Some(hs)], of_conv].concat())
+    }
+
+    fn has_effects(&self) -> bool {
+        self.norm.has_effects()
     }
 }

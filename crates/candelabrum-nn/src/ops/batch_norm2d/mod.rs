@@ -27,6 +27,7 @@ mod channel;
 mod composite;
 mod config;
 mod convolution;
+mod gpu;
 mod replicas;
 mod totals;
 
@@ -158,6 +159,10 @@ impl Fused for BatchNorm2dOp {
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         self.by_candle(inputs)
+    }
+
+    fn has_effects(&self) -> bool {
+        self.exchange.is_some()
     }
 }
 

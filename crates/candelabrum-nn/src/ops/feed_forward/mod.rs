@@ -87,10 +87,7 @@ struct FeedForwardOp {
 
 impl Fused for FeedForwardOp {
     const NAME: &'static str = NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1, 3])
-    }
+    const READS: Reads = Reads::inputs(&[0, 1, 3]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, up, up_bias, down, down_bias, residual] = inputs else {

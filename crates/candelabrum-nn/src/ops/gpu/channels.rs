@@ -1,10 +1,9 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
-use candelabrum_memory::cuda::{
-    Arg, BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch,
-};
+use candelabrum_memory::cuda::{BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
 use candle_core::Result;
 
+use super::launch::launch;
 use super::packs::Packs;
 
 const KERNELS: Kernels = Kernels {
@@ -27,15 +26,15 @@ const STEP: usize = 8;
 
 /// Values of the shape (N, C, P) one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Channels {
-    pub(super) batch: usize,
-    pub(super) channels: usize,
-    pub(super) plane: usize,
+pub(in crate::ops) struct Channels {
+    pub(in crate::ops) batch: usize,
+    pub(in crate::ops) channels: usize,
+    pub(in crate::ops) plane: usize,
 }
 
 impl Channels {
     /// The number of values of a channel.
-    pub(super) fn count(self) -> usize {
+    pub(in crate::ops) fn count(self) -> usize {
         self.batch * self.plane
     }
 
@@ -44,7 +43,7 @@ impl Channels {
     }
 
     /// The number of slices of a channel. 0 for a channel without values.
-    pub(super) fn slices(self) -> usize {
+    pub(in crate::ops) fn slices(self) -> usize {
         self.count().div_ceil(self.share())
     }
 
@@ -54,45 +53,40 @@ impl Channels {
     }
 
     /// [`Self::lanes`] threads for each slice of each channel.
-    pub(super) fn grid(self) -> Grid {
+    pub(in crate::ops) fn grid(self) -> Grid {
         Grid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
     }
 
     /// How the threads take these values.
-    pub(super) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> Packs {
+    pub(in crate::ops) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> Packs {
         Packs::of(values, &[self.plane])
     }
 
-    /// The arguments `first`, and then the sizes (`SIZES` in channels.cu).
-    pub(super) fn with_sizes<'a>(self, first: &[Arg<'a>], packs: Packs) -> Vec<Arg<'a>> {
+    /// The sizes as arguments (`SIZES` in channels.cu, of which the packs are the last).
+    pub(in crate::ops) fn sizes(self) -> [usize; 6] {
         let Self { batch, channels, plane } = self;
-        let sizes = [batch, channels, plane, self.slices(), self.share(), self.lanes()];
-        first.iter().copied().chain(sizes.map(Arg::from)).chain([packs.into()]).collect()
+        [batch, channels, plane, self.slices(), self.share(), self.lanes()]
     }
 
     /// Memory for `width` doubles for each slice.
-    pub(super) fn partials(self, gpu: &Gpu, width: usize) -> Result<Scratch> {
+    pub(in crate::ops) fn partials(self, gpu: &Gpu, width: usize) -> Result<Scratch> {
         const FLOATS: usize = size_of::<f64>() / size_of::<f32>();
         Ok(gpu.scratch(self.channels * self.slices() * width * FLOATS)?)
     }
 
     /// `sums[c]` = the sum of the values of channel `c`.
-    pub(super) fn sums(
+    pub(in crate::ops) fn sums(
         self,
         gpu: &Gpu,
         mut sums: CudaNumbersMut<'_>,
         values: CudaNumbers<'_>,
     ) -> Result<()> {
-        let number = values.element_type();
+        let (number, packs) = (values.element_type(), self.packs(&[Some(values)]));
         let mut partials = self.partials(gpu, 1)?;
-        {
-            let mut partials = partials.span_mut();
-            let packs = self.packs(&[Some(values)]);
-            let args = self.with_sizes(&[(&mut partials).into(), values.into()], packs);
-            gpu.launch_for(number, KERNELS, "sum_slices", self.grid(), &args)?;
-        }
+        launch!(gpu, number, KERNELS, "sum_slices", self.grid();
+            &mut partials.span_mut(), values, ..self.sizes(), packs
+        )?;
         let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));
-        let args = [(&mut sums).into(), partials.span().into(), self.slices().into()];
-        Ok(gpu.launch_for(number, KERNELS, "add_slices", grid, &args)?)
+        launch!(gpu, number, KERNELS, "add_slices", grid; &mut sums, partials.span(), self.slices())
     }
 }

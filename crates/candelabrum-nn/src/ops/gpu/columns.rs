@@ -1,8 +1,10 @@
 //! Sums over the rows of a matrix on a GPU, in a fixed order.
 
 use candelabrum_memory::ElementType;
-use candelabrum_memory::cuda::{Arg, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
 use candle_core::Result;
+
+use super::launch::launch;
 
 const KERNELS: Kernels = Kernels { name: "columns", text: include_str!("columns.cu") };
 
@@ -13,7 +15,7 @@ const ROWS: usize = 256;
 const COLUMNS: usize = 32;
 
 /// `sums[c] = sum_r values[r, c]`. Sums are added in f32 and rounded to the type of `sums`.
-pub(super) fn sum_rows(
+pub(in crate::ops) fn sum_rows(
     gpu: &Gpu,
     mut sums: CudaNumbersMut<'_>,
     values: CudaNumbers<'_>,
@@ -36,17 +38,11 @@ pub(super) fn sum_rows(
         };
         let number = source.element_type();
         let grid = Grid::by_share(groups * columns.div_ceil(COLUMNS), 1);
-        let sizes: [Arg<'_>; 2] = [rows.into(), columns.into()];
         if groups == 1 && sums.element_type() == ElementType::F32 {
-            let args = [(&mut sums).into(), source.into(), sizes[0], sizes[1]];
-            return Ok(gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?);
+            return launch!(gpu, number, KERNELS, "sum_groups", grid; &mut sums, source, rows, columns);
         }
         let mut next = gpu.scratch(groups * columns)?;
-        {
-            let mut target = next.span_mut();
-            let args = [(&mut target).into(), source.into(), sizes[0], sizes[1]];
-            gpu.launch_for(number, KERNELS, "sum_groups", grid, &args)?;
-        }
+        launch!(gpu, number, KERNELS, "sum_groups", grid; &mut next.span_mut(), source, rows, columns)?;
         if groups == 1 {
             return Ok(sums.round_from(next.span())?);
         }

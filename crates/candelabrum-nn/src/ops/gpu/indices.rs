@@ -4,7 +4,7 @@ use candelabrum_memory::cuda::{self, CudaIndices};
 use candle_core::{Result, Storage, Tensor, bail};
 
 /// Calls `f` with the elements of a contiguous tensor of type u8, u32 or i64 on a GPU.
-pub(super) fn with_indices<R>(
+pub(in crate::ops) fn with_indices<R>(
     tensor: &Tensor,
     f: impl FnOnce(CudaIndices<'_>) -> Result<R>,
 ) -> Result<R> {

@@ -7,7 +7,7 @@ const BYTES: usize = 16;
 
 /// How a kernel takes its numbers (`packs` in packs.cu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packs {
+pub(in crate::ops) struct Packs {
     /// The numbers of a pack.
     width: usize,
 }
@@ -15,7 +15,7 @@ pub(super) struct Packs {
 impl Packs {
     /// Wide packs, if each run of numbers that is given is aligned and each of these lengths is a multiple of a
     /// pack.
-    pub(super) fn of(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
+    pub(in crate::ops) fn of(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
         let numbers = || numbers.iter().flatten();
         let sizes = numbers().map(|numbers| numbers.element_type().size());
         let width = sizes.min().map_or(1, |size| BYTES / size);
@@ -29,7 +29,7 @@ impl Packs {
     }
 
     /// A thread for each pack of `count` numbers. The count is the kernel's last argument.
-    pub(super) fn grid(self, count: usize) -> Grid {
+    pub(in crate::ops) fn grid(self, count: usize) -> Grid {
         Grid::for_packs(count, self.width)
     }
 }

@@ -64,3 +64,10 @@ __device__ float row_max(const number_t *row, count_t len, count_t width) {
   __syncthreads();
   return largest[threadIdx.x - own_lane(width)];
 }
+
+// The sum of exp(x - top) over the group's row, in f32 as on the CPU.
+__device__ float sum_of_exp(const number_t *x, float top, count_t len, count_t width) {
+  Sum sum;
+  for (count_t c = own_lane(width); c < len; c += width) sum.add(expf(x[c] - top));
+  return (float)group_sum(sum, width);
+}

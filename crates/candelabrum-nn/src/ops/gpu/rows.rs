@@ -4,16 +4,16 @@ use candelabrum_memory::cuda::{BLOCK, Grid};
 
 /// The rows of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GpuRows {
+pub(in crate::ops) struct GpuRows {
     /// The number of threads for each row.
-    pub(super) width: usize,
+    pub(in crate::ops) width: usize,
     /// A group of threads for each row.
-    pub(super) grid: Grid,
+    pub(in crate::ops) grid: Grid,
 }
 
 impl GpuRows {
     /// `count` rows of `len` elements.
-    pub(super) fn new(count: usize, len: usize) -> Self {
+    pub(in crate::ops) fn new(count: usize, len: usize) -> Self {
         let width = len.min(BLOCK).next_power_of_two();
         Self { width, grid: Grid::by_share(count, BLOCK / width) }
     }

@@ -16,7 +16,7 @@ pub(crate) trait Cell: Send + Sync + 'static {
     const SPLIT: bool;
     /// Whether the cell keeps a number more per unit for the backward. Otherwise `extra` is empty.
     const HAS_EXTRA: bool;
-    /// The kernels of a step and of its backward in gpu/recurrent.cu. Without them a GPU computes the composite.
+    /// The kernels of a step and of its backward in recurrent.cu. Without them a GPU computes the composite.
     const GPU_KERNELS: Option<[&'static str; 2]>;
 
     fn forward<T: Float>(step: Step<'_, T>);

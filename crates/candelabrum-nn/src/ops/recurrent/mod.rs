@@ -21,6 +21,7 @@
 
 mod cell;
 mod final_state;
+mod gpu;
 mod sequences;
 mod step_weight;
 mod steps;
@@ -127,10 +128,7 @@ pub(super) struct Recurrent<C> {
 
 impl<C: Cell> Fused for Recurrent<C> {
     const NAME: &'static str = C::NAME;
-
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1, 2, 5]).and_output(true)
-    }
+    const READS: Reads = Reads::inputs(&[0, 1, 2, 5]).and_output(true);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, w_ih, w_hh, b_ih, b_hh, h0, c0] = inputs else { unreachable!("seven inputs") };
@@ -241,6 +239,10 @@ impl<C: Cell> Fused for Recurrent<C> {
         self.has_kernels().then_some(self as &dyn OnGpu)
     }
 
+    fn has_effects(&self) -> bool {
+        C::HAS_CELL_STATE
+    }
+
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs), Some(w_ih), Some(w_hh), b_ih, b_hh, h0, c0] = inputs else {
             unreachable!("seven inputs")
@@ -251,9 +253,7 @@ impl<C: Cell> Fused for Recurrent<C> {
         };
         if self.batch == 0 {
             // candle's kernels on a GPU refuse to work on nothing.
-            if C::HAS_CELL_STATE {
-                self.final_cell.state.set(state(c0)?).ok();
-            }
+            self.final_cell.state.set(state(c0)?).ok();
             return Tensor::zeros((0, self.steps, self.hidden), xs.dtype(), xs.device());
         }
         let xs = self.rows.turned(xs)?.reshape((self.batch * self.steps, self.inputs))?;
@@ -348,10 +348,6 @@ pub(super) struct CellOutput {
 
 impl Fused for CellOutput {
     const NAME: &'static str = "cell_state";
-
-    fn reads(&self) -> Reads {
-        Reads::NOTHING
-    }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], c: &mut [T]) -> Result<Pooled<T>> {
         c.copy_from_slice(inputs[1]);
