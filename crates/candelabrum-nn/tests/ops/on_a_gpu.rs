@@ -12,8 +12,8 @@ use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::behaviour::message;
-use crate::composites::gpu;
 use crate::random;
+use crate::table::gpu;
 
 /// The first GPU. Says so if there is none. With `REQUIRE_GPUS` that is a failure.
 #[expect(clippy::print_stdout, reason = "says that the test checked nothing")]
@@ -203,14 +203,6 @@ fn softmax_of_long_rows_is_the_cpus() -> Result<()> {
             }
         }
     }
-    Ok(())
-}
-
-#[test]
-fn the_last_step_of_no_sequence() -> Result<()> {
-    let Some(gpu) = gpu_or_say() else { return Ok(()) };
-    let nothing = Tensor::zeros((0, 3, 2), DType::F32, &gpu)?;
-    assert_eq!(last_step(&nothing)?.dims(), [0, 2]);
     Ok(())
 }
 
