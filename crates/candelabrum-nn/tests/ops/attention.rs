@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::behaviour::message;
 use crate::random;
-use crate::table::Cases;
+use crate::table::{Cases, gpu};
 
 #[test]
 fn the_last_query_sees_what_it_sees_alone() -> Result<()> {
@@ -45,13 +45,21 @@ fn a_query_that_sees_no_key_has_the_result_and_the_gradients_zero() -> Result<()
 
 #[test]
 fn large_scores_do_not_overflow_and_nan_is_not_hidden() -> Result<()> {
-    let qkv = (random((1, 70, 12), 1)? * 1e4)?.to_dtype(DType::F32)?;
     let config = AttentionConfig { causal: true, ..AttentionConfig::new(2) };
-    let ys = attention(&qkv, None, config)?.flatten_all()?.to_vec1::<f32>()?;
-    assert!(ys.iter().all(|y| y.is_finite()));
-    let nan = (&qkv * f64::NAN)?;
-    let ys = attention(&nan, None, config)?.flatten_all()?.to_vec1::<f32>()?;
-    assert!(ys.iter().all(|y| y.is_nan()));
+    for device in [Some(Device::Cpu), gpu()].into_iter().flatten() {
+        let qkv = random((1, 70, 12), 1)?.to_dtype(DType::F32)?.to_device(&device)?;
+        let values = |xs: &Tensor| attention(xs, None, config)?.flatten_all()?.to_vec1::<f32>();
+        assert!(values(&(&qkv * 1e4)?)?.iter().all(|y| y.is_finite()));
+        assert!(values(&(&qkv * f64::NAN)?)?.iter().all(|y| y.is_nan()));
+        // A query that is no number spoils its own result, and no other one.
+        let mut rows = qkv.get(0)?.to_vec2::<f32>()?;
+        rows[66][0] = f32::NAN; // the first head
+        let ys = attention(&Tensor::new(rows, &device)?.unsqueeze(0)?, None, config)?;
+        for (row, ys) in ys.get(0)?.to_vec2::<f32>()?.iter().enumerate() {
+            let is_nan: Vec<bool> = ys.iter().map(|y| y.is_nan()).collect();
+            assert_eq!(is_nan, [row == 66, row == 66, false, false], "row {row}");
+        }
+    }
     Ok(())
 }
 

@@ -120,6 +120,13 @@ fn attention_with_a_mask() -> Result<()> {
         let config = AttentionConfig { kv_heads: 1, causal, rotary, ..AttentionConfig::new(3) };
         cases.add(config, &[&[2, 5, 20]], packed(config)).constants([random((2, 1, 5, 5), 2)?]);
     }
+    // Query 1 sees no key, and nobody sees key 2.
+    let low = f64::NEG_INFINITY;
+    let mask = Tensor::new(&[[0.0, 0.0, low], [low; 3], [0.0, low, low]], &Device::Cpu)?;
+    for causal in [false, true] {
+        let config = AttentionConfig { causal, ..AttentionConfig::new(1) };
+        cases.add(config, &[&[1, 3, 6]], packed(config)).constants([mask.clone()]);
+    }
     cases.check()
 }
 

@@ -2,7 +2,7 @@
 //! in memory in one way or another.
 
 use candelabrum_nn::ops::{scale, with_composites};
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 
 use super::case::{Arguments, Case, like};
 
@@ -10,10 +10,11 @@ use super::case::{Arguments, Case, like};
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Layout {
     Contiguous,
-    /// Views of variables, transposed, with NaN beside each element. The result is transposed, too.
+    /// Behind one NaN, so at an address that vectors of elements do not begin at.
+    Shifted,
+    /// Views of the results of another operation, transposed, with NaN beside each element. Their gradients go to an
+    /// inbox. The result is transposed, too.
     Strided,
-    /// Rows of the results of another operation, with NaN at both ends. Their gradients go to an inbox.
-    Rows,
 }
 
 #[derive(Clone)]
@@ -62,8 +63,8 @@ impl<'a> Pass<'a> {
             let input = input.to_device(&self.device)?;
             if self.trained.contains(&number) {
                 let variable = Var::from_tensor(&self.layout.surround(&input)?)?;
-                arguments.push(Some(self.layout.input(&variable)?));
-                variables.push(variable);
+                arguments.push(Some(self.layout.input(&variable, input.shape())?));
+                variables.push((variable, input.shape().clone()));
             } else {
                 untrained.push(input.clone());
                 arguments.push(Some(input));
@@ -88,9 +89,9 @@ impl<'a> Pass<'a> {
         let grads = loss.sum_all()?.backward()?;
         let has_gradient = |tensor: &Tensor| grads.get(tensor).is_some();
         assert!(!untrained.iter().any(has_gradient), "a gradient of an input that needs none");
-        let gradient = |variable: &Var| {
+        let gradient = |(variable, shape): &(Var, Shape)| {
             let gradient = grads.get(variable).expect("every input has a gradient");
-            self.layout.part(&gradient.to_device(&Device::Cpu)?)
+            self.layout.part(&gradient.to_device(&Device::Cpu)?, shape)
         };
         let gradients = variables.iter().map(gradient);
         [ys.detach().to_device(&Device::Cpu)].into_iter().chain(gradients).collect()
@@ -102,9 +103,9 @@ impl Layout {
     fn surround(self, xs: &Tensor) -> Result<Tensor> {
         let last = xs.rank().saturating_sub(1);
         match self {
-            Self::Rows if xs.rank() > 0 => {
-                let end = (xs.narrow(last, 0, 1)? * f64::NAN)?;
-                Tensor::cat(&[&end, xs, &end], last)
+            Self::Shifted if xs.rank() > 0 => {
+                let xs = xs.flatten_all()?;
+                Tensor::cat(&[&(xs.narrow(0, 0, 1)? * f64::NAN)?, &xs], 0)
             }
             Self::Strided if xs.rank() > 0 => {
                 let xs = xs.transpose(0, last)?.contiguous()?.unsqueeze(last + 1)?;
@@ -114,19 +115,21 @@ impl Layout {
         }
     }
 
-    fn input(self, variable: &Var) -> Result<Tensor> {
+    fn input(self, variable: &Var, shape: &Shape) -> Result<Tensor> {
         match self {
-            Self::Rows => self.part(&scale(variable, 1.0)?),
-            _ => self.part(variable),
+            Self::Strided => self.part(&scale(variable, 1.0)?, shape),
+            _ => self.part(variable, shape),
         }
     }
 
     /// The part of the variable, or of its gradient.
-    fn part(self, whole: &Tensor) -> Result<Tensor> {
-        let last = whole.rank().saturating_sub(1);
+    fn part(self, whole: &Tensor, shape: &Shape) -> Result<Tensor> {
         match self {
-            Self::Rows if whole.rank() > 0 => whole.narrow(last, 1, whole.dim(last)? - 2),
-            Self::Strided if whole.rank() > 0 => {
+            Self::Shifted if shape.rank() > 0 => {
+                whole.narrow(0, 1, shape.elem_count())?.reshape(shape)
+            }
+            Self::Strided if shape.rank() > 0 => {
+                let last = shape.rank();
                 whole.narrow(last, 1, 1)?.squeeze(last)?.transpose(0, last - 1)
             }
             _ => Ok(whole.clone()),
