@@ -2,10 +2,9 @@
 
 use candelabrum_nn::ops::{add, masked_fill, mul, scale, softmax};
 use candelabrum_nn::{Activation, Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
+use candelabrum_testkit::{assert_close, uniform};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
 
 use crate::behaviour::message;
 use crate::random;

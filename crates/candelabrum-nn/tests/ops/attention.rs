@@ -1,7 +1,7 @@
 //! Attention against central differences and PyTorch, and its edges.
 
 use candelabrum_nn::ops::{AttentionConfig, Rotary, attention, cross_attention, with_composites};
-use candelabrum_testkit::{assert_close, gradcheck, integers};
+use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 
 use candelabrum_nn::layers::{AdaptiveAvgPool2d, AvgPool2d, GlobalAvgPool};
 use candelabrum_nn::ops::{Pool2dConfig, adaptive_avg_pool2d, avg_pool2d, global_avg_pool2d};
-use candelabrum_testkit::{assert_close, gradcheck};
-use candle_core::{Module, Result, Tensor};
+use candelabrum_testkit::assert_close;
+use candle_core::{Module, Result};
 
 use crate::behaviour::message;
 use crate::random;

@@ -7,6 +7,7 @@ use candelabrum_nn::ops::{
     Conv2dConfig, CrossEntropyConfig, Pool2dConfig, RecurrentWeights, avg_pool2d, conv2d, dropout,
     embedding, embedding_with_positions, global_avg_pool2d, gru, last_step, linear, linear_add,
     linear_cross_entropy, log_softmax, max_pool2d, relu, softmax, softmax_cross_entropy, swiglu,
+    with_composites,
 };
 use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, integers, uniform};

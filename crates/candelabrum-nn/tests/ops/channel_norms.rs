@@ -1,10 +1,10 @@
 //! Normalisations by groups of channels, by images, by neighbouring channels, and of sequences by batches.
 
 use candelabrum_nn::layers::{BatchNorm1d, GroupNorm, InstanceNorm2d, LocalResponseNorm};
-use candelabrum_nn::ops::{LocalResponseNormConfig, group_norm, local_response_norm, scale};
+use candelabrum_nn::ops::{LocalResponseNormConfig, group_norm, local_response_norm};
 use candelabrum_nn::{Activation, Params};
 use candelabrum_testkit::{assert_close, golden, gradcheck, uniform};
-use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
 use crate::{golden_path, random};

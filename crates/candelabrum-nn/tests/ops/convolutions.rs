@@ -1,11 +1,9 @@
 //! Convolutions of sequences, transposed convolutions and separable ones: gradients, PyTorch, layers, errors.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv1d, ConvTranspose2d, SeparableConv2d};
-use candelabrum_nn::ops::{
-    Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig, conv_transpose2d, conv1d, conv2d,
-};
+use candelabrum_nn::ops::{ConvTranspose2dConfig, conv_transpose2d};
 use candelabrum_nn::{Activation, FromModule, Model, Params};
-use candelabrum_testkit::{assert_close, gradcheck};
+use candelabrum_testkit::assert_close;
 use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;

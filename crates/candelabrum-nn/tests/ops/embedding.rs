@@ -3,8 +3,8 @@
 use candelabrum_nn::layers::Embedding;
 use candelabrum_nn::ops::{embedding, linear};
 use candelabrum_nn::{Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers};
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candelabrum_testkit::assert_close;
+use candle_core::{Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
 use crate::random;

@@ -7,8 +7,7 @@ use candelabrum_nn::ops::{
     batch_norm2d_add, batch_norm2d_conv2d, conv2d, scale, with_composites,
 };
 use candelabrum_nn::{Activation, FromModule, Model, Params};
-use candelabrum_testkit::gradcheck;
-use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candle_core::{DType, Module, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use crate::behaviour::message;

@@ -2,10 +2,10 @@
 
 use candelabrum_nn::layers::Linear;
 use candelabrum_nn::ops::{
-    CrossEntropyConfig, linear, linear_cross_entropy, silu_mul, softmax_cross_entropy_with, swiglu,
+    CrossEntropyConfig, linear_cross_entropy, silu_mul, softmax_cross_entropy_with, swiglu,
 };
 use candelabrum_nn::{Activation, Param, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
+use candelabrum_testkit::{assert_close, integers};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
@@ -87,10 +87,7 @@ fn losses_that_do_not_fit_are_refused() -> Result<()> {
 }
 
 #[test]
-fn gated_units_are_pytorchs() -> Result<()> {
-    for case in cases("swiglu.safetensors") {
-        check(&case, &["xs"], |t| swiglu(&t["xs"]))?;
-    }
+fn gates_that_do_not_fit_are_refused() -> Result<()> {
     let different = message(silu_mul(&random((2, 3), 1)?, &random((3, 2), 1)?));
     assert_eq!(different, "silu_mul: gates of shape [2, 3] for [3, 2]");
     let odd = message(swiglu(&random((2, 3), 1)?));

@@ -6,7 +6,7 @@ use candelabrum_nn::ops::{
     CrossEntropyConfig, linear_cross_entropy, log_softmax, softmax, softmax_cross_entropy,
     softmax_cross_entropy_with, with_composites,
 };
-use candelabrum_testkit::{gradcheck, integers, uniform};
+use candelabrum_testkit::{integers, uniform};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::behaviour::message;

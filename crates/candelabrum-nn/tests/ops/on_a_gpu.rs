@@ -4,9 +4,8 @@
 
 use candelabrum_nn::LossWeight;
 use candelabrum_nn::ops::{
-    AttentionConfig, CrossEntropyConfig, Rotary, attention, cross_attention, dropout, embedding,
-    last_step, layer_norm, log_softmax, rms_norm, softmax, softmax_cross_entropy,
-    softmax_cross_entropy_with, with_composites,
+    CrossEntropyConfig, dropout, embedding, layer_norm, log_softmax, rms_norm, softmax,
+    softmax_cross_entropy, softmax_cross_entropy_with, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};

@@ -8,7 +8,7 @@ use candelabrum_nn::ops::{
     smooth_l1_loss, with_composites,
 };
 use candelabrum_nn::{Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
+use candelabrum_testkit::assert_close;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;

@@ -2,10 +2,9 @@
 
 use candelabrum_nn::ops::{cat, linear, narrow, permute, relu, scale, split, transpose};
 use candelabrum_nn::{Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, uniform};
+use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
 
 use crate::behaviour::message;
 use crate::random;

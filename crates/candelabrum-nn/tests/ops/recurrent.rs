@@ -1,14 +1,12 @@
 //! RNN, GRU and LSTM over whole sequences, and the last step of one.
 
-use std::collections::BTreeMap;
-
-use candelabrum_nn::layers::{Gru, Lstm, Rnn};
+use candelabrum_nn::layers::{Gru, Lstm};
 use candelabrum_nn::ops::{
     RecurrentWeights, Steps, final_state, gru, gru_with, last_step, lstm, lstm_with, rnn,
     sequence_lengths, with_composites,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::{assert_close, gradcheck};
+use candelabrum_testkit::assert_close;
 use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;

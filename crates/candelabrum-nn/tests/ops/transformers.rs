@@ -1,15 +1,13 @@
 //! The layers of transformers and the operations around their attention.
 
-use std::collections::BTreeMap;
-
 use candelabrum_nn::layers::{MultiHeadAttention, TransformerBlock};
 use candelabrum_nn::ops::{
-    HiddenUnits, Rotary, embedding, embedding_with_positions, feed_forward, linear, linear_add,
+    HiddenUnits, Rotary, embedding, embedding_with_positions, feed_forward, linear_add,
     with_composites,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers};
-use candle_core::{DType, Device, Module, Result, Tensor, Var};
+use candelabrum_testkit::{assert_close, integers};
+use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
 use crate::random;

@@ -43,7 +43,7 @@ fn softmax_cross_entropy() -> Result<()> {
     })?;
     cases.golden("cross_entropy_options", |case| {
         let loss = SoftMaxCrossEntropy::new().label_smoothing(case.number("smoothing")? as f32);
-        let loss = case.ignored()?.map_or(loss.clone(), |label| loss.ignore_index(label));
+        let loss = case.ignored()?.map_or(loss, |label| loss.ignore_index(label));
         Ok(move |t: &Arguments| loss.forward(&t[0], &t[1]))
     })?;
     let logits = random((5, 7), 1)?.affine(4.0, 0.0)?;

@@ -17,7 +17,7 @@ mod questions;
 mod rearrangements;
 mod recurrent;
 
-pub(crate) use case::{Arguments, Cases};
+pub(crate) use case::Cases;
 pub(crate) use elementwise::apply;
 pub(crate) use norms::some_running;
 pub(crate) use questions::gpu;

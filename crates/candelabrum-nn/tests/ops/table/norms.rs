@@ -19,7 +19,7 @@ const AFFINE: [&str; 3] = ["xs", "weight", "bias"];
 
 #[test]
 fn layer_norm_and_rms_norm() -> Result<()> {
-    fn row<'a>(t: &'a Arguments, of_row: usize) -> &'a [usize] {
+    fn row(t: &Arguments, of_row: usize) -> &[usize] {
         &t[0].dims()[t[0].rank() - of_row..]
     }
     let centred = |of_row, eps| {

@@ -3,7 +3,7 @@
 use candelabrum_nn::ops;
 use candle_core::{D, Result, Tensor};
 
-use super::case::{Arguments, Cases};
+use super::case::Cases;
 
 const SHAPES: [[usize; 3]; 6] =
     [[3, 5, 4], [1, 2, 7], [2, 1, 1], [0, 3, 2], [2, 3, 0], [9, 31, 301]];

@@ -30,7 +30,7 @@ fn run(kind: Kind, t: &Arguments, steps: &Steps) -> Result<(Tensor, Option<Tenso
     })
 }
 
-fn golden(kind: Kind, case: &GoldenCase) -> impl Operation {
+fn golden(kind: Kind, case: &GoldenCase) -> impl Operation + use<> {
     let (last, wants_both) = (case.tensors.get("final").cloned(), case.name == "both");
     move |t: &Arguments| {
         let (ys, c) = run(kind, t, &Steps::default())?;
