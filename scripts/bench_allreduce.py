@@ -1,4 +1,4 @@
-"""Gloo's all-reduce through torch.distributed: the peer of `cargo xtask bench-allreduce`.
+"""Gloo's all-reduce through torch.distributed: the peer of `cargo xtask bench allreduce`.
 
 One rank, found by the variables that torchrun sets. It answers the same lines as `bench-player
 allreduce` and measures in the same way (benches/player/src/allreduce.rs): a barrier, then a batch of operations of at least 2 ms, timed by its slowest rank; the median of the batches.

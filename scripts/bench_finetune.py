@@ -1,4 +1,4 @@
-"""The PyTorch side of `cargo xtask bench-finetune`: a pretrained language model learns drawn tokens.
+"""The PyTorch side of `cargo xtask bench finetune`: a pretrained language model learns drawn tokens.
 
 It speaks the protocol of `bench-player finetune` (benches/player/src/finetune.rs), and has the same model, tokens and
 adapters, so the losses of both can be compared. The model is transformers', the adapters are PEFT's. Needs:

@@ -1,4 +1,4 @@
-"""The PyTorch side of `cargo xtask bench-step` and `bench-ddp`: one contender on one network.
+"""The PyTorch side of `cargo xtask bench step` and its relatives: one contender on one network.
 
 With --ddp it is one of several ranks, found by the variables that torchrun sets, and the first of
 them talks for all. It speaks the protocol of `bench-player train` (benches/player/src/serve.rs): it
@@ -9,7 +9,6 @@ sides draw them from the same integer hash, so the losses of all contenders can 
 
 import argparse
 import datetime
-import functools
 import json
 import math
 import os
@@ -24,13 +23,12 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import networks
-from networks import CHARACTERS, CONTEXT, VOCABULARY, WIDTH
+from networks import CHARACTERS, NETWORKS, VOCABULARY, WIDTH
 
 BATCHES = 8  # of a rank
 TESTS = 4
 MOST_RANKS = 12
 SEQUENCE = 32
-TEXT = 64
 WORDS = 10000
 
 # Streams of the hash. Those below are the first hundred parameters', by their place in the network.
@@ -78,11 +76,11 @@ def texts(index, size, length):
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def padded(index, shape):
+def padded(index, size, *shape):
     """Texts of a tenth or more of the words that have room, and whether most words are of the vocabulary's first
     half. Behind a text are zeros."""
-    count = math.prod(shape)
-    words = 1 + hashes(TOKENS + index, count).reshape(-1, shape[-1]) % (WORDS - 1)
+    shape = (size, *shape)
+    words = 1 + hashes(TOKENS + index, math.prod(shape)).reshape(-1, shape[-1]) % (WORDS - 1)
     rows, room = words.shape
     lengths = (room + 9) // 10 + hashes(NOISE + index, rows) % (room - (room + 9) // 10 + 1)
     words = (words * (torch.arange(room) < lengths[:, None])).reshape(shape).flatten(1)
@@ -90,57 +88,18 @@ def padded(index, shape):
     return words.reshape(shape), (2 * low > (words > 0).sum(1)).long()
 
 
-def images_of(channels, side):
-    return lambda index, size: images(index, size, channels, side)
-
-
-def texts_of(length):
-    return lambda index, size: texts(index, size, length)
-
-
-def padded_of(*shape):
-    return lambda index, size: padded(index, (size, *shape))
-
-
 def flat_images(index, size):
     xs, ys = images(index, size, 1, 28)
     return xs.flatten(1), ys
 
 
-def resnet(block, counts, classes=1000, small_stem=False):
-    return lambda _: networks.Resnet(block, counts, classes, small_stem)
+INPUTS = {"images": images, "rows": flat_images, "sequences": sequences, "texts": texts, "padded": padded}
 
 
-BASIC, BOTTLENECK = networks.Block, networks.Bottleneck
-
-# What makes each network of the sizes of its data, and its batches by their number and size.
-NETWORKS = {
-    "cnn": (lambda _: networks.Cnn(), images_of(1, 28)),
-    "mlp": (lambda _: networks.Mlp(), flat_images),
-    "lenet": (lambda _: networks.LeNet(10), images_of(1, 28)),
-    "alexnet-224": (lambda _: networks.AlexNet(1000), images_of(3, 224)),
-    "resnet18": (resnet(BASIC, [2, 2, 2, 2], 10), images_of(3, 32)),
-    "resnet18-small": (resnet(BASIC, [2, 2, 2, 2], 10, small_stem=True), images_of(3, 32)),
-    "resnet18-224": (resnet(BASIC, [2, 2, 2, 2]), images_of(3, 224)),
-    "resnet34-224": (resnet(BASIC, [3, 4, 6, 3]), images_of(3, 224)),
-    "resnet50-224": (resnet(BOTTLENECK, [3, 4, 6, 3]), images_of(3, 224)),
-    "resnet101-224": (resnet(BOTTLENECK, [3, 4, 23, 3]), images_of(3, 224)),
-    "resnet152-224": (resnet(BOTTLENECK, [3, 8, 36, 3]), images_of(3, 224)),
-    "mobilenet-v2-224": (lambda _: networks.MobileNetV2(), images_of(3, 224)),
-    "xception-299": (lambda _: networks.Xception(1000), images_of(3, 299)),
-    "vit-tiny": (lambda _: networks.Vit(32, 4, 192, 6, 3, 768, 10), images_of(3, 32)),
-    "vit-b16-224": (lambda _: networks.Vit(224, 16, 768, 12, 12, 3072, 1000), images_of(3, 224)),
-    "gru": (lambda _: networks.Gru(), sequences),
-    "lstm": (lambda _: networks.Lstm(), texts_of(TEXT)),
-    "gpt": (lambda data: networks.Gpt(data.blocks, data.recompute), texts_of(CONTEXT)),
-    "char-rnn": (lambda data: networks.CharRnn("LSTM", data.vocabulary, 128), texts_of(TEXT)),
-    "text-gru": (lambda data: networks.TextGru(data.vocabulary, 64, 64, data.classes), padded_of(40)),
-    "han": (lambda data: networks.Han(data.vocabulary, 64, 50, 100, data.classes), padded_of(8, 20)),
-}
-for depth in networks.Vgg.COUNTS:
-    for suffix, batch_norm in [("", False), ("-bn", True)]:
-        make = functools.partial(lambda *sizes: networks.Vgg(*sizes[:2], 1000), depth, batch_norm)
-        NETWORKS[f"vgg{depth}{suffix}-224"] = (make, images_of(3, 224))
+def draw(network, index, size):
+    """The batch of this number and size, from the hash."""
+    kind, *sizes = NETWORKS[network][1]
+    return INPUTS[kind](index, size, *sizes)
 
 
 class Data:
@@ -148,12 +107,12 @@ class Data:
     file that `bench-player problem` wrote."""
 
     def __init__(self, args):
-        draw, size = NETWORKS[args.network][1], args.batch_size
+        size = args.batch_size
         self.vocabulary = WORDS if args.network in ("text-gru", "han") else CHARACTERS
         self.classes = 2
         if not args.problem:
             first = int(os.environ["RANK"]) * BATCHES if args.ddp else 0
-            self.train = [draw(first + i, size) for i in range(BATCHES)]
+            self.train = [draw(args.network, first + i, size) for i in range(BATCHES)]
             self.test = None  # until the first evaluation
             return
         from safetensors.torch import load_file
@@ -172,7 +131,7 @@ class Data:
 def drawn_tests(network, size):
     """The batches that no rank trains on."""
     first = MOST_RANKS * BATCHES
-    return [NETWORKS[network][1](index, size) for index in range(first, first + TESTS)]
+    return [draw(network, index, size) for index in range(first, first + TESTS)]
 
 
 def fan_in(module):

@@ -1,12 +1,18 @@
-"""Writes the figures of docs/communication.md: docs/workers.svg and docs/all-reduce.svg. Run from anywhere:
+"""Draws the figures of docs/communication.md, reports of `cargo xtask bench`, and timelines. Run from anywhere:
 
-    python3 scripts/figures.py            writes them
-    python3 scripts/figures.py --check    says whether they are what this script writes
+    python3 scripts/figures.py                           writes docs/workers.svg and docs/all-reduce.svg
+    python3 scripts/figures.py --check                   says whether they are what this script writes
+    python3 scripts/figures.py FILE.json OUT.svg         draws a report, or a step of a training's --timeline
+    python3 scripts/figures.py FILE.json OUT.svg --bars  draws the throughput of bench scaling as bars
+    python3 scripts/figures.py FILE.json OUT.svg --step N  draws this step of a timeline, from 0
 
-Python's standard library is enough. A figure is a card with a colour of its own, so it is readable on light and on
-dark pages. Browsers that prefer dark pages get a dark card.
+The first two need Python's standard library. A figure of theirs is a card with a colour of its own, so it is readable on
+light and on dark pages. Browsers that prefer dark pages get a dark card. The others need matplotlib.
 """
 
+import argparse
+import itertools
+import json
 import sys
 from html import escape
 from pathlib import Path
@@ -130,9 +136,230 @@ def all_reduce():
     return figure("The all-reduce of three ranks", columns[2] + 3 * cell + 24, below + 52, parts)
 
 
+# The parts of a step, and what has a colour of its own.
+PARTS = ["forward", "backward", "compress", "exposed", "decompress", "update", "other"]
+SPEEDS = ["examples_per_second", "tokens_per_second", "speed"]
+UNITS = {"examples_per_second": "examples/s", "tokens_per_second": "tokens/s", "peak_rss_mb": "peak memory, MB"}
+
+
+def canvas(rows, columns, wide=6.0, high=3.6):
+    """Places for charts, one row below the other."""
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "candelabrum", "axes.grid": True, "axes.axisbelow": True})
+    shape = (wide * columns, high * rows)
+    return pyplot.subplots(rows, columns, squeeze=False, figsize=shape, layout="constrained")
+
+
+def groups_by(items, key):
+    found = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def groups(rows, *settings):
+    """The rows by the values of settings, in the order of their first occurrence."""
+    return groups_by(rows, lambda row: tuple(row["point"].get(name) for name in settings))
+
+
+def named(point):
+    return ", ".join(str(value) if isinstance(value, str) else f"{name} {value}" for name, value in point)
+
+
+def whisker(spread):
+    return [[spread["median"] - spread["min"]], [spread["max"] - spread["median"]]]
+
+
+def bars(ax, rows, figure):
+    """A bar for each row, its median with the least and the greatest sample."""
+    for place, row in enumerate(rows):
+        spread = row["figures"].get(figure)
+        if spread:
+            ax.barh(place, spread["median"], xerr=whisker(spread), capsize=3, label=row["contender"])
+            ax.annotate(f' {spread["median"]:,.4g}', (spread["max"], place), va="center")
+    ax.set_yticks(range(len(rows)), [row["contender"] for row in rows])
+    ax.invert_yaxis()
+    ax.set_xlabel(UNITS.get(figure, figure))
+
+
+def lines(ax, rows, setting, figure):
+    """A line for each contender over a setting."""
+    for contender in dict.fromkeys(row["contender"] for row in rows):
+        own = [row for row in rows if row["contender"] == contender and figure in row["figures"]]
+        xs = [row["point"][setting] for row in own]
+        spreads = [row["figures"][figure] for row in own]
+        ends = [list(itertools.chain(*side)) for side in zip(*map(whisker, spreads))] or None
+        is_bound = contender in ("strangers", "memory")
+        look = {"color": "gray", "linestyle": "--"} if is_bound else {"marker": "o"}
+        ax.errorbar(xs, [spread["median"] for spread in spreads], yerr=ends, capsize=3, label=contender, **look)
+    ax.set_xlabel(setting)
+    ax.set_ylabel(UNITS.get(figure, figure))
+    ax.legend(fontsize="small")
+
+
+def legend(ax):
+    """A key in which each name stands once."""
+    key = dict(zip(*reversed(ax.get_legend_handles_labels())))
+    ax.legend(key.values(), key, fontsize="small")
+
+
+def parts(ax, rows):
+    """The parts of a step one after the other. Their medians need not add up to the median of the whole."""
+    for place, row in enumerate(rows):
+        figures, left = row["figures"], 0.0
+        whole = figures.get("step_seconds", {"median": 0.0})["median"]
+        known = [part for part in PARTS if f"{part}_seconds" in figures]
+        for part in known:
+            width = 1e3 * figures[f"{part}_seconds"]["median"]
+            ax.barh(place, width, left=left, color=f"C{PARTS.index(part)}", label=part)
+            left += width
+        if not known:
+            ax.barh(place, 1e3 * whole, color="gray")
+        ax.annotate(f" {1e3 * whole:.2f} ms", (max(left, 1e3 * whole), place), va="center")
+    ax.set_yticks(range(len(rows)), [row["contender"] for row in rows])
+    ax.invert_yaxis()
+    ax.set_xlabel("milliseconds per step")
+    legend(ax)
+
+
+def bars_by_nodes(ax, rows):
+    """A bar for each strategy at every number of workers, with its efficiency."""
+    kinds = list(dict.fromkeys(row["contender"] for row in rows))
+    counts = sorted({row["point"]["workers"] for row in rows})
+    for row in rows:
+        kind = kinds.index(row["contender"])
+        x = counts.index(row["point"]["workers"]) + (kind + 0.5) * 0.8 / len(kinds) - 0.4
+        spread = row["figures"][SPEEDS[0]]
+        ax.bar(x, spread["median"], 0.8 / len(kinds), yerr=whisker(spread), capsize=3, color=f"C{kind}", label=kinds[kind])
+        share = row["ratios"].get("efficiency")
+        if share:
+            ax.annotate(f'{100 * share["median"]:.0f}%', (x, spread["median"] / 2), ha="center")
+    ax.set_xticks(range(len(counts)), counts)
+    ax.set_xlabel("workers")
+    ax.set_ylabel("examples/s")
+    legend(ax)
+
+
+def draw_report(report, as_bars):
+    name, rows = report["bench"].removeprefix("bench-"), report["rows"]
+    if name == "zoo":
+        blocks = groups(rows, "network", "data", "batch_size")
+        figure, axes = canvas(len(blocks), 2)
+        for (key, own), row_axes in zip(blocks.items(), axes):
+            for ax, value in zip(row_axes, ("loss", "test_accuracy")):
+                for row in own:
+                    values = [sample[value] for sample in row["samples"]]
+                    steps = [(round + 1) * row["point"]["steps"] for round in range(len(values))]
+                    if value == "loss":
+                        first = row["facts"]["warm_up_losses"]
+                        steps, values = [1] + [len(first) + step for step in steps], first[:1] + values
+                    ax.plot(steps, values, marker="o", label=row["contender"])
+                ax.set_title(f"{named(zip(('network', 'data', 'batch'), key))}: {value}")
+                ax.set_xlabel("step")
+                ax.legend()
+    elif name == "scaling":
+        blocks = groups(rows, "network", "backend")
+        figure, axes = canvas(2, len(blocks), high=5.0)
+        for index, (key, own) in enumerate(blocks.items()):
+            most = max(row["point"]["workers"] for row in own)
+            own_axes = axes[0][index], axes[1][index]
+            if as_bars:
+                bars_by_nodes(own_axes[0], [row for row in own if row["contender"] != "strangers"])
+            else:
+                lines(own_axes[0], own, "workers", SPEEDS[0])
+                own_axes[0].set_ylim(bottom=0)
+                own_axes[0].set_xticks(sorted({row["point"]["workers"] for row in own}))
+            parts(own_axes[1], [row for row in own if row["point"]["workers"] == most])
+            own_axes[0].set_title(", ".join(key))
+            own_axes[1].set_title(f"{', '.join(key)}, {most} workers")
+    elif name == "allreduce":
+        blocks = groups(rows, "ranks")
+        figure, axes = canvas(1, len(blocks))
+        for ((ranks,), own), ax in zip(blocks.items(), axes[0]):
+            lines(ax, own, "size", "seconds")
+            ax.set_xscale("log")
+            ax.set_yscale("log")
+            ax.set_title(f"{ranks} ranks")
+    elif name == "overlap":
+        figure, axes = canvas(1, 1)
+        parts(axes[0][0], rows)
+    else:
+        settings = dict.fromkeys(itertools.chain(*(row["point"] for row in rows)))
+        settings = [name for name in settings if name not in ("workers", "checkpoint_every")]
+        shown = [value for value in SPEEDS + ["peak_rss_mb"] if any(value in row["figures"] for row in rows)]
+        shown = [value for value in shown if value != "examples_per_second" or "tokens_per_second" not in shown]
+        blocks = groups(rows, *settings)
+        figure, axes = canvas(len(blocks), len(shown))
+        for (key, own), row_axes in zip(blocks.items(), axes):
+            for ax, value in zip(row_axes, shown):
+                bars(ax, own, value)
+                ax.set_title(named(zip(settings, key)))
+    machine = report["machine"]
+    about = f"{machine['cpu']}, {machine['cores']} cores; medians of {report['plan']['rounds']} rounds"
+    figure.suptitle(f"{name}: {about}; commit {machine['commit']}", fontsize="small", wrap=True)
+    return figure
+
+
+def draw_timeline(events, step):
+    """One step of a timeline: a block for each rank and thread, with a lane for each level of nesting."""
+    spans = [event for event in events if event["ph"] == "X"]
+    steps = groups_by(sorted((s for s in spans if s["name"] == "step"), key=lambda s: s["ts"]), lambda s: s["pid"])
+    count = min(map(len, steps.values()), default=0)
+    step = count // 2 if step is None else step
+    if step >= count:
+        sys.exit(f"there is no step {step}: every rank has {count}")
+    start = min(own[step]["ts"] for own in steps.values())
+    end = max(own[step]["ts"] + own[step]["dur"] for own in steps.values())
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    inside = [s for s in spans if s["name"] != "epoch" and s["ts"] < end and s["ts"] + s["dur"] > start]
+    threads = groups_by(sorted(inside, key=lambda s: (s["ts"], -s["dur"])), lambda s: (s["pid"], s["tid"]))
+    kinds = list(dict.fromkeys(span["name"] for span in inside))
+    figure, ((ax,),) = canvas(1, 1, wide=14, high=1 + 1.2 * len(threads))
+    lane, ticks = 0, []
+    for place in sorted(threads):
+        ticks.append((lane, f"rank {place[0]}, {names.get(place, 'thread')}"))
+        around, deepest = [], 0
+        for span in threads[place]:
+            around = [end_of for end_of in around if end_of > span["ts"]]
+            left, right = max(span["ts"], start), min(span["ts"] + span["dur"], end)
+            at = lane + len(around)
+            ax.barh(at, (right - left) / 1e3, 0.9, (left - start) / 1e3, color=f"C{kinds.index(span['name'])}")
+            about = next((span.get("args", {})[key] for key in ("bucket", "label", "op") if key in span.get("args", {})), "")
+            if right - left > 0.03 * (end - start):
+                words = f"{span['name']} {str(about).split(':')[0]}"
+                ax.annotate(words, ((left - start) / 1e3, at), va="center", fontsize="x-small", clip_on=True)
+            around.append(span["ts"] + span["dur"])
+            deepest = max(deepest, len(around))
+        lane += deepest + 1
+    ax.set_yticks(*zip(*ticks))
+    ax.invert_yaxis()
+    ax.set_xlabel("milliseconds")
+    ax.set_title(f"step {step}, {(end - start) / 1e3:.2f} ms. A span stands below the one around it.")
+    return figure
+
+
+def draw(args):
+    document = json.loads(args.file.read_text())
+    if "traceEvents" in document:
+        figure = draw_timeline(document["traceEvents"], args.step)
+    else:
+        figure = draw_report(document, args.bars)
+    figure.savefig(args.out, metadata={"Date": None})
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--bars", action="store_true")
+    parser.add_argument("--step", type=int)
+    args = parser.parse_args()
+    if args.file and args.out:
+        return draw(args)
     figures = {"workers.svg": workers(), "all-reduce.svg": all_reduce()}
-    if sys.argv[1:] == ["--check"]:
+    if args.check:
         old = [name for name, svg in figures.items() if (DOCS / name).read_text() != svg]
         sys.exit(f"docs/{', docs/'.join(old)}: not what scripts/figures.py writes, run it" if old else 0)
     for name, svg in figures.items():

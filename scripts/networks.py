@@ -3,6 +3,8 @@
 Their parameters have the names of models/, and the order in which models/ make them.
 """
 
+import functools
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -472,3 +474,40 @@ class Han(nn.Module):
         vectors = words.new_zeros(len(rows), words.shape[1]).index_copy(0, filled, words)
         counts = lengths_of((lengths > 0).reshape(tokens.shape[:2]))
         return self.linear(self.sentences(vectors.unflatten(0, tokens.shape[:2]), counts))
+
+
+def resnet(block, counts, classes=1000, small_stem=False):
+    return lambda _: Resnet(block, counts, classes, small_stem)
+
+
+IMAGES, SMALL_IMAGES, TEXT = ("images", 3, 224), ("images", 3, 32), 64
+
+# What makes each network of the sizes of its data, and its batches (`INPUTS` of bench_step.py). The same names are in
+# benches/player/src/networks.rs.
+NETWORKS = {
+    "cnn": (lambda _: Cnn(), ("images", 1, 28)),
+    "mlp": (lambda _: Mlp(), ("rows",)),
+    "lenet": (lambda _: LeNet(10), ("images", 1, 28)),
+    "alexnet-224": (lambda _: AlexNet(1000), IMAGES),
+    "resnet18": (resnet(Block, [2, 2, 2, 2], 10), SMALL_IMAGES),
+    "resnet18-small": (resnet(Block, [2, 2, 2, 2], 10, small_stem=True), SMALL_IMAGES),
+    "resnet18-224": (resnet(Block, [2, 2, 2, 2]), IMAGES),
+    "resnet34-224": (resnet(Block, [3, 4, 6, 3]), IMAGES),
+    "resnet50-224": (resnet(Bottleneck, [3, 4, 6, 3]), IMAGES),
+    "resnet101-224": (resnet(Bottleneck, [3, 4, 23, 3]), IMAGES),
+    "resnet152-224": (resnet(Bottleneck, [3, 8, 36, 3]), IMAGES),
+    "mobilenet-v2-224": (lambda _: MobileNetV2(), IMAGES),
+    "xception-299": (lambda _: Xception(1000), ("images", 3, 299)),
+    "vit-tiny": (lambda _: Vit(32, 4, 192, 6, 3, 768, 10), SMALL_IMAGES),
+    "vit-b16-224": (lambda _: Vit(224, 16, 768, 12, 12, 3072, 1000), IMAGES),
+    "gru": (lambda _: Gru(), ("sequences",)),
+    "lstm": (lambda _: Lstm(), ("texts", TEXT)),
+    "gpt": (lambda data: Gpt(data.blocks, data.recompute), ("texts", CONTEXT)),
+    "char-rnn": (lambda data: CharRnn("LSTM", data.vocabulary, 128), ("texts", TEXT)),
+    "text-gru": (lambda data: TextGru(data.vocabulary, 64, 64, data.classes), ("padded", 40)),
+    "han": (lambda data: Han(data.vocabulary, 64, 50, 100, data.classes), ("padded", 8, 20)),
+}
+for depth in Vgg.COUNTS:
+    for suffix, batch_norm in [("", False), ("-bn", True)]:
+        make = functools.partial(lambda *sizes: Vgg(*sizes[:2], 1000), depth, batch_norm)
+        NETWORKS[f"vgg{depth}{suffix}-224"] = (make, IMAGES)

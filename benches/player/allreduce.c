@@ -1,4 +1,4 @@
-/* MPI_Allreduce in place, as a C program calls it: the peer of `cargo xtask bench-allreduce`.
+/* MPI_Allreduce in place, as a C program calls it: the peer of `cargo xtask bench allreduce`.
  *
  * It answers the same lines as `bench-player allreduce` and measures in the same way
  * (src/allreduce.rs): a barrier, then a batch of operations of at least 2 ms, timed by its slowest

@@ -7,16 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use self::bench::run::Cli;
-use self::benches::{
-    allreduce, checkpoint, ddp, finetune, kvstore, memory, overlap, scaling, shard, step, zoo,
-};
 use self::interrupt::Interrupted;
 use self::test::Part;
 use self::test::build::Build;
 
 mod bench;
-mod benches;
 mod checkout;
 mod ci;
 mod gpu_bundle;
@@ -31,7 +26,6 @@ mod shell;
 mod softgpu;
 mod test;
 mod tidy;
-mod timeline;
 
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
@@ -64,34 +58,13 @@ enum Command {
     Tidy,
     /// Write the listing of the public interface (docs/interface), after a change of it that is meant
     Interface,
-    /// Measure training steps against raw candle and, if it is installed, PyTorch
-    BenchStep(Cli<step::Step>),
-    /// Train every network for some steps beside PyTorch: losses, accuracies, times and memory
-    Zoo(Cli<zoo::Zoo>),
-    /// Measure training steps of a pretrained language model and its adapters against PyTorch with PEFT
-    BenchFinetune(Cli<finetune::Finetune>),
-    /// Measure training steps of a deep model, and their memory, with and without recomputation
-    BenchMemory(Cli<memory::Memory>),
-    /// Measure ranks that share the optimizer's state and gradients, and their memory
-    BenchShard(Cli<shard::Shard>),
-    /// Measure several workers against one, and against PyTorch's DDP
-    BenchDdp(Cli<ddp::Ddp>),
-    /// Measure how training speeds up with more ranks, by strategy, model and backend
-    BenchScaling(Cli<scaling::Scaling>),
-    /// Measure sums over all ranks against MPI from C and Gloo, and against the memory
-    BenchAllreduce(Cli<allreduce::AllReduce>),
-    /// Measure how much of the communication overlap hides, between two hosts made on this machine
-    BenchOverlap(Cli<overlap::Overlap>),
-    /// Measure the cost of checkpoints
-    BenchCheckpoint(Cli<checkpoint::Checkpoint>),
-    /// Measure the key-value store against an all-reduce, also where one worker is slower
-    BenchKvstore(Cli<kvstore::KvStore>),
-    /// Draw one step of the timeline that a training program wrote with --timeline
-    Timeline(timeline::TimelineArgs),
+    /// Measure training and communication, against other libraries and other commits
+    #[command(subcommand)]
+    Bench(bench::cli::BenchCommand),
 }
 
 fn main() -> ExitCode {
-    let command = Tasks::parse().command;
+    let command = Tasks::parse_from(bench::with_new_names(std::env::args())).command;
     let entered = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
     let Err(error) = entered.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
@@ -115,17 +88,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Portable => portable::run(),
         Command::Tidy => tidy::run(),
         Command::Interface => interface::write(),
-        Command::BenchStep(args) => step::run(&args),
-        Command::Zoo(args) => zoo::run(&args),
-        Command::BenchFinetune(args) => bench::run::run(&args),
-        Command::BenchMemory(args) => bench::run::run(&args),
-        Command::BenchShard(args) => bench::run::run(&args),
-        Command::BenchDdp(args) => bench::run::run(&args),
-        Command::BenchScaling(args) => bench::run::run(&args),
-        Command::BenchAllreduce(args) => allreduce::run(args),
-        Command::BenchOverlap(args) => bench::run::run(&args),
-        Command::BenchCheckpoint(args) => bench::run::run(&args),
-        Command::BenchKvstore(args) => bench::run::run(&args),
-        Command::Timeline(args) => timeline::run(&args),
+        Command::Bench(bench) => bench.run(),
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use candelabrum::prelude::*;
 
     use super::*;
-    use crate::network::LSTM;
+    use crate::sizes::LSTM;
 
     fn of(model: impl FnOnce(&Scope) -> Box<dyn FnOnce(&Params) -> Summary>) -> Multiplications {
         let params = Params::new(0);

@@ -13,8 +13,9 @@ use candelabrum::datasets::{
 };
 use candle_core::Tensor;
 
-use crate::network::{LSTM, Network, Sizes};
-use crate::problem::{Batches, Problem, TEXT};
+use crate::networks::{self, InputKind, Network};
+use crate::problem::{Batches, Problem};
+use crate::sizes::{LSTM, Sizes, TEXT};
 
 /// The words of the vocabulary occur so often at least.
 const LEAST: usize = 2;
@@ -31,8 +32,8 @@ const TEST_IMAGES: usize = 1_000;
 /// Write the batches of a network's own data to a file
 #[derive(Debug, clap::Args)]
 pub(crate) struct DataArgs {
-    #[arg(long)]
-    network: Network,
+    #[arg(long, value_parser = networks::find)]
+    network: &'static Network,
     #[arg(long)]
     batch_size: NonZeroUsize,
     /// Batches to train on; epochs follow each other, each in another order
@@ -55,21 +56,20 @@ pub(crate) fn run(args: &DataArgs) -> anyhow::Result<()> {
 
 impl DataArgs {
     fn problem(&self) -> anyhow::Result<Problem> {
-        match self.network {
-            Network::Mlp => {
+        let Network { name, inputs, zoo, .. } = self.network;
+        match (zoo.data, inputs) {
+            (Some("mnist"), InputKind::Rows) => {
                 let mut problem = self.images(ImageSet::Mnist)?;
                 for (xs, _) in problem.train.iter_mut().chain(&mut problem.test) {
                     *xs = xs.flatten_from(1)?;
                 }
                 Ok(problem)
             }
-            Network::Cnn | Network::Lenet => self.images(ImageSet::Mnist),
-            Network::Resnet18 | Network::Resnet18Small | Network::VitTiny => {
-                self.images(ImageSet::Cifar10)
-            }
-            Network::TextGru | Network::Han => self.classified(),
-            Network::CharRnn => self.characters(),
-            other => bail!("{other:?} has drawn batches only"),
+            (Some("mnist"), _) => self.images(ImageSet::Mnist),
+            (Some("cifar-10-batches-bin"), _) => self.images(ImageSet::Cifar10),
+            (Some("rt-polarity"), InputKind::Padded(shape)) => self.classified(shape.len() > 1),
+            (Some("rt-polarity"), _) => self.characters(),
+            _ => bail!("{name} has drawn batches only"),
         }
     }
 
@@ -78,24 +78,21 @@ impl DataArgs {
             Some(dir) => set.open(dir)?,
             None => set.synthetic(self.seed, 20_000, TEST_IMAGES)?,
         };
-        let sizes = Sizes { classes: split.train.classes(), ..Sizes::of_drawn(self.network) };
+        let sizes = Sizes { classes: split.train.classes(), ..self.network.drawn_sizes() };
         self.collect(&split.train, &split.test, TEST_IMAGES, sizes, pair)
     }
 
-    /// Texts with their polarity.
-    fn classified(&self) -> anyhow::Result<Problem> {
+    /// Texts with their polarity, in sentences or as one sequence of words.
+    fn classified(&self, in_sentences: bool) -> anyhow::Result<Problem> {
         let (train, test) = polarity(self.data_dir.as_deref())?.split(0.1, self.seed)?;
         let vocabulary = Vocabulary::words(train.texts(), LEAST, usize::MAX);
         let sizes = Sizes { vocabulary: vocabulary.len(), classes: train.classes().len() };
-        let (train, test) = match self.network {
-            Network::Han => {
-                let lengths = train.sentences_at(WHOLE)?;
-                (train.documents(&vocabulary, lengths)?, test.documents(&vocabulary, lengths)?)
-            }
-            _ => {
-                let length = train.words_at(WHOLE)?;
-                (train.padded(&vocabulary, length)?, test.padded(&vocabulary, length)?)
-            }
+        let (train, test) = if in_sentences {
+            let lengths = train.sentences_at(WHOLE)?;
+            (train.documents(&vocabulary, lengths)?, test.documents(&vocabulary, lengths)?)
+        } else {
+            let length = train.words_at(WHOLE)?;
+            (train.padded(&vocabulary, length)?, test.padded(&vocabulary, length)?)
         };
         self.collect(&train, &test, usize::MAX, sizes, pair)
     }

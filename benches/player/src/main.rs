@@ -21,6 +21,7 @@ mod exchange;
 mod finetune;
 mod hash;
 mod network;
+mod networks;
 mod ours;
 mod overlap;
 mod pace;
@@ -28,6 +29,7 @@ mod problem;
 mod products;
 mod serve;
 mod settings;
+mod sizes;
 mod straggler;
 mod train;
 mod training;
@@ -82,6 +84,8 @@ enum Command {
     Straggler(straggler::StragglerArgs),
     /// Print the names of the strategies, one per line
     Strategies,
+    /// Print the networks as JSON
+    Networks,
 }
 
 fn main() -> ExitCode {
@@ -104,7 +108,9 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
             Some(NonZeroUsize::MIN)
         }
-        Command::Strategies | Command::Problem(_) | Command::Widen { .. } => None,
+        Command::Strategies | Command::Networks | Command::Problem(_) | Command::Widen { .. } => {
+            None
+        }
     };
     let world = match threads {
         Some(threads) => {
@@ -126,6 +132,10 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         Command::Straggler(args) => straggler::run(args, world),
         Command::Strategies => {
             DistOption::ALL.iter().for_each(|strategy| println!("{strategy}"));
+            Ok(())
+        }
+        Command::Networks => {
+            println!("{}", serde_json::to_string(&networks::NETWORKS.each_ref())?);
             Ok(())
         }
     }

@@ -10,9 +10,10 @@ use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::RunState;
 
 use crate::contender::{Cost, Evaluation, Train};
-use crate::network::{Built, Sizes, build};
+use crate::network::{Built, build};
 use crate::problem::Batches;
 use crate::settings::Settings;
+use crate::sizes::Sizes;
 
 /// A network and its optimizer.
 pub(crate) struct Ours {

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use candelabrum::models::GptConfig;
 use candle_core::{Device, Result, Tensor};
 
 use crate::hash::{LABELS, NOISE, PATTERNS, TOKENS, hash, uniform};
-use crate::network::{GRU, LSTM, Network, Sizes};
+use crate::networks::{InputKind, Network};
+use crate::sizes::{GRU, LSTM, Sizes};
 
-/// Inputs and labels, `(size,)` or one at every position.
+/// InputKind and labels, `(size,)` or one at every position.
 pub(crate) type Batches = Vec<(Tensor, Tensor)>;
 
 /// The batches of a file.
@@ -26,12 +26,12 @@ pub(crate) struct Problem {
 }
 
 /// Batches of `size` from the hash, which the rank uses in turn. Those of the ranks differ.
-pub(crate) fn drawn(network: Network, size: usize, rank: usize) -> Result<Batches> {
+pub(crate) fn drawn(network: &Network, size: usize, rank: usize) -> Result<Batches> {
     (rank * BATCHES..(rank + 1) * BATCHES).map(|index| batch(network, index, size)).collect()
 }
 
 /// Batches of `size` from the hash that no rank trains on.
-pub(crate) fn drawn_tests(network: Network, size: usize) -> Result<Batches> {
+pub(crate) fn drawn_tests(network: &Network, size: usize) -> Result<Batches> {
     let first = MOST_RANKS * BATCHES;
     (first..first + TESTS).map(|index| batch(network, index, size)).collect()
 }
@@ -85,28 +85,17 @@ const MOST_RANKS: usize = 12;
 /// The number of tokens in a sequence of the network `gru`.
 const SEQUENCE: usize = 32;
 
-/// The number of characters in a text of the networks `lstm` and `char-rnn`.
-pub(crate) const TEXT: usize = 64;
-
 /// The inputs and labels of one of all ranks' batches.
-pub(crate) fn batch(network: Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {
-    match network {
-        Network::Mlp => {
+pub(crate) fn batch(network: &Network, index: usize, size: usize) -> Result<(Tensor, Tensor)> {
+    match network.inputs {
+        InputKind::Images(channels, side) => images(index, size, channels, side),
+        InputKind::Rows => {
             let (xs, ys) = images(index, size, 1, 28)?;
             Ok((xs.flatten_from(1)?, ys))
         }
-        Network::Gru => sequences(index, size),
-        Network::Lstm | Network::CharRnn => texts(index, size, TEXT, LSTM.vocabulary as u32),
-        Network::Gpt => {
-            let GptConfig { vocabulary, context, .. } = GptConfig::default();
-            texts(index, size, context, vocabulary as u32)
-        }
-        Network::TextGru => padded(network, index, &[size, 40]),
-        Network::Han => padded(network, index, &[size, 8, 20]),
-        _ => {
-            let [channels, side] = network.image();
-            images(index, size, channels, side)
-        }
+        InputKind::Sequences => sequences(index, size),
+        InputKind::Texts(length) => texts(index, size, length, LSTM.vocabulary as u32),
+        InputKind::Padded(shape) => padded(network, index, &[&[size], shape].concat()),
     }
 }
 
@@ -162,8 +151,8 @@ fn texts(index: usize, size: usize, length: usize, vocabulary: u32) -> Result<(T
 
 /// Texts `(size, ..., words)` of a tenth or more of the words that have room, and for each of the `size` rows whether most
 /// words are of the vocabulary's first half. Behind a text are zeros.
-fn padded(network: Network, index: usize, shape: &[usize]) -> Result<(Tensor, Tensor)> {
-    let vocabulary = Sizes::of_drawn(network).vocabulary as u32;
+fn padded(network: &Network, index: usize, shape: &[usize]) -> Result<(Tensor, Tensor)> {
+    let vocabulary = network.drawn_sizes().vocabulary as u32;
     let (size, room) = (shape[0], shape[shape.len() - 1]);
     let least = room.div_ceil(10);
     let mut tokens = Vec::with_capacity(shape.iter().product());

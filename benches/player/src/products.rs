@@ -12,7 +12,7 @@ use candelabrum::prelude::*;
 use serde_json::{Value, json};
 
 use crate::arithmetic::Multiplications;
-use crate::network::{Sizes, build};
+use crate::network::build;
 use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem;
 use crate::serve::{Player, serve};
@@ -45,7 +45,7 @@ impl Products {
         let params = Params::new(0);
         // The network with one example, because a large batch would only take time.
         let (xs, _) = problem::batch(network, 0, 1)?;
-        let built = build(network, blocks, Sizes::of_drawn(network), &params, &xs)?;
+        let built = build(network, blocks, network.drawn_sizes(), &params, &xs)?;
         let one = Multiplications::of(&built.summary, &params);
         let count = batch_size as u64;
         let multiplications =

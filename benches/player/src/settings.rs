@@ -8,15 +8,15 @@ use candelabrum::prelude::Shard;
 use candelabrum::train::cli::{Precision, RecomputedBlocks};
 use clap::{Parser, ValueEnum};
 
-use crate::network::Network;
+use crate::networks::{self, Network};
 
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Settings {
     #[arg(long, default_value = "ours")]
     pub(crate) contender: Contender,
-    #[arg(long)]
-    pub(crate) network: Network,
+    #[arg(long, value_parser = networks::find)]
+    pub(crate) network: &'static Network,
     /// Examples in a rank's batch
     #[arg(long)]
     pub(crate) batch_size: NonZeroUsize,

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
-use crate::network::Sizes;
 use crate::ours::Ours;
 use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem::{Batches, Problem, drawn, drawn_tests};
@@ -42,7 +41,7 @@ impl Training {
                 let Problem { train, test, sizes } = Problem::read(path, size)?;
                 (train, Some(test), sizes)
             }
-            None => (drawn(network, size, world.rank())?, None, Sizes::of_drawn(network)),
+            None => (drawn(network, size, world.rank())?, None, network.drawn_sizes()),
         };
         let batches = on_device(train, settings, world)?;
         let tests = test.map(|test| on_device(test, settings, world)).transpose()?;
@@ -176,6 +175,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::networks::{NETWORKS, Network};
 
     fn training(contender: Contender, network: &str, strategy: &str) -> anyhow::Result<Training> {
         let options =
@@ -184,104 +184,51 @@ mod tests {
         Training::new(&Settings { contender, ..settings }, &World::single())
     }
 
-    /// Whether a test with all networks is wanted, or one with the small ones.
-    fn takes(network: &str) -> bool {
-        runs_all() || !(network.starts_with("resnet") || network.ends_with("-224"))
+    /// The networks that are tried: all, or the small ones.
+    fn networks() -> impl Iterator<Item = &'static Network> {
+        let takes_long = |network: &Network| network.is_large() || network.name == "resnet18";
+        NETWORKS.iter().filter(move |network| runs_all() || !takes_long(network))
     }
 
     #[test]
-    fn every_network_and_strategy_is_measured() -> anyhow::Result<()> {
-        // sum(p.numel() for p in network.parameters()) in scripts/bench_step.py
-        let sizes = [
-            ("cnn", 431_080),
-            ("mlp", 1_863_690),
-            ("resnet18", 11_181_642),
-            ("gru", 79_882),
-            ("lstm", 360_544),
-        ];
-        for (network, elements) in sizes.into_iter().filter(|(network, _)| takes(network)) {
-            // One network meets all strategies.
-            let strategies = DistOption::ALL
-                .iter()
-                .filter(|option| runs_all() || network == "mlp" || **option == DistOption::Fp32);
-            for strategy in strategies.map(|option| option.name()) {
-                let mut training = training(Contender::Ours, network, strategy)?;
-                assert_eq!(training.gradient_bytes(), 4 * elements);
-                let sample = training.train(Repeat::Steps(2.try_into()?))?;
-                let fields = sample.as_object().expect("it is an object");
-                assert_eq!(fields.len(), if strategy.starts_with("sparse") { 18 } else { 17 });
-                assert!(fields.values().all(Value::is_number), "{sample}");
-                let parts =
-                    ["forward", "backward", "compress", "exposed", "decompress", "update", "other"];
-                let parts =
-                    parts.iter().filter_map(|part| fields[&format!("{part}_seconds")].as_f64());
-                let (sum, step) = (parts.sum::<f64>(), sample["step_seconds"].as_f64());
-                assert!((sum - step.expect("it is a number")).abs() < 1e-8, "{sample}");
-                assert!(sample["forward_seconds"].as_f64() > Some(0.0), "{sample}");
-            }
+    fn every_strategy_is_measured() -> anyhow::Result<()> {
+        for strategy in DistOption::ALL.iter().map(|option| option.name()) {
+            let mut training = training(Contender::Ours, "mlp", strategy)?;
+            let sample = training.train(Repeat::Steps(2.try_into()?))?;
+            let fields = sample.as_object().expect("it is an object");
+            assert_eq!(fields.len(), if strategy.starts_with("sparse") { 18 } else { 17 });
+            assert!(fields.values().all(Value::is_number), "{sample}");
+            let parts =
+                ["forward", "backward", "compress", "exposed", "decompress", "update", "other"];
+            let parts = parts.iter().filter_map(|part| fields[&format!("{part}_seconds")].as_f64());
+            let (sum, step) = (parts.sum::<f64>(), sample["step_seconds"].as_f64());
+            assert!((sum - step.expect("it is a number")).abs() < 1e-8, "{sample}");
+            assert!(sample["forward_seconds"].as_f64() > Some(0.0), "{sample}");
         }
         Ok(())
     }
 
     #[test]
     fn the_losses_are_pytorchs() -> anyhow::Result<()> {
-        // scripts/bench_step.py --contender pytorch --batch-size 4 --threads 1 --warm-up 3
-        // Batch norms amplify the rounding of this small batch from step to step. candle's max-pool
-        // has another gradient, so only its first loss of the CNN is the same.
-        // 0: candle's program lacks the network.
-        let expected: [(&str, usize, &[f64], f64); 11] = [
-            ("cnn", 1, &[2.264_145_6, 2.300_574_8, 2.215_159_4], 1e-5),
-            ("mlp", 3, &[2.296_297_3, 2.315_008_2, 2.285_880_6], 1e-5),
-            ("resnet18", 2, &[2.344_909_4, 2.749_262_8], 1e-3),
-            ("resnet18-small", 2, &[2.390_889_6, 2.608_141_9, 1.998_791_5], 1e-3),
-            ("gru", 3, &[2.304_638_6, 2.332_710_3, 2.302_423_5], 1e-5),
-            ("lstm", 3, &[4.563_466_1, 4.571_622_4, 4.561_214_9], 1e-5),
-            ("lenet", 0, &[2.300_930_3, 2.272_836_7, 2.355_435_1], 1e-5),
-            ("vit-tiny", 0, &[2.523_591_3, 3.050_253_4, 2.061_913_5], 1e-5),
-            ("char-rnn", 0, &[4.565_531_3, 4.564_024_4, 4.561_764_7], 1e-5),
-            ("text-gru", 0, &[0.672_371_0, 0.708_761_1, 0.721_237_5], 1e-5),
-            ("han", 0, &[0.687_150_0, 0.691_147_1, 0.696_926_8], 1e-5),
-        ];
-        let expected = expected.into_iter().filter(|(network, ..)| takes(network));
-        for (network, candles, losses, rounding) in expected {
-            let contenders = [(Contender::Ours, 3), (Contender::Candle, candles)];
-            for (contender, same) in contenders.into_iter().filter(|(_, same)| *same > 0) {
-                let got = training(contender, network, "fp32")?.warm_up_losses;
-                check(network, &got, &losses[..same.min(losses.len())], rounding);
-            }
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn the_losses_of_large_networks_are_pytorchs() -> anyhow::Result<()> {
-        // As above.
-        let expected: [(&str, usize, &[f64], f64); 8] = [
-            ("resnet18-224", 46_758_048, &[6.853_057_9, 7.000_920_3, 6.199_173_5], 2e-3),
-            ("resnet50-224", 102_228_128, &[7.446_572_3, 6.439_263_3], 2e-2),
-            ("mobilenet-v2-224", 14_019_488, &[7.013_580_3, 6.959_855_1], 2e-3),
-            ("gpt", 43_130_880, &[4.687_432_8, 4.681_680_2, 4.672_752_9], 1e-5),
-            ("alexnet-224", 244_403_360, &[6.918_333_1, 6.902_621_3, 6.908_049_6], 1e-4),
-            ("vgg11-bn-224", 531_475_360, &[6.875_530_7, 6.841_308_1], 2e-3),
-            ("xception-299", 91_423_808, &[6.910_451_9, 6.838_429_0], 2e-3),
-            ("vit-b16-224", 346_270_624, &[7.041_553_0, 6.551_970_0], 1e-4),
-        ];
-        let lacks_candle = ["alexnet", "vgg", "xception", "vit"];
-        let expected = expected.into_iter().filter(|(network, ..)| takes(network));
-        for (network, bytes, losses, rounding) in expected {
-            let ours = training(Contender::Ours, network, "fp32")?;
-            assert_eq!(ours.gradient_bytes(), bytes, "{network}");
-            check(network, &ours.warm_up_losses, losses, rounding);
-            if lacks_candle.iter().any(|name| network.starts_with(name)) {
+        for network in networks() {
+            let Network { name, elements, first_losses: (losses, rounding), .. } = *network;
+            let same = |contender, losses: &[f64], rounding| -> anyhow::Result<()> {
+                let training = training(contender, name, "fp32")?;
+                if elements > 0 {
+                    assert_eq!(training.gradient_bytes(), 4 * elements, "{name}");
+                }
+                check(name, &training.warm_up_losses, losses, rounding);
+                Ok(())
+            };
+            if losses.is_empty() {
                 continue;
             }
-            // candle's steps take seconds.
-            let options = ["", "--batch-size", "4", "--warm-up", "1", "--network", network];
-            let settings = Settings::parse_from(options);
-            let settings = Settings { contender: Contender::Candle, ..settings };
-            let candle = Training::new(&settings, &World::single())?;
-            assert_eq!(candle.gradient_bytes(), bytes, "{network}");
-            check(network, &candle.warm_up_losses, &losses[..1], 1e-5);
+            same(Contender::Ours, losses, rounding)?;
+            // candle's max-pool has another gradient, so only its first loss of the CNN is the same.
+            let steps = if name == "cnn" || network.is_large() { 1 } else { 2 };
+            if network.candle.is_some() {
+                same(Contender::Candle, &losses[..steps], rounding)?;
+            }
         }
         Ok(())
     }
@@ -294,7 +241,7 @@ mod tests {
             let settings = Settings::parse_from(options);
             let drawn_of = settings.network;
             let (train, test) = (drawn(drawn_of, 4, 0)?, drawn_tests(drawn_of, 4)?);
-            Problem { train, test, sizes: Sizes::of_drawn(drawn_of) }.write(file.path())?;
+            Problem { train, test, sizes: drawn_of.drawn_sizes() }.write(file.path())?;
             let read = Settings { problem: Some(file.path().to_owned()), ..settings.clone() };
             let sample = |settings: &Settings| -> anyhow::Result<Vec<Value>> {
                 let asked = serde_json::from_str(r#"{"steps":2,"evaluate":true}"#)?;

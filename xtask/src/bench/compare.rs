@@ -49,7 +49,7 @@ impl fmt::Display for Change {
 
 /// The changes of all rows that are among the old ones too. `suffix` ends the old contenders' names:
 /// those of another commit took turns with ours, and are rows of the same report.
-pub(crate) fn changes(new: &[Row], old: &[Row], suffix: &str, metric: Metric) -> Vec<Change> {
+pub(crate) fn changes(new: &[Row], old: &[Row], suffix: &str, metric: Metric<'_>) -> Vec<Change> {
     let change = |row: &Row| {
         let name = format!("{}{suffix}", row.contender);
         let is_same = |old: &&Row| old.point == row.point && old.contender == name;
@@ -58,7 +58,7 @@ pub(crate) fn changes(new: &[Row], old: &[Row], suffix: &str, metric: Metric) ->
     new.iter().filter_map(change).collect()
 }
 
-fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
+fn change(new: &Row, old: &Row, metric: Metric<'_>) -> Option<Change> {
     // As speeds, of which more is better.
     let undisturbed = |row: &Row| {
         let value = |value: f64| if metric.more_is_better { value } else { 1.0 / value };
@@ -75,7 +75,7 @@ fn change(new: &Row, old: &Row, metric: Metric) -> Option<Change> {
 mod tests {
     use super::*;
 
-    const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
+    const SPEED: Metric<'_> = Metric { figure: "speed", more_is_better: true };
 
     fn row(contender: &str, speeds: &[f64]) -> Row {
         Row::measured(contender, 0, "speed", speeds)

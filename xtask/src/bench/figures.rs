@@ -25,12 +25,6 @@ impl Spread {
         let Self { median, min, max } = *self;
         Self { median: change(median), min: change(min), max: change(max) }
     }
-
-    /// `median [min-max]`.
-    pub(crate) fn text(&self, digits: usize) -> String {
-        let Self { median, min, max } = self;
-        format!("{median:.digits$} [{min:.digits$}-{max:.digits$}]")
-    }
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -98,11 +92,5 @@ mod tests {
         // About 1.96 standard deviations of 30 on each side.
         assert_eq!(of(10_000, 0.9), Some((9_001.0, [8_941.0, 9_059.0])));
         assert_eq!([of(1, 0.9), of(0, 0.9)], [Some((1.0, [1.0, 1.0])), None]);
-    }
-
-    #[test]
-    fn numbers_have_about_three_digits() {
-        let numbers = [1.234, 12.34, 123.4, 1_234_567.0].map(short);
-        assert_eq!(numbers, ["1.23", "12.3", "123", "1,234,567"]);
     }
 }

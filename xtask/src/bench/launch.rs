@@ -16,7 +16,7 @@ use crate::machine::{OPEN_MPI, free_port};
 const STANDSTILL: &str = "86400";
 
 /// A program to measure, of one process or of several ranks, of which the first talks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Player {
     /// The program, then its arguments.
     words: Vec<String>,
@@ -57,11 +57,6 @@ impl Player {
         self
     }
 
-    /// An option and its value.
-    pub(crate) fn option(self, name: &str, value: impl ToString + Copy) -> Self {
-        self.args([name.to_owned(), value.to_string()])
-    }
-
     /// Limits the pools of threads of all libraries. Our player limits candle's second pool itself.
     pub(crate) fn threads(mut self, count: usize) -> Self {
         let names = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"];
@@ -79,7 +74,8 @@ impl Player {
 
     /// With the last ones of its ranks as servers of a key-value store.
     pub(crate) fn servers(mut self, count: usize) -> Self {
-        self.variables.push(("CANDELABRUM_SERVERS".to_owned(), count.to_string()));
+        let servers = ("CANDELABRUM_SERVERS".to_owned(), count.to_string());
+        self.variables.extend((count > 0).then_some(servers));
         self
     }
 
@@ -94,7 +90,7 @@ impl Player {
     }
 
     /// The same player in another program.
-    pub(crate) fn of(&self, program: &Path) -> Self {
+    pub(crate) fn in_program(&self, program: &Path) -> Self {
         let mut twin = self.clone();
         twin.words[0] = program.display().to_string();
         twin
@@ -158,7 +154,7 @@ mod tests {
     use crate::shell::display;
 
     fn shown(ranks: usize, backend: &str) -> Vec<String> {
-        let player = Player::new(Path::new("rank")).option("--batch-size", 64).threads(1);
+        let player = Player::new(Path::new("rank")).args(["--batch-size", "64"]).threads(1);
         player.ranks(ranks, backend).commands().unwrap().iter().map(display).collect()
     }
 
@@ -172,14 +168,6 @@ mod tests {
             text.split("MASTER_PORT=").nth(1).unwrap().split(' ').next().map(str::to_owned)
         };
         assert_eq!(port(&ranks[0]), port(&ranks[1]));
-    }
-
-    #[test]
-    fn every_rank_knows_the_servers() {
-        let player = Player::new(Path::new("rank")).ranks(3, "local").servers(1);
-        for command in player.commands().unwrap() {
-            assert!(display(&command).contains("CANDELABRUM_SERVERS=1"), "{command:?}");
-        }
     }
 
     #[test]

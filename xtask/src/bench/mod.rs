@@ -1,36 +1,42 @@
-//! The harness of all benchmarks: contenders take turns in one run, medians and ratios are formed
-//! within rounds, and tables, pictures and files come out. `run.rs` shows the way of a run.
+//! The benchmarks: contenders take turns in one run, medians and ratios are formed within rounds, and a table and a
+//! JSON file come out.
+//!
+//! `xtask/benches.toml` declares what is measured, `plan.rs` makes players of a declaration, `run.rs` shows the way of
+//! a run. scripts/figures.py draws the file.
 
-mod bars;
+pub(crate) mod cli;
+
+mod bindings;
+mod block;
 mod compare;
+mod context;
+mod experiment;
 mod figures;
+mod hooks;
 mod host;
 mod hosts;
 mod launch;
-mod live;
-mod picture;
+mod network;
+mod options;
 mod plan;
+mod process;
+mod profile;
 mod programs;
 mod report;
-pub(crate) mod run;
+mod run;
 mod runner;
 mod sample;
-mod screen;
-pub(crate) mod table;
+mod table;
 
-// What a benchmark declares itself with.
-pub(crate) use self::bars::Grouped;
-pub(crate) use self::figures::{Spread, counted, short};
-pub(crate) use self::host::{Host, last_cache};
-pub(crate) use self::hosts::{Hosts, MOST_HOSTS};
-pub(crate) use self::launch::Player;
-pub(crate) use self::live::Live;
-pub(crate) use self::picture::{
-    Band, Bar, Chart, Line, Look, Picture, StandingBar, by_powers, from_zero,
-};
-pub(crate) use self::plan::{Block, Trial, once};
-pub(crate) use self::programs::{Programs, Wanted, compile_mpi, list_names};
-pub(crate) use self::report::{BenchReport, Output};
-pub(crate) use self::run::{Bench, Cli, Defaults, Setup, choice_name};
-pub(crate) use self::sample::{Metric, Row, Sample, Values, best, compare, split_commit, values};
-pub(crate) use self::table::Column;
+/// The names that commands had before they were subcommands of `bench`, and that are still understood.
+const OLD_NAMES: [&str; 3] = ["bench-step", "bench-ddp", "bench-scaling"];
+
+/// The words of a command line, with `bench step` in place of `bench-step`.
+pub(crate) fn with_new_names(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut words: Vec<String> = words.collect();
+    if let Some(name) = words.get(1).filter(|name| OLD_NAMES.contains(&&***name)) {
+        let name = name["bench-".len()..].to_owned();
+        words.splice(1..2, ["bench".to_owned(), name]);
+    }
+    words
+}

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::checkout::{repo_root, target_folder};
 use crate::machine;
-use crate::shell::{cargo, display, output, run};
+use crate::shell::{cargo, output, run};
 
 const PACKAGE: &str = "candelabrum-bench-player";
 const PROGRAM: &str = "bench-player";
@@ -22,6 +22,8 @@ pub(crate) struct Programs {
     pub(crate) player: PathBuf,
     /// Our players of another commit.
     pub(crate) other: Option<Other>,
+    /// The C program that reduces over MPI.
+    pub(crate) c: Option<PathBuf>,
     /// A Python with PyTorch.
     pub(crate) python: Option<PathBuf>,
     /// Whether the players were built with MPI.
@@ -37,8 +39,9 @@ pub(crate) struct Other {
 
 /// The programs that a benchmark can use besides our players.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct NeededPrograms {
     pub(crate) mpi: bool,
+    pub(crate) c: bool,
     pub(crate) python: bool,
 }
 
@@ -46,38 +49,31 @@ impl Programs {
     /// Builds and finds the programs, and says in a line which of them this machine lacks. In a
     /// comparison with another commit, only our players take part.
     #[expect(clippy::print_stdout, reason = "a benchmark says what it leaves out")]
-    pub(crate) fn find(wanted: Wanted, against: Option<&str>) -> Result<Self> {
-        let lacks = if wanted.mpi { machine::lacks_for_mpi() } else { Vec::new() };
+    pub(crate) fn find(needed: NeededPrograms, against: Option<&str>) -> Result<Self> {
+        let lacks = if needed.mpi { machine::lacks_for_mpi() } else { Vec::new() };
         if !lacks.is_empty() {
             println!("MPI: no {} here, left out (cargo xtask setup)", lacks.join(", no "));
         }
-        let has_mpi = wanted.mpi && lacks.is_empty();
-        let python = (wanted.python && against.is_none()).then(machine::python_with_torch);
+        let has_mpi = needed.mpi && lacks.is_empty();
+        let python = (needed.python && against.is_none()).then(machine::python_with_torch);
         if python == Some(None) {
             println!("PyTorch is not installed: left out (cargo xtask setup --pytorch)");
         }
         let other = against.map(|commit| build_commit(commit, has_mpi)).transpose()?;
         let player = build(&mut cargo(&[]), has_mpi, &target_folder())?;
-        Ok(Self { player, other, python: python.flatten(), has_mpi })
+        let c = (needed.c && has_mpi && against.is_none()).then(compile_c).transpose()?;
+        Ok(Self { player, other, c, python: python.flatten(), has_mpi })
     }
 }
 
-/// The names that a player prints for a subcommand, one per line.
-pub(crate) fn list_names(player: &Path, subcommand: &str) -> Result<Vec<String>> {
-    let mut command = Command::new(player);
-    let text = output(command.arg(subcommand));
-    let text = text.with_context(|| format!("`{}` printed nothing", display(&command)))?;
-    Ok(text.lines().map(str::to_owned).collect())
-}
-
-/// Compiles a C program against MPI and returns its path.
-pub(crate) fn compile_mpi(source: &str, program: &str) -> Result<PathBuf> {
+/// Compiles the C program against MPI and returns its path.
+fn compile_c() -> Result<PathBuf> {
     let folder = target_folder().join("release");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let program = folder.join(program);
+    let program = folder.join("bench-allreduce-c");
     let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-Wall", "-Wextra", source, "-o"]).arg(&program);
+    command.args(["-O2", "-Wall", "-Wextra", "benches/player/allreduce.c", "-o"]).arg(&program);
     run(command.current_dir(repo_root()))?;
     Ok(program)
 }

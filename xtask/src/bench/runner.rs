@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
+use super::block::{Block, Trial};
 use super::host::CpuTime;
 use super::launch::Player;
-use super::live::Live;
-use super::plan::{Block, Trial};
+use super::process::PlayerProcess;
+
 use super::sample::{Failure, Row, Sample, Values, figures};
 use crate::interrupt::{Interrupted, Watch};
 
@@ -34,31 +35,23 @@ pub(crate) struct Schedule {
 
 const LEAST_ROUNDS: usize = 5;
 
-/// What happens while a block is measured.
-pub(crate) enum Event<'a> {
-    /// A player of this trial is started, or gives a sample.
-    Turn(&'a Trial),
-    /// All rounds of these rows are over, or an interrupt has ended them.
-    Finished(&'a mut [Row]),
-}
-
 /// A player. After a failure it gets no more requests.
 #[derive(Default)]
-struct Turn {
-    live: Option<Live>,
+struct PlayerState {
+    live: Option<PlayerProcess>,
     facts: Values,
     failure: Option<Failure>,
 }
 
 impl Schedule {
     /// Measures a block, and adds its rows to `rows`, also after an interrupt. A player that fails
-    /// does not keep the others from going on.
+    /// does not keep the others from going on. `tell` hears of each start and each sample.
     pub(crate) fn measure(
         &self,
         block: &Block,
         rows: &mut Vec<Row>,
         watch: &Watch,
-        tell: &mut dyn FnMut(Event<'_>),
+        tell: &mut dyn FnMut(&Trial),
     ) -> Result<()> {
         let first = rows.len();
         rows.extend(block.trials().map(|trial| trial.row.clone()));
@@ -77,7 +70,7 @@ impl Schedule {
                 let measured: Result<()> =
                     rounds.clone().take_while(is_due).try_for_each(|round| {
                         leg.iter().zip(&mut *rows).try_for_each(|(trial, row)| {
-                            tell(Event::Turn(trial));
+                            tell(trial);
                             let turn = &mut turns[trial.player];
                             row.samples.extend(self.sample(turn, trial, round, watch)?);
                             Ok(())
@@ -88,9 +81,6 @@ impl Schedule {
                     row.facts.extend(turn.facts.clone());
                     row.failure = row.failure.take().or(turn.failure.clone());
                     row.summarise();
-                }
-                if measured.is_err() || start + 1 == self.starts {
-                    tell(Event::Finished(rows));
                 }
                 measured?;
             }
@@ -107,15 +97,16 @@ impl Schedule {
         &self,
         block: &Block,
         watch: &Watch,
-        tell: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Vec<Turn>> {
+        tell: &mut dyn FnMut(&Trial),
+    ) -> Result<Vec<PlayerState>> {
         let start = |(index, player): (usize, &Player)| {
-            let mut turn = Turn::default();
+            let mut turn = PlayerState::default();
             let first = block.trials().find(|trial| trial.player == index);
-            first.into_iter().for_each(|trial| tell(Event::Turn(trial)));
+            first.into_iter().for_each(&mut *tell);
             let deadline = self.deadline + Duration::from_secs_f64(self.seconds);
             let commands = player.commands();
-            turn.live = turn.note(commands.and_then(|them| Live::start(them, deadline)))?;
+            turn.live =
+                turn.note(commands.and_then(|them| PlayerProcess::start(them, deadline)))?;
             let facts = turn.ask(watch, |live| {
                 if player.is_serial() {
                     live.keep_on_one_core();
@@ -135,7 +126,7 @@ impl Schedule {
 
     fn sample(
         &self,
-        turn: &mut Turn,
+        turn: &mut PlayerState,
         trial: &Trial,
         round: usize,
         watch: &Watch,
@@ -153,12 +144,12 @@ impl Schedule {
     }
 }
 
-impl Turn {
+impl PlayerState {
     /// Asks the player, if it has not failed.
     fn ask<T>(
         &mut self,
         watch: &Watch,
-        question: impl FnOnce(&mut Live) -> Result<T>,
+        question: impl FnOnce(&mut PlayerProcess) -> Result<T>,
     ) -> Result<Option<T>> {
         watch.check()?;
         let Some(live) = &mut self.live else { return Ok(None) };
@@ -187,35 +178,31 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::sample::values;
     use super::*;
 
     const READY: &str = r#"echo '{"event":"ready","ranks":1}'"#;
     const SAMPLE: &str = r#"echo '{"event":"sample","steps":3,"correct":true,"way":"on"}'"#;
     const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
 
-    /// The rows, the number of turns, and the number of rows that were finished.
-    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, [usize; 2]) {
+    /// The rows, and the number of turns.
+    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, usize) {
         let mut block = Block::new("block");
-        for (name, script) in scripts {
-            let player = Player::new(Path::new("sh")).args(["-c", script]);
-            block.add(name, &values([("threads", 1)]), player);
-        }
+        let trial = |(name, script): &(&str, String)| {
+            let player = block.index(Player::new(Path::new("sh")).args(["-c", script]));
+            Trial { row: Row::new(Values::new(), name), player, request: Values::new() }
+        };
+        block.legs = vec![scripts.iter().map(trial).collect()];
         let deadline = Duration::from_secs(20);
         let patience = f64::INFINITY;
         let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
-        let (mut rows, mut counts) = (Vec::new(), [0, 0]);
-        let mut count = |event: Event<'_>| match event {
-            Event::Turn(_) => counts[0] += 1,
-            Event::Finished(rows) => counts[1] += rows.len(),
-        };
-        schedule.measure(&block, &mut rows, &Watch::quiet(), &mut count).unwrap();
-        (rows, counts)
+        let (mut rows, mut turns) = (Vec::new(), 0);
+        schedule.measure(&block, &mut rows, &Watch::quiet(), &mut |_| turns += 1).unwrap();
+        (rows, turns)
     }
 
     #[test]
     fn a_player_that_fails_does_not_keep_the_others_from_going_on() {
-        let (rows, counts) = measure(
+        let (rows, turns) = measure(
             1,
             &[
                 ("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}")),
@@ -233,21 +220,21 @@ mod tests {
         assert_eq!(reason(&rows[1]).unwrap(), "exit status: 5");
         assert_eq!(reason(&rows[2]).unwrap(), "no compiler (exit status: 1)");
         assert_eq!(reason(&rows[3]).unwrap(), "asked for ranks 1, it has 2");
-        assert_eq!(counts, [4 + 3 * 4, 4]);
+        assert_eq!(turns, 4 + 3 * 4);
     }
 
     #[test]
     fn the_rounds_are_divided_among_the_starts() {
-        let (rows, counts) =
+        let (rows, turns) =
             measure(2, &[("good", format!("{READY}; while read line; do {SAMPLE}; done; {DONE}"))]);
         assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(counts, [2 + 3, 1]);
+        assert_eq!(turns, 2 + 3);
     }
 
     #[test]
     fn a_program_that_is_not_there_is_a_failure_of_its_row() {
-        let mut turn = Turn::default();
-        let live = Live::start(vec![Command::new("no-such-program")], Duration::ZERO);
+        let mut turn = PlayerState::default();
+        let live = PlayerProcess::start(vec![Command::new("no-such-program")], Duration::ZERO);
         assert!(turn.note(live).unwrap().is_none());
         assert!(turn.failure.unwrap().reason.starts_with("cannot start it"));
     }

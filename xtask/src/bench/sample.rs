@@ -47,8 +47,8 @@ pub(crate) struct Row {
 
 /// The figure by which contenders are compared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Metric {
-    pub(crate) figure: &'static str,
+pub(crate) struct Metric<'a> {
+    pub(crate) figure: &'a str,
     pub(crate) more_is_better: bool,
 }
 
@@ -132,6 +132,25 @@ impl Row {
         sample.figures.get(figure).copied()
     }
 
+    /// Adds the figures that follow from others: processor time over time, the tokens of sequences, the first loss and
+    /// the one by which contenders are compared.
+    pub(crate) fn complete(&mut self, compared_loss: Option<f64>) {
+        let length = self.point.get("length").and_then(Value::as_f64);
+        for Sample { figures, .. } in &mut self.samples {
+            let figure = |name: &str| figures.get(name).copied();
+            let cores = figure("cpu_seconds").zip(figure("seconds")).map(|(cpu, time)| cpu / time);
+            let tokens = figure("examples_per_second").zip(length).map(|(speed, n)| speed * n);
+            let more = [("cores_used", cores), ("tokens_per_second", tokens)];
+            figures
+                .extend(more.into_iter().filter_map(|(name, value)| Some((name.into(), value?))));
+        }
+        let first = self.facts.get("warm_up_losses").and_then(|losses| losses.get(0)?.as_f64());
+        for (name, loss) in [("first_loss", first), ("compared_loss", compared_loss)] {
+            self.facts.extend(loss.map(|loss| (name.to_owned(), json!(loss))));
+        }
+        self.summarise();
+    }
+
     /// Renews the summary of the samples, and of the facts that are numbers, such as the peak memory.
     pub(crate) fn summarise(&mut self) {
         let names = self.samples.iter().flat_map(|sample| sample.figures.keys());
@@ -145,7 +164,7 @@ impl Row {
 
     /// How many times as good as the other row this one is, in each round that both reached. Other
     /// load on the machine affects both of a round alike.
-    pub(crate) fn times(&self, other: &Self, metric: Metric) -> Vec<f64> {
+    pub(crate) fn times(&self, other: &Self, metric: Metric<'_>) -> Vec<f64> {
         let ratio = |sample: &Sample| {
             let (own, theirs) =
                 (sample.figures.get(metric.figure)?, other.at(sample.round, metric.figure)?);
@@ -161,7 +180,7 @@ impl Row {
 pub(crate) fn compare(
     rows: &mut [Row],
     name: &str,
-    metric: Metric,
+    metric: Metric<'_>,
     is_base: impl Fn(&Row, &Row) -> bool,
 ) {
     let times = |row: &Row| {
@@ -175,11 +194,11 @@ pub(crate) fn compare(
 }
 
 /// The row with the best median, of those that `takes_part` admits.
-pub(crate) fn best(
-    rows: &[Row],
-    metric: Metric,
+fn best<'a>(
+    rows: &'a [Row],
+    metric: Metric<'_>,
     takes_part: impl Fn(&Row) -> bool,
-) -> Option<&Row> {
+) -> Option<&'a Row> {
     let sign = if metric.more_is_better { 1.0 } else { -1.0 };
     let known = rows.iter().filter(|row| takes_part(row));
     let known = known.filter_map(|row| Some((row, sign * row.median(metric.figure)?)));
@@ -190,7 +209,7 @@ pub(crate) fn best(
 mod tests {
     use super::*;
 
-    const SPEED: Metric = Metric { figure: "speed", more_is_better: true };
+    const SPEED: Metric<'_> = Metric { figure: "speed", more_is_better: true };
 
     #[test]
     fn rows_are_compared_within_the_rounds_that_both_reached() {
@@ -215,12 +234,5 @@ mod tests {
         let mut rows = [row("ours", 0), row("other", 1)];
         compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         assert!(rows[0].ratios.is_empty());
-    }
-
-    #[test]
-    fn a_setting_that_a_point_lacks_is_0_or_empty() {
-        let row = Row::new(values([("batch_size", 64)]), "ours");
-        assert_eq!((row.number("batch_size"), row.text("batch_size")), (64, ""));
-        assert_eq!((row.number("network"), row.text("network")), (0, ""));
     }
 }

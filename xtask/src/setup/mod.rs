@@ -17,7 +17,7 @@ pub(crate) mod models;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {
-    /// Also make a virtual environment `.venv` with PyTorch and TensorBoard, for bench-step, golden files
+    /// Also make a virtual environment `.venv` with PyTorch and TensorBoard, for the benchmarks, golden files
     /// and the test of event files
     #[arg(long)]
     pytorch: bool,

@@ -30,7 +30,7 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
         ],
         "cli" => &["dist", "runlog"],
         "bench-player" => &["candelabrum"],
-        "xtask" => &["plot", "softgpu"],
+        "xtask" => &["softgpu"],
         _ => return None,
     })
 }

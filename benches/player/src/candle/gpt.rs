@@ -8,7 +8,7 @@ use candle_core::{D, Device, Module, Result, Tensor};
 use candle_nn::ops::softmax;
 use candle_nn::{Embedding, Func, Init, Linear, VarBuilder, func, layer_norm_no_bias, linear};
 
-pub(super) fn gpt(vb: &VarBuilder<'_>, config: GptConfig) -> Result<Func<'static>> {
+pub(crate) fn gpt(vb: &VarBuilder<'_>, config: GptConfig) -> Result<Func<'static>> {
     let GptConfig { vocabulary, context, layers, width, heads, .. } = config;
     let init = Init::Randn { mean: 0.0, stdev: 0.02 };
     let tokens = vb.get_with_hints((vocabulary, width), "tokens", init)?;

@@ -17,7 +17,7 @@ const STAGES: [[usize; 4]; 7] = [
     [6, 320, 1, 1],
 ];
 
-pub(super) fn mobilenet_v2(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
+pub(crate) fn mobilenet_v2(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
     let features = vb.pp("features");
     let mut layers = vec![rectified([3, 32, 3], 2, 1, &features.pp(0))?];
     let mut inputs = 32;

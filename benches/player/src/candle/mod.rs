@@ -1,21 +1,21 @@
-//! The networks as a candle user writes them today: candle-nn's layers, candle's autograd.
+//! A network as a candle user trains it today: candle-nn's layers, candle's autograd.
 //!
 //! candle-nn's SGD has no momentum, so the update is written with tensor operations.
 
 mod conv_norm;
-mod gpt;
-mod mobilenet_v2;
-mod resnet;
+pub(crate) mod gpt;
+pub(crate) mod mobilenet_v2;
+pub(crate) mod resnet;
+pub(crate) mod small;
 
 use anyhow::{bail, ensure};
-use candelabrum::models::GptConfig;
 use candelabrum::nn::Params;
 use candelabrum::train::cli::Precision;
-use candle_core::{D, DType, Device, Module, Result, Tensor, Var};
-use candle_nn::{Func, RNN, VarBuilder, VarMap, conv2d, embedding, func, linear, loss};
+use candle_core::{D, DType, Device, Module, Tensor, Var};
+use candle_nn::{Func, VarBuilder, VarMap, loss};
 
 use crate::contender::Train;
-use crate::network::{GRU, LSTM, Network, Sizes, build};
+use crate::network::build;
 use crate::settings::Settings;
 
 const LR: f64 = 0.005;
@@ -34,23 +34,14 @@ impl Candle {
     pub(crate) fn new(settings: &Settings, xs: &Tensor) -> anyhow::Result<Self> {
         ensure!(settings.precision == Precision::F32, "candle's networks are in f32");
         let params = Params::new(0);
-        let sizes = Sizes::of_drawn(settings.network);
+        let sizes = settings.network.drawn_sizes();
         drop(build(settings.network, settings.blocks, sizes, &params, xs)?);
         let varmap = VarMap::new();
         let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
-        let module = match settings.network {
-            Network::Cnn => cnn(&vb),
-            Network::Mlp => mlp(&vb),
-            Network::Resnet18 => resnet::resnet18(&vb, 10),
-            Network::Resnet18Small => resnet::resnet18_small(&vb, 10),
-            Network::Resnet18At224 => resnet::resnet18(&vb, 1000),
-            Network::Resnet50At224 => resnet::resnet50(&vb, 1000),
-            Network::MobileNetV2At224 => mobilenet_v2::mobilenet_v2(&vb, 1000),
-            Network::Gru => gru(&vb),
-            Network::Lstm => lstm(&vb),
-            Network::Gpt => gpt::gpt(&vb, GptConfig::default()),
-            other => bail!("candle's program has no {other:?}"),
-        }?;
+        let Some(module) = settings.network.candle else {
+            bail!("candle's program has no {}", settings.network.name)
+        };
+        let module = module(&vb)?;
         let vars = varmap.data().lock().expect("no other thread has the map");
         let mut state = Vec::new();
         for param in params.list() {
@@ -88,50 +79,4 @@ impl Train for Candle {
         }
         Ok(loss.detach())
     }
-}
-
-/// SINGA's network for MNIST.
-fn cnn(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let conv1 = conv2d(1, 20, 5, Default::default(), vb.pp("conv1"))?;
-    let conv2 = conv2d(20, 50, 5, Default::default(), vb.pp("conv2"))?;
-    let linear1 = linear(800, 500, vb.pp("linear1"))?;
-    let linear2 = linear(500, 10, vb.pp("linear2"))?;
-    Ok(func(move |xs| {
-        let ys = conv1.forward(xs)?.relu()?.max_pool2d(2)?;
-        let ys = conv2.forward(&ys)?.relu()?.max_pool2d(2)?;
-        linear2.forward(&linear1.forward(&ys.flatten_from(1)?)?.relu()?)
-    }))
-}
-
-/// The multilayer perceptron.
-fn mlp(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let linear1 = linear(784, 1024, vb.pp("linear1"))?;
-    let linear2 = linear(1024, 1024, vb.pp("linear2"))?;
-    let linear3 = linear(1024, 10, vb.pp("linear3"))?;
-    Ok(func(move |xs| {
-        let ys = linear1.forward(xs)?.relu()?;
-        linear3.forward(&linear2.forward(&ys)?.relu()?)
-    }))
-}
-
-/// The sequence classifier.
-fn gru(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let embedding = embedding(GRU.vocabulary, GRU.embedding, vb.pp("embedding"))?;
-    let gru = candle_nn::gru(GRU.embedding, GRU.hidden, Default::default(), vb.pp("gru"))?;
-    let linear = linear(GRU.hidden, GRU.classes, vb.pp("linear"))?;
-    Ok(func(move |xs| {
-        let states = gru.seq(&embedding.forward(xs)?)?;
-        linear.forward(states.last().expect("a sequence has tokens").h())
-    }))
-}
-
-/// The language model of characters.
-fn lstm(vb: &VarBuilder<'_>) -> Result<Func<'static>> {
-    let embedding = embedding(LSTM.vocabulary, LSTM.embedding, vb.pp("embedding"))?;
-    let lstm = candle_nn::lstm(LSTM.embedding, LSTM.hidden, Default::default(), vb.pp("lstm"))?;
-    let linear = linear(LSTM.hidden, LSTM.vocabulary, vb.pp("linear"))?;
-    Ok(func(move |xs| {
-        let states = lstm.seq(&embedding.forward(xs)?)?;
-        linear.forward(&lstm.states_to_tensor(&states)?)
-    }))
 }

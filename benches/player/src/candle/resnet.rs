@@ -9,16 +9,16 @@ use super::conv_norm::conv_norm;
 const BASIC: &[usize] = &[3, 3];
 const BOTTLENECK: &[usize] = &[1, 3, 1];
 
-pub(super) fn resnet18(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
+pub(crate) fn resnet18(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
     network(vb, 7, [2, 2, 2, 2], BASIC, classes)
 }
 
 /// Its stem has a kernel of 3x3 and keeps the size.
-pub(super) fn resnet18_small(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
+pub(crate) fn resnet18_small(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
     network(vb, 3, [2, 2, 2, 2], BASIC, classes)
 }
 
-pub(super) fn resnet50(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
+pub(crate) fn resnet50(vb: &VarBuilder<'_>, classes: usize) -> Result<Func<'static>> {
     network(vb, 7, [3, 4, 6, 3], BOTTLENECK, classes)
 }
 

@@ -6,7 +6,7 @@
 //!   44.7 MB between two hosts at 1 Gbit/s take 374, 377 and 379 ms with a rank 0, 5 and 50 ms late, and
 //!   pieces of 1 MiB take 560, 522 and 562. `MPI_Allreduce` in place took 381 to 585 in several runs, and
 //!   PyTorch's Gloo 374. That was measured with Open MPI 4.1.4 between two network namespaces of one
-//!   Intel machine, see `cargo xtask bench-allreduce --link 1000 --late-ms 5 --sizes 44.7MB`.
+//!   Intel machine, see `cargo xtask bench allreduce --ranks 2 --hosts 1000 --late-ms 5 --size 44.7MB`.
 //! - On one host the receiver makes the only copy of a message, inside a call of MPI, and starts
 //!   nothing else while it copies. Two ranks that are half a step apart would copy in turn, each waiting
 //!   for the other. Therefore a rank sends its next piece up when it has reduced one of its own, and all

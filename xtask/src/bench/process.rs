@@ -30,7 +30,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// A player, which runs from a question to its answer and is stopped otherwise. A question to it
 /// ends with [`Interrupted`](crate::interrupt), or with a [`Failure`] after which it is gone.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct PlayerProcess {
     /// The first process receives the requests.
     children: Vec<Child>,
     input: Option<ChildStdin>,
@@ -41,7 +41,7 @@ pub(crate) struct Live {
     pub(crate) family: Vec<Pid>,
 }
 
-impl Live {
+impl PlayerProcess {
     /// Starts a player, with one process per command. Each of its answers may take as long as
     /// `deadline`.
     pub(crate) fn start(commands: Vec<Command>, deadline: Duration) -> Result<Self> {
@@ -212,7 +212,7 @@ fn is_alive(child: &mut Child) -> bool {
     matches!(child.try_wait(), Ok(None))
 }
 
-impl Drop for Live {
+impl Drop for PlayerProcess {
     fn drop(&mut self) {
         if self.lives() {
             self.end(Instant::now());
@@ -242,9 +242,9 @@ mod tests {
         shell
     }
 
-    fn start(scripts: &[&str]) -> Live {
+    fn start(scripts: &[&str]) -> PlayerProcess {
         let commands = scripts.iter().map(|script| shell(script)).collect();
-        Live::start(commands, Duration::from_secs(20)).unwrap()
+        PlayerProcess::start(commands, Duration::from_secs(20)).unwrap()
     }
 
     fn failure(answer: Result<Values>) -> Failure {
@@ -322,12 +322,5 @@ mod tests {
         let sleep = live.family[1];
         drop(live);
         wait_until(|| matches!(state(sleep), None | Some('Z')));
-    }
-
-    #[test]
-    fn only_the_end_of_a_long_text_is_kept() {
-        let text: String = (0..100).map(|n| format!("line {n}\n\n")).collect();
-        let kept = tail(&text);
-        assert_eq!((kept.len(), kept[TAIL - 1].as_str()), (TAIL, "line 99"));
     }
 }
