@@ -18,6 +18,10 @@ mod candle;
 mod contender;
 mod data;
 mod exchange;
+#[cfg(feature = "finetune")]
+mod finetune;
+#[cfg(not(feature = "finetune"))]
+#[path = "no_finetune.rs"]
 mod finetune;
 mod hash;
 mod network;

@@ -60,7 +60,7 @@ impl Programs {
             println!("PyTorch is not installed: left out (cargo xtask setup --pytorch)");
         }
         let other = against.map(|commit| build_commit(commit, has_mpi)).transpose()?;
-        let player = build(&mut cargo(&[]), has_mpi, &target_folder())?;
+        let player = build(&mut cargo(&[]), &repo_root(), has_mpi, &target_folder())?;
         let c = (needed.c && has_mpi && against.is_none()).then(compile_c).transpose()?;
         Ok(Self { player, other, c, python: python.flatten(), has_mpi })
     }
@@ -78,10 +78,14 @@ fn compile_c() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds the players with the release profile and returns the program's path.
-fn build(command: &mut Command, with_mpi: bool, target: &Path) -> Result<PathBuf> {
+/// Builds the players of the checkout `tree` with the release profile and returns the program's path.
+fn build(command: &mut Command, tree: &Path, with_mpi: bool, target: &Path) -> Result<PathBuf> {
     command.args(["build", "--release", "--package", PACKAGE]);
-    run(command.args(if with_mpi { &["--features", "mpi"][..] } else { &[] }))?;
+    command.args(with_mpi.then_some("--features=mpi"));
+    // Older players have pretrained models without a feature.
+    let manifest = fs::read_to_string(tree.join("benches/player/Cargo.toml"))?;
+    command.args(manifest.contains("\nfinetune =").then_some("--features=finetune"));
+    run(command)?;
     Ok(target.join("release").join(format!("{PROGRAM}{EXE_SUFFIX}")))
 }
 
@@ -113,6 +117,6 @@ fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
     );
     let mut command = cargo(&[]);
     command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
-    let program = build(&mut command, with_mpi, &target)?;
+    let program = build(&mut command, &tree, with_mpi, &target)?;
     Ok(Other { commit: short, program })
 }
