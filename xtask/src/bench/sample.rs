@@ -108,7 +108,8 @@ impl Row {
         let names = self.point.values().filter_map(|value| value.as_str().map(str::to_owned));
         let numbers = self.point.iter().filter(|(_, value)| !value.is_string());
         let numbers = numbers.map(|(name, value)| format!("{} {value}", name.replace('_', " ")));
-        names.chain(numbers).chain([self.contender.clone()]).collect::<Vec<_>>().join(", ")
+        let parts = names.chain(numbers).chain([self.contender.clone()]);
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     /// The median of a figure.
