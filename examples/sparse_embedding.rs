@@ -24,7 +24,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use candelabrum::candle::Result as CandleResult;
 use candelabrum::dist::launch::DeviceChoice;
-use candelabrum::kvstore::{Prefetch, Pull, RowInit};
+use candelabrum::kvstore::{PendingPull, Prefetch, RowInit};
 use candelabrum::nn::ops::softmax_cross_entropy;
 use candelabrum::nn::seed;
 use candelabrum::prelude::*;
@@ -236,13 +236,13 @@ impl<'a> Head<'a> {
     }
 
     /// Pushes the gradients, and asks for the updated values by the same messages.
-    fn start_update(&self, gradients: &[Tensor]) -> Result<Vec<Pull>> {
+    fn start_update(&self, gradients: &[Tensor]) -> Result<Vec<PendingPull>> {
         let params = self.params.list();
         let params = params.iter().zip(gradients);
         params.map(|(param, grad)| Ok(self.store.pushpull(param.name(), grad, 0)?)).collect()
     }
 
-    fn finish_update(&self, pulls: Vec<Pull>) -> Result<()> {
+    fn finish_update(&self, pulls: Vec<PendingPull>) -> Result<()> {
         for (param, pull) in self.params.list().iter().zip(pulls) {
             param.set(&pull.wait()?)?;
         }

@@ -1,6 +1,6 @@
 //! The sparse strategies on the GPU have the bits of the same strategies on the host.
 
-use candelabrum::dist::strategy::gpu::{OnGpu, average, take_at_least, take_top_k};
+use candelabrum::dist::strategy::gpu::{GpuStrategy, average, take_at_least, take_top_k};
 use candelabrum::dist::strategy::select::Selector;
 use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, register};
 use candelabrum::dist::{
@@ -300,7 +300,7 @@ impl Strategy for Forged {
         "forged".to_owned()
     }
 
-    fn on_gpu(&mut self) -> Option<&mut dyn OnGpu> {
+    fn on_gpu(&mut self) -> Option<&mut dyn GpuStrategy> {
         Some(self)
     }
 
@@ -309,7 +309,7 @@ impl Strategy for Forged {
     }
 }
 
-impl OnGpu for Forged {
+impl GpuStrategy for Forged {
     fn compress(&mut self, bucket: &Bucket<'_>, values: CudaSpanMut<'_>) -> Result<Message, Error> {
         let mut message = take_top_k(&bucket.gpu()?, values, 1)?;
         let mut sent = words(&message);

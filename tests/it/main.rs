@@ -44,6 +44,7 @@ mod limits;
 mod line;
 mod long_run;
 mod optimizers;
+mod options;
 mod predict;
 mod ranks;
 mod sampling;

@@ -43,7 +43,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         print!("{}", report.table());
         report.verdict(true)
     })?;
-    steps.run("gpu-check", || gpu_bundle::rehearse())?;
+    steps.run("gpu-check", gpu_bundle::rehearse)?;
     steps.run("publish", publish)?;
     if find_program("cargo-deny").is_some() {
         steps.run("deny", || run_command(&mut cargo(&["deny", "check"])))

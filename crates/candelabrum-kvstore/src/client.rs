@@ -575,7 +575,7 @@ mod tests {
                     Some((key, priority, len)) => {
                         let (ticket, len) = (client.ticket(), len << 19);
                         let receipt = u32::from(client.confirms(len));
-                        let header = MessageHeader { ticket, key, receipt, ..Header::new(MessageKind::Push) };
+                        let header = MessageHeader { ticket, key, receipt, ..MessageHeader::new(MessageKind::Push) };
                         waiting.entry(key).or_default().push_back((ticket, priority));
                         client.request(0, priority, WireMessage::new(header, "", len), false).unwrap();
                     }

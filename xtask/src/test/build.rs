@@ -38,8 +38,14 @@ pub(crate) struct Program {
 
 impl Build {
     pub(crate) fn of_this_machine() -> Result<Self> {
-        let mut build =
-            Self { features: vec!["candelabrum/transformers", "candelabrum/f64", "candelabrum-bench-player/finetune"], kit: None };
+        let mut build = Self {
+            features: vec![
+                "candelabrum/transformers",
+                "candelabrum/f64",
+                "candelabrum-bench-player/finetune",
+            ],
+            kit: None,
+        };
         if machine::lacks_for_mpi().is_empty() {
             build.features.push("candelabrum/mpi");
         }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candelabrum_dist::launch::{News, report};
+use candelabrum_dist::launch::{RankEvent, report};
 
 /// No checkpoint.
 const NONE: u64 = u64::MAX;
@@ -14,7 +14,7 @@ static NEWEST: AtomicU64 = AtomicU64::new(NONE);
 /// at step 0. For rank 0.
 pub(super) fn record_newest(step: u64) {
     NEWEST.store(step, Ordering::Relaxed);
-    report(News::Saved(step));
+    report(RankEvent::Saved(step));
 }
 
 /// The step of this process's newest checkpoint, if it has made one or continues one.

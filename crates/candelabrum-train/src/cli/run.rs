@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use candelabrum_datasets::Error as DataError;
 use candelabrum_dist::launch::{
-    self, DeviceChoice, EndRequest, Ended, Heard, Job, Launch, Launcher, News, Outcome,
-    RankEnvironment, Scheduler, interrupted_by,
+    self, DeviceChoice, EndRequest, Job, JobEnd, Launch, Launcher, Outcome, RankEnvironment,
+    RankEvent, Scheduler, StopRequest, interrupted_by,
 };
 use candelabrum_dist::{Error as DistError, World, note, of_rank};
 use candelabrum_kvstore::{Error as StoreError, Server};
@@ -227,7 +227,7 @@ fn chain<'e>(
 
 enum Role {
     Rank(Launch),
-    Launcher(Ended),
+    Launcher(JobEnd),
     Scheduler(Scheduler),
 }
 
@@ -316,7 +316,7 @@ fn rank<E: Into<Failure> + 'static>(
 /// The end of a program that has succeeded, unless a signal has ended its training before it was complete.
 fn ended(world: &World) -> ExitCode {
     let Some(signal) = interrupt::interrupted() else {
-        launch::report(News::Complete);
+        launch::report(RankEvent::Complete);
         return ExitCode::SUCCESS;
     };
     say_interrupted(signal, world.everyone().rank() == 0, "");
@@ -329,7 +329,7 @@ fn fail(error: &Failure) -> ExitCode {
 }
 
 fn tell(message: &str, echo: bool, code: u8) -> ExitCode {
-    if !launch::report(News::Failed { message: message.to_owned(), echo }) {
+    if !launch::report(RankEvent::Failed { message: message.to_owned(), echo }) {
         complain(message);
     }
     ExitCode::from(code)
@@ -346,7 +346,7 @@ fn complain(message: &str) {
 /// Tells the launcher that a signal ends this rank, or the user, if this is the rank that prints. `lost` says what
 /// is lost.
 fn say_interrupted(signal: i32, prints: bool, lost: &str) {
-    if !launch::report(News::Interrupted(signal)) && prints {
+    if !launch::report(RankEvent::Interrupted(signal)) && prints {
         complain(&format!("{}{lost}", interrupted_by(signal)));
     }
 }
@@ -378,10 +378,10 @@ fn wait_for_signals(prints: bool) {
         let mut request = EndRequest::default();
         for signal in signals.forever() {
             let lost = match request.hear(signal) {
-                Heard::First if interrupt::request(signal) => continue,
-                Heard::First => String::new(),
-                Heard::Same => continue,
-                Heard::AtOnce => what_is_lost(),
+                StopRequest::First if interrupt::request(signal) => continue,
+                StopRequest::First => String::new(),
+                StopRequest::Same => continue,
+                StopRequest::AtOnce => what_is_lost(),
             };
             if let Some(last_words) = LAST_WORDS.get() {
                 last_words();

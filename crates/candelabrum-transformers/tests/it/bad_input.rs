@@ -1,7 +1,5 @@
 //! Folders and files that cannot be used: each error names the file and what is wrong with it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fs;
 use std::path::Path;
 

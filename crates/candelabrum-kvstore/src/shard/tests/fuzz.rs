@@ -182,7 +182,7 @@ proptest! {
         prop_assert!(peak_memory().saturating_sub(before) < MEMORY);
         // It still serves: a new round of a key, unless its worker has said goodbye.
         for worker in 0..2 {
-            let header = MessageHeader { ticket: 900, ..Header::new(MessageKind::Flush) };
+            let header = MessageHeader { ticket: 900, ..MessageHeader::new(MessageKind::Flush) };
             let answers = shard.handle(worker, message(header, &[]));
             let own = answers.iter().find(|(to, _)| *to == worker);
             prop_assert!(own.is_some_and(|(_, answer)| answer.op() == MessageKind::Answer));
