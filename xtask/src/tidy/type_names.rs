@@ -17,13 +17,25 @@ use syn::{
 use super::circles::is_for_tests;
 
 /// Names that several types may have, because a path before them says which one is meant.
-const SHARED: &[&str] = &[];
+const SHARED: &[&str] = &[
+    "Args", "Command", "Config", "Conv1d", "Conv2d", "Embedding", "Error", "FinetuneArgs", "GroupNorm",
+    "Instructions", "LayerNorm", "Linear", "Mlp", "Result", "RmsNorm", "StreamPoint", "UpdateTable",
+    "Vit",
+];
 
 /// The longest name that must be one of [`TERMS`].
 const SHORT: usize = 5;
 
 /// Terms of the field that are short.
-const TERMS: &[&str] = &[];
+const TERMS: &[&str] = &[
+    "Adam", "AdamW", "Batch", "Bert", "Cache", "Clip", "Cnn", "Csv", "Ctc", "Event", "F1", "Gpt",
+    "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars", "Layer",
+    "LeNet", "Llama", "Lstm", "Mnist", "Model", "Muon", "Nll", "Norm", "Param", "Rnn", "Sgd", "Shard",
+    "Span", "Stack", "Step", "Tape", "Tile", "Vgg", "World",
+];
+
+/// Names that are older than this rule. Whoever renames one takes the name away, and no other may come.
+const OLD: &str = include_str!("old_type_names.txt");
 
 /// The definitions of types, by name.
 #[derive(Debug, Default)]
@@ -47,10 +59,19 @@ impl TypeNames {
 
     /// The findings, each with its file and line.
     pub(super) fn check(&self) -> Vec<(PathBuf, usize, String)> {
-        self.check_with(SHARED, TERMS)
+        let old: Vec<_> = OLD.split_whitespace().collect();
+        let (old_file, here) = ("xtask/src/tidy/old_type_names.txt", self.check_with(SHARED, TERMS));
+        let is_old = |name: &str| old.contains(&name);
+        let found = |name: &str| here.iter().any(|(found, ..)| found == name);
+        let gone = old.iter().filter(|name| !found(name)).map(|name| {
+            (old_file.into(), 1, format!("{name} is fine now: take the name away here"))
+        });
+        let new = here.iter().filter(|(name, ..)| !is_old(name));
+        new.map(|(_, path, line, what)| (path.clone(), *line, what.clone())).chain(gone).collect()
     }
 
-    fn check_with(&self, shared: &[&str], terms: &[&str]) -> Vec<(PathBuf, usize, String)> {
+    /// Names with their findings.
+    fn check_with(&self, shared: &[&str], terms: &[&str]) -> Vec<(String, PathBuf, usize, String)> {
         let mut findings = Vec::new();
         for (name, places) in &self.0 {
             let (path, line) = &places[0];
@@ -61,12 +82,12 @@ impl TypeNames {
                     "a type {name} is in {}, too: give one of them another name",
                     others.join(" and ")
                 );
-                findings.push((path.clone(), *line, what));
+                findings.push((name.clone(), path.clone(), *line, what));
             }
             if name.len() <= SHORT && !terms.contains(&&**name) && !shared.contains(&&**name) {
                 let what =
                     format!("the type name {name} is short, and no term of the field: say more");
-                findings.push((path.clone(), *line, what));
+                findings.push((name.clone(), path.clone(), *line, what));
             }
         }
         findings
@@ -127,7 +148,7 @@ mod tests {
         let mut names = TypeNames::default();
         files.iter().for_each(|(path, text)| names.add(Path::new(path), text));
         let found = names.check_with(&["Error"], &["Adam"]).into_iter();
-        found.map(|(path, line, what)| format!("{}:{line}: {what}", path.display())).collect()
+        found.map(|(_, path, line, what)| format!("{}:{line}: {what}", path.display())).collect()
     }
 
     #[test]
