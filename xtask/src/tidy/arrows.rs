@@ -9,7 +9,7 @@ use cargo_metadata::{Dependency, DependencyKind};
 /// ours.
 fn allowed(package: &str) -> Option<&'static [&'static str]> {
     Some(match short(package) {
-        "memory" | "datasets" | "testkit" | "softgpu" | "runlog" | "plot" => &[],
+        "memory" | "datasets" | "testkit" | "softgpu" | "runlog" => &[],
         "nn" | "optim" => &["memory"],
         "models" | "compat" => &["nn"],
         "transformers" => &["datasets", "nn"],
