@@ -15,7 +15,7 @@ use candelabrum::train::hooks::{Action, NamedVector, Run};
 use candelabrum::train::{Interrupt, Result};
 use candelabrum_testkit::uniform;
 
-use crate::threads::on_ranks;
+use crate::ranks::on_ranks;
 
 const WIDTH: usize = 6;
 /// The first feature of a sample that a rank cannot evaluate.

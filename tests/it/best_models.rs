@@ -11,7 +11,7 @@ use candelabrum::train::hooks::{Action, Run};
 use clap::Parser;
 
 use crate::line::{self, Line, SAMPLES, data};
-use crate::threads::on_ranks;
+use crate::ranks::on_ranks;
 
 /// The steps of an epoch on one rank.
 const EPOCH: u64 = 12;

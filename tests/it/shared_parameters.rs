@@ -15,8 +15,8 @@ use candelabrum::train::checkpoint::load_best_average;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
+use crate::ranks::on_ranks;
 use crate::shares::bits;
-use crate::threads::on_ranks;
 
 const WIDTH: usize = 6;
 
