@@ -134,7 +134,7 @@ fn converted<T: Copy + Into<u32>>(
 
 /// The brightness of a pixel, as ITU-R BT.709 weighs red, green and blue.
 fn luma([red, green, blue]: [u32; 3]) -> u32 {
-    (2126 * red + 7152 * green + 722 * blue) / 10_000
+    (2126 * red + 7152 * green + 722 * blue + 5000) / 10_000
 }
 
 fn from_png(encoded: &[u8], channels: usize) -> Result<DecodedImage, ImageError> {
@@ -232,7 +232,14 @@ mod tests {
         for (name, file) in files {
             let theirs = image::load_from_memory(&file).unwrap();
             let ours = |channels| DecodedImage::from_encoded(&file, channels).unwrap();
-            assert_eq!(ours(1).values, theirs.to_luma8().into_raw(), "{name} in gray");
+            // The gray of a color is a sum that the other crate rounds in f32.
+            let (gray, its_gray) = (ours(1).values, theirs.to_luma8().into_raw());
+            let most = if theirs.color().has_color() { 1 } else { 0 };
+            let is_near = |(a, b): (&u8, &u8)| a.abs_diff(*b) <= most;
+            assert!(
+                gray.len() == its_gray.len() && gray.iter().zip(&its_gray).all(is_near),
+                "{name} in gray"
+            );
             assert_eq!(ours(3).values, theirs.to_rgb8().into_raw(), "{name} in color");
             assert!(is_image(&file[..16]), "{name}");
             for (size, [left, top, width, height]) in [
@@ -271,7 +278,9 @@ mod tests {
         let mut png = Vec::new();
         let mut encoder = png::Encoder::new(&mut png, 60_000, 60_000);
         encoder.set_color(png::ColorType::Rgb);
-        drop(encoder.write_header().unwrap());
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_chunk(png::chunk::IDAT, &[0; 8]).unwrap();
+        drop(writer);
         let error = DecodedImage::from_encoded(&png, 3).unwrap_err().to_string();
         assert_eq!(error, "an image of 60000 x 60000 pixels needs more than 512 MiB of memory");
     }

@@ -1,7 +1,8 @@
-//! Averages of weights of which each rank keeps its share: what an evaluation that fails on one rank makes
-//! of them.
+//! Averages of weights of which each rank keeps its share: what an evaluation that fails on one rank, a hook that makes the
+//! model whole, and a run that continues make of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 
 use candelabrum::candle;
@@ -10,7 +11,7 @@ use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::OwnPart;
-use candelabrum::train::hooks::{NamedVector, Run};
+use candelabrum::train::hooks::{Action, NamedVector, Run};
 use candelabrum::train::{Interrupt, Result};
 use candelabrum_testkit::uniform;
 
@@ -114,6 +115,54 @@ fn an_evaluation_that_fails_on_one_rank_is_an_error_of_all_and_the_weights_are_t
 
 const NOTHING: Option<&TensorDataset<(Tensor, Tensor)>> = None;
 
+/// Makes the model whole after some steps, as a hook that exports it.
+struct Gathers;
+
+impl Hook for Gathers {
+    fn name(&self) -> &str {
+        "gathers"
+    }
+
+    fn on_step_end(&mut self, run: &mut Run<'_, '_>) -> Result<Action> {
+        if run.position.step.is_multiple_of(3) {
+            run.optimizers.iter_mut().try_for_each(|(_, opt)| opt.gather_parameters())?;
+        }
+        Ok(Action::NOTHING)
+    }
+}
+
+#[test]
+fn a_hook_that_gathers_the_parameters_changes_no_average() {
+    for (shard, dtype) in ALL {
+        for (first, gathers) in [(false, false), (false, true), (true, true)] {
+            let run = |shard, gathers| {
+                on_ranks(2, |world| {
+                    let mut trainer = trainer(world, shard, dtype, false);
+                    let config = FitConfig {
+                        epochs: 2,
+                        batch_size: 3,
+                        evaluate_every: Some(3),
+                        ..FitConfig::default()
+                    };
+                    let mut fit = Fit::new(config);
+                    if gathers && first {
+                        fit = fit.hook(Gathers);
+                    }
+                    fit = fit.hook(WeightAverage::swa(3, 1).stays_at_end(true));
+                    if gathers && !first {
+                        fit = fit.hook(Gathers);
+                    }
+                    let reports = trainer.fit_with(fit, &data(1, 24), Some(&data(2, 12))).unwrap();
+                    let losses: Vec<f64> = reports.iter().map(|it| it.eval_loss.unwrap()).collect();
+                    (losses, parameters_sha256(trainer.opt().params()).unwrap())
+                })
+            };
+            let expected = run(Shard::Nothing, false);
+            assert_eq!(run(shard, gathers), expected, "{shard} {dtype:?} {first} {gathers}");
+        }
+    }
+}
+
 /// Has the elements of a vector as its state, of which each rank saves a half and needs another part.
 struct Halves<'a>(&'a Mutex<BTreeMap<usize, Vec<f32>>>, usize, Vec<f32>);
 
@@ -158,4 +207,32 @@ fn a_rank_reads_its_own_part_of_the_vectors_of_hooks() {
     let expected = [(0, 0..6), (1, 1..7)];
     let expected = expected.map(|(rank, part)| (rank, part.map(|number| number as f32).collect()));
     assert_eq!(*restored.lock().unwrap(), BTreeMap::from(expected));
+}
+
+/// The digests after a run whose model has its average at the end.
+fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
+    on_ranks(ranks, |world| {
+        let mut trainer = trainer(world, shard, DType::F32, false);
+        let checkpoints = Some((dir.to_owned(), CheckpointConfig::default()));
+        let batch_size = 12 / ranks;
+        let config = FitConfig { epochs, batch_size, checkpoints, ..FitConfig::default() };
+        let fit = Fit::new(config).hook(WeightAverage::ema(0.5).stays_at_end(true));
+        trainer.fit_with(fit, &data(1, 24), Some(&data(2, 12))).unwrap();
+        parameters_sha256(trainer.opt().params()).unwrap()
+    })
+}
+
+#[test]
+fn an_average_continues_with_other_shares() {
+    let dirs: [_; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let [whole, mixed] = dirs.each_ref().map(tempfile::TempDir::path);
+    let expected = run(whole, Shard::Nothing, 2, 4);
+    for (epochs, shard) in
+        [(1, Shard::Parameters), (2, Shard::Nothing), (3, Shard::Parameters), (4, Shard::Optimizer)]
+    {
+        let digests = run(mixed, shard, 2, epochs);
+        if epochs == 4 {
+            assert_eq!(digests, expected);
+        }
+    }
 }

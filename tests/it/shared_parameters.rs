@@ -1,5 +1,7 @@
-//! Ranks that keep only their share of the parameters of blocks: who may read what and when, and what is refused.
+//! Ranks that keep only their share of the parameters of blocks: who may read what and when, what is refused, and what a
+//! checkpoint has.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,10 +11,11 @@ use candelabrum::dist::parameters_sha256;
 use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
 use candelabrum::prelude::*;
-use candelabrum_testkit::ranks::RanksOf;
+use candelabrum::train::checkpoint::load_best_average;
+use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_testkit::uniform;
 
-use crate::ranks::{on_processes, on_ranks, world_of_rank};
+use crate::ranks::on_ranks;
 use crate::shares::bits;
 
 const WIDTH: usize = 6;
@@ -66,13 +69,11 @@ fn trained(world: &World, shard: Shard) -> (Params, Net, DistOpt) {
 }
 
 #[test]
-fn one_rank_may_read_parameters_alone_also_when_the_others_have_ended() {
-    let Some(world) = on_processes(
-        RanksOf::of(one_rank_may_read_parameters_alone_also_when_the_others_have_ended),
-        &[3],
-    ) else {
+fn rank_reads_alone() {
+    if !is_rank() {
         return;
-    };
+    }
+    let world = World::from_env().unwrap();
     let (whole, _, _opt) = trained(&world, Shard::Nothing);
     let (params, net, opt) = trained(&world, Shard::Parameters);
     if !world.is_root() {
@@ -89,15 +90,21 @@ fn one_rank_may_read_parameters_alone_also_when_the_others_have_ended() {
     loaded.complete().unwrap();
     assert_eq!(bits(&copy), bits(&whole));
     drop(opt);
+    println!("rank 0 has read all");
 }
 
 #[test]
-fn a_rank_that_ends_early_is_waited_for_by_nobody() {
-    let Some(world) =
-        on_processes(RanksOf::of(a_rank_that_ends_early_is_waited_for_by_nobody), &[2])
-    else {
+fn one_rank_may_read_parameters_alone_also_when_the_others_have_ended() {
+    let ended = RanksOf::of(rank_reads_alone).run_all_good(3);
+    assert!(ended[0].text.contains("rank 0 has read all"), "{}", ended[0].text);
+}
+
+#[test]
+fn rank_fails_alone() {
+    if !is_rank() {
         return;
-    };
+    }
+    let world = World::from_env().unwrap();
     let (_params, net, mut opt) = trained(&world, Shard::Parameters);
     if world.rank() == 1 {
         // A program that ends with an error of its own, while the others are in their next step.
@@ -108,6 +115,11 @@ fn a_rank_that_ends_early_is_waited_for_by_nobody() {
     let loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
     let error = opt.backward_and_update(&loss).unwrap_err().to_string();
     assert!(error.contains("rank 1"), "{error}");
+}
+
+#[test]
+fn a_rank_that_ends_early_is_waited_for_by_nobody() {
+    RanksOf::of(rank_fails_alone).run_all_good(2);
 }
 
 #[test]
@@ -165,6 +177,122 @@ fn what_has_no_blocks_or_keeps_them_is_refused_on_every_rank() {
     }
 }
 
+/// The digest of the parameters after a run with checkpoints, which ends with the averages' evaluation.
+fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
+    on_ranks(ranks, |world| {
+        let params = Params::new(7);
+        params.set_recompute(Recompute::All);
+        let opt = DistOpt::with_config(AdamW::new(0.01), &params, world, config(shard)).unwrap();
+        let mut trainer = Trainer::new(Net::new(&params), opt).with_score(RegressionErrors);
+        trainer.compile((1, WIDTH)).unwrap();
+        let xs = uniform((24, WIDTH), 1, -1.0, 1.0, DType::F32).unwrap();
+        let data = TensorDataset::pair(xs.clone(), xs.narrow(1, 0, 1).unwrap()).unwrap();
+        let checkpoints = Some((dir.to_owned(), CheckpointConfig::default()));
+        let config = FitConfig {
+            epochs,
+            batch_size: 12 / world.world_size(),
+            checkpoints,
+            ..FitConfig::default()
+        };
+        let fit =
+            Fit::new(config).hook(WeightAverage::ema(0.5)).hook(BestModel::new(Monitor::loss()));
+        trainer.fit_with(fit, &data, Some(&data)).unwrap();
+        parameters_sha256(&params).unwrap()
+    })
+}
+
+#[test]
+fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [whole, shared] = dirs.each_ref().map(tempfile::TempDir::path);
+    let expected = run(whole, Shard::Nothing, 2, 4);
+    assert_eq!(
+        run(shared, Shard::Parameters, 2, 2),
+        run(&whole.join("half"), Shard::Nothing, 2, 2)
+    );
+    let step = std::fs::read_dir(shared).unwrap().map(|entry| entry.unwrap().path());
+    let step = step.filter(|path| path.is_dir()).max().unwrap();
+    for file in ["parameters-shard-0", "parameters-shard-1", "hook-ema-shard-1"] {
+        assert!(step.join(format!("{file}.safetensors")).exists(), "{file}");
+    }
+    // The run goes on with shares.
+    assert_eq!(run(shared, Shard::Parameters, 2, 4), expected);
+    let file = |dir: &Path, name: &str| dir.join(name);
+    for dir in [whole, shared] {
+        export_best(dir, None, file(dir, "best.safetensors")).unwrap();
+        export_best_average(dir, None, "ema", file(dir, "average.safetensors")).unwrap();
+    }
+    for name in ["best.safetensors", "average.safetensors"] {
+        let [whole, shared] = [whole, shared].map(|dir| {
+            let tensors = candle::safetensors::load(file(dir, name), &Device::Cpu).unwrap();
+            let mut tensors: Vec<_> = tensors
+                .into_iter()
+                .map(|(name, values)| {
+                    let shape = values.dims().to_vec();
+                    (name, shape, values.flatten_all().unwrap().to_vec1::<f32>().unwrap())
+                })
+                .collect();
+            tensors.sort_by(|a, b| a.0.cmp(&b.0));
+            tensors
+        });
+        assert_eq!(whole, shared, "{name}");
+    }
+    let params = Params::new(1);
+    Net::new(&params).compile_with(&params, &inputs()).unwrap();
+    load_best_average(shared, None, "ema", &params).unwrap();
+    // A rank alone goes on from the shares of two.
+    run(shared, Shard::Nothing, 1, 5);
+}
+
+/// The L2 norm of all parameters, which reads them outside of their blocks.
+fn norm(params: &Params) -> Tensor {
+    let squares = params.list().into_iter().map(|param| param.tensor().sqr()?.sum_all());
+    let squares: Vec<Tensor> = squares.collect::<candle::Result<_>>().unwrap();
+    Tensor::stack(&squares, 0).unwrap().sum_all().unwrap()
+}
+
+#[test]
+fn a_penalty_or_a_look_at_weights_before_the_first_step_leaves_no_block_whole() {
+    let train = |shard: Shard, looks: fn(usize) -> bool, penalized: std::ops::Range<usize>| {
+        on_ranks(2, |world| {
+            let params = Params::new(7);
+            params.set_recompute(Recompute::All);
+            let net = Net::new(&params);
+            net.compile_with(&params, &inputs()).unwrap();
+            // Operations of candle use parameters in some steps only.
+            let config = DistOptConfig { overlap: penalized.start == 0, ..config(shard) };
+            let mut opt = DistOpt::with_config(AdamW::new(0.1), &params, world, config).unwrap();
+            if looks(world.rank()) {
+                norm(&params);
+            }
+            for step in 0..4 {
+                let mut loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
+                if penalized.contains(&step) {
+                    loss = (loss + (norm(&params) * 1e-2).unwrap()).unwrap();
+                }
+                opt.backward_and_update(&loss).unwrap();
+            }
+            let shared = params.list().iter().filter(|param| param.is_sharded()).count();
+            let memory = opt.memory().unwrap().parameters;
+            (bits(&params), shared, memory)
+        })
+    };
+    let looks: [fn(usize) -> bool; 3] = [|_| false, |_| true, |rank| rank == 0];
+    for penalized in [0..0, 0..4, 2..3] {
+        let whole = train(Shard::Nothing, looks[0], penalized.clone());
+        let mut memory = None;
+        for looks in looks {
+            let shared = train(Shard::Parameters, looks, penalized.clone());
+            for ((bits, count, bytes), (expected, ..)) in shared.iter().zip(&whole) {
+                assert!(bits == expected, "{penalized:?}: other bits");
+                assert_eq!(*count, 4, "{penalized:?}: weights and biases of two blocks");
+                // Nothing stays after an update.
+                assert_eq!(*memory.get_or_insert(*bytes), *bytes, "{penalized:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn blocks_that_own_nothing_are_refused_with_their_parameters() {
     on_ranks(2, |world| {
@@ -186,7 +314,10 @@ fn blocks_that_own_nothing_are_refused_with_their_parameters() {
 
 #[test]
 fn rank_reads_after_the_end() {
-    let Some(world) = world_of_rank() else { return };
+    if !is_rank() {
+        return;
+    }
+    let world = World::from_env().unwrap();
     let (params, net, opt) = trained(&world, Shard::Parameters);
     drop(opt);
     let weight = params.get("blocks.0.weight").unwrap();

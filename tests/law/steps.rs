@@ -427,13 +427,6 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
                 opt.take_notes()
             }
         };
-        if !joined && case.shard == Shard::Parameters {
-            // Neither a penalty nor a look at the weights makes a block whole for longer than it is used.
-            let trained = params.trainable();
-            let is_whole = |param: &&Param| !param.is_sharded();
-            let whole = trained.iter().find(is_whole).map(Param::name);
-            assert!(whole.is_none() || case.ranks == 1, "{whole:?} is whole");
-        }
         // The other notes are about the numbers.
         let of_numbers = |note: &String| !note.contains("saves no memory");
         let notes = notes.into_iter().filter(of_numbers).collect();

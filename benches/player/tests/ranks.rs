@@ -110,7 +110,7 @@ fn candle_is_one_rank_and_ours_has_a_profile() {
     let profile = &play(1, &format!("{TRAIN} fp32 --profile 0"), "")[0];
     let table = String::from_utf8_lossy(&profile.stdout);
     let is_known = |part: &&str| table.lines().any(|line| line.starts_with(part));
-    let parts = ["linear", "candle: ", "exchange", "optimizer", "rest"];
+    let parts = ["linear", "gru", "exchange", "optimizer", "rest"];
     assert!(profile.status.success() && parts.iter().all(is_known), "{profile:?}");
 }
 

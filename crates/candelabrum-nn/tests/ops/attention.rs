@@ -1,13 +1,81 @@
 //! Attention against central differences and PyTorch, and its edges.
 
 use candelabrum_nn::ops::{AttentionConfig, Rotary, attention, cross_attention, with_composites};
-use candelabrum_testkit::{assert_close, integers};
+use candelabrum_testkit::{assert_close, gradcheck, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use crate::behaviour::message;
+use crate::golden::{cases, check};
 use crate::random;
-use crate::table::{Cases, gpu};
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+
+#[test]
+fn gradients_within_a_sequence() -> Result<()> {
+    for (n, t, heads, kv_heads, dim) in [(2, 5, 2, 2, 3), (1, 7, 4, 2, 2), (1, 66, 1, 1, 1)] {
+        let qkv = [random((n, t, (heads + 2 * kv_heads) * dim), 1)?.affine(1.5, 0.0)?];
+        for causal in [false, true] {
+            let config = AttentionConfig { kv_heads, causal, ..AttentionConfig::new(heads) };
+            gradcheck(|t| attention(&t[0], None, config), &qkv, EPS, TOL)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_with_positions_and_a_mask() -> Result<()> {
+    let rotary = Some(Rotary { base: 30.0, offset: 2, ..Rotary::default() });
+    let config = AttentionConfig { kv_heads: 1, rotary, ..AttentionConfig::new(3) };
+    let qkv = [random((2, 5, 20), 1)?];
+    let mask = random((2, 1, 5, 5), 2)?;
+    for causal in [false, true] {
+        let config = AttentionConfig { causal, ..config };
+        gradcheck(|t| attention(&t[0], Some(&mask), config), &qkv, EPS, TOL)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_another_sequence_and_of_views() -> Result<()> {
+    let config = AttentionConfig { kv_heads: 2, ..AttentionConfig::new(4) };
+    let inputs = [random((2, 3, 12), 1)?, random((2, 5, 6), 2)?, random((6, 5, 2), 3)?];
+    let rotary = Some(Rotary::default());
+    for (causal, rotary) in [(false, None), (true, None)] {
+        let config = AttentionConfig { causal, rotary, ..config };
+        let f = |t: &[Tensor]| cross_attention(&t[0], &t[1], &t[2].transpose(0, 2)?, None, config);
+        gradcheck(f, &inputs, EPS, TOL)?;
+    }
+    // The queries of a causal attention are the last positions of the keys.
+    let config = AttentionConfig { causal: true, rotary, ..AttentionConfig::new(3) };
+    let inputs = [random((1, 2, 12), 1)?, random((1, 5, 12), 2)?, random((1, 5, 12), 3)?];
+    gradcheck(|t| cross_attention(&t[0], &t[1], &t[2], None, config), &inputs, EPS, TOL)
+}
+
+#[test]
+fn attention_is_pytorchs() -> Result<()> {
+    for case in cases("attention.safetensors") {
+        let [heads, kv_heads, causal] = case.config()?[..] else { panic!("three numbers") };
+        let rotary = case.tensors.get("rotary").map(|rotary| {
+            let [base, offset] = rotary.to_vec1::<f64>().expect("f64")[..] else {
+                panic!("two numbers")
+            };
+            Rotary { base, offset: offset as usize, ..Rotary::default() }
+        });
+        let causal = causal == 1;
+        let config = AttentionConfig { heads, kv_heads, causal, rotary, scale: None };
+        check(&case, &["qkv", "q", "k", "v"], |t| {
+            let dtype = t.values().next().expect("an input").dtype();
+            let mask = case.tensors.get("mask").map(|mask| mask.to_dtype(dtype)).transpose()?;
+            match t.get("qkv") {
+                Some(qkv) => attention(qkv, mask.as_ref(), config),
+                None => cross_attention(&t["q"], &t["k"], &t["v"], mask.as_ref(), config),
+            }
+        })?;
+    }
+    Ok(())
+}
 
 #[test]
 fn the_last_query_sees_what_it_sees_alone() -> Result<()> {
@@ -45,21 +113,13 @@ fn a_query_that_sees_no_key_has_the_result_and_the_gradients_zero() -> Result<()
 
 #[test]
 fn large_scores_do_not_overflow_and_nan_is_not_hidden() -> Result<()> {
+    let qkv = (random((1, 70, 12), 1)? * 1e4)?.to_dtype(DType::F32)?;
     let config = AttentionConfig { causal: true, ..AttentionConfig::new(2) };
-    for device in [Some(Device::Cpu), gpu()].into_iter().flatten() {
-        let qkv = random((1, 70, 12), 1)?.to_dtype(DType::F32)?.to_device(&device)?;
-        let values = |xs: &Tensor| attention(xs, None, config)?.flatten_all()?.to_vec1::<f32>();
-        assert!(values(&(&qkv * 1e4)?)?.iter().all(|y| y.is_finite()));
-        assert!(values(&(&qkv * f64::NAN)?)?.iter().all(|y| y.is_nan()));
-        // A query that is no number spoils its own result, and no other one.
-        let mut rows = qkv.get(0)?.to_vec2::<f32>()?;
-        rows[66][0] = f32::NAN; // the first head
-        let ys = attention(&Tensor::new(rows, &device)?.unsqueeze(0)?, None, config)?;
-        for (row, ys) in ys.get(0)?.to_vec2::<f32>()?.iter().enumerate() {
-            let is_nan: Vec<bool> = ys.iter().map(|y| y.is_nan()).collect();
-            assert_eq!(is_nan, [row == 66, row == 66, false, false], "row {row}");
-        }
-    }
+    let ys = attention(&qkv, None, config)?.flatten_all()?.to_vec1::<f32>()?;
+    assert!(ys.iter().all(|y| y.is_finite()));
+    let nan = (&qkv * f64::NAN)?;
+    let ys = attention(&nan, None, config)?.flatten_all()?.to_vec1::<f32>()?;
+    assert!(ys.iter().all(|y| y.is_nan()));
     Ok(())
 }
 
@@ -96,37 +156,63 @@ fn calls_that_do_not_fit_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// The result and the gradients of queries, keys and values.
+fn step(
+    inputs: &[Tensor; 3],
+    mask: Option<&Tensor>,
+    config: AttentionConfig,
+    packed: bool,
+) -> Result<Vec<Tensor>> {
+    let vars = inputs.iter().map(Var::from_tensor).collect::<Result<Vec<_>>>()?;
+    let [q, k, v] = &vars[..] else { panic!("three inputs") };
+    let ys = if packed {
+        let qkv = Tensor::cat(&[q.as_tensor(), k.as_tensor(), v.as_tensor()], 2)?;
+        attention(&qkv, mask, config)?
+    } else {
+        cross_attention(q, k, v, mask, config)?
+    };
+    let grads = (&ys * random(ys.shape(), 9)?)?.sum_all()?.backward()?;
+    let gradients = vars.iter().map(|var| grads.get(var).expect("a gradient").clone());
+    Ok([ys.detach()].into_iter().chain(gradients).collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn attention_of_any_shape(
+    fn attention_of_any_shape_is_its_composite(
         (batch, queries, more_keys) in (1usize..3, 1usize..200, prop_oneof![Just(0), 1usize..600]),
         (kv_heads, group, half) in (1usize..4, 1usize..4, 1usize..4),
         (causal, rotates, masked) in (any::<bool>(), any::<bool>(), any::<bool>()),
         seed in 0u64..1000,
     ) {
         let (heads, dim, keys) = (kv_heads * group, 2 * half, queries + more_keys);
-        let rotary = Rotary { base: 100.0, offset: seed as usize, ..Rotary::default() };
-        let rotary = rotates.then_some(rotary);
+        let rotary = rotates.then_some(Rotary { base: 100.0, offset: seed as usize, ..Rotary::default() });
         let config = AttentionConfig { heads, kv_heads, causal, rotary, scale: None };
+        let input = |rows: usize, heads: usize, seed: u64| {
+            random((batch, rows, heads * dim), seed).unwrap()
+        };
+        let inputs = [
+            input(queries, heads, seed),
+            input(keys, kv_heads, seed + 1),
+            input(keys, kv_heads, seed + 2),
+        ];
         // A quarter of the keys is hidden.
         let mask = masked.then(|| {
-            let seen = integers((batch, 1, queries, keys), seed, 4).unwrap();
+            let seen = integers((batch, 1, queries, keys), seed + 3, 4).unwrap();
             seen.clamp(0u32, 1u32).unwrap().to_dtype(DType::F64).unwrap().log().unwrap()
         });
-        let mut cases = Cases::new("attention", &[], &[]);
-        let keys_of = [batch, keys, kv_heads * dim];
-        let shapes: [&[usize]; 3] = [&[batch, queries, heads * dim], &keys_of, &keys_of];
-        let case = cases.add(config, &shapes, move |t| {
-            cross_attention(&t[0], &t[1], &t[2], t.get(3), config)
-        });
-        case.constants(mask.clone());
-        if more_keys == 0 {
-            let shape = [batch, queries, (heads + 2 * kv_heads) * dim];
-            let case = cases.add(config, &[&shape], move |t| attention(&t[0], t.get(1), config));
-            case.constants(mask);
+        let kernel = step(&inputs, mask.as_ref(), config, false).unwrap();
+        let composite = with_composites(|| step(&inputs, mask.as_ref(), config, false)).unwrap();
+        for (kernel, composite) in kernel.iter().zip(&composite) {
+            assert_close(kernel, composite, 1e-12, 1e-12);
         }
-        cases.check_drawn().unwrap();
+        if more_keys == 0 {
+            for (packed, kernel) in
+                step(&inputs, mask.as_ref(), config, true).unwrap().iter().zip(&kernel)
+            {
+                assert_close(packed, kernel, 0.0, 0.0);
+            }
+        }
     }
 }

@@ -1,13 +1,159 @@
 //! Convolutions of sequences, transposed convolutions and separable ones: gradients, PyTorch, layers, errors.
 
 use candelabrum_nn::layers::{BatchNorm2d, Conv1d, ConvTranspose2d, SeparableConv2d};
-use candelabrum_nn::ops::{ConvTranspose2dConfig, conv_transpose2d};
+use candelabrum_nn::ops::{
+    Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig, conv_transpose2d, conv1d, conv2d,
+};
 use candelabrum_nn::{Activation, FromModule, Model, Params};
-use candelabrum_testkit::assert_close;
+use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
+use crate::golden::{activation, cases, check};
 use crate::random;
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+
+/// One activation whose derivative is computed from its result, and one that needs its input.
+const ACTIVATIONS: [Option<Activation>; 3] = [None, Some(Activation::Relu), Some(Activation::Gelu)];
+
+/// Inputs, weights and options of transposed convolutions. On the way back they are convolutions by each of the
+/// algorithms.
+pub(crate) fn transposed() -> Vec<([usize; 4], [usize; 4], ConvTranspose2dConfig)> {
+    let plain = ConvTranspose2dConfig::default();
+    vec![
+        ([2, 3, 4, 5], [3, 2, 3, 2], plain),
+        ([1, 1, 1, 1], [1, 1, 3, 3], plain),
+        ([3, 2, 4, 3], [2, 5, 1, 1], plain),
+        (
+            [2, 2, 4, 3],
+            [2, 3, 3, 3],
+            ConvTranspose2dConfig { stride: (2, 3), output_padding: (1, 2), ..plain },
+        ),
+        ([2, 2, 3, 4], [2, 3, 3, 4], ConvTranspose2dConfig { padding: (2, 3), ..plain }),
+        ([2, 2, 3, 2], [2, 3, 3, 2], ConvTranspose2dConfig { dilation: (2, 3), ..plain }),
+        // The corners of the kernel meet only what is cut off.
+        ([9, 4, 1, 1], [4, 3, 3, 3], ConvTranspose2dConfig { padding: (1, 1), ..plain }),
+        ([2, 6, 3, 4], [6, 1, 3, 2], ConvTranspose2dConfig { groups: 3, padding: (1, 0), ..plain }),
+        ([2, 4, 3, 4], [4, 1, 3, 3], ConvTranspose2dConfig { groups: 4, stride: (2, 1), ..plain }),
+        ([9, 4, 3, 3], [4, 3, 1, 1], ConvTranspose2dConfig { groups: 2, ..plain }),
+        ([9, 3, 3, 2], [3, 4, 2, 3], plain),
+    ]
+}
+
+#[test]
+fn transposed_convolutions_on_odd_shapes() -> Result<()> {
+    for (xs, weight, config) in transposed() {
+        let outputs = weight[1] * config.groups;
+        let inputs = [random(&xs[..], 1)?, random(&weight[..], 2)?, random(outputs, 3)?];
+        for activation in ACTIVATIONS {
+            let with_bias =
+                |t: &[Tensor]| conv_transpose2d(&t[0], &t[1], Some(&t[2]), config, activation);
+            gradcheck(with_bias, &inputs, EPS, TOL)?;
+        }
+        let without_bias = |t: &[Tensor]| conv_transpose2d(&t[0], &t[1], None, config, None);
+        gradcheck(without_bias, &inputs[..2], EPS, TOL)?;
+    }
+    let of_views = |t: &[Tensor]| {
+        let weight = t[1].permute((3, 1, 0, 2))?.narrow(2, 0, 2)?; // (4, 2, 2, 2)
+        let xs = t[0].permute((1, 3, 2, 0))?; // (2, 4, 3, 5)
+        conv_transpose2d(&xs, &weight, None, ConvTranspose2dConfig::default(), None)?.t()
+    };
+    gradcheck(of_views, &[random((5, 2, 3, 4), 1)?, random((3, 2, 2, 4), 2)?], EPS, TOL)
+}
+
+#[test]
+fn a_gradient_of_one_input_alone() -> Result<()> {
+    for (xs, weight, config) in transposed() {
+        let (xs, weight) = (random(&xs[..], 1)?, random(&weight[..], 2)?);
+        let of_xs = |t: &[Tensor]| conv_transpose2d(&t[0], &weight, None, config, None);
+        gradcheck(of_xs, std::slice::from_ref(&xs), EPS, TOL)?;
+        let of_weight = |t: &[Tensor]| conv_transpose2d(&xs, &t[0], None, config, None);
+        gradcheck(of_weight, std::slice::from_ref(&weight), EPS, TOL)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn transposed_convolutions_are_pytorchs() -> Result<()> {
+    for case in cases("conv_transpose2d.safetensors") {
+        let [sy, sx, py, px, oy, ox, dy, dx, groups, relu] = case.config()?[..] else {
+            panic!("ten numbers")
+        };
+        let config = ConvTranspose2dConfig {
+            stride: (sy, sx),
+            padding: (py, px),
+            output_padding: (oy, ox),
+            dilation: (dy, dx),
+            groups,
+        };
+        check(&case, &["xs", "weight", "bias"], |t| {
+            conv_transpose2d(&t["xs"], &t["weight"], t.get("bias"), config, activation(relu))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sequences_on_odd_shapes() -> Result<()> {
+    let plain = Conv1dConfig::default();
+    for (xs, weight, config) in [
+        ([2, 3, 7], [4, 3, 3], plain),
+        ([9, 2, 5], [3, 2, 2], plain),
+        ([1, 1, 1], [2, 1, 3], Conv1dConfig { padding: 1, ..plain }),
+        ([2, 4, 11], [6, 2, 3], Conv1dConfig { stride: 2, padding: 2, dilation: 3, groups: 2 }),
+        ([2, 3, 6], [6, 1, 2], Conv1dConfig { groups: 3, ..plain }),
+    ] {
+        let inputs = [random(&xs[..], 1)?, random(&weight[..], 2)?, random(weight[0], 3)?];
+        for activation in ACTIVATIONS {
+            let f = |t: &[Tensor]| conv1d(&t[0], &t[1], Some(&t[2]), config, activation);
+            gradcheck(f, &inputs, EPS, TOL)?;
+        }
+    }
+    let of_views = |t: &[Tensor]| conv1d(&t[0].t()?, &t[1].t()?, None, plain, None)?.t();
+    gradcheck(of_views, &[random((2, 6, 3), 1)?, random((4, 2, 3), 2)?], EPS, TOL)
+}
+
+#[test]
+fn sequences_are_pytorchs() -> Result<()> {
+    for case in cases("conv1d.safetensors") {
+        let [stride, padding, dilation, groups, relu] = case.config()?[..] else {
+            panic!("five numbers")
+        };
+        let config = Conv1dConfig { stride, padding, dilation, groups };
+        check(&case, &["xs", "weight", "bias"], |t| {
+            conv1d(&t["xs"], &t["weight"], t.get("bias"), config, activation(relu))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_separable_convolution_is_two_layers_of_pytorch() -> Result<()> {
+    for case in cases("separable_conv2d.safetensors") {
+        let pointwise = Conv2dConfig::default();
+        let config = Conv2dConfig { stride: (2, 2), padding: (1, 1), groups: 3, ..pointwise };
+        check(&case, &["xs", "depthwise", "pointwise"], |t| {
+            let ys = conv2d(&t["xs"], &t["depthwise"], None, config, None)?;
+            conv2d(&ys, &t["pointwise"], None, pointwise, None)
+        })?;
+
+        let params = Params::on(0, DType::F64, &Device::Cpu);
+        let layer = SeparableConv2d::new(&params.root(), 5, 3).stride(2).padding(1);
+        layer.forward(&case.tensors["xs"])?;
+        params.get("conv1.weight")?.set(&case.tensors["depthwise"])?;
+        params.get("pointwise.weight")?.set(&case.tensors["pointwise"])?;
+        let ys = layer.forward(&case.tensors["xs"])?;
+        assert_close(&ys, &case.tensors["ys"], 1e-12, 1e-12);
+
+        let norm = BatchNorm2d::new(&params.root().pp("norm")).activation(Activation::Relu);
+        let apart = layer.forward(&norm.forward(&case.tensors["xs"])?)?;
+        let together = layer.forward_normalised(&case.tensors["xs"], &norm)?;
+        assert_close(&together, &apart, 1e-12, 1e-12);
+    }
+    Ok(())
+}
 
 #[test]
 fn layers_take_their_channels_from_the_first_input() -> Result<()> {
@@ -50,17 +196,6 @@ fn layers_take_their_channels_from_the_first_input() -> Result<()> {
     assert_eq!(error, expected);
     let error = message(Conv1d::new(&root.pp("odd"), 6, 3).groups(2).forward(&three.get(0)?));
     assert_eq!(error, "layer `odd`: 5 input channels do not divide into 2 groups");
-    Ok(())
-}
-
-#[test]
-fn a_separable_convolution_reads_normalised_images() -> Result<()> {
-    let params = Params::on(0, DType::F64, &Device::Cpu);
-    let (root, xs) = (params.root(), random((2, 3, 7, 6), 1)?);
-    let layer = SeparableConv2d::new(&root, 5, 3).stride(2).padding(1);
-    let norm = BatchNorm2d::new(&root.pp("norm")).activation(Activation::Relu);
-    let apart = layer.forward(&norm.forward(&xs)?)?;
-    assert_close(&layer.forward_normalised(&xs, &norm)?, &apart, 1e-12, 1e-12);
     Ok(())
 }
 

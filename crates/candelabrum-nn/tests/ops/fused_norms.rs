@@ -7,17 +7,139 @@ use candelabrum_nn::ops::{
     batch_norm2d_add, batch_norm2d_conv2d, conv2d, scale, with_composites,
 };
 use candelabrum_nn::{Activation, FromModule, Model, Params};
-use candle_core::{DType, Module, Result, Tensor, Var};
+use candelabrum_testkit::gradcheck;
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use crate::behaviour::message;
+use crate::golden::{Case, activation, cases, check_within};
+use crate::norms::{running, some_running};
 use crate::random;
-use crate::table::some_running;
 
+const EPS: f64 = 1e-5;
+const TOL: f64 = 2e-7;
 const RELU: Option<Activation> = Some(Activation::Relu);
 
 fn affine(t: &[Tensor], config: BatchNormConfig) -> BatchNorm<'_> {
     BatchNorm { weight: Some(&t[0]), bias: Some(&t[1]), config, ..BatchNorm::default() }
+}
+
+#[test]
+fn sums_with_a_residual_on_odd_shapes() -> Result<()> {
+    for dims in [&[3, 2, 3, 5][..], &[1, 3, 2, 3], &[4, 5], &[2, 1, 6, 7]] {
+        let channels = dims[1];
+        let inputs =
+            [random(channels, 2)?, random(channels, 3)?, random(dims, 1)?, random(dims, 4)?];
+        for activation in [None, RELU, Some(Activation::Relu6), Some(Activation::Gelu)] {
+            for training in [true, false] {
+                let config =
+                    BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };
+                let running = some_running(channels, DType::F64, &Device::Cpu)?;
+                let running = (!training).then_some(&running);
+                let sum = |t: &[Tensor]| {
+                    batch_norm2d_add(&t[2], BatchNorm { running, ..affine(t, config) }, &t[3])
+                };
+                gradcheck(sum, &inputs, EPS, TOL)?;
+                let plain = BatchNorm { running, config, ..BatchNorm::default() };
+                gradcheck(|t| batch_norm2d_add(&t[0], plain, &t[1]), &inputs[2..], EPS, TOL)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn both_gradients_of_a_residual_that_is_the_input_are_summed() -> Result<()> {
+    let inputs = [random(2, 2)?, random(2, 3)?, random((3, 2, 3, 2), 1)?];
+    let config = BatchNormConfig { activation: RELU, ..Default::default() };
+    gradcheck(|t| batch_norm2d_add(&t[2], affine(t, config), &t[2]), &inputs, EPS, TOL)?;
+    let through = |t: &[Tensor]| {
+        let xs = scale(&t[2], 2.0)?;
+        batch_norm2d_add(&xs, affine(t, config), &xs)
+    };
+    gradcheck(through, &inputs, EPS, TOL)
+}
+
+#[test]
+fn convolutions_of_normalised_images_on_odd_shapes() -> Result<()> {
+    let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+    for (xs, weight, convolution) in [
+        ([2, 3, 5, 4], [2, 3, 3, 2], padded),
+        ([2, 3, 9, 8], [4, 3, 1, 1], Conv2dConfig::default()),
+        ([2, 4, 5, 5], [4, 1, 3, 3], Conv2dConfig { groups: 4, stride: (2, 1), ..padded }),
+        ([9, 2, 3, 3], [3, 2, 3, 3], padded),
+        ([3, 2, 1, 1], [3, 2, 3, 3], padded), // Cropped to 1 × 1.
+    ] {
+        let channels = xs[1];
+        let inputs = [
+            random(channels, 2)?,
+            random(channels, 3)?,
+            random(&xs[..], 1)?,
+            random(&weight[..], 4)?,
+            random(weight[0], 5)?,
+        ];
+        for (activation, after) in [
+            (RELU, None),
+            (Some(Activation::Relu6), RELU),
+            (None, Some(Activation::Gelu)),
+            (Some(Activation::Tanh), None),
+        ] {
+            for training in [true, false] {
+                let config =
+                    BatchNormConfig { training, activation, eps: 1e-3, ..Default::default() };
+                let running = some_running(channels, DType::F64, &Device::Cpu)?;
+                let running = (!training).then_some(&running);
+                let f = |t: &[Tensor]| {
+                    let norm = BatchNorm { running, ..affine(t, config) };
+                    batch_norm2d_conv2d(&t[2], norm, &t[3], Some(&t[4]), convolution, after)
+                };
+                gradcheck(f, &inputs, EPS, TOL)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_sum_and_the_convolution_are_pytorchs() -> Result<()> {
+    for case in cases("batch_norm2d_add.safetensors") {
+        let [training, relu] = case.config()?[..] else { panic!("two numbers") };
+        check_within(1e-12, &case, &["weight", "bias", "xs", "residual"], |t| {
+            let affine = [&t["weight"], &t["bias"]];
+            let f = |norm: BatchNorm<'_>| batch_norm2d_add(&t["xs"], norm, &t["residual"]);
+            with_norm(&case, affine, [training, relu], f)
+        })?;
+    }
+    let inputs = ["norm_weight", "norm_bias", "xs", "weight", "bias"];
+    for case in cases("batch_norm2d_conv2d.safetensors") {
+        let [training, relu, stride, padding, groups] = case.config()?[..] else {
+            panic!("five numbers")
+        };
+        let (stride, padding) = ((stride, stride), (padding, padding));
+        let convolution = Conv2dConfig { stride, padding, groups, dilation: (1, 1) };
+        check_within(1e-12, &case, &inputs, |t| {
+            with_norm(&case, [&t["norm_weight"], &t["norm_bias"]], [training, relu], |norm| {
+                let (weight, bias) = (&t["weight"], t.get("bias"));
+                batch_norm2d_conv2d(&t["xs"], norm, weight, bias, convolution, None)
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Calls `f` with a normalisation that has the running statistics of a golden file's case.
+fn with_norm(
+    case: &Case,
+    [weight, bias]: [&Tensor; 2],
+    [training, relu]: [usize; 2],
+    f: impl FnOnce(BatchNorm<'_>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let of = |name: &str| case.tensors[name].to_dtype(weight.dtype());
+    let running = running(&of("mean")?, &of("var")?)?;
+    let (training, activation) = (training == 1, activation(relu));
+    let config = BatchNormConfig { training, activation, ..Default::default() };
+    let (weight, bias) = (Some(weight), Some(bias));
+    f(BatchNorm { weight, bias, running: Some(&running), config, exchange: None })
 }
 
 /// The bits of the result, of all gradients, and of the running statistics.
@@ -30,7 +152,7 @@ fn bits(
     // The result of another operation, or a variable.
     let linked = |var: &Var| if is_linked { scale(var, 0.5) } else { Ok(var.as_tensor().clone()) };
     let tensors = vars.iter().map(linked).collect::<Result<Vec<_>>>()?;
-    let running = some_running(&inputs[2])?;
+    let running = some_running(inputs[0].dim(0)?, DType::F32, &Device::Cpu)?;
     let ys = f(&tensors, &running)?;
     let weights = random(ys.dims(), 77)?.to_dtype(DType::F32)?;
     let grads = (&ys * weights)?.sum_all()?.backward()?;
@@ -135,6 +257,37 @@ proptest! {
     }
 }
 
+/// A frozen part of a network still passes gradients on, or ends them.
+#[test]
+fn frozen_inputs_get_no_gradient_and_the_others_get_theirs() -> Result<()> {
+    let t = [f32s(&[3], 1), f32s(&[3], 2), f32s(&[2, 3, 6, 5], 3), f32s(&[4, 3, 3, 3], 4)];
+    let config = BatchNormConfig { activation: RELU, ..Default::default() };
+    let padded = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
+    for trained in [[false, false, true], [true, false, false], [false, true, false]] {
+        let step = |is_fused: bool| -> Result<Tensor> {
+            let var =
+                Var::from_tensor(&t[[2, 3, 0][trained.iter().position(|t| *t).unwrap_or(0)]])?;
+            let of = |number: usize, is_trained: bool| {
+                if is_trained { var.as_tensor().clone() } else { t[number].clone() }
+            };
+            let (xs, weight, factor) = (of(2, trained[0]), of(3, trained[1]), of(0, trained[2]));
+            let ys = if is_fused {
+                let (weight_of_norm, bias) = (Some(&factor), Some(&t[1]));
+                let norm = BatchNorm { weight: weight_of_norm, bias, config, ..Default::default() };
+                batch_norm2d_conv2d(&xs, norm, &weight, None, padded, None)?
+            } else {
+                let hs = batch_norm2d(&xs, Some(&factor), Some(&t[1]), None, config)?;
+                conv2d(&hs, &weight, None, padded, None)?
+            };
+            let grads = ys.sqr()?.sum_all()?.backward()?;
+            Ok(grads.get(&var).expect("the variable has a gradient").clone())
+        };
+        let [fused, apart] = [step(true)?, step(false)?].map(|grad| grad.flatten_all());
+        assert_eq!(fused?.to_vec1::<f32>()?, apart?.to_vec1::<f32>()?);
+    }
+    Ok(())
+}
+
 #[test]
 fn what_does_not_fit_is_refused() -> Result<()> {
     let (xs, weight) = (random((2, 3, 4, 4), 1)?, random((5, 3, 3, 3), 2)?);
@@ -160,6 +313,22 @@ fn what_does_not_fit_is_refused() -> Result<()> {
         None,
     );
     assert_eq!(message(result), "batch_norm2d: evaluation needs running statistics");
+    Ok(())
+}
+
+#[test]
+fn an_empty_batch_passes_in_evaluation() -> Result<()> {
+    let running = some_running(3, DType::F64, &Device::Cpu)?;
+    let config = BatchNormConfig { training: false, activation: RELU, ..Default::default() };
+    let norm = BatchNorm { running: Some(&running), config, ..BatchNorm::default() };
+    let (nothing, weight) =
+        (random((0, 3, 4, 4), 1)?, Var::from_tensor(&random((2, 3, 3, 3), 2)?)?);
+    assert_eq!(batch_norm2d_add(&nothing, norm, &nothing)?.dims(), [0, 3, 4, 4]);
+    let ys = batch_norm2d_conv2d(&nothing, norm, &weight, None, Conv2dConfig::default(), None)?;
+    assert_eq!(ys.dims(), [0, 2, 2, 2]);
+    let grads = ys.sum_all()?.backward()?;
+    let sum = grads.get(&weight).expect("a gradient").sqr()?.sum_all()?.to_scalar::<f64>()?;
+    assert_eq!(sum, 0.0);
     Ok(())
 }
 

@@ -2,15 +2,121 @@
 
 use candelabrum_nn::layers::Linear;
 use candelabrum_nn::ops::{
-    CrossEntropyConfig, linear_cross_entropy, silu_mul, softmax_cross_entropy_with, swiglu,
+    CrossEntropyConfig, linear, linear_cross_entropy, silu_mul, softmax_cross_entropy_with, swiglu,
 };
 use candelabrum_nn::{Activation, Param, Params};
-use candelabrum_testkit::{assert_close, integers};
+use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
+use crate::golden::{cases, check};
 use crate::random;
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+
+#[test]
+fn gradients_of_the_loss() -> Result<()> {
+    let inputs = [random((2, 5, 3), 1)?, random((7, 3), 2)?, random(7, 3)?];
+    let labels = integers((2, 5), 4, 7)?;
+    for (label_smoothing, ignore_index) in
+        [(0.0, None), (0.3, None), (1.0, Some(3)), (0.0, Some(2))]
+    {
+        let config = CrossEntropyConfig { label_smoothing, ignore_index };
+        let f = |t: &[Tensor]| linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config);
+        gradcheck(f, &inputs, EPS, TOL)?;
+        // The upstream gradient is a factor, the weight a view, and there is no bias.
+        let f = |t: &[Tensor]| {
+            linear_cross_entropy(&t[0], &t[1].t()?, None, &labels, config)?.affine(-3.0, 1.0)
+        };
+        gradcheck(f, &[inputs[0].clone(), inputs[1].t()?.contiguous()?], EPS, TOL)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_loss_is_pytorchs() -> Result<()> {
+    for case in cases("linear_cross_entropy.safetensors") {
+        let label_smoothing = case.tensors["smoothing"].to_scalar::<f64>()? as f32;
+        let ignore = case.tensors.get("ignore").map(Tensor::to_scalar::<i64>);
+        let config = CrossEntropyConfig { label_smoothing, ignore_index: ignore.transpose()? };
+        let labels = &case.tensors["labels"];
+        check(&case, &["xs", "weight", "bias"], |t| {
+            linear_cross_entropy(&t["xs"], &t["weight"], t.get("bias"), labels, config)
+        })?;
+    }
+    Ok(())
+}
+
+/// The loss and the gradients of all inputs that are variables.
+fn step(
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+    shapes: &[&[usize]],
+    trained: &[bool],
+) -> Result<Vec<Tensor>> {
+    let mut vars = Vec::new();
+    for (seed, shape) in (1..).zip(shapes) {
+        vars.push(Var::from_tensor(&uniform(*shape, seed, -0.5, 0.5, DType::F32)?)?);
+    }
+    let inputs = vars.iter().zip(trained);
+    let inputs: Vec<Tensor> = inputs
+        .map(|(var, trained)| if *trained { var.as_tensor().clone() } else { var.detach() })
+        .collect();
+    let loss = f(&inputs)?;
+    let grads = loss.backward()?;
+    for (var, trained) in vars.iter().zip(trained) {
+        assert_eq!(grads.get(var).is_some(), *trained);
+    }
+    let gradients = vars.iter().filter_map(|var| grads.get(var).cloned());
+    Ok([loss.detach()].into_iter().chain(gradients).collect())
+}
+
+#[test]
+fn several_chunks_are_one_loss_with_any_number_of_threads() -> Result<()> {
+    let (rows, classes) = (600_usize, 4100_usize);
+    let labels = integers(rows, 9, 4100)?;
+    let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: Some(17) };
+    let shapes: [&[usize]; 3] = [&[rows, 5], &[classes, 5], &[classes]];
+    let fused = |t: &[Tensor]| linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config);
+    let plain = |t: &[Tensor]| {
+        softmax_cross_entropy_with(&linear(&t[0], &t[1], Some(&t[2]), None)?, &labels, config)
+    };
+    let with_threads = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("a thread pool").install(|| step(fused, &shapes, &[true; 3]))
+    };
+    let expected = with_threads(1)?;
+    for (fused, plain) in expected.iter().zip(&step(plain, &shapes, &[true; 3])?) {
+        assert_close(fused, plain, 1e-5, 1e-7);
+    }
+    for threads in [2, 5] {
+        for (other, one) in with_threads(threads)?.iter().zip(&expected) {
+            let bits = |tensor: &Tensor| -> Result<Vec<u32>> {
+                let values = tensor.flatten_all()?.to_vec1::<f32>()?;
+                Ok(values.into_iter().map(f32::to_bits).collect())
+            };
+            assert!(bits(other)? == bits(one)?, "{threads} threads differ from one");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_gradients_of_inputs_in_the_graph_are_computed() -> Result<()> {
+    let labels = integers(5, 9, 4)?;
+    let config = CrossEntropyConfig::default();
+    let f = |t: &[Tensor]| linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config);
+    let shapes: [&[usize]; 3] = [&[5, 3], &[4, 3], &[4]];
+    let all = step(f, &shapes, &[true; 3])?;
+    for kept in 0..3 {
+        let trained = [0, 1, 2].map(|input| input == kept);
+        let one = step(f, &shapes, &trained)?;
+        assert_close(&one[0], &all[0], 0.0, 0.0);
+        assert_close(&one[1], &all[1 + kept], 0.0, 0.0);
+    }
+    Ok(())
+}
 
 #[test]
 fn the_loss_of_half_precision_is_in_f32() -> Result<()> {
@@ -87,7 +193,26 @@ fn losses_that_do_not_fit_are_refused() -> Result<()> {
 }
 
 #[test]
-fn gates_that_do_not_fit_are_refused() -> Result<()> {
+fn gradients_of_gated_units() -> Result<()> {
+    for dims in [&[3, 10][..], &[2], &[2, 3, 6]] {
+        gradcheck(|t| swiglu(&t[0]), &[random(dims, 1)?.affine(3.0, 0.0)?], EPS, TOL)?;
+    }
+    for dims in [&[3, 5][..], &[2], &[2, 3, 4]] {
+        let inputs = [random(dims, 1)?.affine(3.0, 0.0)?, random(dims, 2)?];
+        gradcheck(|t| silu_mul(&t[0], &t[1]), &inputs, EPS, TOL)?;
+        // One of both alone.
+        let [gate, xs] = inputs;
+        gradcheck(|t| silu_mul(&t[0], &xs), std::slice::from_ref(&gate), EPS, TOL)?;
+        gradcheck(|t| silu_mul(&gate, &t[0]), std::slice::from_ref(&xs), EPS, TOL)?;
+    }
+    gradcheck(|t| swiglu(&t[0].t()?), &[random((4, 3), 1)?], EPS, TOL)
+}
+
+#[test]
+fn gated_units_are_pytorchs() -> Result<()> {
+    for case in cases("swiglu.safetensors") {
+        check(&case, &["xs"], |t| swiglu(&t["xs"]))?;
+    }
     let different = message(silu_mul(&random((2, 3), 1)?, &random((3, 2), 1)?));
     assert_eq!(different, "silu_mul: gates of shape [2, 3] for [3, 2]");
     let odd = message(swiglu(&random((2, 3), 1)?));

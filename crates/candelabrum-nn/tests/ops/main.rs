@@ -1,14 +1,18 @@
 //! The fused operations against central differences, PyTorch and plain loops.
 
+mod activations;
 mod arithmetic;
 mod attention;
 mod avg_pool2d;
 mod behaviour;
 mod channel_norms;
+mod composites;
 mod convolutions;
 mod embedding;
 mod frozen_weights;
 mod fused_norms;
+mod golden;
+mod gradients;
 mod hooks;
 mod linear_cross_entropy;
 mod loss;
@@ -21,8 +25,10 @@ mod profile;
 mod rearrange;
 mod recompute;
 mod recurrent;
+mod reproducibility;
+mod residual;
 mod sync_batch_norm;
-mod table;
+mod threads;
 mod transformers;
 
 use std::path::PathBuf;

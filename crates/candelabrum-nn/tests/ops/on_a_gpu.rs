@@ -4,15 +4,16 @@
 
 use candelabrum_nn::LossWeight;
 use candelabrum_nn::ops::{
-    CrossEntropyConfig, dropout, embedding, layer_norm, log_softmax, rms_norm, softmax,
-    softmax_cross_entropy, softmax_cross_entropy_with, with_composites,
+    AttentionConfig, CrossEntropyConfig, Rotary, attention, cross_attention, dropout, embedding,
+    last_step, layer_norm, log_softmax, rms_norm, softmax, softmax_cross_entropy,
+    softmax_cross_entropy_with, with_composites,
 };
 use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::behaviour::message;
+use crate::composites::gpu;
 use crate::random;
-use crate::table::gpu;
 
 /// The first GPU. Says so if there is none. With `REQUIRE_GPUS` that is a failure.
 #[expect(clippy::print_stdout, reason = "says that the test checked nothing")]
@@ -201,6 +202,86 @@ fn softmax_of_long_rows_is_the_cpus() -> Result<()> {
                 assert_close(on_gpu, cpu, 1e-6, 1e-5);
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_last_step_of_no_sequence() -> Result<()> {
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
+    let nothing = Tensor::zeros((0, 3, 2), DType::F32, &gpu)?;
+    assert_eq!(last_step(&nothing)?.dims(), [0, 2]);
+    Ok(())
+}
+
+/// The elements as a tensor that begins one number after the begin of its memory.
+fn shifted(xs: &Tensor) -> Result<Tensor> {
+    let values = xs.flatten_all()?;
+    let all = Tensor::cat(&[&Tensor::zeros(1, xs.dtype(), xs.device())?, &values], 0)?;
+    all.narrow(0, 1, values.elem_count())?.reshape(xs.shape())
+}
+
+#[test]
+fn attention_reads_operands_at_any_address() -> Result<()> {
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for rotary in [None, Some(Rotary::default())] {
+            let config = AttentionConfig { causal: true, rotary, ..AttentionConfig::new(2) };
+            let qkv = random((2, 70, 48), 1)?.to_dtype(dtype)?.to_device(&gpu)?;
+            let mask = random((70, 70), 2)?.to_dtype(dtype)?.to_device(&gpu)?;
+            let run = |qkv: &Tensor, mask: &Tensor| {
+                let ys = attention(qkv, Some(mask), config)?.to_dtype(DType::F32)?;
+                bits(&ys)
+            };
+            let expected = run(&qkv, &mask)?;
+            assert!(run(&shifted(&qkv)?, &shifted(&mask)?)? == expected, "{dtype:?} {rotary:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn attention_of_parts_of_a_tensor_is_that_of_the_whole() -> Result<()> {
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
+    let qkv = random((2, 67, 24), 1)?.to_dtype(DType::F32)?.to_device(&gpu)?;
+    let config = AttentionConfig { kv_heads: 1, ..AttentionConfig::new(4) };
+    let [q, k, v] = [(0, 16), (16, 4), (20, 4)].map(|(first, len)| qkv.narrow(2, first, len));
+    let parts = cross_attention(&q?, &k?, &v?, None, config)?;
+    assert!(bits(&parts)? == bits(&attention(&qkv, None, config)?)?);
+    Ok(())
+}
+
+#[test]
+fn a_query_that_sees_no_key_gives_zeros_and_nan_is_not_hidden() -> Result<()> {
+    let Some(gpu) = gpu_or_say() else { return Ok(()) };
+    let low = f32::NEG_INFINITY;
+    // Query 1 sees no key, and nobody sees key 2.
+    let mask = Tensor::new(&[[0.0, 0.0, low], [low; 3], [0.0, low, low]], &gpu)?;
+    for causal in [false, true] {
+        let config = AttentionConfig { causal, ..AttentionConfig::new(1) };
+        let qkv = random((1, 3, 6), 1)?.to_dtype(DType::F32)?.to_device(&gpu)?;
+        let qkv = Var::from_tensor(&qkv)?;
+        let ys = attention(&qkv, Some(&mask), config)?;
+        assert_eq!(ys.get(0)?.get(1)?.to_vec1::<f32>()?, [0.0; 2]);
+        let grads = ys.sum_all()?.backward()?;
+        let gradient = grads.get(&qkv).expect("a gradient").get(0)?.to_vec2::<f32>()?;
+        assert!(gradient.iter().flatten().all(|g| g.is_finite()), "{gradient:?}");
+        assert_eq!(gradient[1][..2], [0.0; 2], "the query that sees nothing");
+        assert_eq!(gradient[2][2..], [0.0; 4], "the key that nobody sees, and its value");
+        assert_ne!(gradient[0][4..], [0.0; 2], "a value that is seen");
+    }
+    let config = AttentionConfig { causal: true, ..AttentionConfig::new(2) };
+    let large = (random((1, 70, 12), 1)?.to_dtype(DType::F32)? * 1e4)?.to_device(&gpu)?;
+    let values = |xs: &Tensor| attention(xs, None, config)?.flatten_all()?.to_vec1::<f32>();
+    assert!(values(&large)?.iter().all(|y| y.is_finite()));
+    assert!(values(&(&large * f64::NAN)?)?.iter().all(|y| y.is_nan()));
+    // A query that is no number spoils its own result, and no other one.
+    let mut rows = random((1, 70, 12), 1)?.to_dtype(DType::F32)?.get(0)?.to_vec2::<f32>()?;
+    rows[66][0] = f32::NAN; // the first head
+    let ys = attention(&Tensor::new(rows, &gpu)?.unsqueeze(0)?, None, config)?;
+    for (row, ys) in ys.get(0)?.to_vec2::<f32>()?.iter().enumerate() {
+        let is_nan: Vec<bool> = ys.iter().map(|y| y.is_nan()).collect();
+        assert_eq!(is_nan, [row == 66, row == 66, false, false], "row {row}");
     }
     Ok(())
 }

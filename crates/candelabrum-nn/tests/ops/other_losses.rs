@@ -8,12 +8,177 @@ use candelabrum_nn::ops::{
     smooth_l1_loss, with_composites,
 };
 use candelabrum_nn::{Init, Params};
-use candelabrum_testkit::assert_close;
+use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
+use crate::golden::{Case, cases, check};
 use crate::hooks::each_its_own_unit;
 use crate::random;
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+const BOTH: [Reduction; 2] = [Reduction::Mean, Reduction::Sum];
+
+/// A loss of numbers and targets by its PyTorch name, with the parameter of the golden files.
+fn loss_called(name: &str, xs: &Tensor, targets: &Tensor, reduction: Reduction) -> Result<Tensor> {
+    match name {
+        "mse" => mse_loss(xs, targets, reduction),
+        "l1" => l1_loss(xs, targets, reduction),
+        "huber" => huber_loss(xs, targets, 0.75, reduction),
+        "smooth_l1" => smooth_l1_loss(xs, targets, 0.75, reduction),
+        _ => bce_with_logits_loss(xs, &targets.detach(), None, reduction),
+    }
+}
+
+fn reduction_of(case: &Case) -> Reduction {
+    if case.name.ends_with("_mean") { Reduction::Mean } else { Reduction::Sum }
+}
+
+/// A number that a golden file has beside the inputs.
+fn number(case: &Case, name: &str) -> Result<f64> {
+    case.tensors[name].to_scalar()
+}
+
+#[test]
+fn losses_of_differences_are_pytorchs_also_at_ties() -> Result<()> {
+    for case in cases("element_losses.safetensors") {
+        let mut names = ["smooth_l1", "mse", "l1", "huber"].into_iter();
+        let name = names.find(|name| case.name.starts_with(name)).expect("a known loss");
+        check(&case, &["xs", "targets"], |t| {
+            loss_called(name, &t["xs"], &t["targets"], reduction_of(&case))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn binary_cross_entropy_is_pytorchs_also_for_sure_answers() -> Result<()> {
+    for case in cases("bce_with_logits.safetensors") {
+        check(&case, &["xs"], |t| {
+            let dtype = t["xs"].dtype();
+            let targets = case.tensors["targets"].to_dtype(dtype)?;
+            let weight = case.tensors.get("weight").map(|weight| weight.to_dtype(dtype));
+            let weight = weight.transpose()?;
+            bce_with_logits_loss(&t["xs"], &targets, weight.as_ref(), reduction_of(&case))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn nll_is_pytorchs() -> Result<()> {
+    for case in cases("nll.safetensors") {
+        let ignored = case.tensors.get("ignore").map(|ignore| ignore.to_scalar::<i64>());
+        let ignored = ignored.transpose()?;
+        let targets = &case.tensors["targets"];
+        check(&case, &["xs"], |t| nll_loss(&t["xs"], targets, ignored, reduction_of(&case)))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn cosines_and_their_loss_are_pytorchs() -> Result<()> {
+    for case in cases("cosine.safetensors") {
+        check(&case, &["left", "right"], |t| {
+            let (xs, ys) = (&t["left"], &t["right"]);
+            if case.name.starts_with("similarity") {
+                return cosine_similarity(xs, ys, number(&case, "eps")?);
+            }
+            let targets = case.tensors["targets"].to_dtype(xs.dtype())?;
+            cosine_embedding_loss(xs, ys, &targets, number(&case, "margin")?, reduction_of(&case))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ctc_is_pytorchs() -> Result<()> {
+    for case in cases("ctc.safetensors") {
+        let [blank] = case.config()?[..] else { panic!("one number") };
+        let zero_infinity = case.name.starts_with("too_short");
+        let config = CtcConfig { blank, zero_infinity, reduction: reduction_of(&case) };
+        let of = |name: &str| &case.tensors[name];
+        check(&case, &["xs"], |t| {
+            let log_probs = log_softmax(&t["xs"])?;
+            ctc_loss(&log_probs, of("labels"), of("lengths"), of("counts"), config)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn pooling_by_attention_is_pytorchs() -> Result<()> {
+    for case in cases("attention_pool.safetensors") {
+        let lengths = &case.tensors["lengths"];
+        check(&case, &["xs", "scores"], |t| attention_pool(&t["xs"], &t["scores"], Some(lengths)))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_on_odd_shapes_and_views() -> Result<()> {
+    for dims in [&[3, 5][..], &[7], &[2, 1, 3], &[]] {
+        let inputs = [random(dims, 1)?.affine(3.0, 0.0)?, random(dims, 2)?];
+        for reduction in BOTH {
+            for name in ["mse", "l1", "huber", "smooth_l1"] {
+                let f =
+                    |t: &[Tensor]| loss_called(name, &t[0], &t[1], reduction)?.affine(-3.0, 1.0);
+                gradcheck(f, &inputs, EPS, TOL)?;
+            }
+            let targets = inputs[1].abs()?;
+            let f = |t: &[Tensor]| bce_with_logits_loss(&t[0], &targets, None, reduction);
+            gradcheck(f, &inputs[..1], EPS, TOL)?;
+        }
+    }
+    let weight = random(3, 3)?.abs()?;
+    let inputs = [random((3, 5), 1)?, random((5, 3), 2)?];
+    let f = |t: &[Tensor]| huber_loss(&t[0].t()?, &t[1], 0.3, Reduction::Mean);
+    gradcheck(f, &inputs, EPS, TOL)?;
+    let targets = inputs[1].abs()?;
+    let f =
+        |t: &[Tensor]| bce_with_logits_loss(&t[0].t()?, &targets, Some(&weight), Reduction::Sum);
+    gradcheck(f, &inputs[..1], EPS, TOL)?;
+
+    let targets = Tensor::new(&[[1i64, 4], [0, -1], [2, 2]], &Device::Cpu)?;
+    for reduction in BOTH {
+        let f = |t: &[Tensor]| nll_loss(&t[0].transpose(0, 1)?, &targets, Some(-1), reduction);
+        gradcheck(f, &[random((2, 3, 5), 1)?], EPS, TOL)?;
+        let signs = Tensor::new(&[1.0, -1.0, -1.0], &Device::Cpu)?;
+        let f = |t: &[Tensor]| cosine_embedding_loss(&t[0].t()?, &t[1], &signs, -0.9, reduction);
+        gradcheck(f, &[random((5, 3), 1)?, random((3, 5), 2)?], EPS, TOL)?;
+    }
+    for dims in [&[4, 3][..], &[1], &[2, 3, 1], &[2, 2, 7]] {
+        let inputs = [random(dims, 1)?, random(dims, 2)?];
+        gradcheck(|t| cosine_similarity(&t[0], &t[1], 1e-8), &inputs, EPS, TOL)?;
+    }
+    gradcheck(
+        |t| cosine_similarity(&t[0], &t[0].flip(&[1])?, 1e-8),
+        &[random((3, 4), 1)?],
+        EPS,
+        TOL,
+    )
+}
+
+#[test]
+fn gradients_of_ctc_and_of_pooling() -> Result<()> {
+    let labels = Tensor::new(&[[1u32, 1, 3], [2, 0, 0], [3, 2, 2]], &Device::Cpu)?;
+    let counts = Tensor::new(&[3u32, 1, 2], &Device::Cpu)?;
+    let lengths = Tensor::new(&[6u8, 4, 5], &Device::Cpu)?;
+    for reduction in BOTH {
+        let config = CtcConfig { reduction, ..CtcConfig::default() };
+        // Not behind a softmax: this gradient is that of the logarithms themselves.
+        let f = |t: &[Tensor]| ctc_loss(&t[0].transpose(0, 1)?, &labels, &lengths, &counts, config);
+        gradcheck(f, &[random((6, 3, 4), 1)?], EPS, TOL)?;
+    }
+    let lengths = Tensor::new(&[3i64, 5, 0, 1], &Device::Cpu)?;
+    for lengths in [None, Some(&lengths)] {
+        let inputs = [random((5, 4, 3), 1)?, random((4, 5), 2)?.affine(3.0, 0.0)?];
+        let f = |t: &[Tensor]| attention_pool(&t[0].transpose(0, 1)?, &t[1], lengths)?.t();
+        gradcheck(f, &inputs, EPS, TOL)?;
+    }
+    Ok(())
+}
 
 /// All paths of a small case, one by one: those that give the labels when repetitions and then blanks are removed.
 #[test]
@@ -220,6 +385,46 @@ fn a_layer_pools_by_attention_and_reads_no_padding() -> Result<()> {
     let expected =
         (xs.get(1)?.broadcast_mul(&scores)?.sum(0)? / scores.sum_all()?.to_scalar::<f64>()?)?;
     assert_close(&ys.get(1)?, &expected, 1e-13, 1e-13);
+    Ok(())
+}
+
+#[test]
+fn losses_have_the_same_bits_with_any_number_of_threads() -> Result<()> {
+    let run = |threads: usize| -> Result<Vec<u32>> {
+        let step = || -> Result<Vec<u32>> {
+            let xs = Var::from_tensor(&uniform((101, 203), 1, -5.0, 5.0, DType::F32)?)?;
+            let ys = uniform((101, 203), 2, 0.0, 1.0, DType::F32)?;
+            let labels = integers((7, 20), 3, 20)?.affine(1.0, 1.0)?;
+            let (lengths, counts) = (Tensor::full(60u32, 7, &Device::Cpu)?, integers(7, 4, 20)?);
+            let log_probs =
+                log_softmax(&xs.flatten_all()?.narrow(0, 0, 7 * 60 * 48)?.reshape((7, 60, 48))?)?;
+            let config = CtcConfig { zero_infinity: true, ..CtcConfig::default() };
+            let scores = ys.narrow(1, 0, 203)?;
+            let wide = xs.unsqueeze(2)?.broadcast_mul(&Tensor::ones(
+                (1, 1, 9),
+                DType::F32,
+                &Device::Cpu,
+            )?)?;
+            let losses = [
+                huber_loss(&xs, &ys, 1.0, Reduction::Mean)?,
+                bce_with_logits_loss(&xs, &ys, None, Reduction::Mean)?,
+                cosine_similarity(&xs, &ys, 1e-8)?.sum_all()?,
+                ctc_loss(&log_probs, &labels, &lengths, &counts, config)?,
+                attention_pool(&wide, &scores, None)?.sqr()?.sum_all()?,
+            ];
+            let total = Tensor::stack(&losses, 0)?.sum_all()?;
+            let grads = total.backward()?;
+            let mut values = grads.get(&xs).expect("a gradient").flatten_all()?.to_vec1::<f32>()?;
+            values.push(total.to_scalar()?);
+            Ok(values.into_iter().map(f32::to_bits).collect())
+        };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("a thread pool").install(step)
+    };
+    let expected = run(1)?;
+    for threads in [2, 5] {
+        assert!(run(threads)? == expected, "{threads} threads");
+    }
     Ok(())
 }
 

@@ -13,8 +13,8 @@ use candelabrum_nn::{
 use candelabrum_testkit::uniform;
 use candle_core::{DType, Device, Module, Result, Tensor};
 
+use crate::composites::gpu;
 use crate::hooks::each_its_own_unit;
-use crate::table::gpu;
 
 struct Block(Box<dyn Module + Send + Sync>);
 

@@ -1,16 +1,183 @@
 //! RNN, GRU and LSTM over whole sequences, and the last step of one.
 
-use candelabrum_nn::layers::{Gru, Lstm};
+use std::collections::BTreeMap;
+
+use candelabrum_nn::layers::{Gru, Lstm, Rnn};
 use candelabrum_nn::ops::{
     RecurrentWeights, Steps, final_state, gru, gru_with, last_step, lstm, lstm_with, rnn,
     sequence_lengths, with_composites,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::assert_close;
+use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{DType, Device, Module, Result, Tensor};
 
 use crate::behaviour::message;
+use crate::golden::{cases, check};
 use crate::random;
+
+const INPUTS: [&str; 7] = ["xs", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0"];
+
+/// Lengths of three sequences of up to five steps.
+fn lengths() -> Result<Tensor> {
+    Tensor::new(&[3u32, 5, 0], &Device::Cpu)
+}
+
+fn weights<'a>(t: &'a BTreeMap<&str, Tensor>) -> RecurrentWeights<'a> {
+    RecurrentWeights {
+        weight_ih: &t["weight_ih"],
+        weight_hh: &t["weight_hh"],
+        bias_ih: t.get("bias_ih"),
+        bias_hh: t.get("bias_hh"),
+    }
+}
+
+#[test]
+fn gru_is_pytorchs() -> Result<()> {
+    for case in cases("gru.safetensors") {
+        check(&case, &INPUTS, |t| gru(&t["xs"], weights(t), t.get("h0")))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn lstm_is_pytorchs() -> Result<()> {
+    for case in cases("lstm.safetensors") {
+        check(&case, &INPUTS, |t| {
+            let (ys, c) = lstm(&t["xs"], weights(t), t.get("h0").zip(t.get("c0")))?;
+            assert_close(&c, &case.tensors["final"], 2e-6, 2e-6);
+            Ok(ys)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rnn_is_pytorchs() -> Result<()> {
+    for case in cases("rnn.safetensors") {
+        let is_tanh = case.name.starts_with("tanh");
+        let activation = if is_tanh { Activation::Tanh } else { Activation::Relu };
+        let all = Steps::default();
+        check(&case, &INPUTS, |t| rnn(&t["xs"], weights(t), t.get("h0"), activation, &all))?;
+    }
+    Ok(())
+}
+
+/// Layers above each other, in one direction or both, with lengths as PyTorch's packed sequences.
+#[test]
+fn stacked_layers_are_pytorchs() -> Result<()> {
+    for case in cases("stacked_recurrent.safetensors") {
+        let mut parts = case.name.split('_');
+        let kind = parts.next().expect("a kind");
+        let flags: Vec<usize> = parts.map(|part| part.parse().expect("a number")).collect();
+        for (dtype, composite, tolerance) in
+            [(DType::F64, false, 1e-12), (DType::F64, true, 1e-12), (DType::F32, false, 4e-6)]
+        {
+            println!("{} in {dtype:?}, composite: {composite}", case.name);
+            let input = |name: &str| {
+                let tensor = case.tensors.get(name).map(|tensor| tensor.to_dtype(dtype));
+                tensor.transpose()?.map(|tensor| candle_core::Var::from_tensor(&tensor)).transpose()
+            };
+            let xs = input("xs")?.expect("an input");
+            let (h0, c0) = (input("h0")?, input("c0")?);
+            // A single layer in one direction takes a state without the dimension of layers.
+            let squeezed = |state: &candle_core::Var| match state.dim(0)? {
+                1 => state.squeeze(0),
+                _ => Ok(state.as_tensor().clone()),
+            };
+            let states = [&h0, &c0].map(|state| state.as_ref().map(squeezed).transpose());
+            let [h, c] = states;
+            let (h, c) = (h?, c?);
+            let params = Params::on(1, dtype, &Device::Cpu);
+            let lengths = match case.tensors.get("lengths") {
+                Some(lengths) => lengths.clone(),
+                None => Tensor::new(&[6u32; 4], &Device::Cpu)?,
+            };
+            let layer = stacked(kind, &flags, &params);
+            let run = || {
+                let results = layer(&xs, &lengths, [h.as_ref(), c.as_ref()])?;
+                let flat = results.iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
+                Tensor::cat(&flat, 0)
+            };
+            run()?; // creates the parameters
+            for param in params.list() {
+                param.set(&case.tensors[&pytorchs_name(param.name())].to_dtype(dtype)?)?;
+            }
+            let ys = if composite { with_composites(run) } else { run() }?;
+            assert_close(&ys, &case.tensors["ys"], tolerance, tolerance);
+            let dys = case.tensors["dys"].to_dtype(dtype)?;
+            let grads = (&ys * &dys)?.sum_all()?.backward()?;
+            let of_param = |param: &candelabrum_nn::Param| {
+                (pytorchs_name(param.name()), param.tensor().clone())
+            };
+            let mut leaves: Vec<(String, Tensor)> = params.list().iter().map(of_param).collect();
+            for (name, input) in [("xs", Some(&xs)), ("h0", h0.as_ref()), ("c0", c0.as_ref())] {
+                leaves.extend(input.map(|input| (name.to_owned(), input.as_tensor().clone())));
+            }
+            for (name, leaf) in leaves {
+                println!("gradient of {name}");
+                let gradient = grads.get(&leaf).expect("every input has a gradient");
+                assert_close(gradient, &case.tensors[&format!("d{name}")], tolerance, tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `weight_ih_l0` for `layer.weight_ih`, `weight_ih_l0_reverse` for `layer.weight_ih_reverse`.
+fn pytorchs_name(name: &str) -> String {
+    let name = name.strip_prefix("layer.").expect("the scope's name");
+    match (name.contains("_l"), name.strip_suffix("_reverse")) {
+        (true, _) => name.to_owned(),
+        (false, Some(name)) => format!("{name}_l0_reverse"),
+        (false, None) => format!("{name}_l0"),
+    }
+}
+
+type Layer = Box<dyn Fn(&Tensor, &Tensor, [Option<&Tensor>; 2]) -> Result<Vec<Tensor>>>;
+
+/// A layer of 4 units that gives all hidden states, then the final hidden and cell states.
+fn stacked(kind: &str, flags: &[usize], params: &Params) -> Layer {
+    macro_rules! layer {
+        ($Layer:ident) => {{
+            let layer = $Layer::new(&params.root().pp("layer"), 4).layers(flags[0]);
+            if flags[1] == 1 { layer.bidirectional() } else { layer }
+        }};
+    }
+    match kind {
+        "RNN" => {
+            let layer = layer!(Rnn);
+            Box::new(move |xs, lengths, [h, _]| {
+                layer.forward_lengths(xs, lengths, h).map(|(ys, h)| vec![ys, h])
+            })
+        }
+        "GRU" => {
+            let layer = layer!(Gru);
+            Box::new(move |xs, lengths, [h, _]| {
+                layer.forward_lengths(xs, lengths, h).map(|(ys, h)| vec![ys, h])
+            })
+        }
+        _ => {
+            let layer = layer!(Lstm);
+            Box::new(move |xs, lengths, [h, c]| {
+                let results = layer.forward_lengths(xs, lengths, h.zip(c));
+                results.map(|(ys, (h, c))| vec![ys, h, c])
+            })
+        }
+    }
+}
+
+#[test]
+fn both_results_of_an_lstm_have_pytorchs_gradients() -> Result<()> {
+    for case in cases("lstm_cell_state.safetensors") {
+        check(&case, &INPUTS, |t| both(lstm(&t["xs"], weights(t), t.get("h0").zip(t.get("c0")))?))?;
+    }
+    Ok(())
+}
+
+/// Hidden states and final cell state in one tensor.
+fn both((ys, c): (Tensor, Tensor)) -> Result<Tensor> {
+    Tensor::cat(&[ys.flatten_all()?, c.flatten_all()?], 0)
+}
 
 /// xs, the four parameters, h0 and c0, for 2 sequences of 3 steps of 2 inputs.
 fn inputs(gates: usize, hidden: usize) -> Result<Vec<Tensor>> {
@@ -32,6 +199,71 @@ fn from_slice(t: &[Tensor]) -> RecurrentWeights<'_> {
         bias_ih: Some(&t[3]),
         bias_hh: Some(&t[4]),
     }
+}
+
+#[test]
+fn gradients_of_everything_with_and_without_a_state() -> Result<()> {
+    let t = inputs(3, 5)?;
+    gradcheck(|t| gru(&t[0], from_slice(t), Some(&t[5])), &t[..6], 1e-5, 1e-7)?;
+    gradcheck(|t| gru(&t[0], from_slice(t), None), &t[..5], 1e-5, 1e-7)?;
+    let t = inputs(4, 5)?;
+    let with_state = |t: &[Tensor]| Ok(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?.0);
+    gradcheck(with_state, &t, 1e-5, 1e-7)?;
+    gradcheck(|t| Ok(lstm(&t[0], from_slice(t), None)?.0), &t[..5], 1e-5, 1e-7)
+}
+
+#[test]
+fn the_final_cell_state_passes_gradients_on() -> Result<()> {
+    let t = inputs(4, 5)?;
+    let of_both = |t: &[Tensor]| both(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?);
+    gradcheck(of_both, &t, 1e-5, 1e-7)?;
+    let cell_alone = |t: &[Tensor]| lstm(&t[0], from_slice(t), None)?.1.t();
+    gradcheck(cell_alone, &t[..5], 1e-5, 1e-7)?;
+    // The state is the start of the next piece of the sequence, which is also fused.
+    let pieces = |t: &[Tensor]| {
+        let (first, rest) = (t[0].narrow(1, 0, 1)?, t[0].narrow(1, 1, 2)?);
+        let (ys, c) = lstm(&first, from_slice(t), Some((&t[5], &t[6])))?;
+        Ok(lstm(&rest, from_slice(t), Some((&last_step(&ys)?, &c)))?.0)
+    };
+    gradcheck(pieces, &t, 1e-5, 1e-7)
+}
+
+#[test]
+fn gradients_with_lengths_in_both_directions() -> Result<()> {
+    let forwards = Steps::of_lengths(&lengths()?)?;
+    for order in [forwards.clone(), forwards.reversed(), Steps::default().reversed()] {
+        let inputs = |gates: usize| -> Result<Vec<Tensor>> {
+            let mut inputs = inputs(gates, 4)?;
+            inputs[0] = random((3, 5, 2), 1)?;
+            inputs[5] = random((3, 4), 6)?;
+            inputs[6] = random((3, 4), 7)?;
+            Ok(inputs)
+        };
+        let ends = |ys: Tensor, h0: Option<&Tensor>, c: Option<Tensor>| -> Result<Tensor> {
+            let mut all = vec![ys.flatten_all()?, final_state(&ys, h0, &order)?.flatten_all()?];
+            all.extend(c.map(|c| c.flatten_all()).transpose()?);
+            Tensor::cat(&all, 0)
+        };
+        for activation in [Activation::Tanh, Activation::Relu] {
+            let f = |t: &[Tensor]| {
+                let ys = rnn(&t[0], from_slice(t), Some(&t[5]), activation, &order)?;
+                ends(ys, Some(&t[5]), None)
+            };
+            gradcheck(f, &inputs(1)?[..6], 1e-5, 1e-7)?;
+        }
+        let f = |t: &[Tensor]| {
+            ends(gru_with(&t[0], from_slice(t), Some(&t[5]), &order)?, Some(&t[5]), None)
+        };
+        gradcheck(f, &inputs(3)?[..6], 1e-5, 1e-7)?;
+        let f = |t: &[Tensor]| ends(gru_with(&t[0], from_slice(t), None, &order)?, None, None);
+        gradcheck(f, &inputs(3)?[..5], 1e-5, 1e-7)?;
+        let f = |t: &[Tensor]| {
+            let (ys, c) = lstm_with(&t[0], from_slice(t), Some((&t[5], &t[6])), &order)?;
+            ends(ys, Some(&t[5]), Some(c))
+        };
+        gradcheck(f, &inputs(4)?, 1e-5, 1e-7)?;
+    }
+    Ok(())
 }
 
 /// A batch of sequences gives what each of them gives alone, and what is behind the lengths is not read.
@@ -102,6 +334,32 @@ fn lengths_of_tokens_end_at_the_last_word() -> Result<()> {
 }
 
 #[test]
+fn gradients_of_views() -> Result<()> {
+    let xs = random((3, 4, 2), 1)?;
+    for gates in [3, 4] {
+        let f = |t: &[Tensor]| {
+            let xs = t[0].transpose(0, 2)?.narrow(1, 1, 2)?; // (2, 2, 3)
+            let (weight_ih, weight_hh) = (t[1].t()?, t[2].t()?);
+            let weights = RecurrentWeights {
+                weight_ih: &weight_ih,
+                weight_hh: &weight_hh,
+                bias_ih: None,
+                bias_hh: None,
+            };
+            let ys = match gates {
+                3 => gru(&xs, weights, None)?,
+                _ => lstm(&xs, weights, None)?.0,
+            };
+            last_step(&ys)?.t()
+        };
+        let (rows, hidden) = (gates * 3, 3);
+        let t = [xs.clone(), random((3, rows), 2)?, random((hidden, rows), 3)?];
+        gradcheck(f, &t, 1e-5, 1e-7)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn two_pieces_of_a_sequence_are_the_whole() -> Result<()> {
     let params = Params::new(1);
     let xs = random((2, 6, 3), 1)?.to_dtype(DType::F32)?;
@@ -160,5 +418,13 @@ fn shapes_that_do_not_fit_are_named() -> Result<()> {
     assert_eq!(error, "layer `gru`: states of shape [2, 5], expected (2, N, 5)");
     let error = message(last_step(&t[0].narrow(1, 0, 0)?));
     assert_eq!(error, "last_step: no step in an input of shape [2, 0, 2]");
+    Ok(())
+}
+
+#[test]
+fn an_empty_batch_has_an_empty_result() -> Result<()> {
+    let t = inputs(4, 5)?;
+    let (ys, c) = lstm(&t[0].narrow(0, 0, 0)?, from_slice(&t), None)?;
+    assert_eq!((ys.dims(), c.dims()), (&[0, 3, 5][..], &[0, 5][..]));
     Ok(())
 }

@@ -1,16 +1,125 @@
 //! The layers of transformers and the operations around their attention.
 
+use std::collections::BTreeMap;
+
 use candelabrum_nn::layers::{MultiHeadAttention, TransformerBlock};
 use candelabrum_nn::ops::{
-    HiddenUnits, Rotary, embedding, embedding_with_positions, feed_forward, linear_add,
+    HiddenUnits, Rotary, embedding, embedding_with_positions, feed_forward, linear, linear_add,
     with_composites,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::{assert_close, integers};
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candelabrum_testkit::{assert_close, gradcheck, integers};
+use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
+use crate::golden::{Case, cases, check};
 use crate::random;
+
+const EPS: f64 = 1e-5;
+const TOL: f64 = 1e-7;
+
+#[test]
+fn gradients_of_sums_with_a_residual_and_of_positions() -> Result<()> {
+    for dims in [&[5, 3][..], &[2, 3, 3], &[3]] {
+        let mut result = dims.to_vec();
+        *result.last_mut().expect("a dimension") = 4;
+        let inputs = [random(dims, 1)?, random((4, 3), 2)?, random(&result[..], 3)?, random(4, 4)?];
+        gradcheck(|t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]), &inputs, EPS, TOL)?;
+        gradcheck(|t| linear_add(&t[0], &t[1], None, &t[2]), &inputs[..3], EPS, TOL)?;
+    }
+    // The input is its own residual.
+    let f = |t: &[Tensor]| linear_add(&t[0], &t[1], None, &t[0]);
+    gradcheck(f, &[random((2, 3), 1)?, random((3, 3), 2)?], EPS, TOL)?;
+    let tokens = integers((4, 5), 3, 7)?;
+    let tables = [random((7, 3), 1)?, random((6, 3), 2)?];
+    gradcheck(|t| embedding_with_positions(&t[0], &t[1], &tokens), &tables, EPS, TOL)
+}
+
+/// The branches that are tested, and the number of results of their first layer for 3 hidden units.
+const UNITS: [(HiddenUnits, usize); 4] = [
+    (HiddenUnits::Activation(Activation::Gelu), 3),
+    (HiddenUnits::Activation(Activation::Tanh), 3),
+    (HiddenUnits::Activation(Activation::Silu), 3),
+    (HiddenUnits::SwiGlu, 6),
+];
+
+#[test]
+fn gradients_of_feed_forward_branches() -> Result<()> {
+    for (units, width) in UNITS {
+        for dims in [&[5, 2][..], &[2, 3, 2], &[2]] {
+            let mut result = dims.to_vec();
+            *result.last_mut().expect("a dimension") = 4;
+            let weights = [random((width, 2), 2)?, random((4, 3), 3)?];
+            let others = [random(&result[..], 4)?, random(width, 5)?, random(4, 6)?];
+            let inputs = [&[random(dims, 1)?][..], &weights, &others].concat();
+            let f = |t: &[Tensor]| {
+                feed_forward(&t[0], (&t[1], t.get(4)), units, (&t[2], t.get(5)), t.get(3))
+            };
+            for count in [3, 4, 6] {
+                gradcheck(f, &inputs[..count], EPS, TOL)?;
+            }
+        }
+    }
+    // The input is its own residual.
+    let (units, width) = UNITS[0];
+    let inputs = [random((5, 2), 1)?, random((width, 2), 2)?, random((2, 3), 3)?];
+    let f = |t: &[Tensor]| feed_forward(&t[0], (&t[1], None), units, (&t[2], None), Some(&t[0]));
+    gradcheck(f, &inputs, EPS, TOL)
+}
+
+#[test]
+fn feed_forward_branches_are_pytorchs() -> Result<()> {
+    for case in cases("feed_forward.safetensors") {
+        let units = match &*case.name {
+            "gelu" => HiddenUnits::Activation(Activation::Gelu),
+            "relu" => HiddenUnits::Activation(Activation::Relu),
+            _ => HiddenUnits::SwiGlu,
+        };
+        let names = ["xs", "up", "up_bias", "down", "down_bias", "residual"];
+        check(&case, &names, |t| {
+            let (up, down) = ((&t["up"], t.get("up_bias")), (&t["down"], t.get("down_bias")));
+            feed_forward(&t["xs"], up, units, down, t.get("residual"))
+        })?;
+    }
+    Ok(())
+}
+
+/// More rows than a block has: the values and gradients are those of the separate operations.
+#[test]
+fn a_feed_forward_branch_in_blocks_is_its_parts() -> Result<()> {
+    let (rows, gelu) = (4500, Activation::Gelu);
+    let inputs = [random((rows, 3), 1)?, random((7, 3), 2)?, random((3, 7), 3)?, random(7, 4)?];
+    let vars = inputs.iter().map(|input| Var::from_tensor(&input.to_dtype(DType::F32)?));
+    let vars = vars.collect::<Result<Vec<_>>>()?;
+    let [xs, up, down, bias] = [0, 1, 2, 3].map(|i| vars[i].as_tensor());
+    let units = HiddenUnits::Activation(gelu);
+    let whole = feed_forward(xs, (up, Some(bias)), units, (down, None), Some(xs))?;
+    let parts = linear_add(&linear(xs, up, Some(bias), Some(gelu))?, down, None, xs)?;
+    assert_close(&whole, &parts, 1e-6, 1e-6);
+    let factors = random((rows, 3), 5)?.to_dtype(DType::F32)?;
+    let gradients = |ys: &Tensor| (ys * &factors)?.sum_all()?.backward();
+    let (whole, parts) = (gradients(&whole)?, gradients(&parts)?);
+    for var in &vars {
+        let [whole, parts] = [&whole, &parts].map(|grads| grads.get(var).expect("a gradient"));
+        assert_close(whole, parts, 1e-4, 1e-4);
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_with_a_residual_and_positions_are_pytorchs() -> Result<()> {
+    for case in cases("linear_add.safetensors") {
+        check(&case, &["xs", "weight", "bias", "residual"], |t| {
+            linear_add(&t["xs"], &t["weight"], t.get("bias"), &t["residual"])
+        })?;
+    }
+    for case in cases("embedding_with_positions.safetensors") {
+        check(&case, &["weight", "positions"], |t| {
+            embedding_with_positions(&t["weight"], &t["positions"], &case.tensors["indices"])
+        })?;
+    }
+    Ok(())
+}
 
 #[test]
 fn shapes_that_do_not_fit_are_refused() -> Result<()> {
@@ -35,6 +144,68 @@ fn shapes_that_do_not_fit_are_refused() -> Result<()> {
     let large = Tensor::new(&[[1u32, 4]], &Device::Cpu)?;
     let expected = message(embedding(&table, &large, None));
     assert_eq!(message(embedding_with_positions(&table, &table, &large)), expected);
+    Ok(())
+}
+
+/// Compares the result and the gradients of the case's inputs and parameters, by kernel and composite.
+fn check_layer(
+    case: &Case,
+    inputs: &[&str],
+    layer: impl Fn(&Params) -> Box<dyn Fn(&[Tensor]) -> Result<Tensor>>,
+) -> Result<()> {
+    for composite in [false, true] {
+        let params = Params::on(0, DType::F64, &Device::Cpu);
+        let f = layer(&params);
+        let run = |inputs: &[Tensor]| {
+            if composite { with_composites(|| f(inputs)) } else { f(inputs) }
+        };
+        let vars = inputs.iter().map(|name| Var::from_tensor(&case.tensors[*name]));
+        let vars = vars.collect::<Result<Vec<_>>>()?;
+        let tensors: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
+        run(&tensors)?; // Makes the parameters.
+        let of = |prefix: &str| -> BTreeMap<String, Tensor> {
+            let own = case.tensors.iter().filter_map(|(name, tensor)| {
+                Some((name.strip_prefix(prefix)?.to_owned(), tensor.clone()))
+            });
+            own.collect()
+        };
+        let values = of("param.");
+        assert_eq!(params.len(), values.len());
+        for (name, value) in &values {
+            params.get(name)?.set(value)?;
+        }
+        let ys = run(&tensors)?;
+        assert_close(&ys, &case.tensors["ys"], 1e-12, 1e-12);
+        let grads = (ys * &case.tensors["dys"])?.sum_all()?.backward()?;
+        for (name, gradient) in &of("dparam.") {
+            let grad = grads.get(params.get(name)?.var()).expect("a gradient of each parameter");
+            assert_close(grad, gradient, 1e-12, 1e-12);
+        }
+        for (name, var) in inputs.iter().zip(&vars) {
+            let grad = grads.get(var).expect("a gradient of each input");
+            assert_close(grad, &case.tensors[&format!("d{name}")], 1e-12, 1e-12);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_are_pytorchs() -> Result<()> {
+    for case in cases("transformer_layers.safetensors") {
+        if case.name == "cross" {
+            check_layer(&case, &["xs", "memory"], |params| {
+                let layer = MultiHeadAttention::new(&params.root(), 2);
+                Box::new(move |t| layer.forward_to(&t[0], &t[1], None))
+            })?;
+            continue;
+        }
+        let causal = case.name == "causal";
+        check_layer(&case, &["xs"], |params| {
+            let block = TransformerBlock::new(&params.root(), 3).hidden(20);
+            let block = if causal { block.causal() } else { block };
+            Box::new(move |t| block.forward(&t[0]))
+        })?;
+    }
     Ok(())
 }
 
