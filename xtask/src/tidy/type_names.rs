@@ -18,8 +18,23 @@ use super::circles::is_for_tests;
 
 /// Names that several types may have, because a path before them says which one is meant.
 const SHARED: &[&str] = &[
-    "Args", "Command", "Config", "Conv1d", "Conv2d", "Embedding", "Error", "FinetuneArgs", "GroupNorm",
-    "Instructions", "LayerNorm", "Linear", "Mlp", "Result", "RmsNorm", "StreamPoint", "UpdateTable",
+    "Args",
+    "Command",
+    "Config",
+    "Conv1d",
+    "Conv2d",
+    "Embedding",
+    "Error",
+    "FinetuneArgs",
+    "GroupNorm",
+    "Instructions",
+    "LayerNorm",
+    "Linear",
+    "Mlp",
+    "Result",
+    "RmsNorm",
+    "StreamPoint",
+    "UpdateTable",
     "Vit",
 ];
 
@@ -29,9 +44,9 @@ const SHORT: usize = 5;
 /// Terms of the field that are short.
 const TERMS: &[&str] = &[
     "Adam", "AdamW", "Batch", "Bert", "Cache", "Clip", "Cnn", "Csv", "Ctc", "Event", "F1", "Gpt",
-    "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars", "Layer",
-    "LeNet", "Llama", "Lstm", "Mnist", "Model", "Muon", "Nll", "Norm", "Param", "Rnn", "Sgd", "Shard",
-    "Span", "Stack", "Step", "Tape", "Tile", "Vgg", "World",
+    "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars",
+    "Layer", "LeNet", "Llama", "Lstm", "Mnist", "Model", "Muon", "Nll", "Norm", "Param", "Rnn",
+    "Sgd", "Shard", "Span", "Stack", "Step", "Tape", "Tile", "Vgg", "World",
 ];
 
 /// Names that are older than this rule. Whoever renames one takes the name away, and no other may come.
@@ -60,7 +75,8 @@ impl TypeNames {
     /// The findings, each with its file and line.
     pub(super) fn check(&self) -> Vec<(PathBuf, usize, String)> {
         let old: Vec<_> = OLD.split_whitespace().collect();
-        let (old_file, here) = ("xtask/src/tidy/old_type_names.txt", self.check_with(SHARED, TERMS));
+        let (old_file, here) =
+            ("xtask/src/tidy/old_type_names.txt", self.check_with(SHARED, TERMS));
         let is_old = |name: &str| old.contains(&name);
         let found = |name: &str| here.iter().any(|(found, ..)| found == name);
         let gone = old.iter().filter(|name| !found(name)).map(|name| {
