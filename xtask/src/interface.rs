@@ -27,7 +27,7 @@ pub(crate) fn write() -> Result<()> {
     document(&build)?;
     fs::create_dir_all(repo_root().join(FOLDER))?;
     for package in libraries() {
-        fs::write(file(package), listing(package)?)?;
+        fs::write(file(package), listing(&build, package)?)?;
     }
     Ok(())
 }
@@ -41,7 +41,7 @@ pub(crate) fn check(build: &Build) -> Result<()> {
     }
     let mut count = 0;
     for package in libraries() {
-        let (now, path) = (listing(package)?, file(package));
+        let (now, path) = (listing(build, package)?, file(package));
         let before = fs::read_to_string(&path).unwrap_or_default();
         let lacks = |text: &str, line: &str| !text.lines().any(|other| other == line);
         let gone = before.lines().filter(|line| lacks(&now, line)).map(|line| format!("-{line}"));
@@ -84,8 +84,11 @@ fn file(package: &Package) -> PathBuf {
 }
 
 /// The public items of a library, a line for each. What a `derive` writes is not among them.
-fn listing(package: &Package) -> Result<String> {
-    let json = target_folder().join(format!("doc/{}.json", package.name.replace('-', "_")));
+fn listing(build: &Build, package: &Package) -> Result<String> {
+    // Builds with the software GPU have a target directory of their own.
+    let target = if build.has_software_gpu() { "softgpu/build/doc" } else { "doc" };
+    let json = format!("{target}/{}.json", package.name.replace('-', "_"));
+    let json = target_folder().join(json);
     let items = public_api::Builder::from_rustdoc_json(&json)
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)

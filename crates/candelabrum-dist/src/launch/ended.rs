@@ -43,7 +43,7 @@ pub struct JobEnd {
     /// The step of the newest checkpoint on the disk, if the ranks have reported one.
     pub saved: Option<u64>,
     /// The end of what the processes have written to standard error, see
-    /// [`Capture::tail`](super::Capture::tail).
+    /// [`OutputCapture::tail`](super::OutputCapture::tail).
     pub tail: Vec<u8>,
 }
 

@@ -33,7 +33,7 @@ impl Job {
     /// `signals` is [`Signals::for_jobs`]. These signals reach the processes ([`Self::forward`]). SIGINT,
     /// SIGTERM and SIGHUP end the job: its processes have the [grace](Self::grace) to save their work, and
     /// are killed then. A SIGINT 2 seconds or more after the first of these signals kills them at once. After
-    /// SIGTSTP this process stops, too. A signal to a rank that it reports ([`News::Interrupted`](super::News))
+    /// SIGTSTP this process stops, too. A signal to a rank that it reports ([`RankEvent::Interrupted`](super::RankEvent))
     /// ends the job in the same way.
     ///
     /// The failure of a process is not an error but an [`Outcome::Failed`].

@@ -131,7 +131,7 @@ impl PullRows {
     /// Waits for the rows, which ascend and are there once each.
     ///
     /// # Errors
-    /// Those of [`Pull::wait`](crate::Pull::wait).
+    /// Those of [`PendingPull::wait`](crate::PendingPull::wait).
     pub fn wait(mut self) -> Result<RowSparse> {
         let rows = std::mem::take(&mut self.rows);
         let mut values = vec![0.0; rows.len() * self.dim];

@@ -56,7 +56,7 @@ pub struct OutputCapture {
     /// files.
     pub folder: Option<PathBuf>,
     /// The number of bytes at the end of all that the processes write to standard error which
-    /// [`Ended::tail`](super::Ended::tail) gives.
+    /// [`JobEnd::tail`](super::JobEnd::tail) gives.
     pub tail: usize,
 }
 
