@@ -172,7 +172,8 @@ BLOCKS, BATCH = 24, 16
 WATCH = """
 smi="nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits --id=0"
 before=$($smi)
-while $smi; do sleep 0.1; done > {used} &
+echo $before > {used}
+while $smi; do sleep 0.1; done >> {used} &
 watch=$!
 {program} || failed=1
 kill $watch
