@@ -7,13 +7,14 @@
 //! rustdoc describes a library as JSON, and the crate `public-api` makes lines of it. Each version of rustdoc has its
 //! own form of JSON, so a newer Rust needs the version of `public-api` that fits.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::Package;
 use fs_err as fs;
 
-use crate::checkout::{repo_root, target_folder, workspace};
+use crate::checkout::{repo_root, workspace};
 use crate::shell::run as run_command;
 use crate::test::build::Build;
 
@@ -43,9 +44,9 @@ pub(crate) fn check(build: &Build) -> Result<()> {
     for package in libraries() {
         let (now, path) = (listing(build, package)?, file(package));
         let before = fs::read_to_string(&path).unwrap_or_default();
-        let lacks = |text: &str, line: &str| !text.lines().any(|other| other == line);
-        let gone = before.lines().filter(|line| lacks(&now, line)).map(|line| format!("-{line}"));
-        let added = now.lines().filter(|line| lacks(&before, line)).map(|line| format!("+{line}"));
+        let [before, now] = [&before, &now].map(|text| text.lines().collect::<BTreeSet<_>>());
+        let gone = before.difference(&now).map(|line| format!("-{line}"));
+        let added = now.difference(&before).map(|line| format!("+{line}"));
         let changes: Vec<_> = gone.chain(added).collect();
         if !changes.is_empty() {
             println!("{}:\n{}", path.display(), changes.join("\n"));
@@ -85,10 +86,8 @@ fn file(package: &Package) -> PathBuf {
 
 /// The public items of a library, a line for each. What a `derive` writes is not among them.
 fn listing(build: &Build, package: &Package) -> Result<String> {
-    // Builds with the software GPU have a target directory of their own.
-    let target = if build.has_software_gpu() { "softgpu/build/doc" } else { "doc" };
-    let json = format!("{target}/{}.json", package.name.replace('-', "_"));
-    let json = target_folder().join(json);
+    let json = format!("doc/{}.json", package.name.replace('-', "_"));
+    let json = build.target_folder().join(json);
     let items = public_api::Builder::from_rustdoc_json(&json)
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)

@@ -112,7 +112,7 @@ impl Kit {
 
     /// Where cargo builds programs with this kit. Builds with the stand-in nvcc and with the real
     /// one must not be mixed.
-    fn build_folder(&self) -> PathBuf {
+    pub fn build_folder(&self) -> PathBuf {
         self.folder.join("build")
     }
 }

@@ -66,6 +66,11 @@ impl Build {
         self.features.contains(&"candelabrum/mpi") && self.has_software_gpu()
     }
 
+    /// The folder of cargo's builds: with the software GPU one of its own.
+    pub(crate) fn target_folder(&self) -> PathBuf {
+        self.kit.as_ref().map_or_else(target_folder, Kit::build_folder)
+    }
+
     /// `cargo <args> --workspace`. For single packages cargo would choose other features of their dependencies, and
     /// build candle again.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {

@@ -13,6 +13,7 @@ use std::process::Command;
 use proc_macro2::token_stream::IntoIter;
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 
+use super::source::is_for_tests;
 use crate::checkout::repo_root;
 use crate::shell::output;
 
@@ -33,6 +34,13 @@ pub(super) struct Lines {
     all: usize,
 }
 
+impl Lines {
+    /// The same lines, all for tests.
+    fn for_tests(self) -> Self {
+        Self { code: 0, tests: self.code + self.tests, ..self }
+    }
+}
+
 impl std::ops::AddAssign for Lines {
     fn add_assign(&mut self, other: Self) {
         self.code += other.code;
@@ -45,39 +53,33 @@ impl std::ops::AddAssign for Lines {
 #[derive(Debug, Default)]
 pub(super) struct Count {
     packages: BTreeMap<String, Lines>,
-    /// Files that are compiled for tests only, because their module is declared so.
-    test_files: BTreeSet<PathBuf>,
+    /// The lines of each file, as if no module were declared for tests.
+    files: BTreeMap<PathBuf, Lines>,
 }
 
 impl Count {
     /// Counts these files, by their paths in the repository.
     pub(super) fn of_files(files: &[(PathBuf, String)]) -> Self {
-        let mut count = Self::default();
-        for (path, text) in files.iter().filter(|(path, _)| has_extension(path, &["rs"])) {
-            count.test_files.extend(test_modules(path, text));
-        }
-        for (path, text) in files {
-            if let Some(package) = package(path) {
-                let lines = count.lines(path, text);
-                *count.packages.entry(package).or_default() += lines;
-            }
-        }
-        count
+        Self::with_known(files, BTreeMap::new())
     }
 
-    fn lines(&self, path: &Path, text: &str) -> Lines {
-        if !has_extension(path, &["rs"]) {
-            let code = text.lines().filter(|line| !line.trim().is_empty()).count();
-            return Lines { code, ..Lines::default() };
+    /// Counts these files, of which the lines of some are known.
+    fn with_known(files: &[(PathBuf, String)], known: BTreeMap<PathBuf, Lines>) -> Self {
+        let rust = files.iter().filter(|(path, _)| has_extension(path, &["rs"]));
+        // Files that are compiled for tests only, because their module is declared so.
+        let test_files: BTreeSet<_> =
+            rust.flat_map(|(path, text)| test_modules(path, text)).collect();
+        let mut count = Self { files: known, ..Self::default() };
+        for (path, text) in files {
+            let Some(package) = package(path) else { continue };
+            let mut lines =
+                *count.files.entry(path.clone()).or_insert_with(|| lines_of_file(path, text));
+            if test_files.iter().any(|file| path.starts_with(file)) {
+                lines = lines.for_tests();
+            }
+            *count.packages.entry(package).or_default() += lines;
         }
-        let (code, tests) = text.parse().map_or((0, 0), code_and_tests);
-        let all = text.lines().count();
-        let is_test = |part: &str| part == "tests" || part == "tests.rs";
-        let is_for_tests = path.iter().any(|part| part.to_str().is_some_and(is_test));
-        if is_for_tests || self.test_files.iter().any(|file| path.starts_with(file)) {
-            return Lines { code: 0, tests: code + tests, all };
-        }
-        Lines { code, tests, all }
+        count
     }
 
     /// Findings for the packages that are above their budgets, by the lines of [`BUDGET`].
@@ -128,8 +130,8 @@ impl Count {
     }
 }
 
-/// The same files as they are in the last commit.
-pub(super) fn of_last_commit(files: &[(PathBuf, String)]) -> Count {
+/// Counts the same files as they are in the last commit. `now` is their count.
+pub(super) fn of_last_commit(files: &[(PathBuf, String)], now: &Count) -> Count {
     let git =
         |arguments: &[&str]| output(Command::new("git").args(arguments).current_dir(repo_root()));
     let changed = git(&["diff", "--name-only", "--no-renames", "HEAD"]).unwrap_or_default();
@@ -137,12 +139,14 @@ pub(super) fn of_last_commit(files: &[(PathBuf, String)]) -> Count {
     let changed: BTreeSet<_> = changed.lines().chain(added.lines()).map(PathBuf::from).collect();
     let mut before: Vec<_> =
         files.iter().filter(|(path, _)| !changed.contains(path)).cloned().collect();
+    let mut known = now.files.clone();
+    known.retain(|path, _| !changed.contains(path));
     for path in changed {
         if let Some(text) = git(&["show", &format!("HEAD:{}", path.display())]) {
             before.push((path, text));
         }
     }
-    Count::of_files(&before)
+    Count::with_known(&before, known)
 }
 
 /// By package: the line of its budget, and the number.
@@ -152,6 +156,16 @@ fn budgets(text: &str) -> BTreeMap<&str, (usize, usize)> {
         Some((package, (at, most.trim().parse().ok()?)))
     };
     text.lines().zip(1..).filter_map(budget).collect()
+}
+
+fn lines_of_file(path: &Path, text: &str) -> Lines {
+    if !has_extension(path, &["rs"]) {
+        let code = text.lines().filter(|line| !line.trim().is_empty()).count();
+        return Lines { code, ..Lines::default() };
+    }
+    let (code, tests) = text.parse().map_or((0, 0), code_and_tests);
+    let lines = Lines { code, tests, all: text.lines().count() };
+    if is_for_tests(&path.to_string_lossy()) { lines.for_tests() } else { lines }
 }
 
 /// The package of a file, if its lines count.

@@ -10,6 +10,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, LitStr};
 
 use super::circles::is_for_tests;
+use super::source::is_product;
 
 /// Where the paths of the pages begin on which a user looks up an error: the first page, and the folder beside it.
 pub(super) const PAGES: &str = "docs/troubleshooting";
@@ -27,7 +28,7 @@ impl Page {
     }
 
     /// The pieces of the error texts in a file that are on no page.
-    pub(super) fn missing(&self, file: &str, source: &str) -> Vec<(usize, String)> {
+    pub(super) fn missing(&self, file: &str, source: &syn::File) -> Vec<(usize, String)> {
         if !is_seen(file) {
             return Vec::new();
         }
@@ -45,17 +46,13 @@ impl Page {
 
 /// Whether a user can meet the errors of a file.
 fn is_seen(file: &str) -> bool {
-    const OF_TESTS: [&str; 4] = ["tests", "tests.rs", "benches", "examples"];
-    let in_tests = file.split('/').any(|part| OF_TESTS.contains(&part));
-    !in_tests && !UNSEEN.iter().any(|folder| file.starts_with(folder))
+    is_product(file) && !UNSEEN.iter().any(|folder| file.starts_with(folder))
 }
 
-/// The format strings of all attributes `#[error(".." ..)]`. A file that does not parse has none: rustc refuses it.
-fn error_texts(source: &str) -> Vec<LitStr> {
+/// The format strings of all attributes `#[error(".." ..)]`.
+fn error_texts(source: &syn::File) -> Vec<LitStr> {
     let mut texts = ErrorTexts::default();
-    if let Ok(syntax) = syn::parse_file(source) {
-        texts.visit_file(&syntax);
-    }
+    texts.visit_file(source);
     texts.0
 }
 
@@ -125,7 +122,11 @@ mod tests {
     use super::*;
 
     fn missing(page: &str, source: &str) -> Vec<(usize, String)> {
-        Page::of(page).missing("crates/x/src/error.rs", source)
+        missing_in("crates/x/src/error.rs", page, source)
+    }
+
+    fn missing_in(file: &str, page: &str, source: &str) -> Vec<(usize, String)> {
+        Page::of(page).missing(file, &syn::parse_file(source).unwrap())
     }
 
     /// An enum of one variant with this attribute.
@@ -185,9 +186,9 @@ mod tests {
             "tests/it/main.rs",
             "examples/mnist_dist.rs",
         ] {
-            assert_eq!(Page::of("").missing(file, &source), []);
+            assert_eq!(missing_in(file, "", &source), []);
         }
-        assert_eq!(Page::of("").missing("src/lib.rs", &source).len(), 1);
+        assert_eq!(missing_in("src/lib.rs", "", &source).len(), 1);
     }
 
     #[test]

@@ -21,6 +21,19 @@ pub(super) fn check(file: &str, text: &str) -> Vec<(usize, String)> {
     findings
 }
 
+/// Whether a file has tests and nothing else.
+pub(super) fn is_for_tests(file: &str) -> bool {
+    file.split('/').any(|part| part == "tests" || part == "tests.rs")
+}
+
+/// Whether a file is a part of a library, or of a program that is more than an example or a small benchmark.
+pub(super) fn is_product(file: &str) -> bool {
+    let mut below = file.split('/').skip(1);
+    !is_for_tests(file)
+        && !file.split('/').any(|part| part == "examples")
+        && below.all(|part| part != "benches")
+}
+
 /// The lines where the code asks for a feature. A feature decides which modules exist, and never
 /// the behaviour of the code in them.
 fn feature_gates(code: TokenStream) -> Vec<usize> {

@@ -15,6 +15,7 @@ use syn::{
 };
 
 use super::circles::is_for_tests;
+use super::source::is_product;
 
 /// Names that several types may have, because a path before them says which one is meant.
 const SHARED: &[&str] = &[
@@ -57,18 +58,10 @@ const OLD: &str = include_str!("old_type_names.txt");
 pub(super) struct TypeNames(BTreeMap<String, Vec<(PathBuf, usize)>>);
 
 impl TypeNames {
-    /// Adds the types that a file defines. A file that does not parse has none: rustc refuses it.
-    pub(super) fn add(&mut self, path: &Path, text: &str) {
-        let other = |part: &str| ["tests", "tests.rs", "examples"].contains(&part);
-        let is_other = path.iter().any(|part| part.to_str().is_some_and(other));
-        if let Ok(syntax) = syn::parse_file(text)
-            && !is_other
-            && !path
-                .components()
-                .skip(1)
-                .any(|part| part.as_os_str() == "benches" && path.starts_with("crates"))
-        {
-            Definitions { names: self, path }.visit_file(&syntax);
+    /// Adds the types that a file defines.
+    pub(super) fn add(&mut self, path: &Path, source: &syn::File) {
+        if is_product(&path.to_string_lossy()) {
+            Definitions { names: self, path }.visit_file(source);
         }
     }
 
@@ -162,7 +155,10 @@ mod tests {
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
         let mut names = TypeNames::default();
-        files.iter().for_each(|(path, text)| names.add(Path::new(path), text));
+        let add = |(path, text): &(&str, &str)| {
+            names.add(Path::new(path), &syn::parse_file(text).unwrap());
+        };
+        files.iter().for_each(add);
         let found = names.check_with(&["Error"], &["Adam"]).into_iter();
         found.map(|(_, path, line, what)| format!("{}:{line}: {what}", path.display())).collect()
     }
