@@ -115,6 +115,14 @@ impl Weights {
     }
 }
 
+/// Pixels of `samples` bytes in so many channels. Most images have those that are wanted.
+fn bytes_converted(pixels: Vec<u8>, samples: usize, channels: usize) -> Vec<u8> {
+    if samples == channels {
+        return pixels;
+    }
+    converted(&pixels, samples, channels, |value| value as u8)
+}
+
 /// Pixels of `samples` numbers in so many channels, narrowed to bytes.
 fn converted<T: Copy + Into<u32>>(
     pixels: &[T],
@@ -157,7 +165,7 @@ fn from_png(encoded: &[u8], channels: usize) -> Result<DecodedImage, ImageError>
             ((value + 128) / 257) as u8
         })
     } else {
-        converted(&values, samples, channels, |value| value as u8)
+        bytes_converted(values, samples, channels)
     };
     Ok(DecodedImage { width, height, channels, values })
 }
@@ -185,7 +193,7 @@ fn from_jpeg(encoded: &[u8], channels: usize) -> Result<DecodedImage, ImageError
     if !jpeg::has_its_end(encoded) {
         return Err(ImageError::CutShort);
     }
-    let values = converted(&values, samples, channels, |value| value as u8);
+    let values = bytes_converted(values, samples, channels);
     Ok(DecodedImage { width: width as u32, height: height as u32, channels, values })
 }
 
