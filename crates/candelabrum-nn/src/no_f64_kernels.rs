@@ -1,6 +1,6 @@
 //! No kernels in f64: fused operations compute their composites there.
 //!
-//! Kernels in f64 would be a quarter of this crate's compile time, and almost nobody trains in f64.
+//! Each kernel in f64 takes compile time, and almost nobody trains in f64.
 
 use candle_core::{Result, bail};
 

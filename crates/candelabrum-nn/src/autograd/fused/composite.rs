@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 use super::untyped::Operation;
 use crate::autograd::hooks;
 use crate::autograd::profile::{self, Phase};
+use crate::f64_kernels;
 use crate::kernels::thread_switch::with_switch;
 use crate::params::is_half;
 
@@ -44,9 +45,10 @@ pub fn with_composites<R>(f: impl FnOnce() -> R) -> R {
     with_switch(&COMPOSITES, f)
 }
 
-/// Whether an operation on `device` uses its composite.
-pub(super) fn is_wanted(device: &Device) -> bool {
-    are_forced() || !device.is_cpu()
+/// Whether an operation of this dtype on `device` uses its composite.
+pub(super) fn is_wanted(dtype: DType, device: &Device) -> bool {
+    let has_kernel = dtype != DType::F64 || f64_kernels::AVAILABLE;
+    are_forced() || !device.is_cpu() || !has_kernel
 }
 
 /// Whether this thread is in [`with_composites`].

@@ -54,7 +54,6 @@ use self::untyped::{Kernels, Operation};
 pub(crate) use self::walk::{backward, has_fused_operations_only};
 use super::profile::{self, Phase};
 use super::recomputing::{self, Unread};
-use crate::f64_kernels;
 use crate::kernels::float::for_float;
 use crate::kernels::scratch::{Poolable, Pooled};
 use crate::kernels::zeros::zeros;
@@ -89,8 +88,7 @@ fn run_operation(
     if let Some(gpu) = gpu::wanted(&*op, dtype, device) {
         return gpu::run(op, shape, dtype, connected()?, &gpu, unread);
     }
-    let has_kernel = dtype != DType::F64 || f64_kernels::AVAILABLE;
-    if composite::is_wanted(device) || !has_kernel {
+    if composite::is_wanted(dtype, device) {
         return composite::run(&*op, &shape, dtype, connected()?);
     }
     if is_half(dtype) {
