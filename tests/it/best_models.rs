@@ -6,11 +6,10 @@ use std::path::Path;
 use candelabrum::prelude::*;
 use candelabrum::train::Result;
 use candelabrum::train::checkpoint::Ranked;
-use candelabrum::train::cli::TrainArgs;
 use candelabrum::train::hooks::{Action, Run};
-use clap::Parser;
 
 use crate::line::{self, Line, SAMPLES, data};
+use crate::options::args;
 use crate::ranks::on_ranks;
 
 /// The steps of an epoch on one rank.
@@ -169,22 +168,13 @@ fn a_checkpoint_that_was_not_written_is_none_of_the_best() {
         .hook(InTheWay { dir: &place, epoch: 2 })
         .hook(&mut falling)
         .hook(&mut rising);
-    trainer(&World::single()).fit_with(fit, &data(), Some(&data())).unwrap();
+    let reports = trainer(&World::single()).fit_with(fit, &data(), Some(&data())).unwrap();
+    let notes = reports.iter().flat_map(|report| &report.notes);
+    assert_eq!(notes.filter(|note| note.contains("was not written")).count(), 1);
     assert_eq!((of_epochs(falling.kept()), of_epochs(rising.kept())), (vec![4, 3], vec![1, 3]));
     assert_eq!(noted(&place, "best.json"), [4, 3]);
     assert_eq!(noted(&place, "best-mae.json"), [1, 3]);
     assert_eq!(epochs(&place), [1, 3, 4]);
-}
-
-#[derive(Parser)]
-struct Program {
-    #[command(flatten)]
-    train: TrainArgs,
-}
-
-fn args(options: &str) -> std::result::Result<TrainArgs, clap::Error> {
-    let words = ["program"].into_iter().chain(options.split_whitespace());
-    Program::try_parse_from(words).map(|program| program.train)
 }
 
 #[test]
@@ -211,4 +201,19 @@ fn a_program_keeps_as_many_as_its_option_says() {
     let none = Fit::new(config(dir, 9, Resume::Auto)).hook(best_of(0));
     let refused = trainer(&World::single()).fit_with(none, &data(), Some(&data())).unwrap_err();
     assert!(refused.to_string().contains("(--keep-best) is 0: it must be at least 1"), "{refused}");
+}
+
+#[test]
+fn a_run_whose_last_checkpoint_cannot_be_written_has_the_best_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("checkpoints");
+    let mut best = best_of(1);
+    let fit = Fit::new(config(&place, 2, Resume::Auto))
+        .hook(InTheWay { dir: &place, epoch: 2 })
+        .hook(&mut best);
+    trainer(&World::single()).fit_with(fit, &data(), Some(&data())).unwrap_err();
+    assert_eq!(
+        (of_epochs(best.kept()), noted(&place.with_extension("away"), "best.json")),
+        (vec![1], vec![1])
+    );
 }

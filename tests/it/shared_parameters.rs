@@ -12,10 +12,10 @@ use candelabrum::nn::Recompute;
 use candelabrum::nn::layers::Blocks;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::load_best_average;
-use candelabrum_testkit::ranks::{RanksOf, is_rank};
+use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::uniform;
 
-use crate::ranks::on_ranks;
+use crate::ranks::{on_processes, on_ranks, world_of_rank};
 use crate::shares::bits;
 
 const WIDTH: usize = 6;
@@ -70,10 +70,7 @@ fn trained(world: &World, shard: Shard) -> (Params, Net, DistOpt) {
 
 #[test]
 fn rank_reads_alone() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let (whole, _, _opt) = trained(&world, Shard::Nothing);
     let (params, net, opt) = trained(&world, Shard::Parameters);
     if !world.is_root() {
@@ -100,11 +97,12 @@ fn one_rank_may_read_parameters_alone_also_when_the_others_have_ended() {
 }
 
 #[test]
-fn rank_fails_alone() {
-    if !is_rank() {
+fn a_rank_that_ends_early_is_waited_for_by_nobody() {
+    let Some(world) =
+        on_processes(RanksOf::of(a_rank_that_ends_early_is_waited_for_by_nobody), &[2])
+    else {
         return;
-    }
-    let world = World::from_env().unwrap();
+    };
     let (_params, net, mut opt) = trained(&world, Shard::Parameters);
     if world.rank() == 1 {
         // A program that ends with an error of its own, while the others are in their next step.
@@ -115,11 +113,6 @@ fn rank_fails_alone() {
     let loss = net.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
     let error = opt.backward_and_update(&loss).unwrap_err().to_string();
     assert!(error.contains("rank 1"), "{error}");
-}
-
-#[test]
-fn a_rank_that_ends_early_is_waited_for_by_nobody() {
-    RanksOf::of(rank_fails_alone).run_all_good(2);
 }
 
 #[test]
@@ -314,10 +307,7 @@ fn blocks_that_own_nothing_are_refused_with_their_parameters() {
 
 #[test]
 fn rank_reads_after_the_end() {
-    if !is_rank() {
-        return;
-    }
-    let world = World::from_env().unwrap();
+    let Some(world) = world_of_rank() else { return };
     let (params, net, opt) = trained(&world, Shard::Parameters);
     drop(opt);
     let weight = params.get("blocks.0.weight").unwrap();
