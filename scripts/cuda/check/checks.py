@@ -171,13 +171,12 @@ def runs(programs, work):
 BLOCKS, BATCH = 24, 16
 WATCH = """
 smi="nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits --id=0"
-before=$($smi)
-echo $before > {used}
+$smi > {used}
 while $smi; do sleep 0.1; done >> {used} &
 watch=$!
 {program} || failed=1
 kill $watch
-echo "{{\\"mib\\": $(($(sort -n {used} | tail -1) - before))}}"
+echo "{{\\"mib\\": $(($(sort -n {used} | tail -1) - $(head -1 {used})))}}"
 exit ${{failed:-0}}
 """
 
