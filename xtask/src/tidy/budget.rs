@@ -13,7 +13,7 @@ use std::process::Command;
 use proc_macro2::token_stream::IntoIter;
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 
-use super::source::is_for_tests;
+use super::source::is_test_file;
 use crate::checkout::repo_root;
 use crate::shell::output;
 
@@ -165,7 +165,7 @@ fn lines_of_file(path: &Path, text: &str) -> Lines {
     }
     let (code, tests) = text.parse().map_or((0, 0), code_and_tests);
     let lines = Lines { code, tests, all: text.lines().count() };
-    if is_for_tests(&path.to_string_lossy()) { lines.for_tests() } else { lines }
+    if is_test_file(&path.to_string_lossy()) { lines.for_tests() } else { lines }
 }
 
 /// The package of a file, if its lines count.

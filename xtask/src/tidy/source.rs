@@ -22,14 +22,14 @@ pub(super) fn check(file: &str, text: &str) -> Vec<(usize, String)> {
 }
 
 /// Whether a file has tests and nothing else.
-pub(super) fn is_for_tests(file: &str) -> bool {
+pub(super) fn is_test_file(file: &str) -> bool {
     file.split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// Whether a file is a part of a library, or of a program that is more than an example or a small benchmark.
 pub(super) fn is_product(file: &str) -> bool {
     let mut below = file.split('/').skip(1);
-    !is_for_tests(file)
+    !is_test_file(file)
         && !file.split('/').any(|part| part == "examples")
         && below.all(|part| part != "benches")
 }
