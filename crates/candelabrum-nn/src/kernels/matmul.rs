@@ -288,8 +288,8 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         let fits = rows.min(columns) >= FEWEST && depth <= bf16::DEPTH;
         let packed = product_precision::bf16::<T>().filter(|_| fits).and_then(|instructions| {
             let from = matrix.operand().and_then(Operand::as_f32s)?;
-            let mut packed = Packed::new(rows, depth);
-            packed.pack(instructions, from, 0..rows, 0..depth);
+            let mut packed = Packed::left(instructions, rows, depth);
+            packed.pack(from, 0..rows, 0..depth);
             Some((instructions, packed))
         });
         Self { matrix, packed }

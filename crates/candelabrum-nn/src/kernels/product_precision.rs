@@ -68,10 +68,10 @@ pub fn product_precision() -> ProductPrecision {
     }
 }
 
-/// The name of the instructions by which this processor multiplies in bf16: `AVX512-BF16`. `None` if it
+/// The name of the instructions by which this processor multiplies in bf16: `AMX` or `AVX512-BF16`. `None` if it
 /// has none that this crate uses, so that products are f32 in any case.
 pub fn bf16_instructions() -> Option<&'static str> {
-    Instructions::detect().map(|_| Instructions::NAME)
+    Instructions::detect().map(Instructions::name)
 }
 
 /// The instructions for products of numbers of this type in bf16, if they are to be used.

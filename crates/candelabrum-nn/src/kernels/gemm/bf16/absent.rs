@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::finish::Finish;
-use super::line::Line;
+use super::line::{Form, HALF, Line};
 use super::operand::Operand;
 use crate::kernels::mat_mut::MatMut;
 
@@ -12,26 +12,41 @@ use crate::kernels::mat_mut::MatMut;
 pub(crate) enum Instructions {}
 
 impl Instructions {
-    pub(crate) const NAME: &'static str = "none";
-
     pub(crate) fn detect() -> Option<Self> {
         None
     }
 
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        Vec::new()
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {}
+    }
+
+    pub(super) fn left_form(self) -> Form {
+        match self {}
+    }
+
+    pub(super) fn fills_tiles(self) -> bool {
+        match self {}
+    }
+
     pub(super) fn pack(
         self,
-        _: Operand<'_, f32>,
+        _: (Operand<'_, f32>, Form),
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],
-        _: usize,
+        _: (usize, usize),
     ) {
         match self {}
     }
 
     pub(super) fn tile<const VECTORS: usize>(
         self,
-        _: &[[f32; super::line::HALF]],
+        _: &[[f32; HALF]],
         _: [&[Line]; VECTORS],
         _: MatMut<'_, f32>,
         _: Finish,

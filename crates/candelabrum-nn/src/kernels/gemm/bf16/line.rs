@@ -1,8 +1,7 @@
-//! What the kernel loads at a time.
+//! What the kernels load at a time.
 //!
-//! The kernel multiplies *pairs*: two numbers in bf16 that follow each other in the depth, in 32 bits. A
-//! *line* has the pairs of 16 rows of a left factor, or of 16 columns of a right one, at one place of the
-//! depth: a vector, and a line of the cache.
+//! The kernels multiply *pairs*: two numbers in bf16 that follow each other in the depth, in 32 bits. A
+//! *line* has 16 pairs: a vector, and a line of the cache.
 
 /// The pairs of a vector.
 pub(crate) const LANES: usize = 16;
@@ -10,5 +9,14 @@ pub(crate) const LANES: usize = 16;
 /// 16 pairs. The 32 bits of a pair are stored as an f32, because recycled memory has this type.
 pub(super) type Line = [f32; LANES];
 
-/// The rows of a tile: half of the rows of a line.
+/// The rows of a tile in vector registers: half of the rows of a line.
 pub(super) const HALF: usize = LANES / 2;
+
+/// Which pairs a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A line for each place of the depth: the pairs of 16 rows of a left factor, or of 16 columns of a right one.
+    Depth,
+    /// A line for each row: its pairs at 16 places of the depth. 16 such lines, for 16 rows, are a tile.
+    Width,
+}

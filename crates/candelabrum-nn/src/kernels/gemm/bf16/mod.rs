@@ -3,12 +3,26 @@
 //! Rounding is a part of packing, so it costs no pass of its own. [`multiply`] packs matrices and
 //! multiplies them. A convolution packs its factors itself, and calls [`product`].
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "absent.rs"]
 mod instructions;
 #[cfg(target_arch = "x86_64")]
-#[path = "avx512.rs"]
 mod instructions;
+#[cfg(target_arch = "x86_64")]
+mod packing;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod permission;
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+#[path = "no_permission.rs"]
+mod permission;
+#[cfg(target_arch = "x86_64")]
+mod tile_product;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
 mod finish;
 mod line;
@@ -18,6 +32,7 @@ mod packed;
 #[cfg(test)]
 mod plain;
 mod product;
+mod vector_product;
 
 pub(crate) use self::finish::Finish;
 pub(crate) use self::instructions::Instructions;

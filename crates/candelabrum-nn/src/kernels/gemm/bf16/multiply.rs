@@ -70,24 +70,24 @@ impl Share<'_> {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
         let mut block = match left {
-            LeftOperand::Lies(_) => Packed::new(rows.min(ROWS), depth.min(DEPTH)),
-            LeftOperand::Packed(_) => Packed::new(0, 0),
+            LeftOperand::Lies(_) => Packed::left(instructions, rows.min(ROWS), depth.min(DEPTH)),
+            LeftOperand::Packed(_) => Packed::left(instructions, 0, 0),
         };
-        let mut packed_right = Packed::new(columns.min(COLUMNS), depth.min(DEPTH));
+        let mut packed_right = Packed::right(instructions, columns.min(COLUMNS), depth.min(DEPTH));
         for start in (0..depth).step_by(DEPTH) {
             let steps = start..depth.min(start + DEPTH);
             let finish = Finish { add: finish.add || start > 0, ..finish };
             for start in (0..columns).step_by(COLUMNS) {
                 let some = start..columns.min(start + COLUMNS);
                 let from = column + some.start..column + some.end;
-                packed_right.pack(instructions, right, from, steps.clone());
+                packed_right.pack(right, from, steps.clone());
                 for start in (0..rows).step_by(ROWS) {
                     let rows = start..rows.min(start + ROWS);
                     let from = row + rows.start..row + rows.end;
                     let left = match left {
                         LeftOperand::Packed(packed) => (packed, from.start),
                         LeftOperand::Lies(left) => {
-                            block.pack(instructions, left, from, steps.clone());
+                            block.pack(left, from, steps.clone());
                             (&block, 0)
                         }
                     };
@@ -164,9 +164,9 @@ mod tests {
                 let mut out = vec![1.5; rows * step];
                 let into = MatMut::strided(&mut out, rows, columns, step);
                 let (left, right) = (left.operand(starts), right.operand(starts));
-                let mut whole = Packed::new(rows, depth);
+                let mut whole = Packed::left(instructions, rows, depth);
                 let left = if packed {
-                    whole.pack(instructions, left, 0..rows, 0..depth);
+                    whole.pack(left, 0..rows, 0..depth);
                     LeftOperand::Packed(&whole)
                 } else {
                     LeftOperand::Lies(left)
@@ -207,13 +207,13 @@ mod tests {
         })
     }
 
-    /// The instructions, or a line that says that a test needs them.
-    fn instructions(test: &str) -> Option<Instructions> {
-        let found = Instructions::detect();
-        if found.is_none() {
-            eprintln!("left out: {test}, because this processor has no {}", Instructions::NAME);
+    /// Calls `f` with all instructions of this processor, or says that a test needs some.
+    fn on_all_instructions(test: &str, f: impl Fn(Instructions)) {
+        let all = Instructions::all();
+        if all.is_empty() {
+            eprintln!("left out: {test}, because this processor has no instructions for bf16");
         }
-        found
+        all.into_iter().for_each(f);
     }
 
     proptest! {
@@ -221,29 +221,29 @@ mod tests {
 
         #[test]
         fn a_product_is_that_of_rounded_numbers(case in case()) {
-            if let Some(instructions) = instructions("a product of rounded numbers") {
-                case.check(instructions);
-            }
+            on_all_instructions("a product of rounded numbers", |instructions| case.check(instructions));
         }
     }
 
     #[test]
     fn sizes_beyond_each_block_are_multiplied() {
-        let Some(instructions) = instructions("sizes beyond each block") else { return };
         for (rows, depth, columns) in
             [(ROWS + 9, 33, 17), (17, 33, COLUMNS + 49), (9, DEPTH + 385, 20), (5, 0, 7)]
         {
             for (left_along, right_along) in [(true, false), (false, true)] {
                 let finish = Finish { scale: 0.5, add: left_along };
                 let case = Case { rows, depth, columns, left_along, right_along, finish, seed: 3 };
-                case.check(instructions);
+                on_all_instructions("sizes beyond each block", |all| case.check(all));
             }
         }
     }
 
     #[test]
     fn infinities_and_nan_are_kept() {
-        let Some(instructions) = instructions("infinities and NaN") else { return };
+        on_all_instructions("infinities and NaN", keeps_infinities_and_nan);
+    }
+
+    fn keeps_infinities_and_nan(instructions: Instructions) {
         for along in [false, true] {
             let (rows, depth, columns) = (17, 35, 50);
             let (mut left, right) = (vec![1.0; rows * depth], vec![2.0; columns * depth]);
@@ -279,15 +279,16 @@ mod tests {
             (-one - 0.75 * unit, -one - unit),
         ] {
             assert_eq!(nearest(number), expected, "{number}");
-            let Some(instructions) = instructions("rounding") else { continue };
-            let mut out = [0.0];
-            let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
-            let into = MatMut::new(&mut out, 1, 1);
-            let finish = Finish { scale: 1.0, add: false };
-            let number_alone = [number];
-            let left = LeftOperand::Lies(lines(&number_alone));
-            multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
-            assert_eq!(out, [expected], "{number}");
+            on_all_instructions("rounding", |instructions| {
+                let mut out = [0.0];
+                let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
+                let into = MatMut::new(&mut out, 1, 1);
+                let finish = Finish { scale: 1.0, add: false };
+                let number_alone = [number];
+                let left = LeftOperand::Lies(lines(&number_alone));
+                multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
+                assert_eq!(out, [expected], "{number}");
+            });
         }
     }
 }

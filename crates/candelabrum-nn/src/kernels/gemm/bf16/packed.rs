@@ -1,23 +1,19 @@
-//! A factor in bf16, in the form in which the kernel reads it: a [`Line`] for each pair of steps of the depth.
+//! A factor in bf16, in the form in which the kernel reads it: [`Line`]s of pairs.
 //!
 //! The lines of the same 16 rows or columns follow each other. Both factors have this form, so there is one
-//! way of packing for both.
+//! way of packing for both, but for the tiles of AMX the left one has a line for each row.
 
 use std::ops::Range;
 
 use super::instructions::Instructions;
-use super::line::{LANES, Line};
+use super::line::{Form, LANES, Line};
 use super::operand::Operand;
 use crate::kernels::scratch::Pooled;
 
-/// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not
-/// compete for the same places of the nearest cache.
-fn pitch(pairs: usize) -> usize {
-    pairs | 1
-}
-
 /// A packed factor.
 pub(crate) struct Packed {
+    instructions: Instructions,
+    form: Form,
     memory: Pooled<f32>,
     /// The elements before the first line, which begins a line of the cache.
     offset: usize,
@@ -26,27 +22,41 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Space for a factor of `width` rows or columns and of this depth, with unspecified contents.
-    pub(crate) fn new(width: usize, depth: usize) -> Self {
-        let pairs = depth.div_ceil(2);
-        let lines = width.div_ceil(LANES) * pitch(pairs);
-        let memory = Pooled::<f32>::new((lines + 1) * LANES);
-        // The offset is a matter of speed alone.
-        let offset = memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
-        Self { memory, offset, width, pairs }
+    /// Space for a left factor of `width` rows and of this depth, with unspecified contents.
+    pub(crate) fn left(instructions: Instructions, width: usize, depth: usize) -> Self {
+        Self::new(instructions, instructions.left_form(), width, depth)
+    }
+
+    /// Space for a right factor of `width` columns and of this depth, with unspecified contents.
+    pub(crate) fn right(instructions: Instructions, width: usize, depth: usize) -> Self {
+        Self::new(instructions, Form::Depth, width, depth)
+    }
+
+    fn new(instructions: Instructions, form: Form, width: usize, depth: usize) -> Self {
+        let mut packed = Self {
+            instructions,
+            form,
+            memory: Pooled::none(),
+            offset: 0,
+            width,
+            pairs: depth.div_ceil(2),
+        };
+        packed.memory = Pooled::new((packed.lines() + 1) * LANES);
+        // The lines of a tile are read several times as fast from there. The result is the same anywhere.
+        packed.offset = packed.memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
+        packed
     }
 
     /// Packs some rows or columns of a factor, and the steps `depth`. There must be space for so many.
     #[inline]
     pub(crate) fn pack(
         &mut self,
-        instructions: Instructions,
         from: Operand<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
     ) {
         self.resize(width.len(), depth.len());
-        self.pack_part(instructions, from, width, depth, (0, 0));
+        self.pack_part(from, width, depth, (0, 0));
     }
 
     /// Makes it a factor of so many rows or columns and of this depth, with unspecified contents. There
@@ -56,20 +66,29 @@ impl Packed {
     }
 
     /// Packs a part of a factor: from row or column and from step `to`, which are a multiple of 16 and an
-    /// even number. Where the part ends at an odd step, the factor does, too.
+    /// even number. Where the part ends at an odd step, the factor does, too. The parts of the same rows or columns are
+    /// packed in the order of the depth.
     #[inline]
     pub(crate) fn pack_part(
         &mut self,
-        instructions: Instructions,
         from: Operand<'_, f32>,
         width: Range<usize>,
         depth: Range<usize>,
         to: (usize, usize),
     ) {
-        let pitch = pitch(self.pairs);
-        let first = to.0 / LANES * pitch + to.1 / 2;
-        let lines = &mut self.lines_mut()[first..];
-        instructions.pack(from, width, depth, lines, pitch);
+        let (instructions, form, pairs, padded) =
+            (self.instructions, self.form, self.pairs, self.padded());
+        let (pitch, pair) = (self.pitch(), to.1 / 2);
+        let end = pair + depth.len().div_ceil(2);
+        let groups = width.len().div_ceil(LANES);
+        let lines = &mut self.lines_mut()[to.0 / LANES * pitch..];
+        instructions.pack((from, form), width, depth, lines, (pitch, pair));
+        // Behind the last pair a tile has zeros. Lines of rows have them already.
+        if form == Form::Depth && end == pairs && pairs < padded {
+            for group in lines.chunks_mut(pitch).take(groups) {
+                group[pairs..padded].as_flattened_mut().fill(0.0);
+            }
+        }
     }
 
     /// The number of rows or columns.
@@ -82,15 +101,42 @@ impl Packed {
         self.pairs
     }
 
+    /// The tiles that have the depth.
+    pub(super) fn tiles(&self) -> usize {
+        self.pairs.div_ceil(LANES)
+    }
+
     /// Some lines of group number `group` of 16 rows or columns.
     #[inline(always)]
-    pub(super) fn group(&self, group: usize, pairs: Range<usize>) -> &[Line] {
-        let (lines, _) = self.memory[self.offset..].as_chunks();
-        &lines[group * pitch(self.pairs)..][pairs]
+    pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[Line] {
+        let (all, _) = self.memory[self.offset..].as_chunks();
+        &all[group * self.pitch()..][lines]
+    }
+
+    /// Some tiles of group number `group` of 16 rows or columns.
+    #[inline(always)]
+    pub(super) fn group_of_tiles(&self, group: usize, tiles: Range<usize>) -> &[[Line; LANES]] {
+        self.group(group, LANES * tiles.start..LANES * tiles.end).as_chunks().0
+    }
+
+    /// The pairs with those behind the last one, which fill a tile.
+    fn padded(&self) -> usize {
+        if self.instructions.amx.is_some() { LANES * self.tiles() } else { self.pairs }
+    }
+
+    /// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not
+    /// compete for the same places of the nearest cache.
+    fn pitch(&self) -> usize {
+        self.padded() | 1
+    }
+
+    fn lines(&self) -> usize {
+        self.width.div_ceil(LANES) * self.pitch()
     }
 
     fn lines_mut(&mut self) -> &mut [Line] {
-        let (lines, _) = self.memory[self.offset..].as_chunks_mut();
-        &mut lines[..self.width.div_ceil(LANES) * pitch(self.pairs)]
+        let lines = self.lines();
+        let (all, _) = self.memory[self.offset..].as_chunks_mut();
+        &mut all[..lines]
     }
 }

@@ -49,7 +49,8 @@ impl PackedWeights {
     ) -> Self {
         let (outputs, inputs) = (problem.out_channels, problem.in_channels);
         let (rows, depth) = if turned { (inputs, outputs) } else { (outputs, inputs) };
-        let mut points = packed(rows, depth);
+        let mut points: Vec<_> =
+            (0..POINTS).map(|_| Packed::left(instructions, rows, depth)).collect();
         let mut planes = PointMatrices::new(KERNELS, inputs);
         for (number, weight) in weight.chunks(KERNELS * inputs * 9).enumerate() {
             weights::transform_all(weight, inputs, &mut planes);
@@ -58,10 +59,10 @@ impl PackedWeights {
                 let lines = lines(planes.of(point_of(point, turned)));
                 if turned {
                     let from = Operand::Across(lines);
-                    points.pack_part(instructions, from, 0..inputs, 0..some, (0, first));
+                    points.pack_part(from, 0..inputs, 0..some, (0, first));
                 } else {
                     let from = Operand::Along(lines);
-                    points.pack_part(instructions, from, 0..some, 0..inputs, (first, 0));
+                    points.pack_part(from, 0..some, 0..inputs, (first, 0));
                 }
             }
         }
@@ -83,7 +84,7 @@ impl PackedWeights {
         let mut halves = Halves::new::<S>(problem);
         let mut inputs = PointMatrices::new(CHANNELS, BLOCK);
         let mut results = PointMatrices::new(ROWS, BLOCK);
-        let mut points = packed(BLOCK, in_channels);
+        let mut points = packed_right(self.instructions, BLOCK, in_channels);
         for first in (0..tiles).step_by(BLOCK) {
             let block = first..tiles.min(first + BLOCK);
             points.iter_mut().for_each(|points| points.resize(block.len(), in_channels));
@@ -94,7 +95,7 @@ impl PackedWeights {
                 for (point, points) in points.iter_mut().enumerate() {
                     let from = Operand::Across(lines(inputs.of(point)));
                     let width = 0..block.len();
-                    points.pack_part(self.instructions, from, width, 0..count, (0, first));
+                    points.pack_part(from, width, 0..count, (0, first));
                 }
             }
             for first in (0..out_channels).step_by(ROWS) {
@@ -125,7 +126,9 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
     let (from, to) = (inputs * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     let lanes = T::lanes::<S>();
     let mut some = PointMatrices::new(TILES, inputs.max(outputs).next_multiple_of(lanes));
-    let (mut left, mut right) = (packed(outputs, DEPTH), packed(inputs, DEPTH));
+    let mut left: Vec<_> =
+        (0..POINTS).map(|_| Packed::left(instructions, outputs, DEPTH)).collect();
+    let mut right = packed_right(instructions, inputs, DEPTH);
     let mut add = false;
     let together = DEPTH.div_ceil(per_image);
     for (xs, dzs) in xs.chunks(together * from).zip(dzs.chunks(together * to)) {
@@ -142,12 +145,12 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
                 channels::transform_inputs(simd, problem, &images, tiles.clone(), &mut some);
                 for (point, right) in right.iter_mut().enumerate() {
                     let from = Operand::Across(lines(some.of(point)));
-                    right.pack_part(instructions, from, 0..inputs, 0..count, at);
+                    right.pack_part(from, 0..inputs, 0..count, at);
                 }
                 channels::transform_gradients(simd, problem, &gradients, tiles, &mut some);
                 for (point, left) in left.iter_mut().enumerate() {
                     let from = Operand::Across(lines(some.of(point)));
-                    left.pack_part(instructions, from, 0..outputs, 0..count, at);
+                    left.pack_part(from, 0..outputs, 0..count, at);
                 }
             }
             for (point, (left, right)) in left.iter().zip(&right).enumerate() {
@@ -160,8 +163,8 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
 }
 
 /// Space for a factor of each point.
-fn packed(width: usize, depth: usize) -> Vec<Packed> {
-    (0..POINTS).map(|_| Packed::new(width, depth)).collect()
+fn packed_right(instructions: Instructions, width: usize, depth: usize) -> Vec<Packed> {
+    (0..POINTS).map(|_| Packed::right(instructions, width, depth)).collect()
 }
 
 /// The rows of a plane, which are f32 where products are in bf16.

@@ -1,0 +1,5 @@
+//! On other systems than Linux nobody asks for AMX.
+
+pub(super) fn asked() -> bool {
+    false
+}
