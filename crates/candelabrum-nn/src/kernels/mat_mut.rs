@@ -142,6 +142,11 @@ impl<'a, T> MatMut<'a, T> {
         parts
     }
 
+    /// All of the matrix, while the matrix is borrowed.
+    pub(crate) fn whole(&mut self) -> MatMut<'_, T> {
+        self.part(0..self.rows, 0..self.cols)
+    }
+
     /// This part of the matrix, while the matrix is borrowed.
     ///
     /// # Panics

@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 
 use super::line::{LANES, Line};
 use super::permission;
+use crate::kernels::mat_mut::MatMut;
 
 /// The evidence that this process may use tiles.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +25,6 @@ pub(super) struct Amx(());
 
 /// What a tile register holds.
 pub(super) type Tile = [Line; LANES];
-
-/// Sums of 2 × 2 tiles, by rows of 32 numbers.
-#[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[f32; 2 * LANES]; 2 * LANES]);
 
 /// The sizes of the tile registers, as `ldtilecfg` reads them.
 #[repr(C, align(64))]
@@ -82,23 +79,27 @@ impl Drop for Tiles {
 }
 
 impl Tiles {
-    /// The sums of the products of `ROWS` × `COLUMNS` tiles, each 1 or 2, over as many tiles of the depth as the
-    /// factors have.
+    /// Writes the sums of the products of `ROWS` × `COLUMNS` tiles, each 1 or 2, over as many tiles of the depth as the
+    /// factors have. `out` has 16 rows and columns for each tile.
     #[inline]
     pub(super) fn multiply<const ROWS: usize, const COLUMNS: usize>(
         &self,
         left: [&[Tile]; ROWS],
         right: [&[Tile]; COLUMNS],
-        sums: &mut Sums,
+        mut out: MatMut<'_, f32>,
     ) {
         let depth = left[0].len();
         assert!(left.iter().chain(&right).all(|tiles| tiles.len() == depth) && depth > 0);
+        assert_eq!((out.rows(), out.cols()), (ROWS * LANES, COLUMNS * LANES), "sums of tiles");
         let [a0, b0] = [left[0].as_ptr(), right[0].as_ptr()];
         let a1 = left.get(1).map_or(a0, |left| left.as_ptr());
         let b1 = right.get(1).map_or(b0, |right| right.as_ptr());
-        let out = sums.0.as_mut_ptr();
-        // SAFETY: each pointer of a factor has `depth` tiles of 1 KiB, the loops read them and nothing behind them, and
-        // `out` has 32 rows of 128 bytes. The sizes of this thread's tiles have been set.
+        let row = out.row_stride() * size_of::<f32>();
+        let out = out.as_mut_ptr();
+        let below = out.wrapping_byte_add(LANES * row);
+        // SAFETY: each pointer of a factor has `depth` tiles of 1 KiB, and the loops read them and nothing behind them.
+        // `out` and, for two rows, `below` have 16 rows of 64 bytes for each column. The sizes of this thread's tiles
+        // have been set.
         unsafe {
             match (ROWS, COLUMNS) {
                 (2, 2) => asm!(
@@ -117,12 +118,12 @@ impl Tiles {
                     "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
                     "tilestored [{out} + {row} + 64], tmm1",
-                    "tilestored [{out} + {row} + 2048], tmm2",
-                    "tilestored [{out} + {row} + 2112], tmm3",
-                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _,
+                    "tilestored [{below} + {row}], tmm2",
+                    "tilestored [{below} + {row} + 64], tmm3",
+                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, below = in(reg) below,
                     b0 = inout(reg) b0 => _, b1 = inout(reg) b1 => _,
                     depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) 128_usize,
+                    line = in(reg) 64_usize, row = in(reg) row,
                     options(nostack),
                 ),
                 (1, 2) => asm!(
@@ -140,7 +141,7 @@ impl Tiles {
                     "tilestored [{out} + {row} + 64], tmm1",
                     a0 = inout(reg) a0 => _, b0 = inout(reg) b0 => _, b1 = inout(reg) b1 => _,
                     depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) 128_usize,
+                    line = in(reg) 64_usize, row = in(reg) row,
                     options(nostack),
                 ),
                 (2, 1) => asm!(
@@ -155,10 +156,10 @@ impl Tiles {
                     "dec {depth}",
                     "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
-                    "tilestored [{out} + {row} + 2048], tmm2",
-                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, b0 = inout(reg) b0 => _,
+                    "tilestored [{below} + {row}], tmm2",
+                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, b0 = inout(reg) b0 => _, below = in(reg) below,
                     depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) 128_usize,
+                    line = in(reg) 64_usize, row = in(reg) row,
                     options(nostack),
                 ),
                 _ => asm!(
@@ -173,7 +174,7 @@ impl Tiles {
                     "tilestored [{out} + {row}], tmm0",
                     a0 = inout(reg) a0 => _, b0 = inout(reg) b0 => _,
                     depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) 128_usize,
+                    line = in(reg) 64_usize, row = in(reg) row,
                     options(nostack),
                 ),
             }

@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use super::amx::Amx;
 use super::finish::Finish;
-use super::line::{Form, HALF, Line};
+use super::line::{Form, HALF, LANES, Line};
 use super::operand::Operand;
-use super::{avx512, packing};
+use super::{avx512, packing, vectors};
 use crate::kernels::mat_mut::MatMut;
 
 /// The evidence that this processor has the instructions.
@@ -74,6 +74,14 @@ impl Instructions {
     ) {
         // SAFETY: the invariant of the module.
         unsafe { avx512::tile(left, right, out, finish) }
+    }
+
+    /// Fetches a result that will be written soon.
+    #[inline]
+    pub(super) fn prefetch(self, out: &mut MatMut<'_, f32>) {
+        for row in 0..out.rows() {
+            out.row(row).chunks(LANES).for_each(vectors::prefetch);
+        }
     }
 
     /// Writes sums of `WIDTH` columns.

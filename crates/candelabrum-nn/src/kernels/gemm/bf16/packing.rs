@@ -72,25 +72,26 @@ fn tiles_across(
     (pitch, pair): (usize, usize),
 ) {
     let end = pair + depth.len().div_ceil(2);
-    let starts = width.clone().step_by(LANES);
-    for (first, group) in starts.zip(to.chunks_mut(pitch.max(1))) {
-        let len = LANES.min(width.end - first);
-        for (number, tile) in group.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let pairs = (LANES * number).max(pair)..(LANES * (number + 1)).min(end);
-            if pairs.is_empty() {
-                continue;
-            }
-            let mut columns = [_mm512_setzero_ps(); LANES];
-            for pair_here in pairs.clone() {
-                let step = depth.start + 2 * (pair_here - pair);
-                let line = |step| match step < depth.end {
-                    true => load_some(from.part(step, first, len)),
-                    false => _mm512_setzero_ps(),
-                };
-                columns[pair_here % LANES] = paired(line(step), line(step + 1));
-            }
-            for (row, place) in transposed(columns).into_iter().zip(tile) {
-                store_from(place, pairs.start % LANES, row);
+    let starts = width.clone().step_by(TOGETHER * LANES);
+    for (first, groups) in starts.zip(to.chunks_mut((TOGETHER * pitch).max(1))) {
+        for tile in pair / LANES..end.div_ceil(LANES) {
+            let pairs = (LANES * tile).max(pair)..(LANES * (tile + 1)).min(end);
+            let starts = (first..width.end).step_by(LANES);
+            for (first, group) in starts.zip(groups.chunks_mut(pitch.max(1))) {
+                let len = LANES.min(width.end - first);
+                let mut columns = [_mm512_setzero_ps(); LANES];
+                for number in pairs.clone() {
+                    let step = depth.start + 2 * (number - pair);
+                    let line = |step| match step < depth.end {
+                        true => load_some(from.part(step, first, len)),
+                        false => _mm512_setzero_ps(),
+                    };
+                    columns[number % LANES] = paired(line(step), line(step + 1));
+                }
+                let places = &mut group[LANES * tile..][..LANES];
+                for (row, place) in transposed(columns).into_iter().zip(places) {
+                    store_from(place, pairs.start % LANES, row);
+                }
             }
         }
     }

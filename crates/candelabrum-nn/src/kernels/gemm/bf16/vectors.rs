@@ -1,10 +1,11 @@
 //! Vectors of 16 numbers in f32 or 16 pairs in bf16, for a processor with AVX-512.
 
 use std::arch::x86_64::{
-    __m512, __m512bh, __m512i, __mmask16, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-    _mm512_permutexvar_epi16, _mm512_setzero_ps, _mm512_shuffle_i32x4, _mm512_storeu_ps,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512, __m512bh, __m512i, __mmask16, _MM_HINT_ET0, _mm_prefetch, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_setzero_ps, _mm512_shuffle_i32x4,
+    _mm512_storeu_ps, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 use std::mem;
 
@@ -130,4 +131,11 @@ fn mask(len: usize) -> __mmask16 {
 pub(super) fn store_from(to: &mut [f32; LANES], first: usize, vector: __m512) {
     // SAFETY: a vector has `LANES` numbers, and no other memory is accessed.
     unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), !mask(first), vector) }
+}
+
+/// Fetches the line of the cache with the first number, to write it.
+#[inline]
+pub(super) fn prefetch(numbers: &[f32]) {
+    // SAFETY: every address may be fetched.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(numbers.as_ptr().cast()) };
 }
