@@ -8,7 +8,7 @@ use candelabrum_memory::thread_pool;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, Finish, Instructions, LeftOperand, Lines, Operand, Packed, Starts};
+use super::gemm::bf16::{self, Instructions, LeftOperand, Lines, Operand, Packed, Starts};
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
@@ -122,10 +122,10 @@ pub(crate) enum Dst {
 pub(crate) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
     let (m, n) = (a.rows, b.cols);
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
-    matmul_into(MatMut::new(&mut out[..m * n], m, n), dst, T::one(), a, b);
+    matmul_into(MatMut::new(&mut out[..m * n], m, n), dst, a, b);
 }
 
-/// `out = scale a b` or `out += scale a b`, for an `out` whose rows may be parts of longer rows.
+/// `out = a b` or `out += a b`, for an `out` whose rows may be parts of longer rows.
 ///
 /// # Panics
 ///
@@ -133,12 +133,11 @@ pub(crate) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_
 pub(crate) fn matmul_into<T: Float>(
     mut out: MatMut<'_, T>,
     dst: Dst,
-    scale: T,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
-    if INDEPENDENT_ROWS.get() || !multiply_in_bf16(&mut out, dst, scale, a, b) {
-        matmul_unrounded(out, dst, scale, a, b);
+    if INDEPENDENT_ROWS.get() || !multiply_in_bf16(&mut out, dst, a, b) {
+        matmul_unrounded(out, dst, a, b);
     }
 }
 
@@ -146,25 +145,23 @@ pub(crate) fn matmul_into<T: Float>(
 pub(crate) fn matmul_unrounded<T: Float>(
     out: MatMut<'_, T>,
     dst: Dst,
-    scale: T,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) {
     let (m, k, n) = sizes(&out, a, b);
     let threads = threads_for(m * k * n);
     let size = Size { rows: m, depth: k, columns: n };
-    if scale == T::one()
-        && (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
+    if (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
         && (INDEPENDENT_ROWS.get() || few_rows_apply::<T>(size, b.col_stride))
     {
         let (left, right) = (&a.data[..m * k], (b.data, b.col_stride));
         return product_of_few_rows(out, dst == Dst::Add, left, right, threads > 1);
     }
-    let Some(part) = part((m, k, n), threads) else { return multiply(out, dst, scale, a, b) };
+    let Some(part) = part((m, k, n), threads) else { return multiply(out, dst, a, b) };
     out.for_each_part(part, |out, row, column| {
         let a = a.rows(row..row + out.rows());
         let b = b.columns(column..column + out.cols());
-        multiply(out, dst, scale, a, b);
+        multiply(out, dst, a, b);
     });
 }
 
@@ -214,7 +211,7 @@ fn sizes<T: Float>(out: &MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>) -> (usize,
 }
 
 /// The product on this thread.
-fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>, b: Mat<'_, T>) {
+fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
     let (m, k, n) = sizes(&out, a, b);
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
     // SAFETY: the largest offset of an operand is one below its `reach`, which `sizes` has compared with
@@ -236,7 +233,7 @@ fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>,
             stride(b.col_stride),
             stride(b.row_stride),
             T::one(),
-            scale,
+            T::one(),
             false,
             false,
             false,
@@ -250,7 +247,6 @@ fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, scale: T, a: Mat<'_, T>,
 fn multiply_in_bf16<T: Float>(
     out: &mut MatMut<'_, T>,
     dst: Dst,
-    scale: T,
     a: Mat<'_, T>,
     b: Mat<'_, T>,
 ) -> bool {
@@ -262,14 +258,13 @@ fn multiply_in_bf16<T: Float>(
     let left = a.operand().and_then(Operand::as_f32s);
     let right = b.t().operand().and_then(Operand::as_f32s);
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
-    let finish = Finish { scale: scale.widen() as f32, add: dst == Dst::Add };
     bf16::multiply(
         instructions,
         LeftOperand::Lies(left),
         right,
         k,
         out,
-        finish,
+        dst == Dst::Add,
         threads_for(m * n * k),
     );
     true
@@ -307,11 +302,113 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         let right = b.t().operand().and_then(Operand::as_f32s);
         let numbers = T::f32s_mut(&mut out[..m * n]);
         if let (Some((instructions, packed)), Some(right), Some(out)) = (packed, right, numbers) {
-            let finish = Finish { scale: 1.0, add: dst == Dst::Add };
             let (left, out) = (LeftOperand::Packed(packed), MatMut::new(out, m, n));
-            bf16::multiply(*instructions, left, right, k, out, finish, threads_for(m * n * k));
+            bf16::multiply(
+                *instructions,
+                left,
+                right,
+                k,
+                out,
+                dst == Dst::Add,
+                threads_for(m * n * k),
+            );
         } else {
             matmul(out, dst, *matrix, b);
+        }
+    }
+}
+
+/// The largest right factor that is packed whole, in elements: 4 MiB.
+const LARGEST_PACKED: usize = 1 << 21;
+
+/// The rows of a left factor that are packed at a time, so that they stay in the second-level cache.
+const PACKED_ROWS: usize = 128;
+
+/// A right factor of several products in bf16, packed once for all of them.
+pub(crate) struct PackedRight {
+    instructions: Instructions,
+    packed: Packed,
+    depth: usize,
+    columns: usize,
+}
+
+impl PackedRight {
+    /// The right factor of products with so many rows. `None` if these are not [set](crate::ops::set_product_precision)
+    /// to be in bf16, or not worth it, or if the packed factor would be large.
+    pub(crate) fn new<T: Float>(matrix: Mat<'_, T>, rows: usize) -> Option<Self> {
+        let (depth, columns) = (matrix.rows, matrix.cols);
+        let fits = rows.min(columns) >= FEWEST && depth * columns <= LARGEST_PACKED;
+        if INDEPENDENT_ROWS.get() || !fits { None } else { Self::always(matrix) }
+    }
+
+    /// As [`new`](Self::new), however few rows there are.
+    pub(crate) fn always<T: Float>(matrix: Mat<'_, T>) -> Option<Self> {
+        let instructions = product_precision::bf16::<T>()?;
+        let (depth, columns) = (matrix.rows, matrix.cols);
+        let from = matrix.t().operand().and_then(Operand::as_f32s)?;
+        let mut packed = Packed::right(instructions, columns, depth);
+        packed.pack(from, 0..columns, 0..depth);
+        Some(Self { instructions, packed, depth, columns })
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// [`matmul_into`] with this right factor: the same bits.
+    ///
+    /// # Panics
+    ///
+    /// If sizes differ or a slice is shorter than its matrix.
+    pub(crate) fn product<T: Float>(&self, a: Mat<'_, T>, mut out: MatMut<'_, T>, dst: Dst) {
+        let Self { instructions, packed, depth, columns } = self;
+        assert_eq!(a.cols, *depth, "inner sizes of a matrix product");
+        assert_eq!((out.rows(), out.cols()), (a.rows, *columns), "destination of a matrix product");
+        let from = a.operand().and_then(Operand::as_f32s).expect("a left factor of f32 by rows");
+        let out = out.as_f32s().expect("a result in f32");
+        let threads = threads_for(a.rows * depth * columns);
+        let rows = a.rows.div_ceil(threads).next_multiple_of(32).min(PACKED_ROWS);
+        out.for_each_part(Part::Rows(rows), |out, first, _| {
+            let mut left = Packed::left(*instructions, out.rows(), *depth);
+            left.pack(from, first..first + out.rows(), 0..*depth);
+            bf16::product(*instructions, (&left, 0), packed, out, dst == Dst::Add);
+        });
+    }
+}
+
+/// A right factor of several products. If they are computed in bf16, it is packed once for all of them.
+pub(crate) struct RightFactor<'a, T> {
+    matrix: Mat<'a, T>,
+    packed: Option<PackedRight>,
+}
+
+impl<'a, T: Float> RightFactor<'a, T> {
+    /// The right factor of products with so many rows in all.
+    pub(crate) fn new(matrix: Mat<'a, T>, rows: usize) -> Self {
+        Self { matrix, packed: PackedRight::new(matrix, rows) }
+    }
+
+    /// Whether products of few rows take no longer than those of many.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// [`matmul`] with this right factor: the same bits.
+    ///
+    /// # Panics
+    ///
+    /// Those of [`matmul`].
+    pub(crate) fn product(&self, a: Mat<'_, T>, out: &mut [T], dst: Dst) {
+        match &self.packed {
+            Some(packed) => {
+                let size = (a.rows, packed.columns);
+                packed.product(a, MatMut::new(&mut out[..size.0 * size.1], size.0, size.1), dst);
+            }
+            None => matmul(out, dst, a, self.matrix),
         }
     }
 }
@@ -335,8 +432,7 @@ pub(crate) fn product_in_bf16<T: Float>(
     let mut out = MatMut::strided(out, rows, columns, step);
     let (left, right) = (left.as_f32s(), right.as_f32s());
     let (Some(left), Some(right), Some(out)) = (left, right, out.as_f32s()) else { return false };
-    let finish = Finish { scale: 1.0, add };
-    bf16::multiply(instructions, LeftOperand::Lies(left), right, depth, out, finish, 1);
+    bf16::multiply(instructions, LeftOperand::Lies(left), right, depth, out, add, 1);
     true
 }
 

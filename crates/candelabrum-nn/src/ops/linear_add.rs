@@ -60,7 +60,8 @@ impl Fused for LinearAdd {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias, residual] = inputs else { unreachable!("four inputs") };
-        self.0.product_added([xs, weight], bias, residual, ys);
+        let right = self.0.right_factor(weight, ys.len() / self.0.outputs);
+        self.0.product_added((xs, &right), bias, residual, ys);
         Ok(Pooled::none())
     }
 

@@ -107,7 +107,10 @@ impl Fused for LinearLora {
         let &[xs, weight, bias, a, b, residual] = inputs else { unreachable!("six inputs") };
         let rows = self.rows(ys.len());
         match &self.base {
-            LoraBase::Dense(linear) => linear.product_added([xs, weight], bias, residual, ys),
+            LoraBase::Dense(linear) => {
+                let right = linear.right_factor(weight, ys.len() / linear.outputs);
+                linear.product_added((xs, &right), bias, residual, ys);
+            }
             LoraBase::Quantized(linear) => {
                 linear.product(xs, bias, ys)?;
                 if !residual.is_empty() {

@@ -79,7 +79,7 @@ impl LinearQuantized {
         self.for_rows(|first, weight| {
             let columns = first..first + weight.rows_len();
             let mut ys = MatMut::new(ys, rows, outputs);
-            matmul_into(ys.part(0..rows, columns), Dst::Overwrite, T::one(), xs, weight.t());
+            matmul_into(ys.part(0..rows, columns), Dst::Overwrite, xs, weight.t());
         })?;
         if !bias.is_empty() {
             let threads = worth_threads(ys.len());
@@ -99,7 +99,7 @@ impl LinearQuantized {
         self.for_rows(|first, weight| {
             let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
             let columns = dys.columns(first..first + weight.rows_len());
-            matmul_into(MatMut::new(dx, rows, inputs), dst, T::one(), columns, weight);
+            matmul_into(MatMut::new(dx, rows, inputs), dst, columns, weight);
         })
     }
 

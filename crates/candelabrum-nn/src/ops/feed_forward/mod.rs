@@ -22,7 +22,7 @@ use crate::autograd::recomputing;
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::matmul::Dst;
+use crate::kernels::matmul::{Dst, Mat, RightFactor};
 use crate::kernels::scratch::Pooled;
 
 pub use self::units::HiddenUnits;
@@ -32,6 +32,9 @@ const NAME: &str = "feed_forward";
 /// The rows of a block. Each block packs the weights anew: blocks of a third of these rows made the step of a
 /// GPT 2% slower.
 const ROWS: usize = 2048;
+
+/// The rows of a block where the weights are packed once for all blocks: what is computed of these rows stays in caches.
+const ROWS_IF_PACKED: [usize; 2] = [128, 512];
 
 /// `units(xs up^T + up_bias) down^T + down_bias`, and `residual` added to it if there is one. `up` and `down`
 /// are a weight and its bias. On a GPU these are two linear layers.
@@ -97,20 +100,23 @@ impl Fused for FeedForwardOp {
         let (hidden, outputs) = (self.down.inputs, self.down.outputs);
         let rows = ys.len() / outputs;
         let mut zs = Pooled::new(rows * width);
-        let mut hs = Pooled::new(rows.min(ROWS) * hidden);
-        let blocks = ys.chunks_mut(ROWS * outputs).zip(zs.chunks_mut(ROWS * width)).enumerate();
+        let up = self.up.right_factor(up, rows);
+        let down = self.down.right_factor(down, rows);
+        let block = if up.is_packed() && down.is_packed() { ROWS_IF_PACKED[0] } else { ROWS };
+        let mut hs = Pooled::new(rows.min(block) * hidden);
+        let blocks = ys.chunks_mut(block * outputs).zip(zs.chunks_mut(block * width)).enumerate();
         for (number, (ys, zs)) in blocks {
-            let (first, rows) = (number * ROWS, ys.len() / outputs);
+            let (first, rows) = (number * block, ys.len() / outputs);
             let hs = &mut hs[..rows * hidden];
             let xs = &xs[first * features..][..rows * features];
-            self.up.product([xs, up], zs, Dst::Overwrite);
+            up.product(Mat::new(xs, rows, features), zs, Dst::Overwrite);
             self.up.finish(zs, up_bias);
             if recomputing::result_is_unread() {
                 continue; // Only `zs` is needed.
             }
             self.units.forward(zs, hidden, hs);
             let residual = residual.get(first * outputs..).unwrap_or_default();
-            self.down.product_added([hs, down], down_bias, residual, ys);
+            self.down.product_added((hs, &down), down_bias, residual, ys);
         }
         Ok(zs)
     }
@@ -128,21 +134,24 @@ impl Fused for FeedForwardOp {
             dr.copy_from_slice(dys);
         }
         let all = dys.len() / outputs;
-        let most = ROWS.min(all);
+        let up = RightFactor::new(Mat::new(up, width, features), all);
+        let down = RightFactor::new(Mat::new(down, outputs, hidden), all);
+        let block = if up.is_packed() && down.is_packed() { ROWS_IF_PACKED[1] } else { ROWS };
+        let most = block.min(all);
         let (mut hs, mut dhs) = (Pooled::new(most * hidden), Pooled::new(most * hidden));
         // Without gates, the gradients of `zs` take the place of those of the units.
         let gated = if width == hidden { 0 } else { width };
         let mut dzs = Pooled::new(most * gated);
         let mut sums = Pooled::new(width);
         // Without rows, a block of none writes zeros to the gradients of the weights.
-        for first in (0..all.max(1)).step_by(ROWS) {
-            let rows = ROWS.min(all - first);
+        for first in (0..all.max(1)).step_by(block) {
+            let rows = block.min(all - first);
             let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
             let dys = &dys[first * outputs..][..rows * outputs];
             let (hs, dhs) = (&mut hs[..rows * hidden], &mut dhs[..rows * hidden]);
             let zs = &zs[first * width..][..rows * width];
             let xs = &xs[first * features..][..rows * features];
-            self.down.input_gradient(down, dys, dhs);
+            down.product(Mat::new(dys, rows, outputs), dhs, Dst::Overwrite);
             let dzs = self.units.backward(zs, hidden, hs, (dhs, &mut dzs[..rows * gated]));
             if let Some(dw) = &mut ddown {
                 self.down.weight_gradient(hs, dys, dw, dst);
@@ -158,7 +167,8 @@ impl Fused for FeedForwardOp {
                 }
             }
             if let Some(dxs) = &mut dxs {
-                self.up.input_gradient(up, dzs, &mut dxs[first * features..][..rows * features]);
+                let dxs = &mut dxs[first * features..][..rows * features];
+                up.product(Mat::new(dzs, rows, width), dxs, Dst::Overwrite);
             }
         }
         Ok(())

@@ -20,12 +20,15 @@ use crate::autograd::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::matmul::{Dst, Mat, RightFactor, matmul};
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "linear";
+
+/// The rows of a block whose results stay in the second-level cache until they are finished.
+const ROWS: usize = 128;
 
 /// `act(xs weight^T + bias)`.
 ///
@@ -99,6 +102,34 @@ impl LinearOp {
         matmul(ys, dst, xs, weight.t());
     }
 
+    /// The transposed weight, for the products of so many rows.
+    pub(super) fn right_factor<'a, T: Float>(
+        &self,
+        weight: &'a [T],
+        rows: usize,
+    ) -> RightFactor<'a, T> {
+        RightFactor::new(Mat::new(weight, self.outputs, self.inputs).t(), rows)
+    }
+
+    /// Writes `xs weight^T` and calls `finish` with rows of it, which are still in the cache where products are in bf16.
+    fn product_then<T: Float>(
+        &self,
+        [xs, weight]: [&[T]; 2],
+        ys: &mut [T],
+        finish: impl Fn(&mut [T]) + Sync,
+    ) {
+        let rows = ys.len() / self.outputs;
+        let right = self.right_factor(weight, rows);
+        let block = if right.is_packed() { ROWS } else { rows.max(1) };
+        let threads = worth_threads(ys.len());
+        for_each(threads, ys.par_chunks_mut(block * self.outputs).enumerate(), |(number, ys)| {
+            let (first, rows) = (number * block, ys.len() / self.outputs);
+            let xs = &xs[first * self.inputs..][..rows * self.inputs];
+            right.product(Mat::new(xs, rows, self.inputs), ys, Dst::Overwrite);
+            finish(ys);
+        });
+    }
+
     /// Writes the wanted gradients of `xs`, `weight` and bias, inputs 0 to 2, from those before the
     /// activation.
     pub(super) fn gradients<T: Float>(
@@ -141,16 +172,17 @@ impl LinearOp {
         for_each(threads, rows, |row| bias_row_activation(row, bias, self.activation));
     }
 
-    /// Writes `residual + bias + xs weight^T`. An omitted residual or bias is empty.
+    /// Writes `residual + bias + xs right`. An omitted residual or bias is empty.
     pub(super) fn product_added<T: Float>(
         &self,
-        factors: [&[T]; 2],
+        (xs, right): (&[T], &RightFactor<'_, T>),
         bias: &[T],
         residual: &[T],
         ys: &mut [T],
     ) {
+        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
         if residual.is_empty() {
-            self.product(factors, ys, Dst::Overwrite);
+            right.product(xs, ys, Dst::Overwrite);
             if !bias.is_empty() {
                 self.finish(ys, bias);
             }
@@ -171,7 +203,7 @@ impl LinearOp {
                 );
             });
         }
-        self.product(factors, ys, Dst::Add);
+        right.product(xs, ys, Dst::Add);
     }
 }
 
@@ -184,11 +216,11 @@ impl Fused for LinearOp {
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
-        self.product([xs, weight], ys, Dst::Overwrite);
         let Some(activation) = self.activation.filter(|activation| activation.needs_input()) else {
-            self.finish(ys, bias);
+            self.product_then([xs, weight], ys, |ys| self.finish(ys, bias));
             return Ok(Pooled::none());
         };
+        self.product([xs, weight], ys, Dst::Overwrite);
         let ys_len = ys.len();
         let mut saved = Pooled::new(ys_len);
         let rows = ys.par_chunks_mut(self.outputs).zip(saved.par_chunks_mut(self.outputs));

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::finish::Finish;
 use super::line::{Form, HALF, Line};
 use super::operand::Operand;
 use crate::kernels::mat_mut::MatMut;
@@ -49,7 +48,7 @@ impl Instructions {
         _: &[[f32; HALF]],
         _: [&[Line]; VECTORS],
         _: MatMut<'_, f32>,
-        _: Finish,
+        _: bool,
     ) {
         match self {}
     }

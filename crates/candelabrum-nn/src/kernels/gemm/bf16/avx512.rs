@@ -4,11 +4,8 @@
 //! A tile has 8 rows and 1 to 3 vectors of columns. Each step loads the vectors of a line of the right
 //! factor, and broadcasts the pairs of 8 rows of a line of the left one.
 
-use std::arch::x86_64::{
-    _mm512_add_ps, _mm512_dpbf16_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps,
-};
+use std::arch::x86_64::{_mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps};
 
-use super::finish::Finish;
 use super::line::{HALF, LANES, Line};
 use super::vectors::{load, load_some, pairs_of, store, store_some};
 use crate::kernels::mat_mut::MatMut;
@@ -20,7 +17,7 @@ pub(super) fn tile<const VECTORS: usize>(
     left: &[[f32; HALF]],
     right: [&[Line]; VECTORS],
     mut out: MatMut<'_, f32>,
-    Finish { scale, add }: Finish,
+    add: bool,
 ) {
     // Lengths that the compiler knows, so that it checks none of them in the loop.
     let pairs = right[0].len();
@@ -42,15 +39,13 @@ pub(super) fn tile<const VECTORS: usize>(
             }
         }
     }
-    let scale = _mm512_set1_ps(scale);
     // A whole tile has loops of constant length, so the sums stay in registers.
     if out.rows() == HALF && out.cols() == VECTORS * LANES {
         for (row, sums) in sums.iter().enumerate() {
             let (places, _) = out.row(row).as_chunks_mut();
             let Ok(places) = <&mut [_; VECTORS]>::try_from(places) else { continue };
             for (place, &sum) in places.iter_mut().zip(sums) {
-                let product = _mm512_mul_ps(sum, scale);
-                let total = if add { _mm512_add_ps(load(place), product) } else { product };
+                let total = if add { _mm512_add_ps(load(place), sum) } else { sum };
                 store(place, total);
             }
         }
@@ -58,25 +53,23 @@ pub(super) fn tile<const VECTORS: usize>(
     }
     for (row, sums) in sums.into_iter().enumerate().take(out.rows()) {
         for (out, sum) in out.row(row).chunks_mut(LANES).zip(sums) {
-            let product = _mm512_mul_ps(sum, scale);
-            let total = if add { _mm512_add_ps(load_some(out), product) } else { product };
+            let total = if add { _mm512_add_ps(load_some(out), sum) } else { sum };
             store_some(out, total);
         }
     }
 }
 
-/// Writes the sums of a tile, which lie in rows of `WIDTH` numbers, to a result with as many rows and columns as exist.
+/// Writes or adds the sums of a tile, which lie in rows of `WIDTH` numbers, to a result with as many rows and columns as exist.
 #[target_feature(enable = "avx512f")]
-pub(super) fn finish<const WIDTH: usize>(
+pub(super) fn store_tile<const WIDTH: usize>(
     sums: &[[f32; WIDTH]],
     mut out: MatMut<'_, f32>,
-    Finish { scale, add }: Finish,
+    add: bool,
 ) {
-    let scale = _mm512_set1_ps(scale);
     for (row, sums) in sums.iter().enumerate().take(out.rows()) {
         for (out, sums) in out.row(row).chunks_mut(LANES).zip(sums.as_chunks().0) {
-            let product = _mm512_mul_ps(load(sums), scale);
-            let total = if add { _mm512_add_ps(load_some(out), product) } else { product };
+            let sum = load(sums);
+            let total = if add { _mm512_add_ps(load_some(out), sum) } else { sum };
             store_some(out, total);
         }
     }

@@ -7,7 +7,6 @@ use std::arch::is_x86_feature_detected;
 use std::ops::Range;
 
 use super::amx::Amx;
-use super::finish::Finish;
 use super::line::{Form, HALF, LANES, Line};
 use super::operand::Operand;
 use super::{avx512, packing, vectors};
@@ -70,10 +69,10 @@ impl Instructions {
         left: &[[f32; HALF]],
         right: [&[Line]; VECTORS],
         out: MatMut<'_, f32>,
-        finish: Finish,
+        add: bool,
     ) {
         // SAFETY: the invariant of the module.
-        unsafe { avx512::tile(left, right, out, finish) }
+        unsafe { avx512::tile(left, right, out, add) }
     }
 
     /// Fetches a result that will be written soon.
@@ -84,15 +83,15 @@ impl Instructions {
         }
     }
 
-    /// Writes sums of `WIDTH` columns.
+    /// Writes or adds the sums of a tile, which lie in rows of `WIDTH` numbers.
     #[inline]
-    pub(super) fn finish<const WIDTH: usize>(
+    pub(super) fn store<const WIDTH: usize>(
         self,
         sums: &[[f32; WIDTH]],
         out: MatMut<'_, f32>,
-        finish: Finish,
+        add: bool,
     ) {
         // SAFETY: the invariant of the module.
-        unsafe { avx512::finish(sums, out, finish) }
+        unsafe { avx512::store_tile(sums, out, add) }
     }
 }

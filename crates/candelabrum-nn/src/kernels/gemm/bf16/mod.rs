@@ -24,7 +24,6 @@ mod tile_product;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 
-mod finish;
 mod line;
 mod multiply;
 mod operand;
@@ -34,7 +33,6 @@ mod plain;
 mod product;
 mod vector_product;
 
-pub(crate) use self::finish::Finish;
 pub(crate) use self::instructions::Instructions;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts};

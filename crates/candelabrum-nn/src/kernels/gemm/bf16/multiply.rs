@@ -1,6 +1,5 @@
 //! A product of matrices in f32, whose factors are rounded to bf16 while they are packed.
 
-use super::finish::Finish;
 use super::instructions::Instructions;
 use super::line::LANES;
 use super::operand::Operand;
@@ -24,7 +23,7 @@ pub(crate) enum LeftOperand<'a> {
     Packed(&'a Packed),
 }
 
-/// `out = scale left right` or `out += scale left right`, with sums over `depth`. Shared by so many
+/// `out = left right`, or `out += left right` if `add`, with sums over `depth`. Shared by so many
 /// threads.
 ///
 /// Each element is summed in the same order whatever the number of threads is, and whether `left` is packed.
@@ -34,7 +33,7 @@ pub(crate) fn multiply(
     right: Operand<'_, f32>,
     depth: usize,
     out: MatMut<'_, f32>,
-    finish: Finish,
+    add: bool,
     threads: usize,
 ) {
     let (rows, columns) = (out.rows(), out.cols());
@@ -42,15 +41,15 @@ pub(crate) fn multiply(
     let part = if rows >= columns { Part::Rows(share) } else { Part::Columns(share) };
     out.for_each_part(part, |mut out, row, column| {
         if depth == 0 {
-            return empty(&mut out, finish);
+            return empty(&mut out, add);
         }
-        Share { instructions, left, right, row, column, depth }.multiply(out, finish);
+        Share { instructions, left, right, row, column, depth }.multiply(out, add);
     });
 }
 
 /// Sums of nothing.
-fn empty(out: &mut MatMut<'_, f32>, finish: Finish) {
-    if !finish.add {
+fn empty(out: &mut MatMut<'_, f32>, add: bool) {
+    if !add {
         (0..out.rows()).for_each(|row| out.row(row).fill(0.0));
     }
 }
@@ -66,7 +65,7 @@ struct Share<'a> {
 }
 
 impl Share<'_> {
-    fn multiply(self, mut out: MatMut<'_, f32>, finish: Finish) {
+    fn multiply(self, mut out: MatMut<'_, f32>, add: bool) {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
         let mut block = match left {
@@ -76,7 +75,7 @@ impl Share<'_> {
         let mut packed_right = Packed::right(instructions, columns.min(COLUMNS), depth.min(DEPTH));
         for start in (0..depth).step_by(DEPTH) {
             let steps = start..depth.min(start + DEPTH);
-            let finish = Finish { add: finish.add || start > 0, ..finish };
+            let add = add || start > 0;
             for start in (0..columns).step_by(COLUMNS) {
                 let some = start..columns.min(start + COLUMNS);
                 let from = column + some.start..column + some.end;
@@ -92,7 +91,7 @@ impl Share<'_> {
                         }
                     };
                     let out = out.part(rows, some.clone());
-                    product(instructions, left, &packed_right, out, finish);
+                    product(instructions, left, &packed_right, out, add);
                 }
             }
         }
@@ -115,7 +114,7 @@ mod tests {
         columns: usize,
         left_along: bool,
         right_along: bool,
-        finish: Finish,
+        add: bool,
         seed: usize,
     }
 
@@ -154,9 +153,9 @@ mod tests {
     impl Case {
         /// Compares the kernel with the sums of products of rounded numbers, on 1, 2 and 5 threads.
         fn check(&self, instructions: Instructions) {
-            let &Self { rows, depth, columns, finish, seed, .. } = self;
+            let &Self { rows, depth, columns, add, seed, .. } = self;
             let (left, right) = (numbers(rows * depth, seed), numbers(columns * depth, seed + 5));
-            let expected = product_of_rounded(&left, &right, depth, finish);
+            let expected = product_of_rounded(&left, &right, depth, add);
             let left = Factor::new(&left, (rows, depth), self.left_along);
             let right = Factor::new(&right, (columns, depth), self.right_along);
             let step = columns + 2;
@@ -171,7 +170,7 @@ mod tests {
                 } else {
                     LeftOperand::Lies(left)
                 };
-                multiply(instructions, left, right, depth, into, finish, threads);
+                multiply(instructions, left, right, depth, into, add, threads);
                 out
             };
             let out = product(1, false, false);
@@ -194,15 +193,14 @@ mod tests {
 
     fn case() -> impl Strategy<Value = Case> {
         let sizes = (1usize..70, 1usize..80, 1usize..120);
-        let finishes = (any::<bool>(), prop_oneof![Just(1.0f32), Just(-0.25)]);
         let ways = (any::<bool>(), any::<bool>(), 0usize..1000);
-        (sizes, finishes, ways).prop_map(|((rows, depth, columns), (add, scale), ways)| Case {
+        (sizes, any::<bool>(), ways).prop_map(|((rows, depth, columns), add, ways)| Case {
             rows,
             depth,
             columns,
             left_along: ways.0,
             right_along: ways.1,
-            finish: Finish { scale, add },
+            add,
             seed: ways.2,
         })
     }
@@ -231,8 +229,8 @@ mod tests {
             [(ROWS + 9, 33, 17), (17, 33, COLUMNS + 49), (9, DEPTH + 385, 20), (5, 0, 7)]
         {
             for (left_along, right_along) in [(true, false), (false, true)] {
-                let finish = Finish { scale: 0.5, add: left_along };
-                let case = Case { rows, depth, columns, left_along, right_along, finish, seed: 3 };
+                let add = left_along;
+                let case = Case { rows, depth, columns, left_along, right_along, add, seed: 3 };
                 on_all_instructions("sizes beyond each block", |all| case.check(all));
             }
         }
@@ -254,9 +252,8 @@ mod tests {
             let right = Factor::new(&right, (columns, depth), along);
             let mut out = vec![0.0; rows * columns];
             let into = MatMut::new(&mut out, rows, columns);
-            let finish = Finish { scale: 1.0, add: false };
             let (left, right) = (LeftOperand::Lies(left.operand(false)), right.operand(false));
-            multiply(instructions, left, right, depth, into, finish, 1);
+            multiply(instructions, left, right, depth, into, false, 1);
             for (row, out) in out.chunks(columns).enumerate() {
                 assert!(out.iter().all(|x| match row {
                     0 | 2 => x.is_nan(),
@@ -283,10 +280,9 @@ mod tests {
                 let mut out = [0.0];
                 let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
                 let into = MatMut::new(&mut out, 1, 1);
-                let finish = Finish { scale: 1.0, add: false };
                 let number_alone = [number];
                 let left = LeftOperand::Lies(lines(&number_alone));
-                multiply(instructions, left, lines(&[1.0]), 1, into, finish, 1);
+                multiply(instructions, left, lines(&[1.0]), 1, into, false, 1);
                 assert_eq!(out, [expected], "{number}");
             });
         }

@@ -1,22 +1,31 @@
 //! A product of factors in bf16, with sums in f32.
 
-use super::finish::Finish;
 use super::instructions::Instructions;
 use super::packed::Packed;
 use super::{tile_product, vector_product};
 use crate::kernels::mat_mut::MatMut;
 
-/// `out = scale left right` or `out += scale left right`, for the rows of `left` from `row` on, which is a
-/// multiple of 16. `out` has as many rows as are computed, and all columns.
+/// Pairs that are summed in registers: those of two groups of rows take 32 KiB. The number decides in which order sums
+/// are added, and divides [`DEPTH`](super::multiply::DEPTH), so that a sum does not depend on how much is packed at a
+/// time.
+const PAIRS: usize = 256;
+
+/// `out = left right`, or `out += left right` if `add`, for the rows of `left` from `row` on, which is a multiple of 16.
+/// `out` has as many rows as are computed, and all columns.
 pub(crate) fn product(
     instructions: Instructions,
     left: (&Packed, usize),
     right: &Packed,
-    out: MatMut<'_, f32>,
-    finish: Finish,
+    mut out: MatMut<'_, f32>,
+    add: bool,
 ) {
-    match instructions.amx {
-        Some(amx) => tile_product::product((instructions, amx), left, right, out, finish),
-        None => vector_product::product(instructions, left, right, out, finish),
+    let pairs = right.pairs();
+    for first in (0..pairs).step_by(PAIRS) {
+        let block = first..pairs.min(first + PAIRS);
+        let (out, add) = (out.whole(), add || first > 0);
+        match instructions.amx {
+            Some(amx) => tile_product::product((instructions, amx), left, right, block, out, add),
+            None => vector_product::product(instructions, left, right, block, out, add),
+        }
     }
 }

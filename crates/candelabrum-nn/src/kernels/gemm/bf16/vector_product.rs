@@ -2,52 +2,39 @@
 
 use std::ops::Range;
 
-use super::finish::Finish;
 use super::instructions::Instructions;
 use super::line::{HALF, LANES};
 use super::packed::Packed;
 use crate::kernels::mat_mut::MatMut;
 
-/// Pairs that are summed without going through memory: the lines of a tile's columns for so many pairs
-/// take 36 KiB, and those of 16 rows take 12 KiB. The number decides only in which order sums are added.
-const PAIRS: usize = 192;
-
 /// The vectors of columns of the widest tile.
 const VECTORS: usize = 3;
 
-/// `out = scale left right` or `out += scale left right`, for the rows of `left` from `row` on, which is a
-/// multiple of 16. `out` has as many rows as are computed, and all columns.
+/// Writes or adds the product of some pairs of both factors, for the rows of `left` from `row` on, which is a multiple of
+/// 16.
 pub(super) fn product(
     instructions: Instructions,
     (left, row): (&Packed, usize),
     right: &Packed,
+    block: Range<usize>,
     mut out: MatMut<'_, f32>,
-    finish: Finish,
+    add: bool,
 ) {
-    let pairs = left.pairs();
-    // Blocks of nearly equal length.
-    let block = pairs.div_ceil(pairs.div_ceil(PAIRS).max(1)).max(1);
-    for first in (0..pairs).step_by(block) {
-        let block = first..pairs.min(first + block);
-        let add = finish.add || first > 0;
-        let finish = Finish { add, ..finish };
-        let mut column = 0;
-        while column < right.width() {
-            // Two tiles of two vectors are faster than one of three and one of one.
-            let vectors = match (right.width() - column).div_ceil(LANES) {
-                4 => 2,
-                vectors => vectors.min(VECTORS),
-            };
-            let columns = column..right.width().min(column + vectors * LANES);
-            let columns =
-                RightColumns { instructions, right, columns, block: block.clone(), finish };
-            match vectors {
-                1 => columns.multiply::<1>(left, row, &mut out),
-                2 => columns.multiply::<2>(left, row, &mut out),
-                _ => columns.multiply::<VECTORS>(left, row, &mut out),
-            }
-            column += vectors * LANES;
+    let mut column = 0;
+    while column < right.width() {
+        // Two tiles of two vectors are faster than one of three and one of one.
+        let vectors = match (right.width() - column).div_ceil(LANES) {
+            4 => 2,
+            vectors => vectors.min(VECTORS),
+        };
+        let columns = column..right.width().min(column + vectors * LANES);
+        let columns = RightColumns { instructions, right, columns, block: block.clone(), add };
+        match vectors {
+            1 => columns.multiply::<1>(left, row, &mut out),
+            2 => columns.multiply::<2>(left, row, &mut out),
+            _ => columns.multiply::<VECTORS>(left, row, &mut out),
         }
+        column += vectors * LANES;
     }
 }
 
@@ -57,7 +44,7 @@ struct RightColumns<'a> {
     right: &'a Packed,
     columns: Range<usize>,
     block: Range<usize>,
-    finish: Finish,
+    add: bool,
 }
 
 impl RightColumns<'_> {
@@ -69,7 +56,7 @@ impl RightColumns<'_> {
         first: usize,
         out: &mut MatMut<'_, f32>,
     ) {
-        let Self { instructions, right, columns, block, finish } = self;
+        let Self { instructions, right, columns, block, add } = self;
         let mut lines: [&[_]; VECTORS] = [&[]; VECTORS];
         for (vector, line) in lines.iter_mut().enumerate() {
             *line = right.group(columns.start / LANES + vector, block.clone());
@@ -80,7 +67,7 @@ impl RightColumns<'_> {
             let (halves, _) = group.as_flattened().as_chunks::<HALF>();
             let halves = &halves[row % LANES / HALF..];
             let out = out.part(row..out.rows().min(row + HALF), columns.clone());
-            instructions.tile(halves, lines, out, finish);
+            instructions.tile(halves, lines, out, add);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::tiles::{POINTS, Problem, point_of};
 use super::weights;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::Rows;
-use crate::kernels::gemm::bf16::{Finish, Instructions, Lines, Operand, Packed, Starts, product};
+use crate::kernels::gemm::bf16::{Instructions, Lines, Operand, Packed, Starts, product};
 use crate::kernels::mat_mut::MatMut;
 
 /// Tiles of a block.
@@ -102,8 +102,8 @@ impl PackedWeights {
                 let some = first..out_channels.min(first + ROWS);
                 for (point, (kernels, points)) in self.points.iter().zip(&points).enumerate() {
                     let out = matrix(results.of_mut(point), some.len(), block.len());
-                    let finish = Finish { scale: 1.0, add: false };
-                    product(self.instructions, (kernels, first), points, out, finish);
+
+                    product(self.instructions, (kernels, first), points, out, false);
                 }
                 transform_outputs::<T, S>(simd, problem, &results, some, block.clone(), ys);
             }
@@ -155,7 +155,7 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
             }
             for (point, (left, right)) in left.iter().zip(&right).enumerate() {
                 let out = matrix(sums.of_mut(point), outputs, inputs);
-                product(instructions, (left, 0), right, out, Finish { scale: 1.0, add });
+                product(instructions, (left, 0), right, out, add);
             }
             add = true;
         }
