@@ -20,6 +20,7 @@ mod im2col;
 mod images;
 mod interleaved;
 mod phases;
+mod tiles;
 mod weight;
 mod winograd;
 

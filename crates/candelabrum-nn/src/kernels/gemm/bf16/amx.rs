@@ -23,8 +23,63 @@ use crate::kernels::mat_mut::MatMut;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amx(());
 
-/// What a tile register holds.
-pub(super) type Tile = [Line; LANES];
+/// Tiles to multiply and sum: `steps` tiles of the depth of two neighbouring rows of tiles of a left factor and of two
+/// columns of tiles of a right one. Lines are read `left_step` apart from one step to the next in the left factor, and
+/// follow each other in the right one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a> {
+    left: [*const Line; 2],
+    right: [*const Line; 2],
+    lines: PhantomData<&'a Line>,
+}
+
+/// Runs of the same number of steps.
+pub(super) struct Runs<'a, 'b> {
+    pub(super) runs: &'b [Run<'a>],
+    pub(super) size: RunSize,
+}
+
+/// The steps of a run, and the lines from one tile of a left factor to that of the next step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct RunSize {
+    pub(super) steps: usize,
+    pub(super) left_step: usize,
+}
+
+impl<'a> Run<'a> {
+    /// The tiles that begin the lines. Where there is one row or one column, it is given twice.
+    pub(super) fn new(size: RunSize, left: [&'a [Line]; 2], right: [&'a [Line]; 2]) -> Self {
+        let RunSize { steps, left_step } = size;
+        assert!(
+            steps > 0 && left.iter().all(|lines| lines.len() >= (steps - 1) * left_step + LANES)
+        );
+        assert!(right.iter().all(|lines| lines.len() >= steps * LANES), "a run ends too early");
+        Self {
+            left: left.map(<[Line]>::as_ptr),
+            right: right.map(<[Line]>::as_ptr),
+            lines: PhantomData,
+        }
+    }
+}
+
+/// Rows and columns of 2 × 2 tiles.
+pub(super) const SIDE: usize = 2 * LANES;
+
+/// Sums on their way to a result of which they are a part, or to which they are added.
+#[repr(C, align(64))]
+pub(super) struct Sums(pub(super) [[f32; SIDE]; SIDE]);
+
+impl Sums {
+    pub(super) fn new() -> Self {
+        Self([[0.0; SIDE]; SIDE])
+    }
+
+    /// The place of so many rows and columns.
+    pub(super) fn part(&mut self, [rows, columns]: [usize; 2]) -> MatMut<'_, f32> {
+        MatMut::strided(self.0.as_flattened_mut(), rows, columns, SIDE)
+    }
+}
 
 /// The sizes of the tile registers, as `ldtilecfg` reads them.
 #[repr(C, align(64))]
@@ -79,32 +134,43 @@ impl Drop for Tiles {
 }
 
 impl Tiles {
-    /// Writes the sums of the products of `ROWS` × `COLUMNS` tiles, each 1 or 2, over as many tiles of the depth as the
-    /// factors have. `out` has 16 rows and columns for each tile.
+    /// [`multiply`](Self::multiply) with one or two rows and columns of tiles.
     #[inline]
-    pub(super) fn multiply<const ROWS: usize, const COLUMNS: usize>(
+    pub(super) fn multiply_some(&self, two: [bool; 2], runs: Runs<'_, '_>, out: MatMut<'_, f32>) {
+        match two {
+            [true, true] => self.multiply::<2, 2>(runs, out),
+            [true, false] => self.multiply::<2, 1>(runs, out),
+            [false, true] => self.multiply::<1, 2>(runs, out),
+            [false, false] => self.multiply::<1, 1>(runs, out),
+        }
+    }
+
+    /// Writes the sums of the products of `ROWS` × `COLUMNS` tiles, each 1 or 2, over all runs. `out` has 16 rows and
+    /// columns for each tile.
+    #[inline]
+    fn multiply<const ROWS: usize, const COLUMNS: usize>(
         &self,
-        left: [&[Tile]; ROWS],
-        right: [&[Tile]; COLUMNS],
+        Runs { runs, size }: Runs<'_, '_>,
         mut out: MatMut<'_, f32>,
     ) {
-        let depth = left[0].len();
-        assert!(left.iter().chain(&right).all(|tiles| tiles.len() == depth) && depth > 0);
         assert_eq!((out.rows(), out.cols()), (ROWS * LANES, COLUMNS * LANES), "sums of tiles");
-        let [a0, b0] = [left[0].as_ptr(), right[0].as_ptr()];
-        let a1 = left.get(1).map_or(a0, |left| left.as_ptr());
-        let b1 = right.get(1).map_or(b0, |right| right.as_ptr());
+        assert!(!runs.is_empty(), "a sum without products");
         let row = out.row_stride() * size_of::<f32>();
-        let out = out.as_mut_ptr();
-        let below = out.wrapping_byte_add(LANES * row);
-        // SAFETY: each pointer of a factor has `depth` tiles of 1 KiB, and the loops read them and nothing behind them.
-        // `out` and, for two rows, `below` have 16 rows of 64 bytes for each column. The sizes of this thread's tiles
-        // have been set.
+        let (out, first, count) = (out.as_mut_ptr(), runs.as_ptr(), runs.len());
+        let (steps, left_step) = (size.steps, size.left_step * size_of::<Line>());
+        // SAFETY: each of the `count` runs has pointers of `steps` tiles, by `Run::new`, and the loops read these tiles
+        // and nothing else. `out` has 16 rows of 64 bytes for each tile. The sizes of this thread's tiles have been set.
         unsafe {
             match (ROWS, COLUMNS) {
                 (2, 2) => asm!(
                     "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
                     "2:",
+                    "mov {a0}, [{runs}]",
+                    "mov {a1}, [{runs} + 8]",
+                    "mov {b0}, [{runs} + 16]",
+                    "mov {b1}, [{runs} + 24]",
+                    "mov {k}, {steps}",
+                    "3:",
                     "tileloadd tmm4, [{a0} + {line}]",
                     "tileloadd tmm6, [{b0} + {line}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
@@ -113,69 +179,84 @@ impl Tiles {
                     "tileloadd tmm5, [{a1} + {line}]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
                     "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a0}, 1024", "add {a1}, 1024", "add {b0}, 1024", "add {b1}, 1024",
-                    "dec {depth}",
-                    "jnz 2b",
+                    "add {a0}, {left_step}", "add {a1}, {left_step}", "add {b0}, 1024", "add {b1}, 1024",
+                    "dec {k}", "jnz 3b",
+                    "add {runs}, 32", "dec {count}", "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
                     "tilestored [{out} + {row} + 64], tmm1",
-                    "tilestored [{below} + {row}], tmm2",
-                    "tilestored [{below} + {row} + 64], tmm3",
-                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, below = in(reg) below,
-                    b0 = inout(reg) b0 => _, b1 = inout(reg) b1 => _,
-                    depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) row,
-                    options(nostack),
+                    "mov {k}, {row}", "shl {k}, 4", "add {out}, {k}",
+                    "tilestored [{out} + {row}], tmm2",
+                    "tilestored [{out} + {row} + 64], tmm3",
+                    a0 = out(reg) _, a1 = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
+                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = inout(reg) out => _,
+                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
+                    line = in(reg) 64_usize, options(nostack),
                 ),
                 (1, 2) => asm!(
                     "tilezero tmm0", "tilezero tmm1",
                     "2:",
+                    "mov {a0}, [{runs}]",
+                    "mov {b0}, [{runs} + 16]",
+                    "mov {b1}, [{runs} + 24]",
+                    "mov {k}, {steps}",
+                    "3:",
                     "tileloadd tmm4, [{a0} + {line}]",
                     "tileloadd tmm6, [{b0} + {line}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm7, [{b1} + {line}]",
                     "tdpbf16ps tmm1, tmm4, tmm7",
-                    "add {a0}, 1024", "add {b0}, 1024", "add {b1}, 1024",
-                    "dec {depth}",
-                    "jnz 2b",
+                    "add {a0}, {left_step}", "add {b0}, 1024", "add {b1}, 1024",
+                    "dec {k}", "jnz 3b",
+                    "add {runs}, 32", "dec {count}", "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
                     "tilestored [{out} + {row} + 64], tmm1",
-                    a0 = inout(reg) a0 => _, b0 = inout(reg) b0 => _, b1 = inout(reg) b1 => _,
-                    depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) row,
-                    options(nostack),
+                    a0 = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
+                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = in(reg) out,
+                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
+                    line = in(reg) 64_usize, options(nostack),
                 ),
                 (2, 1) => asm!(
                     "tilezero tmm0", "tilezero tmm2",
                     "2:",
+                    "mov {a0}, [{runs}]",
+                    "mov {a1}, [{runs} + 8]",
+                    "mov {b0}, [{runs} + 16]",
+                    "mov {k}, {steps}",
+                    "3:",
                     "tileloadd tmm4, [{a0} + {line}]",
                     "tileloadd tmm6, [{b0} + {line}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
                     "tileloadd tmm5, [{a1} + {line}]",
                     "tdpbf16ps tmm2, tmm5, tmm6",
-                    "add {a0}, 1024", "add {a1}, 1024", "add {b0}, 1024",
-                    "dec {depth}",
-                    "jnz 2b",
+                    "add {a0}, {left_step}", "add {a1}, {left_step}", "add {b0}, 1024",
+                    "dec {k}", "jnz 3b",
+                    "add {runs}, 32", "dec {count}", "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
-                    "tilestored [{below} + {row}], tmm2",
-                    a0 = inout(reg) a0 => _, a1 = inout(reg) a1 => _, b0 = inout(reg) b0 => _, below = in(reg) below,
-                    depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) row,
-                    options(nostack),
+                    "mov {k}, {row}", "shl {k}, 4", "add {out}, {k}",
+                    "tilestored [{out} + {row}], tmm2",
+                    a0 = out(reg) _, a1 = out(reg) _, b0 = out(reg) _,
+                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = inout(reg) out => _,
+                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
+                    line = in(reg) 64_usize, options(nostack),
                 ),
                 _ => asm!(
                     "tilezero tmm0",
                     "2:",
+                    "mov {a0}, [{runs}]",
+                    "mov {b0}, [{runs} + 16]",
+                    "mov {k}, {steps}",
+                    "3:",
                     "tileloadd tmm4, [{a0} + {line}]",
                     "tileloadd tmm6, [{b0} + {line}]",
                     "tdpbf16ps tmm0, tmm4, tmm6",
-                    "add {a0}, 1024", "add {b0}, 1024",
-                    "dec {depth}",
-                    "jnz 2b",
+                    "add {a0}, {left_step}", "add {b0}, 1024",
+                    "dec {k}", "jnz 3b",
+                    "add {runs}, 32", "dec {count}", "jnz 2b",
                     "tilestored [{out} + {row}], tmm0",
-                    a0 = inout(reg) a0 => _, b0 = inout(reg) b0 => _,
-                    depth = inout(reg) depth => _, out = in(reg) out,
-                    line = in(reg) 64_usize, row = in(reg) row,
-                    options(nostack),
+                    a0 = out(reg) _, b0 = out(reg) _,
+                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = in(reg) out,
+                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
+                    line = in(reg) 64_usize, options(nostack),
                 ),
             }
         }

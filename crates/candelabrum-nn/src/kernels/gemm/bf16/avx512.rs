@@ -7,7 +7,7 @@
 use std::arch::x86_64::{_mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps};
 
 use super::line::{HALF, LANES, Line};
-use super::vectors::{load, load_some, pairs_of, store, store_some};
+use super::vectors::{load, load_some, pairs_of, store, store_some, transposed};
 use crate::kernels::mat_mut::MatMut;
 
 /// One tile: every second element of `left` has the pairs of its 8 rows. `out` has as many rows and
@@ -71,6 +71,29 @@ pub(super) fn store_tile<const WIDTH: usize>(
             let sum = load(sums);
             let total = if add { _mm512_add_ps(load_some(out), sum) } else { sum };
             store_some(out, total);
+        }
+    }
+}
+
+/// Writes the transposed sums of a tile to a result with as many rows and columns as exist.
+#[target_feature(enable = "avx512f")]
+pub(super) fn store_turned<const WIDTH: usize>(
+    sums: &[[f32; WIDTH]; WIDTH],
+    mut out: MatMut<'_, f32>,
+) {
+    let (squares, columns) = (sums.as_chunks::<LANES>().0, out.cols());
+    for first in (0..out.rows()).step_by(LANES) {
+        for (number, square) in squares.iter().enumerate().take(columns.div_ceil(LANES)) {
+            let mut rows = [_mm512_setzero_ps(); LANES];
+            for (row, sums) in rows.iter_mut().zip(square) {
+                *row = load_some(&sums[first..][..LANES]);
+            }
+            let turned = transposed(rows).into_iter().enumerate().take(out.rows() - first);
+            for (row, numbers) in turned {
+                let to = &mut out.row(first + row)[LANES * number..];
+                let len = to.len().min(LANES);
+                store_some(&mut to[..len], numbers);
+            }
         }
     }
 }

@@ -6,8 +6,8 @@
 use std::arch::is_x86_feature_detected;
 use std::ops::Range;
 
-use super::amx::Amx;
-use super::line::{Form, HALF, LANES, Line};
+use super::amx::{Amx, SIDE};
+use super::line::{Form, HALF, LANES, Line, Place};
 use super::operand::Operand;
 use super::{avx512, packing, vectors};
 use crate::kernels::mat_mut::MatMut;
@@ -46,8 +46,7 @@ impl Instructions {
         if self.amx.is_some() { Form::Width } else { Form::Depth }
     }
 
-    /// Packs rows or columns `width` and steps `depth` of a factor, from pair `pair` of each group on. `to` begins with
-    /// a group of 16 rows or columns. The groups are `pitch` lines apart.
+    /// Packs rows or columns `width` and steps `depth` of a factor. `to` begins with a group of 16 rows or columns.
     #[inline]
     pub(super) fn pack(
         self,
@@ -55,7 +54,7 @@ impl Instructions {
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
-        place: (usize, usize),
+        place: Place,
     ) {
         // SAFETY: the invariant of the module.
         unsafe { packing::pack(from, width, depth, to, place) }
@@ -73,6 +72,18 @@ impl Instructions {
     ) {
         // SAFETY: the invariant of the module.
         unsafe { avx512::tile(left, right, out, add) }
+    }
+
+    /// Whether the processor multiplies tiles of 16 rows.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.amx.is_some()
+    }
+
+    /// Writes the transposed sums of a tile to a result with as many rows and columns as exist.
+    #[inline]
+    pub(super) fn store_turned(self, sums: &[[f32; SIDE]; SIDE], out: MatMut<'_, f32>) {
+        // SAFETY: the invariant of the module.
+        unsafe { avx512::store_turned(sums, out) }
     }
 
     /// Fetches a result that will be written soon.

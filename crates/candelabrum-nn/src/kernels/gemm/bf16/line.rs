@@ -20,3 +20,14 @@ pub(super) enum Form {
     /// A line for each row: its pairs at 16 places of the depth. 16 such lines, for 16 rows, are a tile.
     Width,
 }
+
+/// Where a part of a factor is packed to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The lines from a group of 16 rows or columns to the next one.
+    pub(super) group: usize,
+    /// The lines from a tile of the depth to the next one.
+    pub(super) tile: usize,
+    /// The pair of each row or column with which the part begins.
+    pub(super) pair: usize,
+}

@@ -20,6 +20,8 @@ mod permission;
 #[path = "no_permission.rs"]
 mod permission;
 #[cfg(target_arch = "x86_64")]
+mod pixels;
+#[cfg(target_arch = "x86_64")]
 mod tile_product;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
@@ -37,4 +39,6 @@ pub(crate) use self::instructions::Instructions;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts};
 pub(crate) use self::packed::Packed;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::pixels::{CHANNELS, Pixels, Tap, WindowGradient, window_product};
 pub(crate) use self::product::product;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::instructions::Instructions;
-use super::line::{Form, LANES, Line};
+use super::line::{Form, LANES, Line, Place};
 use super::operand::Operand;
 use crate::kernels::scratch::Pooled;
 
@@ -59,6 +59,13 @@ impl Packed {
         self.pack_part(from, width, depth, (0, 0));
     }
 
+    /// A right factor of zeros.
+    pub(crate) fn zero_right(instructions: Instructions, width: usize, depth: usize) -> Self {
+        let mut packed = Self::right(instructions, width, depth);
+        packed.lines_mut().as_flattened_mut().fill(0.0);
+        packed
+    }
+
     /// Makes it a factor of so many rows or columns and of this depth, with unspecified contents. There
     /// must be space for it.
     pub(crate) fn resize(&mut self, width: usize, depth: usize) {
@@ -79,16 +86,21 @@ impl Packed {
         let (instructions, form, pairs, padded) =
             (self.instructions, self.form, self.pairs, self.padded());
         let (pitch, pair) = (self.pitch(), to.1 / 2);
+        let place = Place { group: pitch, tile: LANES, pair };
         let end = pair + depth.len().div_ceil(2);
         let groups = width.len().div_ceil(LANES);
         let lines = &mut self.lines_mut()[to.0 / LANES * pitch..];
-        instructions.pack((from, form), width, depth, lines, (pitch, pair));
+        instructions.pack((from, form), width, depth, lines, place);
         // Behind the last pair a tile has zeros. Lines of rows have them already.
         if form == Form::Depth && end == pairs && pairs < padded {
             for group in lines.chunks_mut(pitch).take(groups) {
                 group[pairs..padded].as_flattened_mut().fill(0.0);
             }
         }
+    }
+
+    pub(super) fn instructions(&self) -> Instructions {
+        self.instructions
     }
 
     /// The number of rows or columns.
@@ -101,11 +113,6 @@ impl Packed {
         self.pairs
     }
 
-    /// The tiles that have the depth.
-    pub(super) fn tiles(&self) -> usize {
-        self.pairs.div_ceil(LANES)
-    }
-
     /// Some lines of group number `group` of 16 rows or columns.
     #[inline(always)]
     pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[Line] {
@@ -113,15 +120,13 @@ impl Packed {
         &all[group * self.pitch()..][lines]
     }
 
-    /// Some tiles of group number `group` of 16 rows or columns.
-    #[inline(always)]
-    pub(super) fn group_of_tiles(&self, group: usize, tiles: Range<usize>) -> &[[Line; LANES]] {
-        self.group(group, LANES * tiles.start..LANES * tiles.end).as_chunks().0
-    }
-
     /// The pairs with those behind the last one, which fill a tile.
     fn padded(&self) -> usize {
-        if self.instructions.amx.is_some() { LANES * self.tiles() } else { self.pairs }
+        if self.instructions.amx.is_some() {
+            self.pairs.next_multiple_of(LANES)
+        } else {
+            self.pairs
+        }
     }
 
     /// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not

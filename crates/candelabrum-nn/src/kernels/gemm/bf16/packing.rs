@@ -3,32 +3,32 @@
 use std::arch::x86_64::_mm512_setzero_ps;
 use std::ops::Range;
 
-use super::line::{Form, LANES, Line};
+use super::line::{Form, LANES, Line, Place};
 use super::operand::{Lines, Operand};
 use super::vectors::{load, load_some, paired, rounded, store, store_from, transposed};
 
 /// Groups of 16 rows or columns that are packed at a time, so that what they read of a line is long.
 const TOGETHER: usize = 6;
 
-/// Packs rows or columns `width` and steps `depth` of a factor, from pair `pair` of each group on. `to` begins with a
-/// group of 16 rows or columns. The groups are `pitch` lines apart.
+/// Packs rows or columns `width` and steps `depth` of a factor. `to` begins with a group of 16 rows or columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn pack(
     (from, form): (Operand<'_, f32>, Form),
     width: Range<usize>,
     depth: Range<usize>,
     to: &mut [Line],
-    (pitch, pair): (usize, usize),
+    place: Place,
 ) {
+    let Place { group, pair, .. } = place;
     match (from, form) {
         (Operand::Along(from), Form::Depth) => {
-            lines_along(from, width, depth, &mut to[pair..], pitch)
+            lines_along(from, width, depth, &mut to[pair..], group);
         }
         (Operand::Across(from), Form::Depth) => {
-            lines_across(from, width, depth, &mut to[pair..], pitch)
+            lines_across(from, width, depth, &mut to[pair..], group);
         }
-        (Operand::Along(from), Form::Width) => tiles_along(from, width, depth, to, (pitch, pair)),
-        (Operand::Across(from), Form::Width) => tiles_across(from, width, depth, to, (pitch, pair)),
+        (Operand::Along(from), Form::Width) => tiles_along(from, width, depth, to, place),
+        (Operand::Across(from), Form::Width) => tiles_across(from, width, depth, to, place),
     }
 }
 
@@ -39,58 +39,57 @@ fn tiles_along(
     width: Range<usize>,
     depth: Range<usize>,
     to: &mut [Line],
-    (pitch, pair): (usize, usize),
+    place: Place,
 ) {
-    assert!(pair.is_multiple_of(LANES), "a part of rows that begins within a tile");
-    let starts = width.clone().step_by(LANES);
-    for (first, group) in starts.zip(to.chunks_mut(pitch.max(1))) {
-        let (tiles, _) = group[pair..].as_chunks_mut::<LANES>();
+    assert!(place.pair.is_multiple_of(LANES), "a part of rows that begins within a tile");
+    for (number, first) in width.clone().step_by(LANES).enumerate() {
+        let start = number * place.group + place.pair / LANES * place.tile;
         for row in 0..LANES.min(width.end - first) {
             let numbers = from.part(first + row, depth.start, depth.len());
             let (steps, rest) = numbers.as_chunks::<{ 2 * LANES }>();
-            let mut tiles = tiles.iter_mut();
-            for (numbers, tile) in steps.iter().zip(&mut tiles) {
+            let mut lines = to[start + row..].iter_mut().step_by(place.tile);
+            for (numbers, line) in steps.iter().zip(&mut lines) {
                 if let [low, high] = numbers.as_chunks().0 {
-                    store(&mut tile[row], rounded(load(low), load(high)));
+                    store(line, rounded(load(low), load(high)));
                 }
             }
-            if let (false, Some(tile)) = (rest.is_empty(), tiles.next()) {
+            if let (false, Some(line)) = (rest.is_empty(), lines.next()) {
                 let (low, high) = rest.split_at(rest.len().min(LANES));
-                store(&mut tile[row], rounded(load_some(low), load_some(high)));
+                store(line, rounded(load_some(low), load_some(high)));
             }
         }
     }
 }
 
-/// Turns the pairs of steps to the rows of tiles.
+/// Turns the pairs of steps to the rows of tiles. Behind them, rows and pairs of tiles become 0.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn tiles_across(
     from: Lines<'_, f32>,
     width: Range<usize>,
     depth: Range<usize>,
     to: &mut [Line],
-    (pitch, pair): (usize, usize),
+    place: Place,
 ) {
-    let end = pair + depth.len().div_ceil(2);
-    let starts = width.clone().step_by(TOGETHER * LANES);
-    for (first, groups) in starts.zip(to.chunks_mut((TOGETHER * pitch).max(1))) {
-        for tile in pair / LANES..end.div_ceil(LANES) {
-            let pairs = (LANES * tile).max(pair)..(LANES * (tile + 1)).min(end);
-            let starts = (first..width.end).step_by(LANES);
-            for (first, group) in starts.zip(groups.chunks_mut(pitch.max(1))) {
+    let end = place.pair + depth.len().div_ceil(2);
+    let groups = width.len().div_ceil(LANES);
+    for some in (0..groups).step_by(TOGETHER) {
+        for tile in place.pair / LANES..end.div_ceil(LANES) {
+            let pairs = (LANES * tile).max(place.pair)..(LANES * (tile + 1)).min(end);
+            for group in some..groups.min(some + TOGETHER) {
+                let first = width.start + group * LANES;
                 let len = LANES.min(width.end - first);
                 let mut columns = [_mm512_setzero_ps(); LANES];
-                for number in pairs.clone() {
-                    let step = depth.start + 2 * (number - pair);
+                for pair in pairs.clone() {
+                    let step = depth.start + 2 * (pair - place.pair);
                     let line = |step| match step < depth.end {
                         true => load_some(from.part(step, first, len)),
                         false => _mm512_setzero_ps(),
                     };
-                    columns[number % LANES] = paired(line(step), line(step + 1));
+                    columns[pair % LANES] = paired(line(step), line(step + 1));
                 }
-                let places = &mut group[LANES * tile..][..LANES];
-                for (row, place) in transposed(columns).into_iter().zip(places) {
-                    store_from(place, pairs.start % LANES, row);
+                let lines = &mut to[group * place.group + tile * place.tile..][..LANES];
+                for (row, line) in transposed(columns).into_iter().zip(lines) {
+                    store_from(line, pairs.start % LANES, row);
                 }
             }
         }

@@ -24,7 +24,9 @@ pub(crate) fn product(
         let block = first..pairs.min(first + PAIRS);
         let (out, add) = (out.whole(), add || first > 0);
         match instructions.amx {
-            Some(amx) => tile_product::product((instructions, amx), left, right, block, out, add),
+            Some(amx) => {
+                tile_product::product((instructions, amx), left, (right, 0), block, out, add);
+            }
             None => vector_product::product(instructions, left, right, block, out, add),
         }
     }

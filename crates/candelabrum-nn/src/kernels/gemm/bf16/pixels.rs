@@ -1,0 +1,146 @@
+//! Images in bf16 whose pixels lie one after the other, and the products of a window over them.
+//!
+//! For each 32 channels there is a line for each pixel. 16 neighbouring pixels are a tile from every pixel on, so the
+//! products of a convolution read the pixels where they are, and none is packed twice.
+
+use super::amx::{Run, RunSize, Runs, SIDE, Sums};
+use super::instructions::Instructions;
+use super::line::{Form, LANES, Line, Place};
+use super::operand::{Lines, Operand, Starts};
+use super::packed::Packed;
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::scratch::Pooled;
+
+/// The channels of a line.
+pub(crate) const CHANNELS: usize = 2 * LANES;
+
+/// Images in bf16.
+pub(crate) struct Pixels {
+    instructions: Instructions,
+    memory: Pooled<f32>,
+    /// The elements before the first line, which begins a line of the cache.
+    offset: usize,
+    channels: usize,
+    /// The lines of 32 channels: the pixels, and those that a tile of the last pixel reads.
+    lines: usize,
+}
+
+impl Pixels {
+    /// Space for so many pixels, with unspecified numbers.
+    pub(crate) fn new(instructions: Instructions, channels: usize, pixels: usize) -> Self {
+        let lines = pixels + SIDE;
+        let memory = Pooled::<f32>::new((channels.div_ceil(CHANNELS) * lines + 1) * LANES);
+        // The lines of a tile are read several times as fast from there. The result is the same anywhere.
+        let offset = memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
+        Self { instructions, memory, offset, channels, lines }
+    }
+
+    /// Packs channels from number `first` on, which is a multiple of 32, from pixel `to` on. The channels are `step`
+    /// elements apart. Up to 15 pixels behind them become 0, so pixels are packed in their order.
+    pub(crate) fn pack(
+        &mut self,
+        (channels, step): (&[f32], usize),
+        pixels: usize,
+        (first, to): (usize, usize),
+    ) {
+        let count = (self.channels - first).min(CHANNELS);
+        let from = Operand::Across(Lines { data: channels, starts: Starts::Every(step) });
+        let (instructions, start) = (self.instructions, first / CHANNELS * self.lines + to);
+        let place = Place { group: LANES, tile: self.lines, pair: 0 };
+        let lines = &mut self.memory[self.offset..].as_chunks_mut().0[start..];
+        instructions.pack((from, Form::Width), 0..pixels, 0..count, lines, place);
+    }
+
+    /// The lines of the first channels from a pixel on, and those of the others.
+    fn from(&self, pixel: usize) -> &[Line] {
+        &self.memory[self.offset..].as_chunks().0[pixel..]
+    }
+}
+
+/// A place of a window: how many pixels it is further on, and its weights (channels × columns).
+pub(crate) struct Tap {
+    pub(crate) offset: usize,
+    pub(crate) weight: Packed,
+}
+
+/// Writes the sums over a window, for pixels from number `first` on. `out` has a row for each of up to 32 columns of the
+/// weights, from column `column` on, which is a multiple of 16, and a column for each pixel.
+pub(crate) fn window_product(
+    pixels: &Pixels,
+    first: usize,
+    taps: &[Tap],
+    column: usize,
+    mut out: MatMut<'_, f32>,
+) {
+    let instructions = pixels.instructions;
+    let tiles = instructions.amx.expect("pixels are packed for tiles").tiles();
+    let size = RunSize { steps: pixels.channels.div_ceil(CHANNELS), left_step: pixels.lines };
+    let group = column / LANES;
+    let two = [true, out.rows() > LANES];
+    let columns = if two[1] { SIDE } else { LANES };
+    let mut sums = Sums::new();
+    let mut runs = Vec::with_capacity(taps.len());
+    for start in (0..out.cols()).step_by(SIDE) {
+        runs.clear();
+        for Tap { offset, weight } in taps {
+            let at = first + start + offset;
+            let left = [pixels.from(at), pixels.from(at + LANES)];
+            let lines = 0..weight.pairs().next_multiple_of(LANES);
+            let right = weight.group(group, lines.clone());
+            let next = weight.group(group + usize::from(two[1]), lines);
+            runs.push(Run::new(size, left, [right, next]));
+        }
+        tiles.multiply_some(two, Runs { runs: &runs, size }, sums.part([SIDE, columns]));
+        let (rows, end) = (out.rows(), out.cols().min(start + SIDE));
+        instructions.store_turned(&sums.0, out.part(0..rows, start..end));
+    }
+}
+
+/// Adds the gradient of the weights of a window to `sums`, for up to 32 rows of `left` from number `row` on, which is a
+/// multiple of 16: a tile of sums for each tap. `left` has gradients of results and `right` the images, both over pixels,
+/// and `right` twice: from the first pixel on, and from the second one on. `images` has the first pixel of each image in
+/// both, all even, and `pixels` is their number in an image, a multiple of 32.
+pub(crate) struct WindowGradient<'a> {
+    pub(crate) left: &'a Packed,
+    pub(crate) right: &'a [Packed; 2],
+    pub(crate) images: &'a [[usize; 2]],
+    pub(crate) pixels: usize,
+}
+
+/// Pixels whose products are summed for all taps before the next ones are read.
+const PIXELS: usize = 512;
+
+impl WindowGradient<'_> {
+    /// Writes the sums for each offset of a tap, for 32 rows from `row` and 32 columns from `column` on, both multiples
+    /// of 16.
+    pub(crate) fn sums(&self, row: usize, column: usize, offsets: &[usize], sums: &mut [f32]) {
+        let Self { left, right, images, pixels } = self;
+        let instructions = left.instructions();
+        let tiles = instructions.amx.expect("factors are packed for tiles").tiles();
+        let last = |groups: usize| groups.saturating_sub(1);
+        let rows = [row / LANES, (row / LANES + 1).min(last(left.width().div_ceil(LANES)))];
+        let columns = right[0].width().div_ceil(LANES);
+        let columns = [column / LANES, (column / LANES + 1).min(last(columns))];
+        let mut tile = Sums::new();
+        let mut runs = Vec::with_capacity(images.len());
+        for first in (0..*pixels).step_by(PIXELS) {
+            let steps = PIXELS.min(pixels - first) / CHANNELS;
+            let size = RunSize { steps, left_step: LANES };
+            for (&offset, sums) in offsets.iter().zip(sums.chunks_exact_mut(SIDE * SIDE)) {
+                runs.clear();
+                let right = &right[offset % 2];
+                for &[a, b] in *images {
+                    let (a, b) = ((a + first) / 2, (b + first + offset) / 2);
+                    let lines = |start: usize| start..start + steps * LANES;
+                    let left = rows.map(|group| left.group(group, lines(a)));
+                    let right = columns.map(|group| right.group(group, lines(b)));
+                    runs.push(Run::new(size, left, right));
+                }
+                let runs = Runs { runs: &runs, size };
+                tiles.multiply_some([true, true], runs, tile.part([SIDE, SIDE]));
+                let out = MatMut::new(sums, SIDE, SIDE);
+                instructions.store(&tile.0, out, first > 0);
+            }
+        }
+    }
+}
