@@ -35,8 +35,8 @@ use crate::kernels::transpose::transpose;
 /// Fewer channels leave most of a tile empty.
 const FEWEST_CHANNELS: usize = 16;
 
-/// Elements of images that are packed at a time: 1 MiB, which stays in the second-level cache.
-const PACKED: usize = 1 << 19;
+/// Elements of images that are packed at a time: 2 MiB, which stay in the second-level cache.
+const PACKED: usize = 1 << 20;
 
 /// The instructions, if this is the fastest way: products are in bf16, and neither tiles nor pixels are mostly empty.
 pub(super) fn applies<T: Float>(geometry: &Geometry) -> Option<Instructions> {
@@ -179,6 +179,10 @@ impl TapWeights {
         let inputs = geometry.in_channels;
         let taps = geometry.taps.0.len() * geometry.taps.1.len();
         let mut packed: Vec<Packed> = (0..taps).map(|_| space()).collect();
+        if let [only] = &mut packed[..] {
+            pack(only, weight, 0..geometry.out_channels);
+            return Self { packed };
+        }
         // (taps × O × C) for some output channels, in the cache.
         let mut by_tap = Pooled::new(taps * CHANNELS * inputs);
         for (number, weight) in weight.chunks(CHANNELS * inputs * taps).enumerate() {
@@ -359,10 +363,15 @@ fn weight_gradient_of<T: Float>(
     let (inputs, taps) = (geometry.in_channels, offsets.len());
     let pixels = phases.outputs().next_multiple_of(CHANNELS);
     let lines = phases.channel().next_multiple_of(2);
+    let images = geometry.batch;
     let together = images_together(inputs + outputs.len(), lines.max(pixels));
+    // Groups of nearly equal size.
+    let together = images.div_ceil(images.div_ceil(together));
+    let has_odd = offsets.iter().any(|offset| offset % 2 == 1);
     let behind = offsets.iter().max().copied().unwrap_or(0) + pixels;
     let depth = together * lines + behind;
     let mut left = Packed::left(instructions, outputs.len(), together * pixels);
+    // Gradients of 0 are multiplied by what lies behind an image. It must be finite.
     let mut right = [0, 1].map(|_| Packed::zero_right(instructions, inputs, depth));
     let mut planes = Planes::of_inputs(geometry, &phases, xs);
     // Between the rows of pixels stay zeros.
@@ -392,7 +401,8 @@ fn weight_gradient_of<T: Float>(
                 let count = CHANNELS.min(inputs - first);
                 let channels = f32s(planes.channels(number * together + image, first));
                 let from = Lines { data: channels, starts: Starts::Every(phases.channel()) };
-                for (start, right) in right.iter_mut().enumerate() {
+                let starts = if has_odd { 2 } else { 1 };
+                for (start, right) in right.iter_mut().enumerate().take(starts) {
                     let steps = start..phases.channel();
                     right.pack_part(Operand::Along(from), 0..count, steps, (first, b));
                 }
@@ -410,6 +420,14 @@ fn weight_gradient_of<T: Float>(
                         for row in 0..rows {
                             let from = &sums[row * CHANNELS..];
                             let to = &mut dw[((output + row) * inputs + channel) * taps..];
+                            if taps == 1 {
+                                let pairs = to[..columns].iter_mut().zip(from);
+                                match number {
+                                    0 => pairs.for_each(|(to, &sum)| *to = sum),
+                                    _ => pairs.for_each(|(to, &sum)| *to += sum),
+                                }
+                                continue;
+                            }
                             let size = (taps, columns);
                             if number == 0 {
                                 transpose::<T, false>(from, CHANNELS * CHANNELS, size, to, taps);
