@@ -14,7 +14,7 @@ pub(super) const QUERIES: usize = 128;
 pub(super) const KEYS: usize = 256;
 
 /// The queries of a [`Stair`], if factors are rounded to bf16. Larger stairs are packed less often, but more
-/// scores are computed that the mask hides.
+/// scores are computed that the mask hides. Tiles are so fast that packing counts more.
 const BF16_STAIR: usize = 32;
 
 /// Some queries of a head, and some keys.
@@ -48,8 +48,11 @@ impl<'a> Block<'a> {
         sequence: usize,
         head: usize,
     ) -> impl Iterator<Item = Self> {
-        let in_bf16 = product_precision::bf16::<T>().is_some();
-        let width = if in_bf16 { BF16_STAIR } else { LANES };
+        let width = match product_precision::bf16::<T>() {
+            None => LANES,
+            Some(instructions) if instructions.has_tiles() => QUERIES,
+            Some(_) => BF16_STAIR,
+        };
         (0..geometry.queries).step_by(QUERIES).map(move |query| {
             let queries = QUERIES.min(geometry.queries - query);
             Self { geometry, sequence, head, query, queries, key: 0, keys: 0, width }

@@ -30,6 +30,10 @@ const NAME: &str = "linear";
 /// The rows of a block whose results stay in the second-level cache until they are finished.
 const ROWS: usize = 128;
 
+/// The rows of a block of a backward pass, where the weight is packed once for all blocks: a multiple of the products that
+/// are summed at a time, so the sums are those of a single block.
+const GRADIENT_ROWS: usize = 512;
+
 /// `act(xs weight^T + bias)`.
 ///
 /// # Shapes
@@ -138,14 +142,32 @@ impl LinearOp {
         dz: &[T],
         grads: &mut Grads<'_, T>,
     ) {
-        if let Some(dx) = grads.take(0) {
-            self.input_gradient(weight, dz, dx);
-        }
-        if let Some(dw) = grads.take(1) {
-            self.weight_gradient(xs, dz, dw, Dst::Overwrite);
-        }
-        if let Some(db) = grads.take(2) {
+        let [dx, mut dw, db] = [0, 1, 2].map(|number| grads.take(number));
+        if let Some(db) = db {
             column_sums(dz, db);
+        }
+        let rows = dz.len() / self.outputs;
+        // A weight that no gradient needs is not kept.
+        let mut dx = dx.map(|dx| {
+            let weight = Mat::new(weight, self.outputs, self.inputs);
+            (RightFactor::new(weight, rows), dx)
+        });
+        // Both gradients of a block read the same rows from the cache.
+        let is_packed = dx.as_ref().is_some_and(|(weight, _)| weight.is_packed());
+        let block = if is_packed { GRADIENT_ROWS } else { rows.max(1) };
+        // Without rows, a block of none writes zeros to the gradient of the weight.
+        for first in (0..rows.max(1)).step_by(block) {
+            let count = block.min(rows - first);
+            let dz = &dz[first * self.outputs..][..count * self.outputs];
+            let inputs = first * self.inputs..(first + count) * self.inputs;
+            if let Some((weight, dx)) = &mut dx {
+                let dz = Mat::new(dz, count, self.outputs);
+                weight.product(dz, &mut dx[inputs.clone()], Dst::Overwrite);
+            }
+            if let Some(dw) = &mut dw {
+                let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+                self.weight_gradient(&xs[inputs], dz, dw, dst);
+            }
         }
     }
 
