@@ -71,11 +71,11 @@ pub fn product_precision() -> ProductPrecision {
 /// The name of the instructions by which this processor multiplies in bf16: `AMX` or `AVX512-BF16`. `None` if it
 /// has none that this crate uses, so that products are f32 in any case.
 pub fn bf16_instructions() -> Option<&'static str> {
-    Instructions::detect().map(Instructions::name)
+    Instructions::detect().name()
 }
 
 /// The instructions for products of numbers of this type in bf16, if they are to be used.
 pub(crate) fn bf16<T: Float>() -> Option<Instructions> {
     let asked = BF16.load(Ordering::Relaxed) && T::f32s(&[]).is_some();
-    if asked { Instructions::detect() } else { None }
+    asked.then(Instructions::detect)
 }

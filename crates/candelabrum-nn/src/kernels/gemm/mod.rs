@@ -2,10 +2,6 @@
 //! its own: there, the operands are made in the form in which the kernel reads them, and nothing is
 //! packed. For all other products see [`matmul`](super::matmul).
 
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, reason = "what only kernels of x86-64 processors read")
-)]
 pub(crate) mod bf16;
 #[cfg(not(test))]
 mod dispatch;

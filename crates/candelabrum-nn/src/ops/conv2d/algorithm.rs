@@ -9,7 +9,7 @@ use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::Instructions;
 use crate::kernels::scratch::Pooled;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     /// The tiles of a processor that multiplies matrices in bf16, over pixels with their channels: `tiles.rs`.
     Tiles(Instructions),

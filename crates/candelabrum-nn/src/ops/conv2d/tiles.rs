@@ -364,7 +364,7 @@ fn weight_gradient_of<T: Float>(
     let pixels = phases.outputs().next_multiple_of(CHANNELS);
     let lines = phases.channel().next_multiple_of(2);
     let images = geometry.batch;
-    let together = images_together(inputs + outputs.len(), lines.max(pixels));
+    let together = images_together(inputs + geometry.out_channels, lines.max(pixels));
     // Groups of nearly equal size.
     let together = images.div_ceil(images.div_ceil(together));
     let has_odd = offsets.iter().any(|offset| offset % 2 == 1);

@@ -1,52 +1,64 @@
-//! By which instructions this processor multiplies in bf16.
-//!
-//! **Invariant** [`Instructions`] has a value only on a processor with AVX512F, AVX512BW and AVX512-BF16,
-//! the instructions of packing and of the tiles in vector registers.
+//! By which instructions this processor multiplies numbers that are rounded to bf16.
 
-use std::arch::is_x86_feature_detected;
 use std::ops::Range;
 
-use super::amx::{Amx, SIDE};
-use super::line::{Form, HALF, LANES, Line, Place};
+use super::f32_unit;
+use super::line::{Form, Line, Place};
 use super::operand::Operand;
-use super::{avx512, packing, vectors};
-use crate::kernels::mat_mut::MatMut;
+use super::x86::{Amx, Avx512};
 
-/// The evidence that this processor has the instructions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Instructions {
-    /// Tile registers, if they multiply.
-    pub(super) amx: Option<Amx>,
+/// The fastest way to multiply. All round the factors in the same way, and sum in f32 in an order of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instructions {
+    /// Tile registers.
+    Amx(Amx),
+    /// Vector registers, of pairs in bf16.
+    Avx512(Avx512),
+    /// The products of f32, for rounded numbers.
+    F32,
 }
 
 impl Instructions {
-    /// `None` if the processor does not have them.
+    /// The fastest ones of this processor that this process may use.
     #[inline]
-    pub(crate) fn detect() -> Option<Self> {
-        let present = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512bf16");
-        present.then(|| Self { amx: Amx::detect() })
+    pub(crate) fn detect() -> Self {
+        let vectors = || Avx512::detect().filter(|vectors| vectors.is_fast());
+        Amx::detect().map(Self::Amx).or_else(|| vectors().map(Self::Avx512)).unwrap_or(Self::F32)
     }
 
-    /// All ways to multiply that this processor has.
+    /// All that this processor has.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        let best = Self::detect();
-        let tiles = best.filter(|best| best.amx.is_some());
-        best.map(|_| Self { amx: None }).into_iter().chain(tiles).collect()
+        let tiles = Amx::detect().map(Self::Amx);
+        let vectors = Avx512::detect().map(Self::Avx512);
+        [Self::F32].into_iter().chain(vectors).chain(tiles).collect()
     }
 
-    pub(crate) fn name(self) -> &'static str {
-        if self.amx.is_some() { "AMX" } else { "AVX512-BF16" }
+    /// The name of the instructions. `None` for those of f32.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Amx(_) => Some("AMX"),
+            Self::Avx512(_) => Some("AVX512-BF16"),
+            Self::F32 => None,
+        }
     }
 
-    /// The form of a left factor, whose rows the tiles of AMX have as they are.
-    pub(super) fn left_form(self) -> Form {
-        if self.amx.is_some() { Form::Width } else { Form::Depth }
+    /// Whether the processor multiplies tiles of 16 rows.
+    pub(crate) fn has_tiles(self) -> bool {
+        matches!(self, Self::Amx(_))
     }
 
-    /// Packs rows or columns `width` and steps `depth` of a factor. `to` begins with a group of 16 rows or columns.
+    /// The form of a left factor, and of a right one.
+    pub(super) fn forms(self) -> [Form; 2] {
+        match self {
+            // The rows of a left factor are those of tiles as they are.
+            Self::Amx(_) => [Form::Width, Form::Depth],
+            Self::Avx512(_) => [Form::Depth; 2],
+            Self::F32 => f32_unit::FORMS,
+        }
+    }
+
+    /// Packs rows or columns `width` and steps `depth` of a factor. `to` begins with a group of rows or columns.
     #[inline]
     pub(super) fn pack(
         self,
@@ -56,53 +68,11 @@ impl Instructions {
         to: &mut [Line],
         place: Place,
     ) {
-        // SAFETY: the invariant of the module.
-        unsafe { packing::pack(from, width, depth, to, place) }
-    }
-
-    /// One tile in vector registers: every second element of `left` has the pairs of its 8 rows. `out` has as many rows
-    /// and columns as exist of the tile.
-    #[inline]
-    pub(super) fn tile<const VECTORS: usize>(
-        self,
-        left: &[[f32; HALF]],
-        right: [&[Line]; VECTORS],
-        out: MatMut<'_, f32>,
-        add: bool,
-    ) {
-        // SAFETY: the invariant of the module.
-        unsafe { avx512::tile(left, right, out, add) }
-    }
-
-    /// Whether the processor multiplies tiles of 16 rows.
-    pub(crate) fn has_tiles(self) -> bool {
-        self.amx.is_some()
-    }
-
-    /// Writes the transposed sums of a tile to a result with as many rows and columns as exist.
-    #[inline]
-    pub(super) fn store_turned(self, sums: &[[f32; SIDE]; SIDE], out: MatMut<'_, f32>) {
-        // SAFETY: the invariant of the module.
-        unsafe { avx512::store_turned(sums, out) }
-    }
-
-    /// Fetches a result that will be written soon.
-    #[inline]
-    pub(super) fn prefetch(self, out: &mut MatMut<'_, f32>) {
-        for row in 0..out.rows() {
-            out.row(row).chunks(LANES).for_each(vectors::prefetch);
+        match self {
+            Self::Amx(Amx { vectors }) | Self::Avx512(vectors) => {
+                vectors.pack(from, width, depth, to, place);
+            }
+            Self::F32 => f32_unit::pack(from, width, depth, to, place),
         }
-    }
-
-    /// Writes or adds the sums of a tile, which lie in rows of `WIDTH` numbers.
-    #[inline]
-    pub(super) fn store<const WIDTH: usize>(
-        self,
-        sums: &[[f32; WIDTH]],
-        out: MatMut<'_, f32>,
-        add: bool,
-    ) {
-        // SAFETY: the invariant of the module.
-        unsafe { avx512::store_tile(sums, out, add) }
     }
 }

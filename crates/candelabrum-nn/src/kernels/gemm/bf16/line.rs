@@ -19,14 +19,31 @@ pub(super) enum Form {
     Depth,
     /// A line for each row: its pairs at 16 places of the depth. 16 such lines, for 16 rows, are a tile.
     Width,
+    /// No pairs, but numbers in f32: a row after the other.
+    Rows,
+    /// No pairs, but numbers in f32: those of 48 columns for each step of the depth.
+    Columns,
+}
+
+/// The columns of a group in the form of columns: whole tiles of the f32 kernel on every instruction set.
+pub(super) const COLUMNS: usize = 3 * LANES;
+
+impl Form {
+    /// The rows or columns of a group.
+    pub(super) fn group(self) -> usize {
+        match self {
+            Self::Depth | Self::Width | Self::Rows => LANES,
+            Self::Columns => COLUMNS,
+        }
+    }
 }
 
 /// Where a part of a factor is packed to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// The lines from a group of 16 rows or columns to the next one.
+    /// The lines from a group of rows or columns to the next one.
     pub(super) group: usize,
-    /// The lines from a tile of the depth to the next one.
+    /// The lines from a tile of the depth to the next one, or from a row to the next one in the form of rows.
     pub(super) tile: usize,
     /// The pair of each row or column with which the part begins.
     pub(super) pair: usize,

@@ -3,42 +3,28 @@
 //! Rounding is a part of packing, so it costs no pass of its own. [`multiply`] packs matrices and
 //! multiplies them. A convolution packs its factors itself, and calls [`product`].
 
-#[cfg(target_arch = "x86_64")]
-mod amx;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "absent.rs"]
+mod f32_unit;
 mod instructions;
-#[cfg(target_arch = "x86_64")]
-mod instructions;
-#[cfg(target_arch = "x86_64")]
-mod packing;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod permission;
-#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
-#[path = "no_permission.rs"]
-mod permission;
-#[cfg(target_arch = "x86_64")]
-mod pixels;
-#[cfg(target_arch = "x86_64")]
-mod tile_product;
-#[cfg(target_arch = "x86_64")]
-mod vectors;
-
 mod line;
 mod multiply;
 mod operand;
 mod packed;
+mod pixels;
 #[cfg(test)]
 mod plain;
 mod product;
+mod runs;
+mod tile_product;
 mod vector_product;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_x86.rs"]
+mod x86;
 
 pub(crate) use self::instructions::Instructions;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts};
 pub(crate) use self::packed::Packed;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use self::pixels::{CHANNELS, Pixels, Tap, WindowGradient, window_product};
 pub(crate) use self::product::product;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::instructions::Instructions;
-use super::line::{Form, LANES, Line, Place};
+use super::line::{COLUMNS, Form, LANES, Line, Place};
 use super::operand::Operand;
 use crate::kernels::scratch::Pooled;
 
@@ -24,12 +24,12 @@ pub(crate) struct Packed {
 impl Packed {
     /// Space for a left factor of `width` rows and of this depth, with unspecified contents.
     pub(crate) fn left(instructions: Instructions, width: usize, depth: usize) -> Self {
-        Self::new(instructions, instructions.left_form(), width, depth)
+        Self::new(instructions, instructions.forms()[0], width, depth)
     }
 
     /// Space for a right factor of `width` columns and of this depth, with unspecified contents.
     pub(crate) fn right(instructions: Instructions, width: usize, depth: usize) -> Self {
-        Self::new(instructions, Form::Depth, width, depth)
+        Self::new(instructions, instructions.forms()[1], width, depth)
     }
 
     fn new(instructions: Instructions, form: Form, width: usize, depth: usize) -> Self {
@@ -72,8 +72,8 @@ impl Packed {
         (self.width, self.pairs) = (width, depth.div_ceil(2));
     }
 
-    /// Packs a part of a factor: from row or column and from step `to`, which are a multiple of 16 and an
-    /// even number. Where the part ends at an odd step, the factor does, too. The parts of the same rows or columns are
+    /// Packs a part of a factor: from row or column and from step `to`, which are a multiple of 16 (of 48 for a right
+    /// factor) and an even number. Where the part ends at an odd step, the factor does, too. The parts of the same rows or columns are
     /// packed in the order of the depth.
     #[inline]
     pub(crate) fn pack_part(
@@ -86,10 +86,11 @@ impl Packed {
         let (instructions, form, pairs, padded) =
             (self.instructions, self.form, self.pairs, self.padded());
         let (pitch, pair) = (self.pitch(), to.1 / 2);
-        let place = Place { group: pitch, tile: LANES, pair };
+        let tile = if form == Form::Rows { self.lines_of_a_row() } else { LANES };
+        let place = Place { group: pitch, tile, pair };
         let end = pair + depth.len().div_ceil(2);
-        let groups = width.len().div_ceil(LANES);
-        let lines = &mut self.lines_mut()[to.0 / LANES * pitch..];
+        let groups = width.len().div_ceil(form.group());
+        let lines = &mut self.lines_mut()[to.0 / form.group() * pitch..];
         instructions.pack((from, form), width, depth, lines, place);
         // Behind the last pair a tile has zeros. Lines of rows have them already.
         if form == Form::Depth && end == pairs && pairs < padded {
@@ -113,7 +114,13 @@ impl Packed {
         self.pairs
     }
 
-    /// Some lines of group number `group` of 16 rows or columns.
+    /// The rows from number `row` on, in the form of rows, and the elements from one to the next.
+    pub(super) fn rows(&self, row: usize) -> (&[f32], usize) {
+        let step = self.lines_of_a_row() * LANES;
+        (&self.memory[self.offset + row * step..], step)
+    }
+
+    /// Some lines of group number `group` of rows or columns.
     #[inline(always)]
     pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[Line] {
         let (all, _) = self.memory[self.offset..].as_chunks();
@@ -122,21 +129,29 @@ impl Packed {
 
     /// The pairs with those behind the last one, which fill a tile.
     fn padded(&self) -> usize {
-        if self.instructions.amx.is_some() {
-            self.pairs.next_multiple_of(LANES)
-        } else {
-            self.pairs
+        match self.instructions {
+            Instructions::Amx(_) => self.pairs.next_multiple_of(LANES),
+            Instructions::Avx512(_) | Instructions::F32 => self.pairs,
         }
     }
 
-    /// The lines from one group of 16 rows or columns to the next: an odd number, so that the groups do not
+    /// The lines from one group of rows or columns to the next: an odd number, so that the groups do not
     /// compete for the same places of the nearest cache.
     fn pitch(&self) -> usize {
-        self.padded() | 1
+        match self.form {
+            Form::Depth | Form::Width => self.padded() | 1,
+            Form::Rows => LANES * self.lines_of_a_row(),
+            Form::Columns => (2 * self.pairs * COLUMNS / LANES) | 1,
+        }
+    }
+
+    /// The lines of a row in the form of rows: an odd number, for the same reason.
+    pub(super) fn lines_of_a_row(&self) -> usize {
+        (2 * self.pairs).div_ceil(LANES) | 1
     }
 
     fn lines(&self) -> usize {
-        self.width.div_ceil(LANES) * self.pitch()
+        self.width.div_ceil(self.form.group()) * self.pitch()
     }
 
     fn lines_mut(&mut self) -> &mut [Line] {

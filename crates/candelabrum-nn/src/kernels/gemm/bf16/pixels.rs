@@ -3,11 +3,11 @@
 //! For each 32 channels there is a line for each pixel. 16 neighbouring pixels are a tile from every pixel on, so the
 //! products of a convolution read the pixels where they are, and none is packed twice.
 
-use super::amx::{Run, RunSize, Runs, SIDE, Sums};
 use super::instructions::Instructions;
 use super::line::{Form, LANES, Line, Place};
 use super::operand::{Lines, Operand, Starts};
 use super::packed::Packed;
+use super::runs::{Run, RunSize, Runs, SIDE, Sums};
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::scratch::Pooled;
 
@@ -72,8 +72,8 @@ pub(crate) fn window_product(
     column: usize,
     mut out: MatMut<'_, f32>,
 ) {
-    let instructions = pixels.instructions;
-    let tiles = instructions.amx.expect("pixels are packed for tiles").tiles();
+    let Instructions::Amx(amx) = pixels.instructions else { unreachable!("pixels for tiles") };
+    let (tiles, vectors) = (amx.tiles(), amx.vectors);
     let size = RunSize { steps: pixels.channels.div_ceil(CHANNELS), left_step: pixels.lines };
     let group = column / LANES;
     let two = [true, out.rows() > LANES];
@@ -92,7 +92,7 @@ pub(crate) fn window_product(
         }
         tiles.multiply_some(two, Runs { runs: &runs, size }, sums.part([SIDE, columns]));
         let (rows, end) = (out.rows(), out.cols().min(start + SIDE));
-        instructions.store_turned(&sums.0, out.part(0..rows, start..end));
+        vectors.store_turned(&sums.0, out.part(0..rows, start..end));
     }
 }
 
@@ -115,8 +115,8 @@ impl WindowGradient<'_> {
     /// of 16.
     pub(crate) fn sums(&self, row: usize, column: usize, offsets: &[usize], sums: &mut [f32]) {
         let Self { left, right, images, pixels } = self;
-        let instructions = left.instructions();
-        let tiles = instructions.amx.expect("factors are packed for tiles").tiles();
+        let Instructions::Amx(amx) = left.instructions() else { unreachable!("factors for tiles") };
+        let (tiles, vectors) = (amx.tiles(), amx.vectors);
         let last = |groups: usize| groups.saturating_sub(1);
         let rows = [row / LANES, (row / LANES + 1).min(last(left.width().div_ceil(LANES)))];
         let columns = right[0].width().div_ceil(LANES);
@@ -139,7 +139,7 @@ impl WindowGradient<'_> {
                 let runs = Runs { runs: &runs, size };
                 tiles.multiply_some([true, true], runs, tile.part([SIDE, SIDE]));
                 let out = MatMut::new(sums, SIDE, SIDE);
-                instructions.store(&tile.0, out, first > 0);
+                vectors.store(&tile.0, out, first > 0);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::instructions::Instructions;
 use super::packed::Packed;
-use super::{tile_product, vector_product};
+use super::{f32_unit, tile_product, vector_product};
 use crate::kernels::mat_mut::MatMut;
 
 /// Pairs that are summed in registers: those of two groups of rows take 32 KiB. The number decides in which order sums
@@ -23,11 +23,16 @@ pub(crate) fn product(
     for first in (0..pairs).step_by(PAIRS) {
         let block = first..pairs.min(first + PAIRS);
         let (out, add) = (out.whole(), add || first > 0);
-        match instructions.amx {
-            Some(amx) => {
-                tile_product::product((instructions, amx), left, (right, 0), block, out, add);
+        match instructions {
+            Instructions::Amx(amx) => {
+                tile_product::product(amx, left, (right, 0), block, out, add);
             }
-            None => vector_product::product(instructions, left, right, block, out, add),
+            Instructions::Avx512(vectors) => {
+                vector_product::product(vectors, left, right, block, out, add);
+            }
+            Instructions::F32 => {
+                f32_unit::product(left, right, 2 * block.start..2 * block.end, out, add);
+            }
         }
     }
 }

@@ -2,23 +2,23 @@
 
 use std::ops::Range;
 
-use super::amx::{Amx, Run, RunSize, Runs, SIDE, Sums};
-use super::instructions::Instructions;
 use super::line::LANES;
 use super::packed::Packed;
+use super::runs::{Run, RunSize, Runs, SIDE, Sums};
+use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
 /// Writes or adds the product of some pairs of both factors, for the rows of `left` from `row` on, which is a multiple of
 /// 16. `block` begins with a tile. Those of `right` are `shift` pairs further on.
 pub(super) fn product(
-    (instructions, amx): (Instructions, Amx),
+    amx: Amx,
     (left, row): (&Packed, usize),
     (right, shift): (&Packed, usize),
     block: Range<usize>,
     mut out: MatMut<'_, f32>,
     add: bool,
 ) {
-    let tiles = amx.tiles();
+    let (tiles, vectors) = (amx.tiles(), amx.vectors);
     let mut sums = Sums::new();
     let lines = block.start..block.end.next_multiple_of(LANES);
     let size = RunSize { steps: lines.len() / LANES, left_step: LANES };
@@ -36,12 +36,12 @@ pub(super) fn product(
             let b = [b(j), b(j + usize::from(two[1]))];
             let runs = [Run::new(size, a, b)];
             let mut out = out.part(rows, columns);
-            instructions.prefetch(&mut out);
+            vectors.prefetch(&mut out);
             let is_result = [out.rows(), out.cols()] == whole && !add;
             let to = if is_result { out.whole() } else { sums.part(whole) };
             tiles.multiply_some(two, Runs { runs: &runs, size }, to);
             if !is_result {
-                instructions.store(&sums.0, out, add);
+                vectors.store(&sums.0, out, add);
             }
         }
     }

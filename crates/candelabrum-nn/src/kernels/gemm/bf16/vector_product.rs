@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::instructions::Instructions;
 use super::line::{HALF, LANES};
 use super::packed::Packed;
+use super::x86::Avx512;
 use crate::kernels::mat_mut::MatMut;
 
 /// The vectors of columns of the widest tile.
@@ -13,7 +13,7 @@ const VECTORS: usize = 3;
 /// Writes or adds the product of some pairs of both factors, for the rows of `left` from `row` on, which is a multiple of
 /// 16.
 pub(super) fn product(
-    instructions: Instructions,
+    avx512: Avx512,
     (left, row): (&Packed, usize),
     right: &Packed,
     block: Range<usize>,
@@ -28,7 +28,7 @@ pub(super) fn product(
             vectors => vectors.min(VECTORS),
         };
         let columns = column..right.width().min(column + vectors * LANES);
-        let columns = RightColumns { instructions, right, columns, block: block.clone(), add };
+        let columns = RightColumns { avx512, right, columns, block: block.clone(), add };
         match vectors {
             1 => columns.multiply::<1>(left, row, &mut out),
             2 => columns.multiply::<2>(left, row, &mut out),
@@ -40,7 +40,7 @@ pub(super) fn product(
 
 /// Some columns of the right factor, which are those of a tile, and some pairs of both.
 struct RightColumns<'a> {
-    instructions: Instructions,
+    avx512: Avx512,
     right: &'a Packed,
     columns: Range<usize>,
     block: Range<usize>,
@@ -56,7 +56,7 @@ impl RightColumns<'_> {
         first: usize,
         out: &mut MatMut<'_, f32>,
     ) {
-        let Self { instructions, right, columns, block, add } = self;
+        let Self { avx512, right, columns, block, add } = self;
         let mut lines: [&[_]; VECTORS] = [&[]; VECTORS];
         for (vector, line) in lines.iter_mut().enumerate() {
             *line = right.group(columns.start / LANES + vector, block.clone());
@@ -67,7 +67,7 @@ impl RightColumns<'_> {
             let (halves, _) = group.as_flattened().as_chunks::<HALF>();
             let halves = &halves[row % LANES / HALF..];
             let out = out.part(row..out.rows().min(row + HALF), columns.clone());
-            instructions.tile(halves, lines, out, add);
+            avx512.tile(halves, lines, out, add);
         }
     }
 }

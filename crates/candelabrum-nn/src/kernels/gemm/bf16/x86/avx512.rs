@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{_mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps};
 
-use super::line::{HALF, LANES, Line};
+use super::super::line::{HALF, LANES, Line};
 use super::vectors::{load, load_some, pairs_of, store, store_some, transposed};
 use crate::kernels::mat_mut::MatMut;
 

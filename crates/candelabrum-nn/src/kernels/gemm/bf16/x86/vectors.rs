@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 };
 use std::mem;
 
-use super::line::LANES;
+use super::super::line::LANES;
 
 /// The pairs of the numbers of two vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]

@@ -15,70 +15,17 @@ use std::arch::x86_64::__cpuid_count;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::line::{LANES, Line};
+use super::super::line::{LANES, Line};
+use super::super::runs::Runs;
+use super::Avx512;
 use super::permission;
 use crate::kernels::mat_mut::MatMut;
 
 /// The evidence that this process may use tiles.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Amx(());
-
-/// Tiles to multiply and sum: `steps` tiles of the depth of two neighbouring rows of tiles of a left factor and of two
-/// columns of tiles of a right one. Lines are read `left_step` apart from one step to the next in the left factor, and
-/// follow each other in the right one.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    left: [*const Line; 2],
-    right: [*const Line; 2],
-    lines: PhantomData<&'a Line>,
-}
-
-/// Runs of the same number of steps.
-pub(super) struct Runs<'a, 'b> {
-    pub(super) runs: &'b [Run<'a>],
-    pub(super) size: RunSize,
-}
-
-/// The steps of a run, and the lines from one tile of a left factor to that of the next step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct RunSize {
-    pub(super) steps: usize,
-    pub(super) left_step: usize,
-}
-
-impl<'a> Run<'a> {
-    /// The tiles that begin the lines. Where there is one row or one column, it is given twice.
-    pub(super) fn new(size: RunSize, left: [&'a [Line]; 2], right: [&'a [Line]; 2]) -> Self {
-        let RunSize { steps, left_step } = size;
-        assert!(
-            steps > 0 && left.iter().all(|lines| lines.len() >= (steps - 1) * left_step + LANES)
-        );
-        assert!(right.iter().all(|lines| lines.len() >= steps * LANES), "a run ends too early");
-        Self {
-            left: left.map(<[Line]>::as_ptr),
-            right: right.map(<[Line]>::as_ptr),
-            lines: PhantomData,
-        }
-    }
-}
-
-/// Rows and columns of 2 × 2 tiles.
-pub(super) const SIDE: usize = 2 * LANES;
-
-/// Sums on their way to a result of which they are a part, or to which they are added.
-#[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[f32; SIDE]; SIDE]);
-
-impl Sums {
-    pub(super) fn new() -> Self {
-        Self([[0.0; SIDE]; SIDE])
-    }
-
-    /// The place of so many rows and columns.
-    pub(super) fn part(&mut self, [rows, columns]: [usize; 2]) -> MatMut<'_, f32> {
-        MatMut::strided(self.0.as_flattened_mut(), rows, columns, SIDE)
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amx {
+    /// The vectors with which factors are packed.
+    pub(in super::super) vectors: Avx512,
 }
 
 /// The sizes of the tile registers, as `ldtilecfg` reads them.
@@ -101,7 +48,7 @@ static WHOLE_TILES: Sizes = Sizes {
 
 impl Amx {
     /// `None` if the processor has no tiles for bf16, or the system does not let this process use them. Asks once.
-    pub(super) fn detect() -> Option<Self> {
+    pub(in super::super) fn detect() -> Option<Self> {
         static FOUND: OnceLock<bool> = OnceLock::new();
         let found = *FOUND.get_or_init(|| {
             const AMX_BF16: u32 = 1 << 22;
@@ -109,11 +56,12 @@ impl Amx {
             let features = __cpuid_count(7, 0).edx;
             features & AMX_BF16 != 0 && features & AMX_TILE != 0 && permission::asked()
         });
-        found.then_some(Self(()))
+        let vectors = Avx512::detect()?;
+        found.then_some(Self { vectors })
     }
 
     /// Sets the sizes of this thread's tiles.
-    pub(super) fn tiles(self) -> Tiles {
+    pub(in super::super) fn tiles(self) -> Tiles {
         // SAFETY: by the evidence the processor has the instruction, and the process may use it.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly))
@@ -124,7 +72,7 @@ impl Amx {
 
 /// This thread's tiles, as long as the value lives. Nothing else in this thread uses tiles meanwhile: the functions
 /// that have the value call no code but that of this folder.
-pub(super) struct Tiles(PhantomData<*const ()>);
+pub(in super::super) struct Tiles(PhantomData<*const ()>);
 
 impl Drop for Tiles {
     fn drop(&mut self) {
@@ -136,7 +84,12 @@ impl Drop for Tiles {
 impl Tiles {
     /// [`multiply`](Self::multiply) with one or two rows and columns of tiles.
     #[inline]
-    pub(super) fn multiply_some(&self, two: [bool; 2], runs: Runs<'_, '_>, out: MatMut<'_, f32>) {
+    pub(in super::super) fn multiply_some(
+        &self,
+        two: [bool; 2],
+        runs: Runs<'_, '_>,
+        out: MatMut<'_, f32>,
+    ) {
         match two {
             [true, true] => self.multiply::<2, 2>(runs, out),
             [true, false] => self.multiply::<2, 1>(runs, out),

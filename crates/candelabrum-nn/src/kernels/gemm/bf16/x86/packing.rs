@@ -3,8 +3,8 @@
 use std::arch::x86_64::_mm512_setzero_ps;
 use std::ops::Range;
 
-use super::line::{Form, LANES, Line, Place};
-use super::operand::{Lines, Operand};
+use super::super::line::{Form, LANES, Line, Place};
+use super::super::operand::{Lines, Operand};
 use super::vectors::{load, load_some, paired, rounded, store, store_from, transposed};
 
 /// Groups of 16 rows or columns that are packed at a time, so that what they read of a line is long.
@@ -29,6 +29,7 @@ pub(super) fn pack(
         }
         (Operand::Along(from), Form::Width) => tiles_along(from, width, depth, to, place),
         (Operand::Across(from), Form::Width) => tiles_across(from, width, depth, to, place),
+        (_, Form::Rows | Form::Columns) => unreachable!("a form for products in f32"),
     }
 }
 
@@ -44,7 +45,8 @@ fn tiles_along(
     assert!(place.pair.is_multiple_of(LANES), "a part of rows that begins within a tile");
     for (number, first) in width.clone().step_by(LANES).enumerate() {
         let start = number * place.group + place.pair / LANES * place.tile;
-        for row in 0..LANES.min(width.end - first) {
+        let rows = if depth.is_empty() { 0 } else { LANES.min(width.end - first) };
+        for row in 0..rows {
             let numbers = from.part(first + row, depth.start, depth.len());
             let (steps, rest) = numbers.as_chunks::<{ 2 * LANES }>();
             let mut lines = to[start + row..].iter_mut().step_by(place.tile);

@@ -1,0 +1,168 @@
+//! Products of numbers that are rounded to bf16, by the kernel of f32 products: for processors that multiply in bf16 no
+//! faster, or not at all.
+
+use std::ops::Range;
+
+use super::line::{COLUMNS, Form, LANES, Line, Place};
+use super::operand::{Lines, Operand};
+use super::packed::Packed;
+use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::scratch::Pooled;
+use crate::kernels::transpose::{SQUARE, transposed_f32s};
+use candelabrum_memory::simd::simd;
+
+/// The forms of a left factor and of a right one.
+pub(super) const FORMS: [Form; 2] = [Form::Rows, Form::Columns];
+
+/// The nearest number with 8 significant bits. Of two, the one whose last bit is 0. A subnormal number becomes 0.
+#[inline(always)]
+pub(super) fn rounded(number: f32) -> f32 {
+    let bits = number.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+    let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
+    let is_subnormal = bits & 0x7f80_0000 == 0;
+    let kept = if is_nan { bits | 0x0040_0000 } else { nearest };
+    f32::from_bits(if is_subnormal { bits & 0x8000_0000 } else { kept })
+}
+
+/// Packs a part of a factor. `to` begins with a group of rows or columns.
+pub(super) fn pack(
+    (from, form): (Operand<'_, f32>, Form),
+    width: Range<usize>,
+    depth: Range<usize>,
+    to: &mut [Line],
+    place: Place,
+) {
+    let (to, first) = (to.as_flattened_mut(), 2 * place.pair);
+    simd(
+        #[inline(always)]
+        || match (from, form) {
+            (Operand::Along(from), Form::Rows) => {
+                let to = &mut to[first..];
+                copied(from, (width.clone(), depth.clone()), to, place.tile * LANES, 1);
+            }
+            (Operand::Across(from), Form::Rows) => {
+                let to = &mut to[first..];
+                turned(from, (depth.clone(), width.clone()), to, place.tile * LANES);
+            }
+            (Operand::Across(from), _) => {
+                let starts = width.clone().step_by(COLUMNS);
+                for (first_column, to) in starts.zip(to.chunks_mut((place.group * LANES).max(1))) {
+                    let columns = first_column..width.end.min(first_column + COLUMNS);
+                    let to = &mut to[first * COLUMNS..];
+                    copied(from, (depth.clone(), columns), to, COLUMNS, 2);
+                }
+            }
+            (Operand::Along(from), _) => {
+                let starts = width.clone().step_by(COLUMNS);
+                for (first_column, to) in starts.zip(to.chunks_mut((place.group * LANES).max(1))) {
+                    let columns = first_column..width.end.min(first_column + COLUMNS);
+                    let to = &mut to[first * COLUMNS..];
+                    turned(from, (columns, depth.clone()), to, COLUMNS);
+                    if depth.len() % 2 == 1 {
+                        to[depth.len() * COLUMNS..][..COLUMNS].fill(0.0);
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// Rounds some numbers of some lines to lines at distances of `step`. A line is filled up with zeros to the end of a group
+/// or of a pair, and an odd number of lines to `pairs`.
+#[inline(always)]
+fn copied(
+    from: Lines<'_, f32>,
+    (lines, part): (Range<usize>, Range<usize>),
+    to: &mut [f32],
+    step: usize,
+    pairs: usize,
+) {
+    let filled = if pairs == 2 { COLUMNS } else { part.len().next_multiple_of(2) };
+    let mut places = to.chunks_mut(step);
+    for (line, to) in lines.clone().zip(&mut places) {
+        let (numbers, rest) = to[..filled].split_at_mut(part.len());
+        for (to, &number) in numbers.iter_mut().zip(from.part(line, part.start, part.len())) {
+            *to = rounded(number);
+        }
+        rest.fill(0.0);
+    }
+    if lines.len() % pairs == 1 {
+        places.next().into_iter().for_each(|to| to[..filled].fill(0.0));
+    }
+}
+
+/// Rounds and turns some numbers of some lines: number `i` of line `j` becomes number `j` of a line at `i * step`. An odd
+/// number of lines is followed by zeros.
+#[inline(always)]
+fn turned(
+    from: Lines<'_, f32>,
+    (lines, part): (Range<usize>, Range<usize>),
+    to: &mut [f32],
+    step: usize,
+) {
+    let line = |number| from.part(number, part.start, part.len());
+    let (squares, whole) = (lines.len() / SQUARE * SQUARE, part.len() / SQUARE * SQUARE);
+    for first in (0..squares).step_by(SQUARE) {
+        let some = [0, 1, 2, 3].map(|i| line(lines.start + first + i));
+        let [a, b, c, d] = some.map(|line| line.as_chunks::<SQUARE>().0);
+        for (number, (((&a, &b), &c), &d)) in a.iter().zip(b).zip(c).zip(d).enumerate() {
+            for (i, numbers) in transposed_f32s([a, b, c, d]).into_iter().enumerate() {
+                let place = (number * SQUARE + i) * step + first;
+                to[place..place + SQUARE].copy_from_slice(&numbers.map(rounded));
+            }
+        }
+        for (place, line) in some.into_iter().enumerate() {
+            for (i, &number) in line.iter().enumerate().skip(whole) {
+                to[i * step + first + place] = rounded(number);
+            }
+        }
+    }
+    for place in squares..lines.len().next_multiple_of(2) {
+        let numbers = if place < lines.len() { line(lines.start + place) } else { &[] };
+        for i in 0..part.len() {
+            to[i * step + place] = numbers.get(i).map_or(0.0, |&number| rounded(number));
+        }
+    }
+}
+
+/// Writes or adds the product of some steps of both factors, for the rows of `left` from `row` on, which is a multiple of
+/// 16.
+pub(super) fn product(
+    (left, row): (&Packed, usize),
+    right: &Packed,
+    steps: Range<usize>,
+    mut out: MatMut<'_, f32>,
+    add: bool,
+) {
+    let (rows, depth) = (out.rows(), steps.len());
+    let (left, step) = left.rows(row);
+    let mut sums = Pooled::<f32>::new((rows + MOST_ROWS) * COLUMNS);
+    for column in (0..out.cols()).step_by(COLUMNS) {
+        let columns = column..out.cols().min(column + COLUMNS);
+        let lines = steps.start * COLUMNS / LANES..steps.end * COLUMNS / LANES;
+        let right = right.group(column / COLUMNS, lines).as_flattened();
+        dispatch(Product {
+            size: Size { rows, depth, columns: columns.len() },
+            left: Left::Rows { data: &left[steps.start..], step },
+            right: Rows { data: right, step: COLUMNS },
+            out: Rows { data: &mut sums, step: COLUMNS },
+            add: false,
+        });
+        let mut out = out.part(0..rows, columns);
+        simd(
+            #[inline(always)]
+            || {
+                for (row, sums) in (0..out.rows()).zip(sums.chunks_exact(COLUMNS)) {
+                    let numbers = out.row(row).iter_mut().zip(sums);
+                    if add {
+                        numbers.for_each(|(to, &sum)| *to += sum);
+                    } else {
+                        numbers.for_each(|(to, &sum)| *to = sum);
+                    }
+                }
+            },
+        );
+    }
+}
