@@ -15,6 +15,9 @@ use candelabrum_memory::simd::simd;
 /// The forms of a left factor and of a right one.
 pub(super) const FORMS: [Form; 2] = [Form::Rows, Form::Columns];
 
+/// Steps whose numbers of a group of columns stay in the nearest cache: 24 KiB.
+const STEPS: usize = 128;
+
 /// The nearest number with 8 significant bits. Of two, the one whose last bit is 0. A subnormal number becomes 0.
 #[inline(always)]
 pub(super) fn rounded(number: f32) -> f32 {
@@ -136,20 +139,23 @@ pub(super) fn product(
     mut out: MatMut<'_, f32>,
     add: bool,
 ) {
-    let (rows, depth) = (out.rows(), steps.len());
+    let rows = out.rows();
     let (left, step) = left.rows(row);
     let mut sums = Pooled::<f32>::new((rows + MOST_ROWS) * COLUMNS);
     for column in (0..out.cols()).step_by(COLUMNS) {
         let columns = column..out.cols().min(column + COLUMNS);
-        let lines = steps.start * COLUMNS / LANES..steps.end * COLUMNS / LANES;
-        let right = right.group(column / COLUMNS, lines).as_flattened();
-        dispatch(Product {
-            size: Size { rows, depth, columns: columns.len() },
-            left: Left::Rows { data: &left[steps.start..], step },
-            right: Rows { data: right, step: COLUMNS },
-            out: Rows { data: &mut sums, step: COLUMNS },
-            add: false,
-        });
+        for first in steps.clone().step_by(STEPS) {
+            let some = first..steps.end.min(first + STEPS);
+            let lines = some.start * COLUMNS / LANES..some.end * COLUMNS / LANES;
+            let right = right.group(column / COLUMNS, lines).as_flattened();
+            dispatch(Product {
+                size: Size { rows, depth: some.len(), columns: columns.len() },
+                left: Left::Rows { data: &left[first..], step },
+                right: Rows { data: right, step: COLUMNS },
+                out: Rows { data: &mut sums, step: COLUMNS },
+                add: first > steps.start,
+            });
+        }
         let mut out = out.part(0..rows, columns);
         simd(
             #[inline(always)]
