@@ -80,7 +80,7 @@ fn check(name: &str, train: impl Fn(ProductPrecision, f32) -> f64) {
     );
     let apart = |loss: f64| (loss / exact - 1.0).abs();
     assert!(apart(rounded) < apart(other).max(0.01), "{name}: {exact}, {rounded}, {other}");
-    assert_eq!(exact != rounded, bf16_instructions().is_some(), "{name}");
+    assert!(exact != rounded, "{name}: nothing is rounded");
 }
 
 #[test]

@@ -19,7 +19,9 @@ use super::source::is_product;
 
 /// Names that several types may have, because a path before them says which one is meant.
 const SHARED: &[&str] = &[
+    "Amx",
     "Args",
+    "Avx512",
     "Command",
     "Config",
     "Conv1d",
@@ -28,13 +30,13 @@ const SHARED: &[&str] = &[
     "Error",
     "FinetuneArgs",
     "GroupNorm",
-    "Instructions",
     "LayerNorm",
     "Linear",
     "Mlp",
     "Result",
     "RmsNorm",
     "StreamPoint",
+    "TileRegisters",
     "UpdateTable",
     "Vit",
 ];
@@ -44,8 +46,8 @@ const SHORT: usize = 5;
 
 /// Terms of the field that are short.
 const TERMS: &[&str] = &[
-    "Adam", "AdamW", "Batch", "Bert", "Cache", "Clip", "Cnn", "Csv", "Ctc", "Event", "F1", "Gpt",
-    "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars",
+    "Adam", "AdamW", "Amx", "Batch", "Bert", "Cache", "Clip", "Cnn", "Csv", "Ctc", "Event", "F1",
+    "Gpt", "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars",
     "Layer", "LeNet", "Llama", "Lstm", "Mnist", "Model", "Muon", "Nll", "Norm", "Param", "Rnn",
     "Sgd", "Shard", "Span", "Stack", "Step", "Tape", "Tile", "Vgg", "World",
 ];

@@ -26,8 +26,8 @@ pub enum ProductPrecision {
     /// Factors keep their 24 bits.
     #[default]
     F32,
-    /// On the CPU, factors are rounded to bf16, where the processor has [instructions](bf16_instructions) for
-    /// it. Elsewhere products stay f32.
+    /// On the CPU, factors are rounded to bf16, with [instructions](bf16_instructions) for products in bf16 or
+    /// with those of f32. On a GPU, products of f32 numbers stay f32.
     Bf16,
     /// On a GPU, factors are rounded to TF32. On the CPU products stay f32.
     Tf32,
@@ -41,8 +41,8 @@ static TF32: AtomicBool = AtomicBool::new(false);
 /// It counts for the operations of [`ops`](crate::ops) from now on, backward passes included. Steps that were
 /// recorded as CUDA graphs keep their precision.
 ///
-/// [`Bf16`](ProductPrecision::Bf16) counts on the CPU alone, and there not for products of f64 numbers, the products
-/// with the hidden state in recurrent layers, depthwise convolutions and candle's own operations.
+/// [`Bf16`](ProductPrecision::Bf16) counts on the CPU alone, and there not for products of f64 numbers, depthwise
+/// convolutions and candle's own operations.
 ///
 /// [`Tf32`](ProductPrecision::Tf32) counts on GPUs alone, and there for candle's own matrix products too, because it
 /// turns on `candle_core::cuda::set_gemm_reduced_precision_f32`. Another precision after `Tf32` turns that switch
@@ -50,7 +50,9 @@ static TF32: AtomicBool = AtomicBool::new(false);
 ///
 /// # Cost
 ///
-/// A product of few rows or columns is not worth the rounding and stays f32 (docs/log/2026-11-23-bf16.md).
+/// A product of few rows or columns is not worth the rounding and stays f32 (docs/log/2026-11-23-bf16.md), but for those
+/// with the hidden state in recurrent layers. Where the processor has no instructions, a step takes 1.1 to 1.5 times as
+/// long as in f32 (docs/log/2026-11-29-amx.md).
 pub fn set_product_precision(precision: ProductPrecision) {
     BF16.store(precision == ProductPrecision::Bf16, Ordering::Relaxed);
     let tf32 = precision == ProductPrecision::Tf32;
@@ -68,8 +70,11 @@ pub fn product_precision() -> ProductPrecision {
     }
 }
 
-/// The name of the instructions by which this processor multiplies in bf16: `AMX` or `AVX512-BF16`. `None` if it
-/// has none that this crate uses, so that products are f32 in any case.
+/// The name of the instructions by which this process multiplies in bf16: `AMX`, if the operating system lets the process
+/// use it, or `AVX512-BF16`. `None` if the processor has none that are faster than those of f32, which then multiply the
+/// rounded factors.
+///
+/// The instructions decide in which order products are summed, so the bits of results differ from processor to processor.
 pub fn bf16_instructions() -> Option<&'static str> {
     Instructions::detect().name()
 }

@@ -138,9 +138,10 @@ pub struct TrainArgs {
     #[arg(skip)]
     pub(super) reads: ReadMarks,
 
-    /// The type of parameters and activations. On the CPU, bf16 is that of the factors of products, if the
-    /// processor has AVX512-BF16. tf32 is that of the factors of products on a GPU; all else is f32. In f16 a
-    /// CPU computes in f32 and rounds: an epoch of mnist_dist takes 1.8 times as long
+    /// The type of parameters and activations. On the CPU, bf16 is that of the factors of products, which is
+    /// faster where the processor has AMX or AMD's AVX512-BF16. tf32 is that of the factors of products on a
+    /// GPU; all else is f32. In f16 a CPU computes in f32 and rounds: an epoch of mnist_dist takes 1.8 times
+    /// as long
     #[arg(long, value_name = "TYPE", value_enum, default_value_t)]
     pub precision: Precision,
 

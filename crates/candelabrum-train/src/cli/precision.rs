@@ -15,8 +15,7 @@ pub enum Precision {
     /// 32 bits
     #[default]
     F32,
-    /// 16 bits with the exponents of f32. On the CPU only the factors of products, where the processor
-    /// multiplies in bf16
+    /// 16 bits with the exponents of f32. On the CPU only the factors of products
     Bf16,
     /// 16 bits with short exponents, and a dynamic loss scale
     F16,
@@ -71,7 +70,7 @@ impl Precision {
                 format!("{dtype} with products in bf16 ({instructions})")
             }
             (ProductPrecision::Bf16, None) if device.is_cpu() => {
-                format!("{dtype}, as this processor has no instructions for products in bf16")
+                format!("{dtype} with products in bf16 (computed in f32, so not faster)")
             }
             (ProductPrecision::Tf32, _) if device.is_cuda() => {
                 format!("{dtype} with products in tf32")

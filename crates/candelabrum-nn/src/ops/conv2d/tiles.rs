@@ -24,7 +24,7 @@ use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
 use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::{
-    CHANNELS, Instructions, Lines, Operand, Packed, Pixels, Starts, Tap, WindowGradient,
+    CHANNELS, Instructions, Lines, Operand, Packed, Pixels, Starts, WindowGradient, WindowTap,
     window_product,
 };
 use crate::kernels::mat_mut::MatMut;
@@ -63,7 +63,7 @@ impl<T: Float> Conv<'_, T> {
         let taps = weights.taps(phases.offsets());
         each_share(true, (ys, geometry.out_image()), |images, ys| {
             let xs = xs.part(elements(images, geometry.in_image()));
-            let mut planes = Planes::of_inputs(geometry, &phases, xs);
+            let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
             let mut result = Pooled::new(CHANNELS * phases.outputs());
             let (lines, image) = (phases.channel(), geometry.out_image());
             let together = images_together(geometry.in_channels, lines);
@@ -203,14 +203,14 @@ impl TapWeights {
         Self { packed }
     }
 
-    fn taps(self, offsets: Vec<usize>) -> Vec<Tap> {
+    fn taps(self, offsets: Vec<usize>) -> Vec<WindowTap> {
         let taps = self.packed.into_iter().zip(offsets);
-        taps.map(|(weight, offset)| Tap { offset, weight }).collect()
+        taps.map(|(weight, offset)| WindowTap { offset, weight }).collect()
     }
 }
 
 /// Images whose channels are brought into the layout of phases, 32 at a time.
-struct Planes<'a, T: Float> {
+struct PhasePlanes<'a, T: Float> {
     geometry: &'a Geometry,
     phases: &'a Phases<'a>,
     xs: Images<'a, T>,
@@ -219,7 +219,7 @@ struct Planes<'a, T: Float> {
     channels: Pooled<T>,
 }
 
-impl<'a, T: Float> Planes<'a, T> {
+impl<'a, T: Float> PhasePlanes<'a, T> {
     fn of_inputs(geometry: &'a Geometry, phases: &'a Phases<'a>, xs: Images<'a, T>) -> Self {
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let channels = Pooled::zeros(CHANNELS * phases.channel() + SLACK);
@@ -272,12 +272,12 @@ fn input_gradient<T: Float>(
     // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output pixel and behind the
     // last one are zeros.
     let before = by_phase.iter().flatten().map(|&(_, offset)| offset).max().unwrap_or(0);
-    let taps: Vec<Vec<Tap>> = by_phase
+    let taps: Vec<Vec<WindowTap>> = by_phase
         .into_iter()
         .map(|taps| {
             let tap = |(number, offset): (usize, usize)| {
                 let weight = weights[number].take().expect("a tap meets one phase");
-                Tap { offset: before - offset, weight }
+                WindowTap { offset: before - offset, weight }
             };
             taps.into_iter().map(tap).collect()
         })
@@ -373,7 +373,7 @@ fn weight_gradient_of<T: Float>(
     let mut left = Packed::left(instructions, outputs.len(), together * pixels);
     // Gradients of 0 are multiplied by what lies behind an image. It must be finite.
     let mut right = [0, 1].map(|_| Packed::zero_right(instructions, inputs, depth));
-    let mut planes = Planes::of_inputs(geometry, &phases, xs);
+    let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
     // Between the rows of pixels stay zeros.
     let mut gradients = Pooled::zeros(CHANNELS * pixels);
     let mut sums = Pooled::new(taps * CHANNELS * CHANNELS);

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::f32_unit;
-use super::line::{Form, Line, Place};
+use super::f32_packing;
+use super::line::{Line, LineForm, Place};
 use super::operand::Operand;
 use super::x86::{Amx, Avx512};
 
@@ -49,12 +49,12 @@ impl Instructions {
     }
 
     /// The form of a left factor, and of a right one.
-    pub(super) fn forms(self) -> [Form; 2] {
+    pub(super) fn forms(self) -> [LineForm; 2] {
         match self {
             // The rows of a left factor are those of tiles as they are.
-            Self::Amx(_) => [Form::Width, Form::Depth],
-            Self::Avx512(_) => [Form::Depth; 2],
-            Self::F32 => f32_unit::FORMS,
+            Self::Amx(_) => [LineForm::Width, LineForm::Depth],
+            Self::Avx512(_) => [LineForm::Depth; 2],
+            Self::F32 => f32_packing::FORMS,
         }
     }
 
@@ -62,7 +62,7 @@ impl Instructions {
     #[inline]
     pub(super) fn pack(
         self,
-        from: (Operand<'_, f32>, Form),
+        from: (Operand<'_, f32>, LineForm),
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],
@@ -72,7 +72,7 @@ impl Instructions {
             Self::Amx(Amx { vectors }) | Self::Avx512(vectors) => {
                 vectors.pack(from, width, depth, to, place);
             }
-            Self::F32 => f32_unit::pack(from, width, depth, to, place),
+            Self::F32 => f32_packing::pack(from, width, depth, to, place),
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) const HALF: usize = LANES / 2;
 
 /// Which pairs a line has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum LineForm {
     /// A line for each place of the depth: the pairs of 16 rows of a left factor, or of 16 columns of a right one.
     Depth,
     /// A line for each row: its pairs at 16 places of the depth. 16 such lines, for 16 rows, are a tile.
@@ -28,7 +28,7 @@ pub(super) enum Form {
 /// The columns of a group in the form of columns: whole tiles of the f32 kernel on every instruction set.
 pub(super) const COLUMNS: usize = 3 * LANES;
 
-impl Form {
+impl LineForm {
     /// The rows or columns of a group.
     pub(super) fn group(self) -> usize {
         match self {

@@ -3,7 +3,8 @@
 //! Rounding is a part of packing, so it costs no pass of its own. [`multiply`] packs matrices and
 //! multiplies them. A convolution packs its factors itself, and calls [`product`].
 
-mod f32_unit;
+mod f32_packing;
+mod f32_product;
 mod instructions;
 mod line;
 mod multiply;
@@ -26,5 +27,5 @@ pub(crate) use self::instructions::Instructions;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts};
 pub(crate) use self::packed::Packed;
-pub(crate) use self::pixels::{CHANNELS, Pixels, Tap, WindowGradient, window_product};
+pub(crate) use self::pixels::{CHANNELS, Pixels, WindowGradient, WindowTap, window_product};
 pub(crate) use self::product::product;

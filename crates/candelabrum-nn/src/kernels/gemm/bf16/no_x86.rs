@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::line::{Form, HALF, Line, Place};
+use super::line::{HALF, Line, LineForm, Place};
 use super::operand::Operand;
 use super::runs::{Runs, SIDE};
 use crate::kernels::mat_mut::MatMut;
@@ -22,7 +22,7 @@ impl Avx512 {
 
     pub(super) fn pack(
         self,
-        _: (Operand<'_, f32>, Form),
+        _: (Operand<'_, f32>, LineForm),
         _: Range<usize>,
         _: Range<usize>,
         _: &mut [Line],
@@ -65,16 +65,16 @@ impl Amx {
         None
     }
 
-    pub(super) fn tiles(self) -> Tiles {
+    pub(super) fn tiles(self) -> TileRegisters {
         match self.vectors {}
     }
 }
 
 /// Has no values.
-pub(super) struct Tiles(Avx512);
+pub(super) struct TileRegisters(Avx512);
 
-impl Tiles {
-    pub(super) fn multiply_some(&self, _: [bool; 2], _: Runs<'_, '_>, _: MatMut<'_, f32>) {
+impl TileRegisters {
+    pub(super) fn multiply(&self, _: [bool; 2], _: &Runs<'_>, _: MatMut<'_, f32>) {
         match self.0 {}
     }
 }

@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 use super::instructions::Instructions;
-use super::line::{COLUMNS, Form, LANES, Line, Place};
+use super::line::{COLUMNS, LANES, Line, LineForm, Place};
 use super::operand::Operand;
 use crate::kernels::scratch::Pooled;
 
 /// A packed factor.
 pub(crate) struct Packed {
     instructions: Instructions,
-    form: Form,
+    form: LineForm,
     memory: Pooled<f32>,
     /// The elements before the first line, which begins a line of the cache.
     offset: usize,
@@ -32,7 +32,7 @@ impl Packed {
         Self::new(instructions, instructions.forms()[1], width, depth)
     }
 
-    fn new(instructions: Instructions, form: Form, width: usize, depth: usize) -> Self {
+    fn new(instructions: Instructions, form: LineForm, width: usize, depth: usize) -> Self {
         let mut packed = Self {
             instructions,
             form,
@@ -86,14 +86,14 @@ impl Packed {
         let (instructions, form, pairs, padded) =
             (self.instructions, self.form, self.pairs, self.padded());
         let (pitch, pair) = (self.pitch(), to.1 / 2);
-        let tile = if form == Form::Rows { self.lines_of_a_row() } else { LANES };
+        let tile = if form == LineForm::Rows { self.lines_of_a_row() } else { LANES };
         let place = Place { group: pitch, tile, pair };
         let end = pair + depth.len().div_ceil(2);
         let groups = width.len().div_ceil(form.group());
         let lines = &mut self.lines_mut()[to.0 / form.group() * pitch..];
         instructions.pack((from, form), width, depth, lines, place);
         // Behind the last pair a tile has zeros. Lines of rows have them already.
-        if form == Form::Depth && end == pairs && pairs < padded {
+        if form == LineForm::Depth && end == pairs && pairs < padded {
             for group in lines.chunks_mut(pitch).take(groups) {
                 group[pairs..padded].as_flattened_mut().fill(0.0);
             }
@@ -139,9 +139,9 @@ impl Packed {
     /// compete for the same places of the nearest cache.
     fn pitch(&self) -> usize {
         match self.form {
-            Form::Depth | Form::Width => self.padded() | 1,
-            Form::Rows => LANES * self.lines_of_a_row(),
-            Form::Columns => (2 * self.pairs * COLUMNS / LANES) | 1,
+            LineForm::Depth | LineForm::Width => self.padded() | 1,
+            LineForm::Rows => LANES * self.lines_of_a_row(),
+            LineForm::Columns => (2 * self.pairs * COLUMNS / LANES) | 1,
         }
     }
 

@@ -4,10 +4,10 @@
 //! products of a convolution read the pixels where they are, and none is packed twice.
 
 use super::instructions::Instructions;
-use super::line::{Form, LANES, Line, Place};
+use super::line::{LANES, Line, LineForm, Place};
 use super::operand::{Lines, Operand, Starts};
 use super::packed::Packed;
-use super::runs::{Run, RunSize, Runs, SIDE, Sums};
+use super::runs::{Runs, SIDE, Sums};
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::scratch::Pooled;
 
@@ -48,7 +48,7 @@ impl Pixels {
         let (instructions, start) = (self.instructions, first / CHANNELS * self.lines + to);
         let place = Place { group: LANES, tile: self.lines, pair: 0 };
         let lines = &mut self.memory[self.offset..].as_chunks_mut().0[start..];
-        instructions.pack((from, Form::Width), 0..pixels, 0..count, lines, place);
+        instructions.pack((from, LineForm::Width), 0..pixels, 0..count, lines, place);
     }
 
     /// The lines of the first channels from a pixel on, and those of the others.
@@ -58,7 +58,7 @@ impl Pixels {
 }
 
 /// A place of a window: how many pixels it is further on, and its weights (channels × columns).
-pub(crate) struct Tap {
+pub(crate) struct WindowTap {
     pub(crate) offset: usize,
     pub(crate) weight: Packed,
 }
@@ -68,38 +68,36 @@ pub(crate) struct Tap {
 pub(crate) fn window_product(
     pixels: &Pixels,
     first: usize,
-    taps: &[Tap],
+    taps: &[WindowTap],
     column: usize,
     mut out: MatMut<'_, f32>,
 ) {
     let Instructions::Amx(amx) = pixels.instructions else { unreachable!("pixels for tiles") };
     let (tiles, vectors) = (amx.tiles(), amx.vectors);
-    let size = RunSize { steps: pixels.channels.div_ceil(CHANNELS), left_step: pixels.lines };
+    let mut runs = Runs::new(pixels.channels.div_ceil(CHANNELS), pixels.lines);
     let group = column / LANES;
     let two = [true, out.rows() > LANES];
     let columns = if two[1] { SIDE } else { LANES };
     let mut sums = Sums::new();
-    let mut runs = Vec::with_capacity(taps.len());
     for start in (0..out.cols()).step_by(SIDE) {
         runs.clear();
-        for Tap { offset, weight } in taps {
+        for WindowTap { offset, weight } in taps {
             let at = first + start + offset;
             let left = [pixels.from(at), pixels.from(at + LANES)];
             let lines = 0..weight.pairs().next_multiple_of(LANES);
             let right = weight.group(group, lines.clone());
             let next = weight.group(group + usize::from(two[1]), lines);
-            runs.push(Run::new(size, left, [right, next]));
+            runs.push(left, [right, next]);
         }
-        tiles.multiply_some(two, Runs { runs: &runs, size }, sums.part([SIDE, columns]));
+        tiles.multiply(two, &runs, sums.part([SIDE, columns]));
         let (rows, end) = (out.rows(), out.cols().min(start + SIDE));
         vectors.store_turned(&sums.0, out.part(0..rows, start..end));
     }
 }
 
-/// Adds the gradient of the weights of a window to `sums`, for up to 32 rows of `left` from number `row` on, which is a
-/// multiple of 16: a tile of sums for each tap. `left` has gradients of results and `right` the images, both over pixels,
-/// and `right` twice: from the first pixel on, and from the second one on. `images` has the first pixel of each image in
-/// both, all even, and `pixels` is their number in an image, a multiple of 32.
+/// The factors of the gradient of the weights of a window: `left` has gradients of results and `right` the images, both
+/// over pixels, and `right` twice: from the first pixel on, and from the second one on. `images` has the first pixel of
+/// each image in both, all even, and `pixels` is their number in an image, a multiple of 32.
 pub(crate) struct WindowGradient<'a> {
     pub(crate) left: &'a Packed,
     pub(crate) right: &'a [Packed; 2],
@@ -122,10 +120,9 @@ impl WindowGradient<'_> {
         let columns = right[0].width().div_ceil(LANES);
         let columns = [column / LANES, (column / LANES + 1).min(last(columns))];
         let mut tile = Sums::new();
-        let mut runs = Vec::with_capacity(images.len());
         for first in (0..*pixels).step_by(PIXELS) {
             let steps = PIXELS.min(pixels - first) / CHANNELS;
-            let size = RunSize { steps, left_step: LANES };
+            let mut runs = Runs::new(steps, LANES);
             for (&offset, sums) in offsets.iter().zip(sums.chunks_exact_mut(SIDE * SIDE)) {
                 runs.clear();
                 let right = &right[offset % 2];
@@ -134,10 +131,9 @@ impl WindowGradient<'_> {
                     let lines = |start: usize| start..start + steps * LANES;
                     let left = rows.map(|group| left.group(group, lines(a)));
                     let right = columns.map(|group| right.group(group, lines(b)));
-                    runs.push(Run::new(size, left, right));
+                    runs.push(left, right);
                 }
-                let runs = Runs { runs: &runs, size };
-                tiles.multiply_some([true, true], runs, tile.part([SIDE, SIDE]));
+                tiles.multiply([true, true], &runs, tile.part([SIDE, SIDE]));
                 let out = MatMut::new(sums, SIDE, SIDE);
                 vectors.store(&tile.0, out, first > 0);
             }

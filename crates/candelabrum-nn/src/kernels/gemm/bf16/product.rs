@@ -2,7 +2,7 @@
 
 use super::instructions::Instructions;
 use super::packed::Packed;
-use super::{f32_unit, tile_product, vector_product};
+use super::{f32_product, tile_product, vector_product};
 use crate::kernels::mat_mut::MatMut;
 
 /// Pairs that are summed in registers: those of two groups of rows take 32 KiB. The number decides in which order sums
@@ -31,7 +31,7 @@ pub(crate) fn product(
                 vector_product::product(vectors, left, right, block, out, add);
             }
             Instructions::F32 => {
-                f32_unit::product(left, right, 2 * block.start..2 * block.end, out, add);
+                f32_product::product(left, right, 2 * block.start..2 * block.end, out, add);
             }
         }
     }

@@ -5,9 +5,8 @@ use std::marker::PhantomData;
 use super::line::{LANES, Line};
 use crate::kernels::mat_mut::MatMut;
 
-/// Tiles to multiply and sum: `steps` tiles of the depth of two neighbouring rows of tiles of a left factor and of two
-/// columns of tiles of a right one. Lines are read `left_step` apart from one step to the next in the left factor, and
-/// follow each other in the right one.
+/// TileRegisters to multiply and sum: of two neighbouring rows of tiles of a left factor, and of two columns of tiles of a right
+/// one.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
@@ -16,32 +15,51 @@ pub(super) struct Run<'a> {
     lines: PhantomData<&'a Line>,
 }
 
-/// Runs of the same number of steps.
-pub(super) struct Runs<'a, 'b> {
-    pub(super) runs: &'b [Run<'a>],
-    pub(super) size: RunSize,
+/// Runs over the same number of tiles of the depth.
+///
+/// **Invariant** The lines of each run hold these tiles.
+pub(super) struct Runs<'a> {
+    runs: Vec<Run<'a>>,
+    steps: usize,
+    left_step: usize,
 }
 
-/// The steps of a run, and the lines from one tile of a left factor to that of the next step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct RunSize {
-    pub(super) steps: usize,
-    pub(super) left_step: usize,
-}
+impl<'a> Runs<'a> {
+    /// No runs, of `steps` tiles each. From one tile to the next it is `left_step` lines in a left factor. In a right one
+    /// they follow each other.
+    pub(super) fn new(steps: usize, left_step: usize) -> Self {
+        assert!(steps > 0, "runs without tiles");
+        Self { runs: Vec::new(), steps, left_step }
+    }
 
-impl<'a> Run<'a> {
-    /// The tiles that begin the lines. Where there is one row or one column, it is given twice.
-    pub(super) fn new(size: RunSize, left: [&'a [Line]; 2], right: [&'a [Line]; 2]) -> Self {
-        let RunSize { steps, left_step } = size;
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+    }
+
+    /// Adds the tiles that begin the lines. Where there is one row or one column, it is given twice.
+    pub(super) fn push(&mut self, left: [&'a [Line]; 2], right: [&'a [Line]; 2]) {
+        let (left_len, right_len) = ((self.steps - 1) * self.left_step + LANES, self.steps * LANES);
+        assert!(left.iter().all(|lines| lines.len() >= left_len), "a left factor ends too early");
         assert!(
-            steps > 0 && left.iter().all(|lines| lines.len() >= (steps - 1) * left_step + LANES)
+            right.iter().all(|lines| lines.len() >= right_len),
+            "a right factor ends too early"
         );
-        assert!(right.iter().all(|lines| lines.len() >= steps * LANES), "a run ends too early");
-        Self {
-            left: left.map(<[Line]>::as_ptr),
-            right: right.map(<[Line]>::as_ptr),
-            lines: PhantomData,
-        }
+        let (left, right) = (left.map(<[Line]>::as_ptr), right.map(<[Line]>::as_ptr));
+        self.runs.push(Run { left, right, lines: PhantomData });
+    }
+
+    pub(super) fn runs(&self) -> &[Run<'a>] {
+        &self.runs
+    }
+
+    /// The tiles of a run.
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The lines from one tile of a left factor to the next.
+    pub(super) fn left_step(&self) -> usize {
+        self.left_step
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::line::LANES;
 use super::packed::Packed;
-use super::runs::{Run, RunSize, Runs, SIDE, Sums};
+use super::runs::{Runs, SIDE, Sums};
 use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
@@ -21,7 +21,7 @@ pub(super) fn product(
     let (tiles, vectors) = (amx.tiles(), amx.vectors);
     let mut sums = Sums::new();
     let lines = block.start..block.end.next_multiple_of(LANES);
-    let size = RunSize { steps: lines.len() / LANES, left_step: LANES };
+    let mut runs = Runs::new(lines.len() / LANES, LANES);
     let a = |group| left.group(group, lines.clone());
     let b = |group| right.group(group, lines.start + shift..lines.end + shift);
     // Row by row: two rows of tiles stay in the nearest cache, and the result is written in its order.
@@ -34,12 +34,13 @@ pub(super) fn product(
             let whole = two.map(|two| if two { SIDE } else { LANES });
             let a = [a(i), a(i + usize::from(two[0]))];
             let b = [b(j), b(j + usize::from(two[1]))];
-            let runs = [Run::new(size, a, b)];
+            runs.clear();
+            runs.push(a, b);
             let mut out = out.part(rows, columns);
             vectors.prefetch(&mut out);
             let is_result = [out.rows(), out.cols()] == whole && !add;
             let to = if is_result { out.whole() } else { sums.part(whole) };
-            tiles.multiply_some(two, Runs { runs: &runs, size }, to);
+            tiles.multiply(two, &runs, to);
             if !is_result {
                 vectors.store(&sums.0, out, add);
             }

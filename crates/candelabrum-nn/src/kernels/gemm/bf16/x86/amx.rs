@@ -4,7 +4,7 @@
 //! 16 pairs × 16 columns, and adds the products to a tile of 16 × 16 sums in f32. A processor has 8 tiles. Four of them
 //! have sums, so each tile that is loaded serves two products.
 //!
-//! A thread sets the sizes of its tiles before it uses them ([`Tiles`]), and a process asks the system for the
+//! A thread sets the sizes of its tiles before it uses them ([`TileRegisters`]), and a process asks the system for the
 //! permission to use tiles at all ([`Amx::detect`]): the state of a thread grows by 8 KiB.
 //!
 //! Intel, *Intrinsics Guide*, has what the instructions compute: `tdpbf16ps` adds the products of all first elements of
@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::super::line::{LANES, Line};
-use super::super::runs::Runs;
+use super::super::runs::{Runs, SIDE};
 use super::Avx512;
 use super::permission;
 use crate::kernels::mat_mut::MatMut;
@@ -61,157 +61,142 @@ impl Amx {
     }
 
     /// Sets the sizes of this thread's tiles.
-    pub(in super::super) fn tiles(self) -> Tiles {
+    pub(in super::super) fn tiles(self) -> TileRegisters {
         // SAFETY: by the evidence the processor has the instruction, and the process may use it.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly))
-        };
-        Tiles(PhantomData)
+            asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE_TILES, options(nostack, readonly));
+        }
+        TileRegisters(PhantomData)
     }
 }
 
 /// This thread's tiles, as long as the value lives. Nothing else in this thread uses tiles meanwhile: the functions
 /// that have the value call no code but that of this folder.
-pub(in super::super) struct Tiles(PhantomData<*const ()>);
+pub(in super::super) struct TileRegisters(PhantomData<*const ()>);
 
-impl Drop for Tiles {
+impl Drop for TileRegisters {
     fn drop(&mut self) {
         // SAFETY: this thread has set the sizes.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
-impl Tiles {
-    /// [`multiply`](Self::multiply) with one or two rows and columns of tiles.
-    #[inline]
-    pub(in super::super) fn multiply_some(
-        &self,
-        two: [bool; 2],
-        runs: Runs<'_, '_>,
-        out: MatMut<'_, f32>,
-    ) {
-        match two {
-            [true, true] => self.multiply::<2, 2>(runs, out),
-            [true, false] => self.multiply::<2, 1>(runs, out),
-            [false, true] => self.multiply::<1, 2>(runs, out),
-            [false, false] => self.multiply::<1, 1>(runs, out),
+/// The loops over runs and their steps: what comes before them, what a step does, and what comes behind them. `{a0}` and
+/// `{a1}` are the rows of a left factor, `{b0}` and `{b1}` the columns of a right one, and `{below}` is 16 rows below
+/// `{out}`.
+macro_rules! multiply {
+    (
+        ($runs:ident, $count:ident, $steps:ident, $left_step:ident, $out:ident, $row:ident)
+        $($before:literal)*; $($step:literal)*; $($behind:literal)*
+    ) => {
+        // SAFETY: each of the `count` runs has pointers to `steps` tiles, by the invariant of `Runs`, and the loops read these
+        // tiles and nothing else. `out` has 16 rows of 64 bytes for each tile. The sizes of this thread's tiles have been set.
+        unsafe {
+            asm!(
+                $($before,)*
+                "2:",
+                "mov {a0}, [{runs}]",
+                "mov {a1}, [{runs} + 8]",
+                "mov {b0}, [{runs} + 16]",
+                "mov {b1}, [{runs} + 24]",
+                "mov {below}, {steps}",
+                "3:",
+                $($step,)*
+                "add {a0}, {left_step}",
+                "add {a1}, {left_step}",
+                "add {b0}, 1024",
+                "add {b1}, 1024",
+                "dec {below}",
+                "jnz 3b",
+                "add {runs}, 32",
+                "dec {count}",
+                "jnz 2b",
+                "mov {below}, {row}",
+                "shl {below}, 4",
+                "add {below}, {out}",
+                $($behind,)*
+                a0 = out(reg) _,
+                a1 = out(reg) _,
+                b0 = out(reg) _,
+                b1 = out(reg) _,
+                below = out(reg) _,
+                runs = inout(reg) $runs => _,
+                count = inout(reg) $count => _,
+                steps = in(reg) $steps,
+                left_step = in(reg) $left_step,
+                out = in(reg) $out,
+                row = in(reg) $row,
+                line = in(reg) 64_usize,
+                options(nostack),
+            );
         }
-    }
+    };
+}
 
-    /// Writes the sums of the products of `ROWS` × `COLUMNS` tiles, each 1 or 2, over all runs. `out` has 16 rows and
+impl TileRegisters {
+    /// Writes the sums of the products of one or two rows and columns of tiles, over all runs. `out` has 16 rows and
     /// columns for each tile.
     #[inline]
-    fn multiply<const ROWS: usize, const COLUMNS: usize>(
+    pub(in super::super) fn multiply(
         &self,
-        Runs { runs, size }: Runs<'_, '_>,
+        two: [bool; 2],
+        runs: &Runs<'_>,
         mut out: MatMut<'_, f32>,
     ) {
-        assert_eq!((out.rows(), out.cols()), (ROWS * LANES, COLUMNS * LANES), "sums of tiles");
-        assert!(!runs.is_empty(), "a sum without products");
+        let size = two.map(|two| if two { SIDE } else { LANES });
+        assert_eq!([out.rows(), out.cols()], size, "sums of tiles");
+        assert!(!runs.runs().is_empty(), "a sum without products");
         let row = out.row_stride() * size_of::<f32>();
-        let (out, first, count) = (out.as_mut_ptr(), runs.as_ptr(), runs.len());
-        let (steps, left_step) = (size.steps, size.left_step * size_of::<Line>());
-        // SAFETY: each of the `count` runs has pointers of `steps` tiles, by `Run::new`, and the loops read these tiles
-        // and nothing else. `out` has 16 rows of 64 bytes for each tile. The sizes of this thread's tiles have been set.
-        unsafe {
-            match (ROWS, COLUMNS) {
-                (2, 2) => asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    "2:",
-                    "mov {a0}, [{runs}]",
-                    "mov {a1}, [{runs} + 8]",
-                    "mov {b0}, [{runs} + 16]",
-                    "mov {b1}, [{runs} + 24]",
-                    "mov {k}, {steps}",
-                    "3:",
-                    "tileloadd tmm4, [{a0} + {line}]",
-                    "tileloadd tmm6, [{b0} + {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{b1} + {line}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{a1} + {line}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a0}, {left_step}", "add {a1}, {left_step}", "add {b0}, 1024", "add {b1}, 1024",
-                    "dec {k}", "jnz 3b",
-                    "add {runs}, 32", "dec {count}", "jnz 2b",
-                    "tilestored [{out} + {row}], tmm0",
-                    "tilestored [{out} + {row} + 64], tmm1",
-                    "mov {k}, {row}", "shl {k}, 4", "add {out}, {k}",
-                    "tilestored [{out} + {row}], tmm2",
-                    "tilestored [{out} + {row} + 64], tmm3",
-                    a0 = out(reg) _, a1 = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
-                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = inout(reg) out => _,
-                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
-                    line = in(reg) 64_usize, options(nostack),
-                ),
-                (1, 2) => asm!(
-                    "tilezero tmm0", "tilezero tmm1",
-                    "2:",
-                    "mov {a0}, [{runs}]",
-                    "mov {b0}, [{runs} + 16]",
-                    "mov {b1}, [{runs} + 24]",
-                    "mov {k}, {steps}",
-                    "3:",
-                    "tileloadd tmm4, [{a0} + {line}]",
-                    "tileloadd tmm6, [{b0} + {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{b1} + {line}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "add {a0}, {left_step}", "add {b0}, 1024", "add {b1}, 1024",
-                    "dec {k}", "jnz 3b",
-                    "add {runs}, 32", "dec {count}", "jnz 2b",
-                    "tilestored [{out} + {row}], tmm0",
-                    "tilestored [{out} + {row} + 64], tmm1",
-                    a0 = out(reg) _, b0 = out(reg) _, b1 = out(reg) _,
-                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = in(reg) out,
-                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
-                    line = in(reg) 64_usize, options(nostack),
-                ),
-                (2, 1) => asm!(
-                    "tilezero tmm0", "tilezero tmm2",
-                    "2:",
-                    "mov {a0}, [{runs}]",
-                    "mov {a1}, [{runs} + 8]",
-                    "mov {b0}, [{runs} + 16]",
-                    "mov {k}, {steps}",
-                    "3:",
-                    "tileloadd tmm4, [{a0} + {line}]",
-                    "tileloadd tmm6, [{b0} + {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{a1} + {line}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "add {a0}, {left_step}", "add {a1}, {left_step}", "add {b0}, 1024",
-                    "dec {k}", "jnz 3b",
-                    "add {runs}, 32", "dec {count}", "jnz 2b",
-                    "tilestored [{out} + {row}], tmm0",
-                    "mov {k}, {row}", "shl {k}, 4", "add {out}, {k}",
-                    "tilestored [{out} + {row}], tmm2",
-                    a0 = out(reg) _, a1 = out(reg) _, b0 = out(reg) _,
-                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = inout(reg) out => _,
-                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
-                    line = in(reg) 64_usize, options(nostack),
-                ),
-                _ => asm!(
-                    "tilezero tmm0",
-                    "2:",
-                    "mov {a0}, [{runs}]",
-                    "mov {b0}, [{runs} + 16]",
-                    "mov {k}, {steps}",
-                    "3:",
-                    "tileloadd tmm4, [{a0} + {line}]",
-                    "tileloadd tmm6, [{b0} + {line}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "add {a0}, {left_step}", "add {b0}, 1024",
-                    "dec {k}", "jnz 3b",
-                    "add {runs}, 32", "dec {count}", "jnz 2b",
-                    "tilestored [{out} + {row}], tmm0",
-                    a0 = out(reg) _, b0 = out(reg) _,
-                    runs = inout(reg) first => _, count = inout(reg) count => _, k = out(reg) _, out = in(reg) out,
-                    steps = in(reg) steps, left_step = in(reg) left_step, row = in(reg) row,
-                    line = in(reg) 64_usize, options(nostack),
-                ),
-            }
+        let (steps, left_step) = (runs.steps(), runs.left_step() * size_of::<Line>());
+        let (first, count) = (runs.runs().as_ptr(), runs.runs().len());
+        let out = out.as_mut_ptr();
+        match two {
+            [true, true] => multiply!(
+                (first, count, steps, left_step, out, row)
+                "tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3";
+                "tileloadd tmm4, [{a0} + {line}]"
+                "tileloadd tmm6, [{b0} + {line}]"
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                "tileloadd tmm7, [{b1} + {line}]"
+                "tdpbf16ps tmm1, tmm4, tmm7"
+                "tileloadd tmm5, [{a1} + {line}]"
+                "tdpbf16ps tmm2, tmm5, tmm6"
+                "tdpbf16ps tmm3, tmm5, tmm7";
+                "tilestored [{out} + {row}], tmm0"
+                "tilestored [{out} + {row} + 64], tmm1"
+                "tilestored [{below} + {row}], tmm2"
+                "tilestored [{below} + {row} + 64], tmm3"
+            ),
+            [false, true] => multiply!(
+                (first, count, steps, left_step, out, row)
+                "tilezero tmm0" "tilezero tmm1";
+                "tileloadd tmm4, [{a0} + {line}]"
+                "tileloadd tmm6, [{b0} + {line}]"
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                "tileloadd tmm7, [{b1} + {line}]"
+                "tdpbf16ps tmm1, tmm4, tmm7";
+                "tilestored [{out} + {row}], tmm0"
+                "tilestored [{out} + {row} + 64], tmm1"
+            ),
+            [true, false] => multiply!(
+                (first, count, steps, left_step, out, row)
+                "tilezero tmm0" "tilezero tmm2";
+                "tileloadd tmm4, [{a0} + {line}]"
+                "tileloadd tmm6, [{b0} + {line}]"
+                "tdpbf16ps tmm0, tmm4, tmm6"
+                "tileloadd tmm5, [{a1} + {line}]"
+                "tdpbf16ps tmm2, tmm5, tmm6";
+                "tilestored [{out} + {row}], tmm0"
+                "tilestored [{below} + {row}], tmm2"
+            ),
+            [false, false] => multiply!(
+                (first, count, steps, left_step, out, row)
+                "tilezero tmm0";
+                "tileloadd tmm4, [{a0} + {line}]"
+                "tileloadd tmm6, [{b0} + {line}]"
+                "tdpbf16ps tmm0, tmm4, tmm6";
+                "tilestored [{out} + {row}], tmm0"
+            ),
         }
     }
 }

@@ -18,7 +18,7 @@ use std::arch::x86_64::__cpuid;
 use std::ops::Range;
 
 pub(super) use self::amx::Amx;
-use super::line::{Form, HALF, LANES, Line, Place};
+use super::line::{HALF, LANES, Line, LineForm, Place};
 use super::operand::Operand;
 use super::runs::SIDE;
 use crate::kernels::mat_mut::MatMut;
@@ -49,7 +49,7 @@ impl Avx512 {
     #[inline]
     pub(super) fn pack(
         self,
-        from: (Operand<'_, f32>, Form),
+        from: (Operand<'_, f32>, LineForm),
         width: Range<usize>,
         depth: Range<usize>,
         to: &mut [Line],

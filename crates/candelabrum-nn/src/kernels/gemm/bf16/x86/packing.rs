@@ -3,7 +3,7 @@
 use std::arch::x86_64::_mm512_setzero_ps;
 use std::ops::Range;
 
-use super::super::line::{Form, LANES, Line, Place};
+use super::super::line::{LANES, Line, LineForm, Place};
 use super::super::operand::{Lines, Operand};
 use super::vectors::{load, load_some, paired, rounded, store, store_from, transposed};
 
@@ -13,7 +13,7 @@ const TOGETHER: usize = 6;
 /// Packs rows or columns `width` and steps `depth` of a factor. `to` begins with a group of 16 rows or columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn pack(
-    (from, form): (Operand<'_, f32>, Form),
+    (from, form): (Operand<'_, f32>, LineForm),
     width: Range<usize>,
     depth: Range<usize>,
     to: &mut [Line],
@@ -21,15 +21,15 @@ pub(super) fn pack(
 ) {
     let Place { group, pair, .. } = place;
     match (from, form) {
-        (Operand::Along(from), Form::Depth) => {
+        (Operand::Along(from), LineForm::Depth) => {
             lines_along(from, width, depth, &mut to[pair..], group);
         }
-        (Operand::Across(from), Form::Depth) => {
+        (Operand::Across(from), LineForm::Depth) => {
             lines_across(from, width, depth, &mut to[pair..], group);
         }
-        (Operand::Along(from), Form::Width) => tiles_along(from, width, depth, to, place),
-        (Operand::Across(from), Form::Width) => tiles_across(from, width, depth, to, place),
-        (_, Form::Rows | Form::Columns) => unreachable!("a form for products in f32"),
+        (Operand::Along(from), LineForm::Width) => tiles_along(from, width, depth, to, place),
+        (Operand::Across(from), LineForm::Width) => tiles_across(from, width, depth, to, place),
+        (_, LineForm::Rows | LineForm::Columns) => unreachable!("a form for products in f32"),
     }
 }
 

@@ -1,22 +1,14 @@
-//! Products of numbers that are rounded to bf16, by the kernel of f32 products: for processors that multiply in bf16 no
-//! faster, or not at all.
+//! Factors of numbers that are rounded to bf16 and stay in f32.
 
 use std::ops::Range;
 
-use super::line::{COLUMNS, Form, LANES, Line, Place};
+use super::line::{COLUMNS, LANES, Line, LineForm, Place};
 use super::operand::{Lines, Operand};
-use super::packed::Packed;
-use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
-use crate::kernels::mat_mut::MatMut;
-use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::{SQUARE, transposed_f32s};
 use candelabrum_memory::simd::simd;
 
 /// The forms of a left factor and of a right one.
-pub(super) const FORMS: [Form; 2] = [Form::Rows, Form::Columns];
-
-/// Steps whose numbers of a group of columns stay in the nearest cache: 24 KiB.
-const STEPS: usize = 128;
+pub(super) const FORMS: [LineForm; 2] = [LineForm::Rows, LineForm::Columns];
 
 /// The nearest number with 8 significant bits. Of two, the one whose last bit is 0. A subnormal number becomes 0.
 #[inline(always)]
@@ -31,7 +23,7 @@ pub(super) fn rounded(number: f32) -> f32 {
 
 /// Packs a part of a factor. `to` begins with a group of rows or columns.
 pub(super) fn pack(
-    (from, form): (Operand<'_, f32>, Form),
+    (from, form): (Operand<'_, f32>, LineForm),
     width: Range<usize>,
     depth: Range<usize>,
     to: &mut [Line],
@@ -41,11 +33,11 @@ pub(super) fn pack(
     simd(
         #[inline(always)]
         || match (from, form) {
-            (Operand::Along(from), Form::Rows) => {
+            (Operand::Along(from), LineForm::Rows) => {
                 let to = &mut to[first..];
                 copied(from, (width.clone(), depth.clone()), to, place.tile * LANES, 1);
             }
-            (Operand::Across(from), Form::Rows) => {
+            (Operand::Across(from), LineForm::Rows) => {
                 let to = &mut to[first..];
                 turned(from, (depth.clone(), width.clone()), to, place.tile * LANES);
             }
@@ -127,48 +119,5 @@ fn turned(
         for i in 0..part.len() {
             to[i * step + place] = numbers.get(i).map_or(0.0, |&number| rounded(number));
         }
-    }
-}
-
-/// Writes or adds the product of some steps of both factors, for the rows of `left` from `row` on, which is a multiple of
-/// 16.
-pub(super) fn product(
-    (left, row): (&Packed, usize),
-    right: &Packed,
-    steps: Range<usize>,
-    mut out: MatMut<'_, f32>,
-    add: bool,
-) {
-    let rows = out.rows();
-    let (left, step) = left.rows(row);
-    let mut sums = Pooled::<f32>::new((rows + MOST_ROWS) * COLUMNS);
-    for column in (0..out.cols()).step_by(COLUMNS) {
-        let columns = column..out.cols().min(column + COLUMNS);
-        for first in steps.clone().step_by(STEPS) {
-            let some = first..steps.end.min(first + STEPS);
-            let lines = some.start * COLUMNS / LANES..some.end * COLUMNS / LANES;
-            let right = right.group(column / COLUMNS, lines).as_flattened();
-            dispatch(Product {
-                size: Size { rows, depth: some.len(), columns: columns.len() },
-                left: Left::Rows { data: &left[first..], step },
-                right: Rows { data: right, step: COLUMNS },
-                out: Rows { data: &mut sums, step: COLUMNS },
-                add: first > steps.start,
-            });
-        }
-        let mut out = out.part(0..rows, columns);
-        simd(
-            #[inline(always)]
-            || {
-                for (row, sums) in (0..out.rows()).zip(sums.chunks_exact(COLUMNS)) {
-                    let numbers = out.row(row).iter_mut().zip(sums);
-                    if add {
-                        numbers.for_each(|(to, &sum)| *to += sum);
-                    } else {
-                        numbers.for_each(|(to, &sum)| *to = sum);
-                    }
-                }
-            },
-        );
     }
 }

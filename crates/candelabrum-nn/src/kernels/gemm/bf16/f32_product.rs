@@ -1,0 +1,57 @@
+//! Products of numbers that are rounded to bf16, by the kernel of f32 products: for processors that multiply in bf16 no
+//! faster, or not at all.
+
+use std::ops::Range;
+
+use super::line::{COLUMNS, LANES};
+use super::packed::Packed;
+use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
+use crate::kernels::mat_mut::MatMut;
+use crate::kernels::scratch::Pooled;
+use candelabrum_memory::simd::simd;
+
+/// Steps whose numbers of a group of columns stay in the nearest cache: 24 KiB.
+const STEPS: usize = 128;
+
+/// Writes or adds the product of some steps of both factors, for the rows of `left` from `row` on, which is a multiple of
+/// 16.
+pub(super) fn product(
+    (left, row): (&Packed, usize),
+    right: &Packed,
+    steps: Range<usize>,
+    mut out: MatMut<'_, f32>,
+    add: bool,
+) {
+    let rows = out.rows();
+    let (left, step) = left.rows(row);
+    let mut sums = Pooled::<f32>::new((rows + MOST_ROWS) * COLUMNS);
+    for column in (0..out.cols()).step_by(COLUMNS) {
+        let columns = column..out.cols().min(column + COLUMNS);
+        for first in steps.clone().step_by(STEPS) {
+            let some = first..steps.end.min(first + STEPS);
+            let lines = some.start * COLUMNS / LANES..some.end * COLUMNS / LANES;
+            let right = right.group(column / COLUMNS, lines).as_flattened();
+            dispatch(Product {
+                size: Size { rows, depth: some.len(), columns: columns.len() },
+                left: Left::Rows { data: &left[first..], step },
+                right: Rows { data: right, step: COLUMNS },
+                out: Rows { data: &mut sums, step: COLUMNS },
+                add: first > steps.start,
+            });
+        }
+        let mut out = out.part(0..rows, columns);
+        simd(
+            #[inline(always)]
+            || {
+                for (row, sums) in (0..out.rows()).zip(sums.chunks_exact(COLUMNS)) {
+                    let numbers = out.row(row).iter_mut().zip(sums);
+                    if add {
+                        numbers.for_each(|(to, &sum)| *to += sum);
+                    } else {
+                        numbers.for_each(|(to, &sum)| *to = sum);
+                    }
+                }
+            },
+        );
+    }
+}
