@@ -11,7 +11,7 @@ use candelabrum_nn::ops::{
     linear, product_precision, set_product_precision,
 };
 use candelabrum_testkit::{gradcheck, integers, uniform};
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 
 /// The turn of a test, which leaves the precision as it was.
 struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
@@ -187,6 +187,18 @@ fn a_large_product_has_the_same_bits_on_any_number_of_threads() {
     for threads in [2, 5] {
         assert!(step(&f, &inputs, ProductPrecision::Bf16, threads) == one, "{threads}");
     }
+}
+
+#[test]
+fn sums_of_nothing_are_zero() {
+    let _turn = Turn::take();
+    let inputs = [
+        Tensor::zeros((33, 0), DType::F32, &Device::Cpu).unwrap(),
+        Tensor::zeros((19, 0), DType::F32, &Device::Cpu).unwrap(),
+    ];
+    let f = |t: &[Tensor]| linear(&t[0], &t[1], None, None);
+    let [ys, ..] = &step(&f, &inputs, ProductPrecision::Bf16, 1)[..] else { unreachable!() };
+    assert!(ys.len() == 33 * 19 && ys.iter().all(|&y| y == 0.0));
 }
 
 #[test]

@@ -345,6 +345,9 @@ impl PackedRight {
     pub(crate) fn always<T: Float>(matrix: Mat<'_, T>) -> Option<Self> {
         let instructions = product_precision::bf16::<T>()?;
         let (depth, columns) = (matrix.rows, matrix.cols);
+        if depth == 0 {
+            return None; // No tile has sums of nothing.
+        }
         let from = matrix.t().operand().and_then(Operand::as_f32s)?;
         let mut packed = Packed::right(instructions, columns, depth);
         packed.pack(from, 0..columns, 0..depth);
