@@ -14,6 +14,10 @@ mod pixels;
 #[cfg(test)]
 mod plain;
 mod product;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "what only kernels of x86-64 processors read")
+)]
 mod runs;
 mod tile_product;
 mod vector_product;
