@@ -8,7 +8,7 @@ use candelabrum_memory::thread_pool;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, Instructions, LeftOperand, Lines, Operand, Packed, Starts};
+use super::gemm::bf16::{self, LeftOperand, Lines, Operand, Packed, Starts};
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
@@ -273,7 +273,7 @@ fn multiply_in_bf16<T: Float>(
 /// A left factor of several products. If they are computed in bf16, it is packed once for all of them.
 pub(crate) struct LeftFactor<'a, T> {
     matrix: Mat<'a, T>,
-    packed: Option<(Instructions, Packed)>,
+    packed: Option<Packed>,
 }
 
 impl<'a, T: Float> LeftFactor<'a, T> {
@@ -285,7 +285,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
             let from = matrix.operand().and_then(Operand::as_f32s)?;
             let mut packed = Packed::left(instructions, rows, depth);
             packed.pack(from, 0..rows, 0..depth);
-            Some((instructions, packed))
+            Some(packed)
         });
         Self { matrix, packed }
     }
@@ -301,17 +301,10 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         assert_eq!(k, b.rows, "inner sizes of a matrix product");
         let right = b.t().operand().and_then(Operand::as_f32s);
         let numbers = T::f32s_mut(&mut out[..m * n]);
-        if let (Some((instructions, packed)), Some(right), Some(out)) = (packed, right, numbers) {
+        if let (Some(packed), Some(right), Some(out)) = (packed, right, numbers) {
             let (left, out) = (LeftOperand::Packed(packed), MatMut::new(out, m, n));
-            bf16::multiply(
-                *instructions,
-                left,
-                right,
-                k,
-                out,
-                dst == Dst::Add,
-                threads_for(m * n * k),
-            );
+            let (add, threads) = (dst == Dst::Add, threads_for(m * n * k));
+            bf16::multiply(packed.instructions(), left, right, k, out, add, threads);
         } else {
             matmul(out, dst, *matrix, b);
         }
@@ -325,12 +318,7 @@ const LARGEST_PACKED: usize = 1 << 21;
 const PACKED_ROWS: usize = 128;
 
 /// A right factor of several products in bf16, packed once for all of them.
-pub(crate) struct PackedRight {
-    instructions: Instructions,
-    packed: Packed,
-    depth: usize,
-    columns: usize,
-}
+pub(crate) struct PackedRight(Packed);
 
 impl PackedRight {
     /// The right factor of products with so many rows. `None` if these are not [set](crate::ops::set_product_precision)
@@ -351,15 +339,15 @@ impl PackedRight {
         let from = matrix.t().operand().and_then(Operand::as_f32s)?;
         let mut packed = Packed::right(instructions, columns, depth);
         packed.pack(from, 0..columns, 0..depth);
-        Some(Self { instructions, packed, depth, columns })
+        Some(Self(packed))
     }
 
     pub(crate) fn depth(&self) -> usize {
-        self.depth
+        self.0.depth()
     }
 
     pub(crate) fn columns(&self) -> usize {
-        self.columns
+        self.0.width()
     }
 
     /// [`matmul_into`] with this right factor: the same bits.
@@ -368,17 +356,18 @@ impl PackedRight {
     ///
     /// If sizes differ or a slice is shorter than its matrix.
     pub(crate) fn product<T: Float>(&self, a: Mat<'_, T>, mut out: MatMut<'_, T>, dst: Dst) {
-        let Self { instructions, packed, depth, columns } = self;
-        assert_eq!(a.cols, *depth, "inner sizes of a matrix product");
-        assert_eq!((out.rows(), out.cols()), (a.rows, *columns), "destination of a matrix product");
+        let Self(packed) = self;
+        let (depth, columns) = (packed.depth(), packed.width());
+        assert_eq!(a.cols, depth, "inner sizes of a matrix product");
+        assert_eq!((out.rows(), out.cols()), (a.rows, columns), "destination of a matrix product");
         let from = a.operand().and_then(Operand::as_f32s).expect("a left factor of f32 by rows");
         let out = out.as_f32s().expect("a result in f32");
         let threads = threads_for(a.rows * depth * columns);
         let rows = a.rows.div_ceil(threads).next_multiple_of(32).min(PACKED_ROWS);
         out.for_each_part(Part::Rows(rows), |out, first, _| {
-            let mut left = Packed::left(*instructions, out.rows(), *depth);
-            left.pack(from, first..first + out.rows(), 0..*depth);
-            bf16::product(*instructions, (&left, 0), packed, out, dst == Dst::Add);
+            let mut left = Packed::left(packed.instructions(), out.rows(), depth);
+            left.pack(from, first..first + out.rows(), 0..depth);
+            bf16::product((&left, 0), packed, out, dst == Dst::Add);
         });
     }
 }
@@ -408,7 +397,7 @@ impl<'a, T: Float> RightFactor<'a, T> {
     pub(crate) fn product(&self, a: Mat<'_, T>, out: &mut [T], dst: Dst) {
         match &self.packed {
             Some(packed) => {
-                let size = (a.rows, packed.columns);
+                let size = (a.rows, packed.columns());
                 packed.product(a, MatMut::new(&mut out[..size.0 * size.1], size.0, size.1), dst);
             }
             None => matmul(out, dst, a, self.matrix),

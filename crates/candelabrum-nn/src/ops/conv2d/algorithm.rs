@@ -6,13 +6,13 @@ use super::geometry::Geometry;
 use super::images::Images;
 use super::{depthwise, direct, interleaved, tiles, winograd};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::bf16::Instructions;
+use crate::kernels::gemm::bf16::Amx;
 use crate::kernels::scratch::Pooled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     /// The tiles of a processor that multiplies matrices in bf16, over pixels with their channels: `tiles.rs`.
-    Tiles(Instructions),
+    Tiles(Amx),
     /// Winograd's minimal filtering, for 3 × 3 kernels: `winograd/`.
     Winograd,
     /// One channel after the other, for depthwise convolutions: `depthwise.rs`.
@@ -27,8 +27,8 @@ enum Algorithm {
 
 impl Algorithm {
     fn of<T: Float>(geometry: &Geometry) -> Self {
-        if let Some(instructions) = tiles::applies::<T>(geometry) {
-            return Self::Tiles(instructions);
+        if let Some(amx) = tiles::applies::<T>(geometry) {
+            return Self::Tiles(amx);
         }
         match geometry {
             geometry if winograd::applies(geometry) => Self::Winograd,
@@ -45,7 +45,7 @@ impl<T: Float> Conv<'_, T> {
     pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Tiles(instructions) => self.forward_by_tiles(instructions, xs, bias, ys),
+            Algorithm::Tiles(amx) => self.forward_by_tiles(amx, xs, bias, ys),
             Algorithm::Depthwise => self.forward_depthwise(xs, bias, ys),
             Algorithm::Direct => self.forward_direct(xs, bias, ys),
             Algorithm::Im2col => self.forward_by_im2col(xs, bias, ys),
@@ -69,8 +69,8 @@ impl<T: Float> Conv<'_, T> {
         }
         let mut memory = Pooled::none();
         match Algorithm::of::<T>(self.geometry) {
-            Algorithm::Tiles(instructions) => {
-                self.backward_by_tiles(instructions, xs, reference, dys, gradients);
+            Algorithm::Tiles(amx) => {
+                self.backward_by_tiles(amx, xs, reference, dys, gradients);
             }
             Algorithm::Depthwise => self.backward_depthwise(xs, reference, dys, gradients),
             Algorithm::Direct => self.backward_direct(xs, reference, dys, gradients),

@@ -95,7 +95,7 @@ fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
 /// Some channels of `xs`, which have these elements, in the layout of `phases`, whose padding is zero already.
 /// `scratch` is for one channel.
 #[inline(always)]
-fn divide<T: Float>(
+pub(super) fn divide<T: Float>(
     phases: &Phases<'_>,
     xs: Images<'_, T>,
     (elements, pixels): (Range<usize>, usize),
@@ -154,10 +154,7 @@ impl<T: Float> WithSimd for DirectForward<'_, T> {
                     simd.vectorize(Product { size, left, right, out, add: false });
                 }
             }
-            let rows = result.chunks_exact(step);
-            for (row, y) in rows.zip(y.chunks_exact_mut(geometry.out_pixels())) {
-                phases.narrow(row, y);
-            }
+            phases.narrow_channels((&result, step), y);
         }
     }
 }
@@ -237,10 +234,7 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
             kernels.phases.iter().map(|phase| phase.starts(before, channel)).collect();
         let images = dys.chunks_exact(geometry.out_image());
         for (dy, dx) in images.zip(dxs.chunks_exact_mut(geometry.in_image())) {
-            let pixels = dy.chunks_exact(geometry.out_pixels());
-            for (dy, rows) in pixels.zip(outputs.chunks_exact_mut(channel)) {
-                phases.widen(dy, &mut rows[before..]);
-            }
+            phases.widen_channels(dy, (&mut outputs, channel), before);
             for (phase, starts) in kernels.phases.iter().zip(&starts) {
                 let all = Size {
                     rows: geometry.in_channels,
@@ -267,10 +261,7 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
                     }
                 }
             }
-            let pixels = geometry.in_size.0 * geometry.in_size.1;
-            for (channel, dx) in result.chunks_exact(step).zip(dx.chunks_exact_mut(pixels)) {
-                phases.join(channel, dx);
-            }
+            phases.join_channels((&result, step), dx);
         }
     }
 }

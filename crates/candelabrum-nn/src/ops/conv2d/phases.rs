@@ -150,6 +150,41 @@ impl<'a> Phases<'a> {
         }
     }
 
+    /// Copies the pixels of output channels (OH, OW) out of rows of the pitch, whose channels are `step` elements apart.
+    #[inline(always)]
+    pub(super) fn narrow_channels<T: Float>(&self, (rows, step): (&[T], usize), ys: &mut [T]) {
+        for (rows, y) in
+            rows.chunks_exact(step).zip(ys.chunks_exact_mut(self.geometry.out_pixels()))
+        {
+            self.narrow(rows, y);
+        }
+    }
+
+    /// Copies the pixels of output channels to rows of the pitch, whose channels are `step` elements apart and which have
+    /// zeros between them already: from element `before` of each channel on.
+    #[inline(always)]
+    pub(super) fn widen_channels<T: Float>(
+        &self,
+        ys: &[T],
+        (rows, step): (&mut [T], usize),
+        before: usize,
+    ) {
+        for (y, rows) in
+            ys.chunks_exact(self.geometry.out_pixels()).zip(rows.chunks_exact_mut(step))
+        {
+            self.widen(y, &mut rows[before..]);
+        }
+    }
+
+    /// The reverse of [`divide`](Self::divide) for channels whose phases are `step` elements apart.
+    #[inline(always)]
+    pub(super) fn join_channels<T: Float>(&self, (phases, step): (&[T], usize), xs: &mut [T]) {
+        let pixels = self.geometry.in_size.0 * self.geometry.in_size.1;
+        for (phases, x) in phases.chunks_exact(step).zip(xs.chunks_exact_mut(pixels)) {
+            self.join(phases, x);
+        }
+    }
+
     /// Copies the pixels of an output channel `y` (OH, OW) out of rows of the pitch.
     #[inline(always)]
     pub(super) fn narrow<T: Float>(&self, rows: &[T], y: &mut [T]) {

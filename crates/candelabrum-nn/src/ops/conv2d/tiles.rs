@@ -19,13 +19,15 @@ use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
 use super::conv::{Conv, Gradients, each_share, elements};
+use super::direct::divide;
 use super::geometry::Geometry;
 use super::images::Images;
 use super::phases::{Phases, SLACK, has_small_strides};
+use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::{
-    CHANNELS, Instructions, Lines, Operand, Packed, Pixels, Starts, WindowGradient, WindowTap,
-    window_product,
+    Amx, CHANNELS, Instructions, Lines, Operand, Packed, Pixels, Starts, WindowGradient, WindowTap,
+    f32s, f32s_mut, window_product,
 };
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::product_precision;
@@ -38,54 +40,53 @@ const FEWEST_CHANNELS: usize = 16;
 /// Elements of images that are packed at a time: 2 MiB, which stay in the second-level cache.
 const PACKED: usize = 1 << 20;
 
-/// The instructions, if this is the fastest way: products are in bf16, and neither tiles nor pixels are mostly empty.
-pub(super) fn applies<T: Float>(geometry: &Geometry) -> Option<Instructions> {
-    let instructions = product_precision::bf16::<T>()?;
+/// The tile registers, if this is the fastest way: products are in bf16, and neither tiles nor pixels are mostly empty.
+pub(super) fn applies<T: Float>(geometry: &Geometry) -> Option<Amx> {
+    let amx = product_precision::bf16::<T>()?.amx()?;
     let fits = geometry.groups == 1
         && !geometry.is_pointwise()
         && geometry.in_channels.min(geometry.out_channels) >= FEWEST_CHANNELS
         && has_small_strides(geometry)
         && 2 * geometry.out_pixels() >= Phases::new(geometry).outputs();
-    (instructions.has_tiles() && fits).then_some(instructions)
+    fits.then_some(amx)
 }
 
 impl<T: Float> Conv<'_, T> {
     pub(super) fn forward_by_tiles(
         &self,
-        instructions: Instructions,
+        amx: Amx,
         xs: Images<'_, T>,
         bias: Option<&[T]>,
         ys: &mut [T],
     ) {
         let geometry = self.geometry;
         let phases = Phases::new(geometry);
-        let weights = TapWeights::forward(instructions, geometry, self.weight);
-        let taps = weights.taps(phases.offsets());
+        let weights = packed_taps(amx, geometry, self.weight, false).into_iter();
+        let taps: Vec<WindowTap> = weights
+            .zip(phases.offsets())
+            .map(|(weight, offset)| WindowTap { offset, weight })
+            .collect();
         each_share(true, (ys, geometry.out_image()), |images, ys| {
             let xs = xs.part(elements(images, geometry.in_image()));
             let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
             let mut result = Pooled::new(CHANNELS * phases.outputs());
             let (lines, image) = (phases.channel(), geometry.out_image());
             let together = images_together(geometry.in_channels, lines);
-            let mut pixels = Pixels::new(instructions, geometry.in_channels, together * lines);
+            let mut pixels = Pixels::new(amx, geometry.in_channels, together * lines);
             for (number, ys) in ys.chunks_mut(together * image).enumerate() {
                 let count = ys.len() / image;
                 planes.pack(number * together..number * together + count, &mut pixels);
                 for channel in (0..geometry.out_channels).step_by(CHANNELS) {
                     let channels = channel..geometry.out_channels.min(channel + CHANNELS);
                     for (number, y) in ys.chunks_exact_mut(image).enumerate() {
-                        let out = f32_matrix(&mut result, channels.len(), phases.outputs());
+                        let size = (channels.len(), phases.outputs());
+                        let numbers = f32s_mut(&mut result[..size.0 * size.1]);
+                        let out = MatMut::new(numbers, size.0, size.1);
                         window_product(&pixels, number * lines, &taps, channel, out);
                         let y = &mut y[elements(channels.clone(), geometry.out_pixels())];
                         simd(
                             #[inline(always)]
-                            || {
-                                let rows = result.chunks_exact(phases.outputs());
-                                for (row, y) in rows.zip(y.chunks_exact_mut(geometry.out_pixels()))
-                                {
-                                    phases.narrow(row, y);
-                                }
-                            },
+                            || phases.narrow_channels((&result, phases.outputs()), y),
                         );
                         let bias = bias.map(|bias| &bias[channels.clone()]);
                         self.finish(y, bias, geometry.out_pixels());
@@ -99,7 +100,7 @@ impl<T: Float> Conv<'_, T> {
     /// `reference`.
     pub(super) fn backward_by_tiles(
         &self,
-        instructions: Instructions,
+        amx: Amx,
         xs: Images<'_, T>,
         reference: &[T],
         dys: &mut [T],
@@ -109,10 +110,10 @@ impl<T: Float> Conv<'_, T> {
         let Gradients { dxs, dw, db } = gradients;
         self.differentiate_result(reference, dys, db);
         if let Some(dw) = dw {
-            weight_gradient(instructions, geometry, xs, dys, dw);
+            weight_gradient(amx, geometry, xs, dys, dw);
         }
         if let Some(dxs) = dxs {
-            input_gradient(instructions, geometry, self.weight, dys, dxs);
+            input_gradient(amx, geometry, self.weight, dys, dxs);
         }
     }
 }
@@ -122,91 +123,44 @@ fn images_together(channels: usize, pixels: usize) -> usize {
     (PACKED / (channels.next_multiple_of(CHANNELS) * pixels)).max(1)
 }
 
-/// Some numbers as a matrix in f32.
-fn f32_matrix<T: Float>(values: &mut [T], rows: usize, columns: usize) -> MatMut<'_, f32> {
-    MatMut::new(f32s_mut(&mut values[..rows * columns]), rows, columns)
-}
-
-fn f32s<T: Float>(values: &[T]) -> &[f32] {
-    T::f32s(values).expect("only products of f32 numbers are in bf16")
-}
-
-fn f32s_mut<T: Float>(values: &mut [T]) -> &mut [f32] {
-    T::f32s_mut(values).expect("only products of f32 numbers are in bf16")
-}
-
-/// The weights of each tap, packed.
-struct TapWeights {
-    packed: Vec<Packed>,
-}
-
-impl TapWeights {
-    /// For the products with input channels.
-    fn forward<T: Float>(instructions: Instructions, geometry: &Geometry, weight: &[T]) -> Self {
-        let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
-        Self::new(
-            geometry,
-            weight,
-            || Packed::right(instructions, outputs, inputs),
-            |packed, tap, some| {
-                let lines = Lines { data: f32s(tap), starts: Starts::Every(inputs) };
-                packed.pack_part(Operand::Along(lines), 0..some.len(), 0..inputs, (some.start, 0));
-            },
-        )
-    }
-
-    /// For the products with gradients of output channels.
-    fn backward<T: Float>(instructions: Instructions, geometry: &Geometry, weight: &[T]) -> Self {
-        let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
-        Self::new(
-            geometry,
-            weight,
-            || Packed::right(instructions, inputs, outputs),
-            |packed, tap, some| {
-                let lines = Lines { data: f32s(tap), starts: Starts::Every(inputs) };
-                packed.pack_part(Operand::Across(lines), 0..inputs, 0..some.len(), (0, some.start));
-            },
-        )
-    }
-
-    /// `pack` gets the weights of a tap for some output channels, by input channels.
-    fn new<T: Float>(
-        geometry: &Geometry,
-        weight: &[T],
-        space: impl Fn() -> Packed,
-        pack: impl Fn(&mut Packed, &[T], Range<usize>),
-    ) -> Self {
-        let inputs = geometry.in_channels;
-        let taps = geometry.taps.0.len() * geometry.taps.1.len();
-        let mut packed: Vec<Packed> = (0..taps).map(|_| space()).collect();
-        if let [only] = &mut packed[..] {
-            pack(only, weight, 0..geometry.out_channels);
-            return Self { packed };
+/// The weights of each tap, packed as right factors (C × O), or turned (O × C).
+fn packed_taps<T: Float>(amx: Amx, geometry: &Geometry, weight: &[T], turned: bool) -> Vec<Packed> {
+    let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
+    let taps = geometry.taps.0.len() * geometry.taps.1.len();
+    let (columns, depth) = if turned { (inputs, outputs) } else { (outputs, inputs) };
+    let space = |_| Packed::right(Instructions::Amx(amx), columns, depth);
+    let mut packed: Vec<Packed> = (0..taps).map(space).collect();
+    // Gets the weights of a tap for some output channels, by input channels.
+    let pack = |packed: &mut Packed, tap: &[T], some: Range<usize>| {
+        let lines = Lines { data: f32s(tap), starts: Starts::Every(inputs) };
+        if turned {
+            packed.pack_part(Operand::Across(lines), 0..inputs, 0..some.len(), (0, some.start));
+        } else {
+            packed.pack_part(Operand::Along(lines), 0..some.len(), 0..inputs, (some.start, 0));
         }
-        // (taps × O × C) for some output channels, in the cache.
-        let mut by_tap = Pooled::new(taps * CHANNELS * inputs);
-        for (number, weight) in weight.chunks(CHANNELS * inputs * taps).enumerate() {
-            let (first, count) = (number * CHANNELS, weight.len() / (inputs * taps));
-            simd(
-                #[inline(always)]
-                || {
-                    for (output, weight) in weight.chunks_exact(inputs * taps).enumerate() {
-                        let to = &mut by_tap[output * inputs..];
-                        transpose::<T, false>(weight, taps, (inputs, taps), to, CHANNELS * inputs);
-                    }
-                },
-            );
-            for (packed, tap) in packed.iter_mut().zip(by_tap.chunks_exact(CHANNELS * inputs)) {
-                pack(packed, tap, first..first + count);
-            }
+    };
+    if let [only] = &mut packed[..] {
+        pack(only, weight, 0..outputs);
+        return packed;
+    }
+    // (taps × O × C) for some output channels, in the cache.
+    let mut by_tap = Pooled::new(taps * CHANNELS * inputs);
+    for (number, weight) in weight.chunks(CHANNELS * inputs * taps).enumerate() {
+        let (first, count) = (number * CHANNELS, weight.len() / (inputs * taps));
+        simd(
+            #[inline(always)]
+            || {
+                for (output, weight) in weight.chunks_exact(inputs * taps).enumerate() {
+                    let to = &mut by_tap[output * inputs..];
+                    transpose::<T, false>(weight, taps, (inputs, taps), to, CHANNELS * inputs);
+                }
+            },
+        );
+        for (packed, tap) in packed.iter_mut().zip(by_tap.chunks_exact(CHANNELS * inputs)) {
+            pack(packed, tap, first..first + count);
         }
-        Self { packed }
     }
-
-    fn taps(self, offsets: Vec<usize>) -> Vec<WindowTap> {
-        let taps = self.packed.into_iter().zip(offsets);
-        taps.map(|(weight, offset)| WindowTap { offset, weight }).collect()
-    }
+    packed
 }
 
 /// Images whose channels are brought into the layout of phases, 32 at a time.
@@ -230,18 +184,12 @@ impl<'a, T: Float> PhasePlanes<'a, T> {
     fn channels(&mut self, image: usize, first: usize) -> &[T] {
         let Self { geometry, phases, xs, scratch, channels } = self;
         let pixels = geometry.in_size.0 * geometry.in_size.1;
-        let all = image * geometry.in_image() + first * pixels;
+        let start = image * geometry.in_image() + first * pixels;
         let count = CHANNELS.min(geometry.in_channels - first);
+        let own = start..start + count * pixels;
         simd(
             #[inline(always)]
-            || {
-                for (number, channel) in
-                    channels.chunks_exact_mut(phases.channel()).enumerate().take(count)
-                {
-                    let start = all + number * pixels;
-                    phases.divide(xs.read(start..start + pixels, scratch), channel);
-                }
-            },
+            || divide(phases, *xs, (own.clone(), pixels), scratch, channels),
         );
         channels
     }
@@ -258,16 +206,10 @@ impl<'a, T: Float> PhasePlanes<'a, T> {
     }
 }
 
-fn input_gradient<T: Float>(
-    instructions: Instructions,
-    geometry: &Geometry,
-    weight: &[T],
-    dys: &[T],
-    dxs: &mut [T],
-) {
+fn input_gradient<T: Float>(amx: Amx, geometry: &Geometry, weight: &[T], dys: &[T], dxs: &mut [T]) {
     let phases = Phases::new(geometry);
     let mut weights: Vec<Option<Packed>> =
-        TapWeights::backward(instructions, geometry, weight).packed.into_iter().map(Some).collect();
+        packed_taps(amx, geometry, weight, true).into_iter().map(Some).collect();
     let by_phase = phases.by_phase();
     // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output pixel and behind the
     // last one are zeros.
@@ -287,7 +229,7 @@ fn input_gradient<T: Float>(
         let mut planes = Pooled::zeros(CHANNELS * lines + SLACK);
         let mut result = Pooled::new(CHANNELS * phases.channel());
         let together = images_together(geometry.out_channels, lines);
-        let mut pixels = Pixels::new(instructions, geometry.out_channels, together * lines);
+        let mut pixels = Pixels::new(amx, geometry.out_channels, together * lines);
         let plane = geometry.in_size.0 * geometry.in_size.1;
         let dys = &dys[elements(images, geometry.out_image())];
         let groups = dys.chunks(together * geometry.out_image());
@@ -297,12 +239,7 @@ fn input_gradient<T: Float>(
                 for (block, dy) in some.enumerate() {
                     simd(
                         #[inline(always)]
-                        || {
-                            let rows = planes.chunks_exact_mut(lines);
-                            for (dy, rows) in dy.chunks_exact(geometry.out_pixels()).zip(rows) {
-                                phases.widen(dy, &mut rows[before..]);
-                            }
-                        },
+                        || phases.widen_channels(dy, (&mut planes, lines), before),
                     );
                     pixels.pack((f32s(&planes), lines), lines, (block * CHANNELS, number * lines));
                 }
@@ -320,12 +257,7 @@ fn input_gradient<T: Float>(
                     let dx = &mut dx[elements(channels.clone(), plane)];
                     simd(
                         #[inline(always)]
-                        || {
-                            let rows = result.chunks_exact(phases.channel());
-                            for (row, dx) in rows.zip(dx.chunks_exact_mut(plane)) {
-                                phases.join(row, dx);
-                            }
-                        },
+                        || phases.join_channels((&result, phases.channel()), dx),
                     );
                 }
             }
@@ -335,7 +267,7 @@ fn input_gradient<T: Float>(
 
 /// Writes the gradient of the weight. The threads share the output channels.
 fn weight_gradient<T: Float>(
-    instructions: Instructions,
+    amx: Amx,
     geometry: &Geometry,
     xs: Images<'_, T>,
     dys: &[T],
@@ -346,13 +278,13 @@ fn weight_gradient<T: Float>(
     thread_pool::for_each(dw.par_chunks_mut(share * kernels).enumerate(), |(number, dw)| {
         let first = number * share;
         let outputs = first..first + dw.len() / kernels;
-        weight_gradient_of(instructions, geometry, xs, (dys, outputs), dw);
+        weight_gradient_of(amx, geometry, xs, (dys, outputs), dw);
     });
 }
 
 /// Writes the gradient of the weights of some output channels.
 fn weight_gradient_of<T: Float>(
-    instructions: Instructions,
+    amx: Amx,
     geometry: &Geometry,
     xs: Images<'_, T>,
     (dys, outputs): (&[T], Range<usize>),
@@ -370,9 +302,11 @@ fn weight_gradient_of<T: Float>(
     let has_odd = offsets.iter().any(|offset| offset % 2 == 1);
     let behind = offsets.iter().max().copied().unwrap_or(0) + pixels;
     let depth = together * lines + behind;
+    let instructions = Instructions::Amx(amx);
     let mut left = Packed::left(instructions, outputs.len(), together * pixels);
     // Gradients of 0 are multiplied by what lies behind an image. It must be finite.
-    let mut right = [0, 1].map(|_| Packed::zero_right(instructions, inputs, depth));
+    let zeros = |_| Packed::zero_right(instructions, inputs, depth);
+    let mut right: Vec<Packed> = (0..=usize::from(has_odd)).map(zeros).collect();
     let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
     // Between the rows of pixels stay zeros.
     let mut gradients = Pooled::zeros(CHANNELS * pixels);
@@ -386,12 +320,7 @@ fn weight_gradient_of<T: Float>(
             for (block, dy) in dy.chunks(CHANNELS * geometry.out_pixels()).enumerate() {
                 simd(
                     #[inline(always)]
-                    || {
-                        let rows = gradients.chunks_exact_mut(pixels);
-                        for (dy, rows) in dy.chunks_exact(geometry.out_pixels()).zip(rows) {
-                            phases.widen(dy, rows);
-                        }
-                    },
+                    || phases.widen_channels(dy, (&mut gradients, pixels), 0),
                 );
                 let count = dy.len() / geometry.out_pixels();
                 let from = Lines { data: f32s(&gradients), starts: Starts::Every(pixels) };
@@ -401,14 +330,13 @@ fn weight_gradient_of<T: Float>(
                 let count = CHANNELS.min(inputs - first);
                 let channels = f32s(planes.channels(number * together + image, first));
                 let from = Lines { data: channels, starts: Starts::Every(phases.channel()) };
-                let starts = if has_odd { 2 } else { 1 };
-                for (start, right) in right.iter_mut().enumerate().take(starts) {
+                for (start, right) in right.iter_mut().enumerate() {
                     let steps = start..phases.channel();
                     right.pack_part(Operand::Along(from), 0..count, steps, (first, b));
                 }
             }
         }
-        let gradient = WindowGradient { left: &left, right: &right, images: &places, pixels };
+        let gradient = WindowGradient { amx, left: &left, right: &right, images: &places, pixels };
         for output in (0..outputs.len()).step_by(CHANNELS) {
             for channel in (0..inputs).step_by(CHANNELS) {
                 gradient.sums(output, channel, &offsets, f32s_mut(&mut sums));
@@ -421,10 +349,9 @@ fn weight_gradient_of<T: Float>(
                             let from = &sums[row * CHANNELS..];
                             let to = &mut dw[((output + row) * inputs + channel) * taps..];
                             if taps == 1 {
-                                let pairs = to[..columns].iter_mut().zip(from);
                                 match number {
-                                    0 => pairs.for_each(|(to, &sum)| *to = sum),
-                                    _ => pairs.for_each(|(to, &sum)| *to += sum),
+                                    0 => to[..columns].copy_from_slice(&from[..columns]),
+                                    _ => add_assign(&mut to[..columns], &from[..columns]),
                                 }
                                 continue;
                             }

@@ -15,7 +15,7 @@ mod units;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::linear::{LinearOp, affine, linear};
+use super::linear::{LinearOp, PACKED_GRADIENT_ROWS, PACKED_ROWS, affine, linear};
 use super::linear_add::linear_add;
 use crate::autograd::fused::{self, Backward, Fused, Reads};
 use crate::autograd::recomputing;
@@ -32,9 +32,6 @@ const NAME: &str = "feed_forward";
 /// The rows of a block. Each block packs the weights anew: blocks of a third of these rows made the step of a
 /// GPT 2% slower.
 const ROWS: usize = 2048;
-
-/// The rows of a block where the weights are packed once for all blocks: what is computed of these rows stays in caches.
-const ROWS_IF_PACKED: [usize; 2] = [128, 512];
 
 /// `units(xs up^T + up_bias) down^T + down_bias`, and `residual` added to it if there is one. `up` and `down`
 /// are a weight and its bias. On a GPU these are two linear layers.
@@ -101,8 +98,11 @@ impl Fused for FeedForwardOp {
         let rows = ys.len() / outputs;
         let mut zs = Pooled::new(rows * width);
         let up = self.up.right_factor(up, rows);
-        let down = self.down.right_factor(down, rows);
-        let block = if up.is_packed() && down.is_packed() { ROWS_IF_PACKED[0] } else { ROWS };
+        // Without the result, only `zs` is needed.
+        let is_read = !recomputing::result_is_unread();
+        let down = is_read.then(|| self.down.right_factor(down, rows));
+        let is_packed = up.is_packed() && down.as_ref().is_none_or(RightFactor::is_packed);
+        let block = if is_packed { PACKED_ROWS } else { ROWS };
         let mut hs = Pooled::new(rows.min(block) * hidden);
         let blocks = ys.chunks_mut(block * outputs).zip(zs.chunks_mut(block * width)).enumerate();
         for (number, (ys, zs)) in blocks {
@@ -111,12 +111,10 @@ impl Fused for FeedForwardOp {
             let xs = &xs[first * features..][..rows * features];
             up.product(Mat::new(xs, rows, features), zs, Dst::Overwrite);
             self.up.finish(zs, up_bias);
-            if recomputing::result_is_unread() {
-                continue; // Only `zs` is needed.
-            }
+            let Some(down) = &down else { continue };
             self.units.forward(zs, hidden, hs);
             let residual = residual.get(first * outputs..).unwrap_or_default();
-            self.down.product_added((hs, &down), down_bias, residual, ys);
+            self.down.product_added((hs, down), down_bias, residual, ys);
         }
         Ok(zs)
     }
@@ -136,7 +134,7 @@ impl Fused for FeedForwardOp {
         let all = dys.len() / outputs;
         let up = RightFactor::new(Mat::new(up, width, features), all);
         let down = RightFactor::new(Mat::new(down, outputs, hidden), all);
-        let block = if up.is_packed() && down.is_packed() { ROWS_IF_PACKED[1] } else { ROWS };
+        let block = if up.is_packed() && down.is_packed() { PACKED_GRADIENT_ROWS } else { ROWS };
         let most = block.min(all);
         let (mut hs, mut dhs) = (Pooled::new(most * hidden), Pooled::new(most * hidden));
         // Without gates, the gradients of `zs` take the place of those of the units.

@@ -27,12 +27,13 @@ use candelabrum_memory::simd::simd;
 
 const NAME: &str = "linear";
 
-/// The rows of a block whose results stay in the second-level cache until they are finished.
-const ROWS: usize = 128;
+/// The rows of a block where the weight is packed once for all blocks: results stay in the second-level cache until they
+/// are finished.
+pub(super) const PACKED_ROWS: usize = 128;
 
 /// The rows of a block of a backward pass, where the weight is packed once for all blocks: a multiple of the products that
 /// are summed at a time, so the sums are those of a single block.
-const GRADIENT_ROWS: usize = 512;
+pub(super) const PACKED_GRADIENT_ROWS: usize = 512;
 
 /// `act(xs weight^T + bias)`.
 ///
@@ -124,7 +125,7 @@ impl LinearOp {
     ) {
         let rows = ys.len() / self.outputs;
         let right = self.right_factor(weight, rows);
-        let block = if right.is_packed() { ROWS } else { rows.max(1) };
+        let block = if right.is_packed() { PACKED_ROWS } else { rows.max(1) };
         let threads = worth_threads(ys.len());
         for_each(threads, ys.par_chunks_mut(block * self.outputs).enumerate(), |(number, ys)| {
             let (first, rows) = (number * block, ys.len() / self.outputs);
@@ -154,7 +155,7 @@ impl LinearOp {
         });
         // Both gradients of a block read the same rows from the cache.
         let is_packed = dx.as_ref().is_some_and(|(weight, _)| weight.is_packed());
-        let block = if is_packed { GRADIENT_ROWS } else { rows.max(1) };
+        let block = if is_packed { PACKED_GRADIENT_ROWS } else { rows.max(1) };
         // Without rows, a block of none writes zeros to the gradient of the weight.
         for first in (0..rows.max(1)).step_by(block) {
             let count = block.min(rows - first);

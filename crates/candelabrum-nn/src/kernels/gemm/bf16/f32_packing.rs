@@ -21,7 +21,7 @@ pub(super) fn rounded(number: f32) -> f32 {
     f32::from_bits(if is_subnormal { bits & 0x8000_0000 } else { kept })
 }
 
-/// Packs a part of a factor. `to` begins with a group of rows or columns.
+/// Packs a part of a factor. `to` begins with a group of rows or columns. An odd depth is followed by zeros.
 pub(super) fn pack(
     (from, form): (Operand<'_, f32>, LineForm),
     width: Range<usize>,
@@ -32,59 +32,47 @@ pub(super) fn pack(
     let (to, first) = (to.as_flattened_mut(), 2 * place.pair);
     simd(
         #[inline(always)]
-        || match (from, form) {
-            (Operand::Along(from), LineForm::Rows) => {
-                let to = &mut to[first..];
-                copied(from, (width.clone(), depth.clone()), to, place.tile * LANES, 1);
+        || {
+            if form == LineForm::Rows {
+                let (to, step) = (&mut to[first..], place.tile * LANES);
+                let even = depth.len().next_multiple_of(2);
+                return match from {
+                    Operand::Along(from) => copied(from, (&width, &depth), (to, step), even),
+                    Operand::Across(from) => turned(from, (&depth, &width), (to, step)),
+                };
             }
-            (Operand::Across(from), LineForm::Rows) => {
-                let to = &mut to[first..];
-                turned(from, (depth.clone(), width.clone()), to, place.tile * LANES);
-            }
-            (Operand::Across(from), _) => {
-                let starts = width.clone().step_by(COLUMNS);
-                for (first_column, to) in starts.zip(to.chunks_mut((place.group * LANES).max(1))) {
-                    let columns = first_column..width.end.min(first_column + COLUMNS);
-                    let to = &mut to[first * COLUMNS..];
-                    copied(from, (depth.clone(), columns), to, COLUMNS, 2);
-                }
-            }
-            (Operand::Along(from), _) => {
-                let starts = width.clone().step_by(COLUMNS);
-                for (first_column, to) in starts.zip(to.chunks_mut((place.group * LANES).max(1))) {
-                    let columns = first_column..width.end.min(first_column + COLUMNS);
-                    let to = &mut to[first * COLUMNS..];
-                    turned(from, (columns, depth.clone()), to, COLUMNS);
-                    if depth.len() % 2 == 1 {
-                        to[depth.len() * COLUMNS..][..COLUMNS].fill(0.0);
+            let starts = width.clone().step_by(COLUMNS);
+            for (column, to) in starts.zip(to.chunks_mut((place.group * LANES).max(1))) {
+                let columns = column..width.end.min(column + COLUMNS);
+                let to = &mut to[first * COLUMNS..];
+                match from {
+                    Operand::Across(from) => {
+                        copied(from, (&depth, &columns), (to, COLUMNS), COLUMNS);
                     }
+                    Operand::Along(from) => turned(from, (&columns, &depth), (to, COLUMNS)),
+                }
+                if depth.len() % 2 == 1 {
+                    to[depth.len() * COLUMNS..][..COLUMNS].fill(0.0);
                 }
             }
         },
     );
 }
 
-/// Rounds some numbers of some lines to lines at distances of `step`. A line is filled up with zeros to the end of a group
-/// or of a pair, and an odd number of lines to `pairs`.
+/// Rounds some numbers of some lines to lines at distances of `step`, and fills each up to `filled` numbers with zeros.
 #[inline(always)]
 fn copied(
     from: Lines<'_, f32>,
-    (lines, part): (Range<usize>, Range<usize>),
-    to: &mut [f32],
-    step: usize,
-    pairs: usize,
+    (lines, part): (&Range<usize>, &Range<usize>),
+    (to, step): (&mut [f32], usize),
+    filled: usize,
 ) {
-    let filled = if pairs == 2 { COLUMNS } else { part.len().next_multiple_of(2) };
-    let mut places = to.chunks_mut(step);
-    for (line, to) in lines.clone().zip(&mut places) {
+    for (line, to) in lines.clone().zip(to.chunks_mut(step)) {
         let (numbers, rest) = to[..filled].split_at_mut(part.len());
         for (to, &number) in numbers.iter_mut().zip(from.part(line, part.start, part.len())) {
             *to = rounded(number);
         }
         rest.fill(0.0);
-    }
-    if lines.len() % pairs == 1 {
-        places.next().into_iter().for_each(|to| to[..filled].fill(0.0));
     }
 }
 
@@ -93,9 +81,8 @@ fn copied(
 #[inline(always)]
 fn turned(
     from: Lines<'_, f32>,
-    (lines, part): (Range<usize>, Range<usize>),
-    to: &mut [f32],
-    step: usize,
+    (lines, part): (&Range<usize>, &Range<usize>),
+    (to, step): (&mut [f32], usize),
 ) {
     let line = |number| from.part(number, part.start, part.len());
     let (squares, whole) = (lines.len() / SQUARE * SQUARE, part.len() / SQUARE * SQUARE);

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use super::line::{COLUMNS, LANES};
 use super::packed::Packed;
+use crate::kernels::elementwise::add_assign;
 use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::scratch::Pooled;
-use candelabrum_memory::simd::simd;
 
 /// Steps whose numbers of a group of columns stay in the nearest cache: 24 KiB.
 const STEPS: usize = 128;
@@ -40,18 +40,13 @@ pub(super) fn product(
             });
         }
         let mut out = out.part(0..rows, columns);
-        simd(
-            #[inline(always)]
-            || {
-                for (row, sums) in (0..out.rows()).zip(sums.chunks_exact(COLUMNS)) {
-                    let numbers = out.row(row).iter_mut().zip(sums);
-                    if add {
-                        numbers.for_each(|(to, &sum)| *to += sum);
-                    } else {
-                        numbers.for_each(|(to, &sum)| *to = sum);
-                    }
-                }
-            },
-        );
+        for (row, sums) in (0..rows).zip(sums.chunks_exact(COLUMNS)) {
+            let sums = &sums[..out.cols()];
+            if add {
+                add_assign(out.row(row), sums);
+            } else {
+                out.row(row).copy_from_slice(sums);
+            }
+        }
     }
 }

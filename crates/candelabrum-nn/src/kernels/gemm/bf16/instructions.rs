@@ -43,9 +43,9 @@ impl Instructions {
         }
     }
 
-    /// Whether the processor multiplies tiles of 16 rows.
-    pub(crate) fn has_tiles(self) -> bool {
-        matches!(self, Self::Amx(_))
+    /// The tile registers, if they multiply.
+    pub(crate) fn amx(self) -> Option<Amx> {
+        if let Self::Amx(amx) = self { Some(amx) } else { None }
     }
 
     /// The form of a left factor, and of a right one.

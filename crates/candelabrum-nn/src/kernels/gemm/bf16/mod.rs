@@ -7,6 +7,7 @@ mod f32_packing;
 mod f32_product;
 mod instructions;
 mod line;
+mod line_memory;
 mod multiply;
 mod operand;
 mod packed;
@@ -29,7 +30,8 @@ mod x86;
 
 pub(crate) use self::instructions::Instructions;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
-pub(crate) use self::operand::{Lines, Operand, Starts};
+pub(crate) use self::operand::{Lines, Operand, Starts, f32s, f32s_mut};
 pub(crate) use self::packed::Packed;
 pub(crate) use self::pixels::{CHANNELS, Pixels, WindowGradient, WindowTap, window_product};
 pub(crate) use self::product::product;
+pub(crate) use self::x86::Amx;

@@ -91,7 +91,7 @@ impl Share<'_> {
                         }
                     };
                     let out = out.part(rows, some.clone());
-                    product(instructions, left, &packed_right, out, add);
+                    product(left, &packed_right, out, add);
                 }
             }
         }

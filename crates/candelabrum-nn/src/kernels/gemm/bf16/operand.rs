@@ -50,3 +50,13 @@ impl<'a, T: Float> Operand<'a, T> {
         }
     }
 }
+
+/// Numbers that a product in bf16 has as factors.
+pub(crate) fn f32s<T: Float>(values: &[T]) -> &[f32] {
+    T::f32s(values).expect("only products of f32 numbers are in bf16")
+}
+
+/// Numbers that a product in bf16 has as a result.
+pub(crate) fn f32s_mut<T: Float>(values: &mut [T]) -> &mut [f32] {
+    T::f32s_mut(values).expect("only products of f32 numbers are in bf16")
+}

@@ -7,18 +7,16 @@ use std::ops::Range;
 
 use super::instructions::Instructions;
 use super::line::{COLUMNS, LANES, Line, LineForm, Place};
+use super::line_memory::LineMemory;
 use super::operand::Operand;
-use crate::kernels::scratch::Pooled;
 
 /// A packed factor.
 pub(crate) struct Packed {
     instructions: Instructions,
     form: LineForm,
-    memory: Pooled<f32>,
-    /// The elements before the first line, which begins a line of the cache.
-    offset: usize,
+    memory: LineMemory,
     width: usize,
-    pairs: usize,
+    depth: usize,
 }
 
 impl Packed {
@@ -33,18 +31,8 @@ impl Packed {
     }
 
     fn new(instructions: Instructions, form: LineForm, width: usize, depth: usize) -> Self {
-        let mut packed = Self {
-            instructions,
-            form,
-            memory: Pooled::none(),
-            offset: 0,
-            width,
-            pairs: depth.div_ceil(2),
-        };
-        packed.memory = Pooled::new((packed.lines() + 1) * LANES);
-        // The lines of a tile are read several times as fast from there. The result is the same anywhere.
-        packed.offset = packed.memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
-        packed
+        let packed = Self { instructions, form, memory: LineMemory::none(), width, depth };
+        Self { memory: LineMemory::new(packed.lines()), ..packed }
     }
 
     /// Packs some rows or columns of a factor, and the steps `depth`. There must be space for so many.
@@ -69,12 +57,12 @@ impl Packed {
     /// Makes it a factor of so many rows or columns and of this depth, with unspecified contents. There
     /// must be space for it.
     pub(crate) fn resize(&mut self, width: usize, depth: usize) {
-        (self.width, self.pairs) = (width, depth.div_ceil(2));
+        (self.width, self.depth) = (width, depth);
     }
 
     /// Packs a part of a factor: from row or column and from step `to`, which are a multiple of 16 (of 48 for a right
-    /// factor) and an even number. Where the part ends at an odd step, the factor does, too. The parts of the same rows or columns are
-    /// packed in the order of the depth.
+    /// factor) and an even number. Where the part ends at an odd step, the factor does, too. The parts of the same rows
+    /// or columns are packed in the order of the depth.
     #[inline]
     pub(crate) fn pack_part(
         &mut self,
@@ -84,7 +72,7 @@ impl Packed {
         to: (usize, usize),
     ) {
         let (instructions, form, pairs, padded) =
-            (self.instructions, self.form, self.pairs, self.padded());
+            (self.instructions, self.form, self.pairs(), self.padded());
         let (pitch, pair) = (self.pitch(), to.1 / 2);
         let tile = if form == LineForm::Rows { self.lines_of_a_row() } else { LANES };
         let place = Place { group: pitch, tile, pair };
@@ -100,38 +88,41 @@ impl Packed {
         }
     }
 
-    pub(super) fn instructions(&self) -> Instructions {
+    pub(crate) fn instructions(&self) -> Instructions {
         self.instructions
     }
 
     /// The number of rows or columns.
-    pub(super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.width
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
     }
 
     /// Half the depth, rounded up.
     pub(super) fn pairs(&self) -> usize {
-        self.pairs
+        self.depth.div_ceil(2)
     }
 
     /// The rows from number `row` on, in the form of rows, and the elements from one to the next.
     pub(super) fn rows(&self, row: usize) -> (&[f32], usize) {
-        let step = self.lines_of_a_row() * LANES;
-        (&self.memory[self.offset + row * step..], step)
+        let lines = self.lines_of_a_row();
+        (self.memory.lines()[row * lines..].as_flattened(), lines * LANES)
     }
 
     /// Some lines of group number `group` of rows or columns.
     #[inline(always)]
     pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[Line] {
-        let (all, _) = self.memory[self.offset..].as_chunks();
-        &all[group * self.pitch()..][lines]
+        &self.memory.lines()[group * self.pitch()..][lines]
     }
 
     /// The pairs with those behind the last one, which fill a tile.
     fn padded(&self) -> usize {
         match self.instructions {
-            Instructions::Amx(_) => self.pairs.next_multiple_of(LANES),
-            Instructions::Avx512(_) | Instructions::F32 => self.pairs,
+            Instructions::Amx(_) => self.pairs().next_multiple_of(LANES),
+            Instructions::Avx512(_) | Instructions::F32 => self.pairs(),
         }
     }
 
@@ -141,13 +132,13 @@ impl Packed {
         match self.form {
             LineForm::Depth | LineForm::Width => self.padded() | 1,
             LineForm::Rows => LANES * self.lines_of_a_row(),
-            LineForm::Columns => (2 * self.pairs * COLUMNS / LANES) | 1,
+            LineForm::Columns => (2 * self.pairs() * COLUMNS / LANES) | 1,
         }
     }
 
     /// The lines of a row in the form of rows: an odd number, for the same reason.
-    pub(super) fn lines_of_a_row(&self) -> usize {
-        (2 * self.pairs).div_ceil(LANES) | 1
+    fn lines_of_a_row(&self) -> usize {
+        (2 * self.pairs()).div_ceil(LANES) | 1
     }
 
     fn lines(&self) -> usize {
@@ -156,7 +147,6 @@ impl Packed {
 
     fn lines_mut(&mut self) -> &mut [Line] {
         let lines = self.lines();
-        let (all, _) = self.memory[self.offset..].as_chunks_mut();
-        &mut all[..lines]
+        &mut self.memory.lines_mut()[..lines]
     }
 }

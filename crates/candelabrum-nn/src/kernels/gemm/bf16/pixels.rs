@@ -3,23 +3,21 @@
 //! For each 32 channels there is a line for each pixel. 16 neighbouring pixels are a tile from every pixel on, so the
 //! products of a convolution read the pixels where they are, and none is packed twice.
 
-use super::instructions::Instructions;
 use super::line::{LANES, Line, LineForm, Place};
+use super::line_memory::LineMemory;
 use super::operand::{Lines, Operand, Starts};
 use super::packed::Packed;
 use super::runs::{Runs, SIDE, Sums};
+use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
-use crate::kernels::scratch::Pooled;
 
 /// The channels of a line.
 pub(crate) const CHANNELS: usize = 2 * LANES;
 
 /// Images in bf16.
 pub(crate) struct Pixels {
-    instructions: Instructions,
-    memory: Pooled<f32>,
-    /// The elements before the first line, which begins a line of the cache.
-    offset: usize,
+    amx: Amx,
+    memory: LineMemory,
     channels: usize,
     /// The lines of 32 channels: the pixels, and those that a tile of the last pixel reads.
     lines: usize,
@@ -27,12 +25,10 @@ pub(crate) struct Pixels {
 
 impl Pixels {
     /// Space for so many pixels, with unspecified numbers.
-    pub(crate) fn new(instructions: Instructions, channels: usize, pixels: usize) -> Self {
+    pub(crate) fn new(amx: Amx, channels: usize, pixels: usize) -> Self {
         let lines = pixels + SIDE;
-        let memory = Pooled::<f32>::new((channels.div_ceil(CHANNELS) * lines + 1) * LANES);
-        // The lines of a tile are read several times as fast from there. The result is the same anywhere.
-        let offset = memory.as_ptr().align_offset(size_of::<Line>()).min(LANES);
-        Self { instructions, memory, offset, channels, lines }
+        let memory = LineMemory::new(channels.div_ceil(CHANNELS) * lines);
+        Self { amx, memory, channels, lines }
     }
 
     /// Packs channels from number `first` on, which is a multiple of 32, from pixel `to` on. The channels are `step`
@@ -45,15 +41,15 @@ impl Pixels {
     ) {
         let count = (self.channels - first).min(CHANNELS);
         let from = Operand::Across(Lines { data: channels, starts: Starts::Every(step) });
-        let (instructions, start) = (self.instructions, first / CHANNELS * self.lines + to);
+        let start = first / CHANNELS * self.lines + to;
         let place = Place { group: LANES, tile: self.lines, pair: 0 };
-        let lines = &mut self.memory[self.offset..].as_chunks_mut().0[start..];
-        instructions.pack((from, LineForm::Width), 0..pixels, 0..count, lines, place);
+        let lines = &mut self.memory.lines_mut()[start..];
+        self.amx.vectors.pack((from, LineForm::Width), 0..pixels, 0..count, lines, place);
     }
 
     /// The lines of the first channels from a pixel on, and those of the others.
     fn from(&self, pixel: usize) -> &[Line] {
-        &self.memory[self.offset..].as_chunks().0[pixel..]
+        &self.memory.lines()[pixel..]
     }
 }
 
@@ -72,8 +68,7 @@ pub(crate) fn window_product(
     column: usize,
     mut out: MatMut<'_, f32>,
 ) {
-    let Instructions::Amx(amx) = pixels.instructions else { unreachable!("pixels for tiles") };
-    let (tiles, vectors) = (amx.tiles(), amx.vectors);
+    let (tiles, vectors) = (pixels.amx.tiles(), pixels.amx.vectors);
     let mut runs = Runs::new(pixels.channels.div_ceil(CHANNELS), pixels.lines);
     let group = column / LANES;
     let two = [true, out.rows() > LANES];
@@ -96,11 +91,13 @@ pub(crate) fn window_product(
 }
 
 /// The factors of the gradient of the weights of a window: `left` has gradients of results and `right` the images, both
-/// over pixels, and `right` twice: from the first pixel on, and from the second one on. `images` has the first pixel of
-/// each image in both, all even, and `pixels` is their number in an image, a multiple of 32.
+/// over pixels: `right` from the first pixel on, and where a tap has an odd offset once more, from the second pixel on.
+/// `images` has the first pixel of each image in both, all even, and `pixels` is their number in an image, a multiple of
+/// 32.
 pub(crate) struct WindowGradient<'a> {
+    pub(crate) amx: Amx,
     pub(crate) left: &'a Packed,
-    pub(crate) right: &'a [Packed; 2],
+    pub(crate) right: &'a [Packed],
     pub(crate) images: &'a [[usize; 2]],
     pub(crate) pixels: usize,
 }
@@ -112,8 +109,7 @@ impl WindowGradient<'_> {
     /// Writes the sums for each offset of a tap, for 32 rows from `row` and 32 columns from `column` on, both multiples
     /// of 16.
     pub(crate) fn sums(&self, row: usize, column: usize, offsets: &[usize], sums: &mut [f32]) {
-        let Self { left, right, images, pixels } = self;
-        let Instructions::Amx(amx) = left.instructions() else { unreachable!("factors for tiles") };
+        let Self { amx, left, right, images, pixels } = self;
         let (tiles, vectors) = (amx.tiles(), amx.vectors);
         let last = |groups: usize| groups.saturating_sub(1);
         let rows = [row / LANES, (row / LANES + 1).min(last(left.width().div_ceil(LANES)))];

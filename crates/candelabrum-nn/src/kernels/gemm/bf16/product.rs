@@ -12,21 +12,13 @@ const PAIRS: usize = 256;
 
 /// `out = left right`, or `out += left right` if `add`, for the rows of `left` from `row` on, which is a multiple of 16.
 /// `out` has as many rows as are computed, and all columns.
-pub(crate) fn product(
-    instructions: Instructions,
-    left: (&Packed, usize),
-    right: &Packed,
-    mut out: MatMut<'_, f32>,
-    add: bool,
-) {
+pub(crate) fn product(left: (&Packed, usize), right: &Packed, mut out: MatMut<'_, f32>, add: bool) {
     let pairs = right.pairs();
     for first in (0..pairs).step_by(PAIRS) {
         let block = first..pairs.min(first + PAIRS);
         let (out, add) = (out.whole(), add || first > 0);
-        match instructions {
-            Instructions::Amx(amx) => {
-                tile_product::product(amx, left, (right, 0), block, out, add);
-            }
+        match right.instructions() {
+            Instructions::Amx(amx) => tile_product::product(amx, left, right, block, out, add),
             Instructions::Avx512(vectors) => {
                 vector_product::product(vectors, left, right, block, out, add);
             }

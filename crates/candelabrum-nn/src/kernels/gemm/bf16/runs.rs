@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::line::{LANES, Line};
 use crate::kernels::mat_mut::MatMut;
 
-/// TileRegisters to multiply and sum: of two neighbouring rows of tiles of a left factor, and of two columns of tiles of a right
+/// Tiles to multiply and sum: of two neighbouring rows of tiles of a left factor, and of two columns of tiles of a right
 /// one.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -9,11 +9,11 @@ use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
 /// Writes or adds the product of some pairs of both factors, for the rows of `left` from `row` on, which is a multiple of
-/// 16. `block` begins with a tile. Those of `right` are `shift` pairs further on.
+/// 16. `block` begins with a tile.
 pub(super) fn product(
     amx: Amx,
     (left, row): (&Packed, usize),
-    (right, shift): (&Packed, usize),
+    right: &Packed,
     block: Range<usize>,
     mut out: MatMut<'_, f32>,
     add: bool,
@@ -23,7 +23,7 @@ pub(super) fn product(
     let lines = block.start..block.end.next_multiple_of(LANES);
     let mut runs = Runs::new(lines.len() / LANES, LANES);
     let a = |group| left.group(group, lines.clone());
-    let b = |group| right.group(group, lines.start + shift..lines.end + shift);
+    let b = |group| right.group(group, lines.clone());
     // Row by row: two rows of tiles stay in the nearest cache, and the result is written in its order.
     for first in (0..out.rows()).step_by(SIDE) {
         for column in (0..right.width()).step_by(SIDE) {

@@ -14,7 +14,9 @@ use super::tiles::{POINTS, Problem, point_of};
 use super::weights;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::Rows;
-use crate::kernels::gemm::bf16::{Instructions, Lines, Operand, Packed, Starts, product};
+use crate::kernels::gemm::bf16::{
+    Instructions, Lines, Operand, Packed, Starts, f32s, f32s_mut, product,
+};
 use crate::kernels::mat_mut::MatMut;
 
 /// Tiles of a block.
@@ -102,8 +104,7 @@ impl PackedWeights {
                 let some = first..out_channels.min(first + ROWS);
                 for (point, (kernels, points)) in self.points.iter().zip(&points).enumerate() {
                     let out = matrix(results.of_mut(point), some.len(), block.len());
-
-                    product(self.instructions, (kernels, first), points, out, false);
+                    product((kernels, first), points, out, false);
                 }
                 transform_outputs::<T, S>(simd, problem, &results, some, block.clone(), ys);
             }
@@ -155,7 +156,7 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
             }
             for (point, (left, right)) in left.iter().zip(&right).enumerate() {
                 let out = matrix(sums.of_mut(point), outputs, inputs);
-                product(instructions, (left, 0), right, out, add);
+                product((left, 0), right, out, add);
             }
             add = true;
         }
@@ -170,8 +171,7 @@ fn packed_right(instructions: Instructions, width: usize, depth: usize) -> Vec<P
 /// The rows of a plane, which are f32 where products are in bf16.
 #[inline(always)]
 fn lines<T: Float>(Rows { data, step }: Rows<&[T]>) -> Lines<'_, f32> {
-    let data = T::f32s(data).expect("only products of f32 numbers are in bf16");
-    Lines { data, starts: Starts::Every(step) }
+    Lines { data: f32s(data), starts: Starts::Every(step) }
 }
 
 /// A plane as a result.
@@ -181,6 +181,5 @@ fn matrix<T: Float>(
     rows: usize,
     columns: usize,
 ) -> MatMut<'_, f32> {
-    let data = T::f32s_mut(data).expect("only products of f32 numbers are in bf16");
-    MatMut::strided(data, rows, columns, step)
+    MatMut::strided(f32s_mut(data), rows, columns, step)
 }

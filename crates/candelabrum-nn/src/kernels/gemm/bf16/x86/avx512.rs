@@ -4,9 +4,12 @@
 //! A tile has 8 rows and 1 to 3 vectors of columns. Each step loads the vectors of a line of the right
 //! factor, and broadcasts the pairs of 8 rows of a line of the left one.
 
-use std::arch::x86_64::{_mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps};
+use std::arch::x86_64::{
+    __m512, _mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps,
+};
 
 use super::super::line::{HALF, LANES, Line};
+use super::super::runs::SIDE;
 use super::vectors::{load, load_some, pairs_of, store, store_some, transposed};
 use crate::kernels::mat_mut::MatMut;
 
@@ -53,46 +56,42 @@ pub(super) fn tile<const VECTORS: usize>(
     }
     for (row, sums) in sums.into_iter().enumerate().take(out.rows()) {
         for (out, sum) in out.row(row).chunks_mut(LANES).zip(sums) {
-            let total = if add { _mm512_add_ps(load_some(out), sum) } else { sum };
-            store_some(out, total);
+            put_some(out, sum, add);
         }
     }
 }
 
-/// Writes or adds the sums of a tile, which lie in rows of `WIDTH` numbers, to a result with as many rows and columns as exist.
+/// Writes or adds as many sums as there are places.
 #[target_feature(enable = "avx512f")]
-pub(super) fn store_tile<const WIDTH: usize>(
-    sums: &[[f32; WIDTH]],
-    mut out: MatMut<'_, f32>,
-    add: bool,
-) {
+#[inline]
+fn put_some(out: &mut [f32], sums: __m512, add: bool) {
+    store_some(out, if add { _mm512_add_ps(load_some(out), sums) } else { sums });
+}
+
+/// Writes or adds sums to a result with as many rows and columns as exist.
+#[target_feature(enable = "avx512f")]
+pub(super) fn store_tile(sums: &[[f32; SIDE]; SIDE], mut out: MatMut<'_, f32>, add: bool) {
     for (row, sums) in sums.iter().enumerate().take(out.rows()) {
         for (out, sums) in out.row(row).chunks_mut(LANES).zip(sums.as_chunks().0) {
-            let sum = load(sums);
-            let total = if add { _mm512_add_ps(load_some(out), sum) } else { sum };
-            store_some(out, total);
+            put_some(out, load(sums), add);
         }
     }
 }
 
-/// Writes the transposed sums of a tile to a result with as many rows and columns as exist.
+/// Writes transposed sums to a result with as many rows and columns as exist.
 #[target_feature(enable = "avx512f")]
-pub(super) fn store_turned<const WIDTH: usize>(
-    sums: &[[f32; WIDTH]; WIDTH],
-    mut out: MatMut<'_, f32>,
-) {
-    let (squares, columns) = (sums.as_chunks::<LANES>().0, out.cols());
+pub(super) fn store_turned(sums: &[[f32; SIDE]; SIDE], mut out: MatMut<'_, f32>) {
+    let columns = out.cols().div_ceil(LANES);
     for first in (0..out.rows()).step_by(LANES) {
-        for (number, square) in squares.iter().enumerate().take(columns.div_ceil(LANES)) {
+        for (number, square) in sums.as_chunks::<LANES>().0.iter().enumerate().take(columns) {
             let mut rows = [_mm512_setzero_ps(); LANES];
             for (row, sums) in rows.iter_mut().zip(square) {
-                *row = load_some(&sums[first..][..LANES]);
+                *row = load(&sums.as_chunks().0[first / LANES]);
             }
             let turned = transposed(rows).into_iter().enumerate().take(out.rows() - first);
             for (row, numbers) in turned {
-                let to = &mut out.row(first + row)[LANES * number..];
-                let len = to.len().min(LANES);
-                store_some(&mut to[..len], numbers);
+                let to = out.row(first + row).chunks_mut(LANES).nth(number);
+                to.into_iter().for_each(|to| put_some(to, numbers, false));
             }
         }
     }

@@ -17,7 +17,7 @@ use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::__cpuid;
 use std::ops::Range;
 
-pub(super) use self::amx::Amx;
+pub(crate) use self::amx::Amx;
 use super::line::{HALF, LANES, Line, LineForm, Place};
 use super::operand::Operand;
 use super::runs::SIDE;
