@@ -255,45 +255,37 @@ impl<T: Float> Function<T> for TanhFunction {
     }
 }
 
-/// The constants of `x Phi(x)`.
+/// `x Phi(x)`
 #[derive(Clone, Copy)]
 struct GeluFunction<T> {
-    half: T,
-    /// `1 / sqrt(2)`
-    root: T,
     /// `1 / sqrt(2 pi)`
     density: T,
 }
 
 impl<T: Float> GeluFunction<T> {
     fn new() -> Self {
-        Self {
-            half: T::from_f64(0.5),
-            root: T::from_f64(FRAC_1_SQRT_2),
-            density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0),
-        }
+        Self { density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0) }
     }
 }
 
 impl<T: Float> Function<T> for GeluFunction<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
-        z * self.half * (T::one() + (z * self.root).erf())
+        z * z.normal().0
     }
 
     /// `dy (Phi(z) + z Phi'(z))`
     #[inline(always)]
     fn backward(self, dy: T, z: T) -> T {
-        let below = self.half * (T::one() + (z * self.root).erf());
-        dy * (below + z * self.density * (T::zero() - z * z * self.half).exp())
+        let (below, density) = z.normal();
+        dy * (below + z * self.density * density)
     }
 }
 
-/// The constants of `x / 2 (1 + tanh(beta (x + kappa x^3)))`.
+/// The constants of `x / 2 (1 + tanh(beta (x + kappa x^3)))`, which is `x sigmoid(2 beta (x + kappa x^3))`.
 #[derive(Clone, Copy)]
 struct GeluTanhFunction<T> {
-    half: T,
-    beta: T,
+    two_beta: T,
     kappa: T,
     three_kappa: T,
 }
@@ -303,31 +295,29 @@ impl<T: Float> GeluTanhFunction<T> {
 
     fn new() -> Self {
         Self {
-            half: T::from_f64(0.5),
-            beta: T::from_f64(SQRT_2 * FRAC_2_SQRT_PI / 2.0),
+            two_beta: T::from_f64(SQRT_2 * FRAC_2_SQRT_PI),
             kappa: T::from_f64(Self::KAPPA),
             three_kappa: T::from_f64(3.0 * Self::KAPPA),
         }
     }
 
     #[inline(always)]
-    fn inner(self, z: T) -> T {
-        (self.beta * (z + self.kappa * z * z * z)).tanh()
+    fn share(self, z: T) -> T {
+        (self.two_beta * (z + self.kappa * z * z * z)).sigmoid()
     }
 }
 
 impl<T: Float> Function<T> for GeluTanhFunction<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
-        z * self.half * (T::one() + self.inner(z))
+        z * self.share(z)
     }
 
     #[inline(always)]
     fn backward(self, dy: T, z: T) -> T {
-        let t = self.inner(z);
-        let inner_derivative = self.beta * (T::one() + self.three_kappa * z * z);
-        let right = z * self.half * (T::one() - t * t) * inner_derivative;
-        dy * (self.half * (T::one() + t) + right)
+        let s = self.share(z);
+        let inner_derivative = self.two_beta * (T::one() + self.three_kappa * z * z);
+        dy * (s + z * s * (T::one() - s) * inner_derivative)
     }
 }
 

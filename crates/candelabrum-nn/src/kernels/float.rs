@@ -9,7 +9,7 @@ use crate::kernels::scratch::Poolable;
 
 /// f32 and f64, with the functions that the kernels need.
 pub(crate) trait Float: WithDType + Poolable + Lanes {
-    /// In f32 this function and the next four are those of [`math`], made for
+    /// In f32 this function and the next three are those of [`math`], made for
     /// [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;
     /// `e^x` for an `x` up to 87, less exact than [`exp`](Self::exp) and faster.
@@ -17,8 +17,8 @@ pub(crate) trait Float: WithDType + Poolable + Lanes {
     fn tanh(self) -> Self;
     /// `1 / (1 + e^-x)`.
     fn sigmoid(self) -> Self;
-    /// The error function.
-    fn erf(self) -> Self;
+    /// `Phi(x)` of the standard normal distribution, and `e^(-x^2 / 2)`.
+    fn normal(self) -> (Self, Self);
     fn ln(self) -> Self;
     fn sqrt(self) -> Self;
     fn powf(self, exponent: Self) -> Self;
@@ -49,6 +49,12 @@ macro_rules! impl_float {
                     functions::$function(self)
                 }
             )*
+
+            #[inline(always)]
+            fn normal(self) -> (Self, Self) {
+                use $functions as functions;
+                functions::normal(self)
+            }
 
             fn ln(self) -> Self {
                 $float::ln(self)
@@ -112,8 +118,8 @@ macro_rules! impl_float {
     };
 }
 
-impl_float!(f32, math: exp exp_of_score tanh sigmoid erf, Some, transpose::transposed_f32s);
-impl_float!(f64, in_f64: exp exp_of_score tanh sigmoid erf, none, transpose::transposed);
+impl_float!(f32, math: exp exp_of_score tanh sigmoid, Some, transpose::transposed_f32s);
+impl_float!(f64, in_f64: exp exp_of_score tanh sigmoid, none, transpose::transposed);
 
 /// f64 numbers are not f32.
 #[inline(always)]
@@ -123,8 +129,6 @@ fn none<F64, F32>(_: F64) -> Option<F32> {
 
 /// The functions of [`math`] in f64, for checks. They are not optimised for speed.
 mod in_f64 {
-    pub(crate) use libm::erf;
-
     pub(crate) fn exp(x: f64) -> f64 {
         x.exp()
     }
@@ -138,6 +142,10 @@ mod in_f64 {
     pub(crate) fn sigmoid(x: f64) -> f64 {
         let e = (-x.abs()).exp();
         (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+    }
+
+    pub(crate) fn normal(x: f64) -> (f64, f64) {
+        (0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2), (-0.5 * x * x).exp())
     }
 }
 
