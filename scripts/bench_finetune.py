@@ -53,8 +53,9 @@ class Finetune(bench_step.Run):
         xs, ys = self.batches[self.taken % len(self.batches)]
         self.taken += 1
         self.optimizer.zero_grad()
-        logits = self.model(input_ids=xs, use_cache=False).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), ys.flatten())
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.args.precision == "bf16"):
+            logits = self.model(input_ids=xs, use_cache=False).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), ys.flatten())
         loss.backward()
         self.optimizer.step()
         return loss
@@ -68,6 +69,7 @@ def main():
     parser.add_argument("--length", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--warm-up", type=int, required=True)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--lr", type=float, required=True)
     args = parser.parse_args()
 

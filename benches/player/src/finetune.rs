@@ -10,6 +10,7 @@ use anyhow::Context;
 use candelabrum::dist::World;
 use candelabrum::nn::{LoraConfig, LoraLayers};
 use candelabrum::prelude::*;
+use candelabrum::train::cli::Precision;
 use candelabrum::transformers::{CausalLm, Pretrained, Quantization};
 use clap::Parser;
 use procfs::process::{ClearRefs, Process};
@@ -45,6 +46,9 @@ pub(crate) struct FinetuneArgs {
     /// Steps before the first sample
     #[arg(long, default_value_t = 5)]
     warm_up: usize,
+    /// The precision of products
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
     /// The rate of AdamW
     #[arg(long)]
     lr: f64,
@@ -129,7 +133,8 @@ struct Tuned {
 impl Tuned {
     fn new(args: &FinetuneArgs, world: &World) -> anyhow::Result<Self> {
         let kept = if args.quantized { Quantization::Keep } else { Quantization::Dequantize };
-        let params = Params::new(0);
+        args.precision.check(world.device())?;
+        let params = args.precision.params(0, world.device());
         let model = Pretrained::open(&args.model)?.quantization(kept).causal_lm(&params)?;
         if args.rank > 0 {
             let (rank, alpha) = (args.rank, 2.0 * args.rank as f64);

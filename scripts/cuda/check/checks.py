@@ -100,14 +100,16 @@ def memcheck(failed):
     return Check(f"memcheck {failed.name}", [tool, *options, *failed.command], 60, needs=tool, read=read)
 
 
-def of_ranks(command, ranks, job):
-    """The command that starts a program as so many ranks on the first GPU and fails if one of them does, and its
+def of_ranks(command, ranks, job, device="cuda:0"):
+    """The command that starts a program as so many ranks on one device and fails if one of them does, and its
     variables. NCCL accepts ranks on one GPU if each has a host of its own."""
-    rank = f"NCCL_HOSTID=host-$rank CANDELABRUM_RANK=$rank {command} & all=\"$all $!\""
+    # The shell would give `/dev/null` to a program in the background.
+    rank = f"NCCL_HOSTID=host-$rank CANDELABRUM_RANK=$rank {command} <&3 & all=\"$all $!\""
     numbers = " ".join(map(str, reversed(range(ranks))))
     wait = "for one in $all; do wait $one || failed=1; done; exit ${failed:-0}"
-    variables = {"CANDELABRUM_DEVICE": "cuda:0", "CANDELABRUM_WORLD_SIZE": str(ranks), "CANDELABRUM_JOB": job}
-    return ["sh", "-c", f"for rank in {numbers}; do {rank}; done; {wait}"], variables | {"CANDELABRUM_TIMEOUT": "40"}
+    variables = {"CANDELABRUM_DEVICE": device, "CANDELABRUM_WORLD_SIZE": str(ranks), "CANDELABRUM_JOB": job}
+    script = f"exec 3<&0; for rank in {numbers}; do {rank}; done; {wait}"
+    return ["sh", "-c", script], variables | {"CANDELABRUM_TIMEOUT": "40"}
 
 
 def all_reduces(programs, out):
@@ -202,6 +204,44 @@ def memory(programs, work):
                     f"memory {options}", ["sh", "-c", command], 30, {"CANDELABRUM_DEVICE": "cuda"},
                     '{"steps": 10}\n', "nvidia-smi", read,
                 )  # fmt: skip
+
+
+# Networks on the processor, with the batch of a rank.
+ON_CORES = [("cnn", 64), ("resnet18-224", 8), ("gpt", 8)]
+SAMPLES_ON_CORES = 3
+
+
+def cores(programs, count):
+    """Training steps on so many cores of the processor: threads, ranks of one thread, ranks of several threads, and
+    strangers, which are as many ranks that exchange nothing."""
+    powers = [1 << i for i in range(count.bit_length())]
+    ways = [("ranks", 1, 1)]
+    for number in powers[1:]:
+        ways += [("strangers", number, 1), ("ranks", 1, number), ("ranks", number, 1)]
+    ways += [("ranks", ranks, powers[-1] // ranks) for ranks in powers[1:-1]]
+    for network, batch in ON_CORES:
+        speeds = {}
+        for kind, ranks, threads in ways:
+            program = f"'{programs / 'bench-player'}' train --contender ours --network {network} --batch-size {batch}"
+            program += f" --threads {threads} --warm-up 2{' --strangers' * (kind == 'strangers')}"
+
+            def read(status, text, way=(kind, ranks, threads), batch=batch, speeds=speeds):
+                samples = [answer["steps"] / answer["seconds"] for answer in answers(text) if "steps" in answer]
+                if len(samples) != SAMPLES_ON_CORES:
+                    return status if status != "ok" else "failed: too few samples", {}
+                kind, ranks, threads = way
+                speed = speeds[way] = statistics.median(samples) * batch * ranks
+                fields = {"steps_per_second": samples, "images_per_second": speed}
+                strangers, one = speeds.get(("strangers", ranks * threads, 1)), speeds.get(("ranks", 1, 1))
+                fields |= {"of_strangers": speed / strangers} if strangers and kind != "strangers" else {}
+                fields |= {"times_one": speed / one} if one else {}
+                return status, fields | {"short": json.dumps({key: fields[key] for key in list(fields)[1:]})}
+
+            job = f"cores-{network}-{kind}-{ranks}-{threads}"
+            command, variables = of_ranks(program, ranks, job, "cpu")
+            requests = '{"seconds": 0.4}\n' * SAMPLES_ON_CORES
+            name = f"cores {network} {batch} {kind} {ranks} threads {threads}"
+            yield Check(name, command, 20, variables, requests, read=read)
 
 
 NETWORKS = [("resnet18", 512), ("gpt", 8), ("cnn", 64), ("resnet18", 64)]

@@ -56,7 +56,12 @@ CONFORMANCE = OPS.replace("composites::good", "nccl::over_nccl_a_killed_rank_is_
 
 PLAYER = """
 import json, os, sys
-assert os.environ["CANDELABRUM_DEVICE"] == "cuda"
+if "CANDELABRUM_RANK" in os.environ:
+    assert os.environ["CANDELABRUM_DEVICE"] == "cpu"
+    if os.environ["CANDELABRUM_RANK"] != "0":
+        sys.exit()
+else:
+    assert os.environ["CANDELABRUM_DEVICE"] == "cuda"
 if "cnn" in sys.argv and "--graph" in sys.argv:
     print("no memory: CUDA_ERROR_OUT_OF_MEMORY: out of memory", file=sys.stderr)
     sys.exit(3)
@@ -154,6 +159,7 @@ class Rehearsal(unittest.TestCase):
             "again": bundle.start(cls.folder / "again", 600, "--previous", earlier),
             "short": bundle.start(cls.folder / "short", 0),
             "stopped": bundle.start(cls.folder / "stopped", 600),
+            "cores": bundle.start(cls.folder / "cores", 600, "--only", "cores"),
         }
         for process in cls.runs.values():
             cls.addClassCleanup(process.kill)
@@ -235,6 +241,13 @@ class Rehearsal(unittest.TestCase):
             "ranks gpu ranks::every_strategy": "ok",
         }
         self.check("again", expected)
+
+    def test_the_speeds_of_cores_need_no_gpu(self):
+        items = self.check("cores", {"cores cnn 64 ranks 1 threads 1": "ok", "test gpu memory::good": None})
+        self.assertEqual(items["cores gpt 8 ranks 1 threads 1"]["images_per_second"], 200)
+        if len(os.sched_getaffinity(0)) > 1:
+            two = items["cores cnn 64 ranks 2 threads 1"]
+            self.assertEqual((two["images_per_second"], two["of_strangers"], two["times_one"]), (3_200, 1, 2))
 
     def test_what_has_no_time_is_left_out(self):
         self.check("short", {"fact system": NO_TIME, "speed gpt 8 pytorch f32": NO_TIME, "kernels": "ok"})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and measures everything on a machine with a GPU, by a bundle of `cargo xtask gpu-bundle`.
 
-    python3 run.py --out FOLDER [--seconds 600] [--previous FOLDER/log.jsonl]
+    python3 run.py --out FOLDER [--seconds 600] [--previous FOLDER/log.jsonl] [--only cores]
 
 It needs Python 3.10, a driver, and CUDA's libraries: those of a PyTorch for CUDA are found by themselves, others by
 LD_LIBRARY_PATH. Each item is a line of FOLDER/log.jsonl as soon as it has ended. An item that fails, dies or hangs does
@@ -68,7 +68,8 @@ def check(runner, journal, out, programs):
         # A library that ends the process leaves the lines before it.
         if ended and (found := answers(ended[1].get("output", ""))):
             journal.versions = found[-1]
-    listed = [test for ended in runner.all(checks.lists(programs)) for test in ended[1].get("tests", [])]
+    lists = filter(None, runner.all(checks.lists(programs)))
+    listed = [test for ended in lists for test in ended[1].get("tests", [])]
     singles, ranks = checks.tests(programs, listed)
     ends = zip(singles, runner.all(singles, TESTS_AT_A_TIME))
     failed = [one for one, ended in ends if ended and ended[0] != "ok" and "cuda_error" in ended[1]]
@@ -78,6 +79,7 @@ def check(runner, journal, out, programs):
     runner.all(checks.runs(programs, runner.work))
     runner.all(checks.memory(programs, runner.work))
     runner.all(checks.speeds(programs))
+    runner.all(checks.cores(programs, len(os.sched_getaffinity(0))))
     runner.all(checks.kernel_times(programs, out))
 
 
@@ -86,6 +88,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder for the results")
     parser.add_argument("--seconds", type=float, default=3600, help="the time of the run")
     parser.add_argument("--previous", type=pathlib.Path, help="the log of an earlier run")
+    parser.add_argument("--only", default="", help="the first word of the checks that run, such as cores")
     parser.add_argument("--programs", type=pathlib.Path, help="a folder with unpacked programs")
     parser.add_argument("--scale", type=float, default=1.0, help="a factor of all limits")
     args = parser.parse_args()
@@ -99,7 +102,7 @@ def main():
         kernels = work / "kernels"
         kernels.mkdir(mode=0o700)
         carried = [shutil.copy(file, kernels) for file in (checks.HERE / "kernels").glob("*")]
-        runner = Runner(journal, environment(kernels), work, (args.seconds, args.scale), ended)
+        runner = Runner(journal, environment(kernels), work, (args.seconds, args.scale), ended, args.only)
         # It ends with what it has.
         for ending in (signal.SIGTERM, signal.SIGINT):
             signal.signal(ending, lambda *_: runner.stopped.set())
