@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::checkout::target_folder;
 use crate::machine::OPEN_MPI;
-use crate::shell::{UNOPTIMIZED, cargo, find_program, run as run_command};
+use crate::shell::{DENY_WARNINGS, UNOPTIMIZED, cargo, find_program, run as run_command};
 use crate::test::build::Build;
 use crate::test::report::Report;
 use crate::test::{self, Part};
@@ -60,7 +60,7 @@ fn defaults() -> Result<()> {
     let package = ["--package", "candelabrum", "--example", "regression"];
     let mut build = cargo(&["build", "--profile", UNOPTIMIZED]);
     build.args(package);
-    run_command(build.env("RUSTFLAGS", "-D warnings"))?;
+    run_command(build.env("RUSTFLAGS", DENY_WARNINGS))?;
     let program = target_folder().join(UNOPTIMIZED).join("examples/regression");
     run_command(Command::new(&program).args(["--epochs", "1", "--workers", "2"]))?;
     let Some(mpiexec) = find_program("mpiexec") else { return Ok(()) };

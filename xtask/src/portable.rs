@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::checkout::target_folder;
-use crate::shell::{UNOPTIMIZED, cargo, run as run_command};
+use crate::shell::{DENY_WARNINGS, UNOPTIMIZED, cargo, run as run_command};
 
 /// What a program says that is asked for ranks.
 const NO_RANKS: &str = "several ranks without MPI need Linux, and this build is for another system: build with `--features mpi`";
@@ -35,6 +35,6 @@ pub(crate) fn run() -> Result<()> {
 
 fn portable(arguments: &[&str]) -> Command {
     let mut command = cargo(arguments);
-    command.env("CANDELABRUM_PORTABLE", "1");
+    command.env("CANDELABRUM_PORTABLE", "1").env("RUSTFLAGS", DENY_WARNINGS);
     command
 }

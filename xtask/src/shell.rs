@@ -13,6 +13,9 @@ use crate::checkout::repo_root;
 /// The profile of builds that only have to work.
 pub(crate) const UNOPTIMIZED: &str = "unoptimized";
 
+/// RUSTFLAGS of the builds in that profile. With one value for all, these builds share their dependencies.
+pub(crate) const DENY_WARNINGS: &str = "-D warnings";
+
 /// `cargo <args>` in the root of the repository, by the cargo that started this program.
 ///
 /// The variables in which `cargo run` describes a program's own package are removed. Build scripts

@@ -305,8 +305,15 @@ fn weight_gradient_of<T: Float>(
     let instructions = Instructions::Amx(amx);
     let mut left = Packed::left(instructions, outputs.len(), together * pixels);
     // Gradients of 0 are multiplied by what lies behind an image. It must be finite.
-    let zeros = |_| Packed::zero_right(instructions, inputs, depth);
-    let mut right: Vec<Packed> = (0..=usize::from(has_odd)).map(zeros).collect();
+    let space = |_| {
+        let mut right = Packed::right(instructions, inputs, depth);
+        for image in 1..=together {
+            right.zero_steps(image * lines - 2..image * lines);
+        }
+        right.zero_steps(together * lines..depth.next_multiple_of(CHANNELS));
+        right
+    };
+    let mut right: Vec<Packed> = (0..=usize::from(has_odd)).map(space).collect();
     let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
     // Between the rows of pixels stay zeros.
     let mut gradients = Pooled::zeros(CHANNELS * pixels);

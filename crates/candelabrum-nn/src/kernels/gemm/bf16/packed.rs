@@ -47,11 +47,12 @@ impl Packed {
         self.pack_part(from, width, depth, (0, 0));
     }
 
-    /// A right factor of zeros.
-    pub(crate) fn zero_right(instructions: Instructions, width: usize, depth: usize) -> Self {
-        let mut packed = Self::right(instructions, width, depth);
-        packed.lines_mut().as_flattened_mut().fill(0.0);
-        packed
+    /// Makes some steps of a right factor zero. They begin and end with a pair.
+    pub(crate) fn zero_steps(&mut self, steps: Range<usize>) {
+        let (pairs, pitch) = (steps.start / 2..steps.end.div_ceil(2), self.pitch());
+        for group in self.lines_mut().chunks_mut(pitch) {
+            group[pairs.clone()].as_flattened_mut().fill(0.0);
+        }
     }
 
     /// Makes it a factor of so many rows or columns and of this depth, with unspecified contents. There
