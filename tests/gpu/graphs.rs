@@ -88,7 +88,7 @@ const PLAIN: Setting = Setting {
     frozen: (0, 0),
     dtype: DType::F32,
     loss_scale: LossScale::Off,
-    shard: Shard::Nothing,
+    shard: Shard::None,
 };
 
 fn images(seed: u64, samples: usize) -> Tensor {

@@ -178,10 +178,10 @@ fn train<N: Network>(
 
 fn compare<N: Network>(world: &World) {
     for option in OPTIONS {
-        let (losses, digest) = train::<N>(world, world.device(), option, (true, Shard::Nothing));
+        let (losses, digest) = train::<N>(world, world.device(), option, (true, Shard::None));
         let digests = world.comm().all_gather_text(&digest).unwrap();
         assert!(digests.iter().all(|other| *other == digest), "{option}: {digests:?}");
-        let without_overlap = train::<N>(world, world.device(), option, (false, Shard::Nothing));
+        let without_overlap = train::<N>(world, world.device(), option, (false, Shard::None));
         assert_eq!((&losses, digest), (&without_overlap.0, without_overlap.1), "{option}");
         for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
             let has_blocks = N::new(&Device::Cpu).0.has_blocks();
@@ -198,7 +198,7 @@ fn compare<N: Network>(world: &World) {
             assert!(are_close, "{option}, {shard}: {losses:?}, {shared:?}");
         }
         // The CPU's numbers through the same communicator.
-        let (on_cpu, _) = train::<N>(world, &Device::Cpu, option, (true, Shard::Nothing));
+        let (on_cpu, _) = train::<N>(world, &Device::Cpu, option, (true, Shard::None));
         let mut pairs = losses.iter().zip(&on_cpu);
         let limit = if N::new(&Device::Cpu).0.dtype() == DType::F32 { 1e-4 } else { 0.02 };
         let are_close = pairs.all(|(gpu, cpu)| (gpu - cpu).abs() <= limit);

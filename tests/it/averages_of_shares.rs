@@ -69,7 +69,7 @@ fn bad_data() -> TensorDataset<(Tensor, Tensor)> {
 }
 
 const ALL: [(Shard, DType); 5] = [
-    (Shard::Nothing, DType::F32),
+    (Shard::None, DType::F32),
     (Shard::Optimizer, DType::F32),
     (Shard::Optimizer, DType::BF16),
     (Shard::Parameters, DType::F32),
@@ -97,7 +97,7 @@ fn an_evaluation_that_fails_on_one_rank_is_an_error_of_all_and_the_weights_are_t
                 (error.to_string(), alone.to_string(), weights)
             });
             let plain = on_ranks(2, |world| {
-                let mut trainer = trainer(world, Shard::Nothing, dtype, false);
+                let mut trainer = trainer(world, Shard::None, dtype, false);
                 let config = FitConfig { epochs: 1, batch_size: 3, ..FitConfig::default() };
                 trainer.fit_with(Fit::new(config), &data(1, 24), NOTHING).unwrap();
                 parameters_sha256(trainer.opt().params()).unwrap()
@@ -157,7 +157,7 @@ fn a_hook_that_gathers_the_parameters_changes_no_average() {
                     (losses, parameters_sha256(trainer.opt().params()).unwrap())
                 })
             };
-            let expected = run(Shard::Nothing, false);
+            let expected = run(Shard::None, false);
             assert_eq!(run(shard, gathers), expected, "{shard} {dtype:?} {first} {gathers}");
         }
     }
@@ -226,9 +226,9 @@ fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
 fn an_average_continues_with_other_shares() {
     let dirs: [_; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let [whole, mixed] = dirs.each_ref().map(tempfile::TempDir::path);
-    let expected = run(whole, Shard::Nothing, 2, 4);
+    let expected = run(whole, Shard::None, 2, 4);
     for (epochs, shard) in
-        [(1, Shard::Parameters), (2, Shard::Nothing), (3, Shard::Parameters), (4, Shard::Optimizer)]
+        [(1, Shard::Parameters), (2, Shard::None), (3, Shard::Parameters), (4, Shard::Optimizer)]
     {
         let digests = run(mixed, shard, 2, epochs);
         if epochs == 4 {

@@ -74,7 +74,7 @@ fn a_group_trains_like_a_world_and_beside_other_groups() {
 fn ranks_of_hosts_that_take_other_steps_disagree_at_once() {
     for hosts in [&[0, 0][..], &[0, 1], &[0, 0, 1], &[0, 0, 1, 1]] {
         for number in 0..6 {
-            let shard = if number % 2 == 0 { Shard::Nothing } else { Shard::Optimizer };
+            let shard = if number % 2 == 0 { Shard::None } else { Shard::Optimizer };
             let (joins, option) = match number {
                 0 | 1 => (true, DistOption::Fp32),
                 2 | 3 => (false, DistOption::Fp32),

@@ -71,8 +71,8 @@ fn train_kept(world: &World, config: DistOptConfig) -> candle::Result<Vec<u32>> 
 #[test]
 fn rank_keeps_tensors() {
     let Some(world) = world_of_rank() else { return };
-    let given = train_given(&world, config(Shard::Nothing, false));
-    let kept = train_kept(&world, config(Shard::Nothing, false)).unwrap();
+    let given = train_given(&world, config(Shard::None, false));
+    let kept = train_kept(&world, config(Shard::None, false)).unwrap();
     for overlaps in [false, true] {
         let shared = train_given(&world, config(Shard::Optimizer, overlaps));
         assert!(shared == given, "overlap_forward {overlaps}: other bits");
@@ -141,7 +141,7 @@ fn rank_outlives_another() {
     let dtype = if of("ENDS_DTYPE") == "bf16" { DType::BF16 } else { DType::F32 };
     let phase = std::env::var("ENDS_PHASE").ok();
     let (whole, plain, mut plain_opt, end) =
-        trained(&world, dtype, config(Shard::Nothing, false), None);
+        trained(&world, dtype, config(Shard::None, false), None);
     end.unwrap();
     let (expected, digest) = (bits(&whole), parameters_sha256(&whole).unwrap());
     let xs = rows(&world, 9).to_dtype(dtype).unwrap();

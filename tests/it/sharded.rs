@@ -73,7 +73,7 @@ fn compare(ranks: &Group, replica: &Group) {
         Training { bad: &[0, 2], ..of_option(DistOption::Fp32) },
     ];
     for (number, training) in each.iter().enumerate() {
-        let whole = training.run(Shard::Nothing);
+        let whole = training.run(Shard::None);
         for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
             // What it chooses depends on the buckets, which blocks divide.
             if training.option == DistOption::SparseTopK && shard == Shard::Parameters {
@@ -313,7 +313,7 @@ fn what_a_rank_undoes_no_other_rank_has_read() {
         println!("{shard}: {} early updates", figures.early_updates);
         bits(&params)
     };
-    let whole = train(Shard::Nothing);
+    let whole = train(Shard::None);
     assert!(train(Shard::Parameters) == whole, "a rank has read what another one has undone");
 }
 

@@ -71,7 +71,7 @@ fn trained(world: &World, shard: Shard) -> (Params, Net, DistOpt) {
 #[test]
 fn rank_reads_alone() {
     let Some(world) = world_of_rank() else { return };
-    let (whole, _, _opt) = trained(&world, Shard::Nothing);
+    let (whole, _, _opt) = trained(&world, Shard::None);
     let (params, net, opt) = trained(&world, Shard::Parameters);
     if !world.is_root() {
         // The program of this rank is over, and its values are still there for the other one.
@@ -117,7 +117,7 @@ fn a_rank_that_ends_early_is_waited_for_by_nobody() {
 
 #[test]
 fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
-    let whole = on_ranks(2, |world| bits(&trained(world, Shard::Nothing).0));
+    let whole = on_ranks(2, |world| bits(&trained(world, Shard::None).0));
     let gathered = on_ranks(2, |world| {
         let (params, net, mut opt) = trained(world, Shard::Parameters);
         opt.gather_parameters().unwrap();
@@ -198,11 +198,8 @@ fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
 fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [whole, shared] = dirs.each_ref().map(tempfile::TempDir::path);
-    let expected = run(whole, Shard::Nothing, 2, 4);
-    assert_eq!(
-        run(shared, Shard::Parameters, 2, 2),
-        run(&whole.join("half"), Shard::Nothing, 2, 2)
-    );
+    let expected = run(whole, Shard::None, 2, 4);
+    assert_eq!(run(shared, Shard::Parameters, 2, 2), run(&whole.join("half"), Shard::None, 2, 2));
     let step = std::fs::read_dir(shared).unwrap().map(|entry| entry.unwrap().path());
     let step = step.filter(|path| path.is_dir()).max().unwrap();
     for file in ["parameters-shard-0", "parameters-shard-1", "hook-ema-shard-1"] {
@@ -234,7 +231,7 @@ fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
     Net::new(&params).compile_with(&params, &inputs()).unwrap();
     load_best_average(shared, None, "ema", &params).unwrap();
     // A rank alone goes on from the shares of two.
-    run(shared, Shard::Nothing, 1, 5);
+    run(shared, Shard::None, 1, 5);
 }
 
 /// The L2 norm of all parameters, which reads them outside of their blocks.
@@ -272,7 +269,7 @@ fn a_penalty_or_a_look_at_weights_before_the_first_step_leaves_no_block_whole() 
     };
     let looks: [fn(usize) -> bool; 3] = [|_| false, |_| true, |rank| rank == 0];
     for penalized in [0..0, 0..4, 2..3] {
-        let whole = train(Shard::Nothing, looks[0], penalized.clone());
+        let whole = train(Shard::None, looks[0], penalized.clone());
         let mut memory = None;
         for looks in looks {
             let shared = train(Shard::Parameters, looks, penalized.clone());
@@ -367,7 +364,7 @@ fn step_without_the_other(shard: Shard, hosts: Option<&[usize]>) -> String {
 
 #[test]
 fn a_world_that_is_dropped_before_its_optimizer_is_waited_for_by_nobody() {
-    for shard in [Shard::Nothing, Shard::Optimizer, Shard::Parameters] {
+    for shard in [Shard::None, Shard::Optimizer, Shard::Parameters] {
         for hosts in [None, Some(&[0, 0][..]), Some(&[0, 1][..])] {
             let error = step_without_the_other(shard, hosts);
             assert!(error.contains("rank 1 has finished"), "{shard} {hosts:?}: {error}");

@@ -190,7 +190,7 @@ impl Case {
                     back: draw.chance(30),
                     damage: draw.chance(20),
                     forgets_best: false,
-                    shard: Shard::Nothing,
+                    shard: Shard::None,
                 }
             })
             .collect();
@@ -227,7 +227,7 @@ impl Case {
         let can_shard = servers == 0 && matches!(option, DistOption::Fp32 | DistOption::Fp16);
         let mut shard = || match can_shard && draw_adapter.chance(50) {
             true => draw_adapter.one_of(&[Shard::Optimizer, Shard::Gradients]),
-            false => Shard::Nothing,
+            false => Shard::None,
         };
         parts.iter_mut().for_each(|part| part.shard = shard());
         let mut shard = shard();
@@ -235,7 +235,7 @@ impl Case {
         if is_recomputed {
             // Then a block can do without its parameters between its passes.
             let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
-            let drawn = shards.filter(|shard| **shard != Shard::Nothing);
+            let drawn = shards.filter(|shard| **shard != Shard::None);
             drawn.filter(|_| draw_adapter.chance(60)).for_each(|shard| *shard = Shard::Parameters);
         }
         // So are those that came later.
@@ -708,7 +708,7 @@ fn check(seed: u64) {
     };
     // Nothing is computed again in the run that nobody disturbs, and the bits are the same.
     let undisturbed = Case { is_recomputed: false, profiles_memory: false, ..case.clone() };
-    let (auto, nothing) = (Resume::Auto, Shard::Nothing);
+    let (auto, nothing) = (Resume::Auto, Shard::None);
     let (dir, ranks) = (whole_dir.path(), case.ranks);
     let whole = call(dir, ranks, case.servers, case.batch, auto, nothing, None);
     let (ends, whole) = Call { case: &undisturbed, ..whole }.run();

@@ -178,7 +178,7 @@ impl Case {
             frozen,
             labels,
             parts,
-            shard: Shard::Nothing,
+            shard: Shard::None,
             hosts: None,
             outside,
             overlap_forward,

@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     /// The blocks that are computed again in the backward pass
     #[arg(long, value_enum, default_value_t)]
     pub(crate) recompute: RecomputedBlocks,
-    /// What each rank keeps only its share of
+    /// What is sharded over the ranks
     #[arg(long, default_value_t)]
     pub(crate) shard: Shard,
     /// The learning rate [default: 0.001 with --adamw, 0.005 without]

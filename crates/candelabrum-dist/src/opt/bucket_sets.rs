@@ -142,7 +142,7 @@ impl BucketSets {
             }
             if !self.away.contains(&true) {
                 let (setting, value) = ("shard", shard.to_string());
-                let range = "nothing, optimizer or gradients for a model without blocks (`candelabrum::nn::layers::Blocks`)";
+                let range = "none, optimizer or gradients for a model without blocks (`candelabrum::nn::layers::Blocks`)";
                 return Err(Error::Setting { setting, value, range });
             }
         }

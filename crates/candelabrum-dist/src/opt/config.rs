@@ -81,9 +81,9 @@ pub struct DistOptConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shard {
-    /// Nothing: every rank has all.
+    /// Nothing is sharded: every rank has all.
     #[default]
-    Nothing,
+    None,
     /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
     /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. With
     /// [`DistOptConfig::overlap_forward`] the new values arrive while the next forward pass begins, where the exchange
@@ -146,7 +146,7 @@ impl Default for DistOptConfig {
             on_overflow: OnOverflow::Error,
             clip_gradients: None,
             loss_scale: LossScale::Off,
-            shard: Shard::Nothing,
+            shard: Shard::None,
             strategy: StrategyConfig::default(),
         }
     }
@@ -178,7 +178,7 @@ impl DistOptConfig {
     /// The sizing of SINGA's methods.
     pub(crate) fn singa_sizing(&self) -> BucketSizing {
         // The state of a share belongs to one division into buckets.
-        if self.shard != Shard::Nothing {
+        if self.shard != Shard::None {
             return self.sizing();
         }
         BucketSizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
@@ -195,7 +195,7 @@ impl Shard {
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Nothing => "nothing",
+            Self::None => "none",
             Self::Optimizer => "optimizer",
             Self::Gradients => "gradients",
             Self::Parameters => "parameters",
@@ -208,14 +208,14 @@ impl FromStr for Shard {
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
-            "nothing" => Ok(Self::Nothing),
+            "none" | "nothing" => Ok(Self::None),
             "optimizer" => Ok(Self::Optimizer),
             "gradients" => Ok(Self::Gradients),
             "parameters" => Ok(Self::Parameters),
             other => Err(Error::Setting {
                 setting: "shard",
                 value: other.to_owned(),
-                range: "nothing, optimizer, gradients or parameters",
+                range: "none, optimizer, gradients or parameters",
             }),
         }
     }

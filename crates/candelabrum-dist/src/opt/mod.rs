@@ -184,7 +184,7 @@ impl DistOpt {
         // times.
         params.suggest_noise_stream(group.rank() as u64);
         let scaler = LossScaler::new(config.loss_scale);
-        let has_copies = config.shard != Shard::Nothing;
+        let has_copies = config.shard != Shard::None;
         let replica = has_copies.then(|| group.replica()).flatten();
         let replica = replica.unwrap_or_else(|| Arc::clone(&group));
         let mut opt = Self {
@@ -224,7 +224,7 @@ impl DistOpt {
 
     /// Whether ranks keep [shares](Shard).
     pub fn has_shares(&self) -> bool {
-        self.config.shard != Shard::Nothing && self.replica.world_size() > 1
+        self.config.shard != Shard::None && self.replica.world_size() > 1
     }
 
     /// Whether this rank's [shares](Shard) belong into a checkpoint. Where hosts have copies of them
@@ -295,7 +295,7 @@ impl DistOpt {
             );
             return Err(Error::Unsupported { what });
         }
-        if self.config.shard == Shard::Nothing {
+        if self.config.shard == Shard::None {
             return Ok(());
         }
         let (setting, value) = ("shard", self.config.shard.to_string());
@@ -530,7 +530,7 @@ impl DistOpt {
         if is_shared {
             if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
                 let (setting, value) = ("shard", self.config.shard.to_string());
-                let range = "nothing, optimizer or gradients, unless all blocks are computed again (`Params::set_recompute`, --recompute all)";
+                let range = "none, optimizer or gradients, unless all blocks are computed again (`Params::set_recompute`, --recompute all)";
                 return Err(Error::Setting { setting, value, range });
             }
             let whole = !self.optimizer.is_elementwise();

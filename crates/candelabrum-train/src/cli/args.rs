@@ -81,7 +81,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "BLOCKS", value_enum, default_value_t)]
     pub recompute: RecomputedBlocks,
 
-    /// What each rank keeps only its share of: nothing, optimizer (the state of the optimizer, ZeRO-1), gradients (also
+    /// What is sharded over the ranks: none, optimizer (the state of the optimizer, ZeRO-1), gradients (also
     /// the averaged gradients, ZeRO-2) or parameters (also those of blocks, ZeRO-3, with --recompute all). Less memory, the
     /// same training
     #[arg(long, value_name = "WHAT", default_value_t)]
@@ -260,7 +260,7 @@ impl TrainArgs {
             let range = "error with --kvstore, because servers may have a part of the step";
             return Err(Error::option("--on-overflow", &self.on_overflow, range));
         }
-        if self.shard != Shard::Nothing {
+        if self.shard != Shard::None {
             let range = "nothing with --kvstore, whose servers have the state of the optimizer";
             return Err(Error::option("--shard", &self.shard, range));
         }
@@ -299,7 +299,7 @@ impl TrainArgs {
         }
         let &Self { threshold, on_overflow, overlap, shard, .. } = self;
         let lacks_blocks = shard == Shard::Parameters && self.recompute != RecomputedBlocks::All;
-        let range = "nothing, optimizer or gradients without --recompute all";
+        let range = "none, optimizer or gradients without --recompute all";
         reject(&[("--shard", lacks_blocks, &shard, range)])?;
         Ok(DistOptConfig {
             threshold,
