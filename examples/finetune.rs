@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use candelabrum::candle;
-use candelabrum::datasets::Loaded;
+use candelabrum::datasets::ImageDatasets;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{TrainArgs, load_data, parse, run};
 use clap::Parser;
@@ -96,7 +96,7 @@ fn train(args: &Args, world: &World) -> Result<()> {
 }
 
 /// Trains a model of all ten digits for an epoch, under other names.
-fn train_body(args: &TrainArgs, digits: &Loaded, path: &Path) -> Result<()> {
+fn train_body(args: &TrainArgs, digits: &ImageDatasets, path: &Path) -> Result<()> {
     let (params, world) = (Params::new(args.seed), World::single());
     let opt = DistOpt::new(Sgd::new(0.05).momentum(0.9), &params, &world)?;
     let mut trainer = Trainer::new(Net::new(&params.root(), "encoder", 10), opt);

@@ -117,7 +117,7 @@ pub struct Located {
 
 /// The data, its name and, if it is not the preferred data, the reason.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct ImageDatasets {
     /// The images for training.
     pub train: ImageDataset,
     /// The images for tests.
@@ -133,9 +133,9 @@ impl Located {
     ///
     /// # Errors
     /// Those of [`Source::open`].
-    pub fn open(self) -> Result<Loaded> {
+    pub fn open(self) -> Result<ImageDatasets> {
         let ImageSplit { train, test } = self.source.open()?;
-        Ok(Loaded { train, test, name: self.source.name(), note: self.note })
+        Ok(ImageDatasets { train, test, name: self.source.name(), note: self.note })
     }
 }
 

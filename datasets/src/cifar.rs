@@ -65,7 +65,7 @@ pub(crate) const CIFAR_100: Layout = Layout {
 };
 
 /// A place that has the files.
-enum Found {
+enum CifarLocation {
     /// A folder with the files themselves.
     Folder(PathBuf),
     Archive(PathBuf),
@@ -86,7 +86,7 @@ impl Layout {
         let parts = [self.train, self.test];
         match self.find(dir) {
             None => Err(self.not_in(dir)),
-            Some(Found::Folder(folder)) => {
+            Some(CifarLocation::Folder(folder)) => {
                 let read = |names: &[&str]| {
                     let content = |name: &&str| {
                         let path = folder.join(name);
@@ -97,7 +97,7 @@ impl Layout {
                 let [train, test] = parts.map(read);
                 Ok([train?, test?])
             }
-            Some(Found::Archive(archive)) => {
+            Some(CifarLocation::Archive(archive)) => {
                 let mut contents = self.unpacked(&archive)?;
                 let mut read = |names: &[&str]| {
                     let content = |name: &&str| {
@@ -127,14 +127,14 @@ impl Layout {
     }
 
     /// Files come before the archive, which takes longer to read.
-    fn find(&self, dir: &Path) -> Option<Found> {
+    fn find(&self, dir: &Path) -> Option<CifarLocation> {
         let is_whole = |folder: &PathBuf| self.files().all(|name| folder.join(name).exists());
         let folder = [dir.to_owned(), dir.join(self.folder)].into_iter().find(is_whole);
         let archive = || {
             let names = [self.archive.to_owned(), format!("{}.gz", self.archive)];
             names.map(|name| dir.join(name)).into_iter().find(|path| path.exists())
         };
-        folder.map(Found::Folder).or_else(|| archive().map(Found::Archive))
+        folder.map(CifarLocation::Folder).or_else(|| archive().map(CifarLocation::Archive))
     }
 
     /// The contents of the files in an archive, by their names.

@@ -21,7 +21,7 @@ use crate::{
     dataset::Dataset,
     digest::{sampled, sha256},
     error::{Error, Fault, Result, check_count},
-    folder_files::Found,
+    folder_files::FolderListing,
     image_pipeline::ImagePipeline,
     pass::Pass,
 };
@@ -110,7 +110,7 @@ impl ImageFolder {
         options: &FolderOptions,
     ) -> Result<Self> {
         let root = root.as_ref();
-        let (names, mut found) = Found::classes(root)?;
+        let (names, mut found) = FolderListing::classes(root)?;
         let classes = options.classes.as_ref().unwrap_or(&names);
         if let Some(unknown) = names.iter().find(|name| !classes.contains(name)) {
             let (folder, classes) = (root.join(unknown), classes.len());
@@ -127,7 +127,7 @@ impl ImageFolder {
                 empty.get_or_insert(root.join(name));
             }
         }
-        let Found { images, left_out, unread, first_unread } = found;
+        let FolderListing { images, left_out, unread, first_unread } = found;
         if let Some(first) = first_unread.filter(|_| !options.ignore_others) {
             let first = first.display();
             let what = format!(

@@ -19,7 +19,7 @@ use crate::{
 
 /// What is below a folder of images.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FolderListing {
     /// The class of each image by its number, and its path below the folder of the class.
     pub(crate) images: Vec<(u32, OsString)>,
     /// The number of files that are no pictures, and of hidden files and folders.
@@ -41,7 +41,7 @@ const UNREAD: [&str; 41] = [
     "webp", "xpm",
 ];
 
-impl Found {
+impl FolderListing {
     /// The names of the folders of classes, in alphabetical order, and the files beside them.
     pub(crate) fn classes(root: &Path) -> Result<(Vec<String>, Self)> {
         let (mut names, mut found) = (Vec::new(), Self::default());

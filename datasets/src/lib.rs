@@ -56,7 +56,7 @@ mod words;
 mod written;
 
 pub use augment::{Augmentation, Crop};
-pub use auto::{DataRequest, DatasetKind, Loaded, Located, locate, locate_with};
+pub use auto::{DataRequest, DatasetKind, ImageDatasets, Located, locate, locate_with};
 pub use batch::Batch;
 pub use batches::{Batches, LoaderPosition};
 pub use cache::cache_dir;

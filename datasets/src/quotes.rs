@@ -18,14 +18,14 @@ pub(crate) struct Quotes<R> {
     after_return: bool,
     /// The line of the quote that was opened last.
     opened: u64,
-    wrong: Option<Wrong>,
+    wrong: Option<QuoteError>,
     /// Whether all bytes have been read.
     ended: bool,
 }
 
 /// What is wrong with a quote or another byte, and on which line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum QuoteError {
     /// It opens a cell and is never closed.
     Open(u64),
     /// It closes a cell, and other text follows.
@@ -34,7 +34,7 @@ pub(crate) enum Wrong {
     Zero(u64),
 }
 
-impl Wrong {
+impl QuoteError {
     /// The line, and what is wrong there and what to do.
     pub(crate) fn in_words(self) -> (u64, &'static str) {
         match self {
@@ -76,15 +76,15 @@ impl<R> Quotes<R> {
     }
 
     /// The first wrong byte so far. To be called when all has been read, or the table was wrong.
-    pub(crate) fn wrong(&self) -> Option<Wrong> {
+    pub(crate) fn wrong(&self) -> Option<QuoteError> {
         let is_open = self.ended && self.place == CellPlace::Quoted;
-        self.wrong.or(is_open.then_some(Wrong::Open(self.opened)))
+        self.wrong.or(is_open.then_some(QuoteError::Open(self.opened)))
     }
 
     fn see(&mut self, byte: u8) {
         const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
         if byte == 0 {
-            self.wrong.get_or_insert(Wrong::Zero(self.line));
+            self.wrong.get_or_insert(QuoteError::Zero(self.line));
         }
         let is_line_feed = byte == b'\n' && !self.after_return;
         self.line += u64::from(byte == b'\r' || is_line_feed);
@@ -107,7 +107,7 @@ impl<R> Quotes<R> {
                 CellPlace::Closed
             }
             CellPlace::Quote | CellPlace::Closed => {
-                self.wrong.get_or_insert(Wrong::Inside(self.line));
+                self.wrong.get_or_insert(QuoteError::Inside(self.line));
                 CellPlace::Plain
             }
         };
@@ -143,11 +143,11 @@ mod tests {
         ] {
             assert_eq!(wrong(right), None, "{right:?}");
         }
-        assert_eq!(wrong("a,b\n1,\"x\n2,y\n"), Some(Wrong::Open(2)));
-        assert_eq!(wrong("a\r\n\r\n\"x\ry\n"), Some(Wrong::Open(3)));
-        assert_eq!(wrong("\u{feff}\"a,b\n"), Some(Wrong::Open(1)));
-        assert_eq!(wrong("a,b\n1,\"x\n2,\"y\"\n"), Some(Wrong::Inside(3)));
-        assert_eq!(wrong("a,b\n1,\"x\" y\n"), Some(Wrong::Inside(2)));
-        assert_eq!(wrong("a,b\n1,\"x\0\0"), Some(Wrong::Zero(2)));
+        assert_eq!(wrong("a,b\n1,\"x\n2,y\n"), Some(QuoteError::Open(2)));
+        assert_eq!(wrong("a\r\n\r\n\"x\ry\n"), Some(QuoteError::Open(3)));
+        assert_eq!(wrong("\u{feff}\"a,b\n"), Some(QuoteError::Open(1)));
+        assert_eq!(wrong("a,b\n1,\"x\n2,\"y\"\n"), Some(QuoteError::Inside(3)));
+        assert_eq!(wrong("a,b\n1,\"x\" y\n"), Some(QuoteError::Inside(2)));
+        assert_eq!(wrong("a,b\n1,\"x\0\0"), Some(QuoteError::Zero(2)));
     }
 }

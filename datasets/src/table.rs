@@ -21,7 +21,7 @@ use crate::{
     split::split,
     standardization::Standardization,
     tensors::{Column, TensorDataset},
-    written::{Columns, Written},
+    written::{Columns, NumberRows},
 };
 
 /// Which columns of a table are what.
@@ -267,7 +267,7 @@ impl TableSplit {
     fn with_standardized(self, place: usize) -> Result<(Self, Standardization)> {
         let numbers = |column: &Column| match column {
             Column::Plain(tensor) => tensor.clone(),
-            Column::Written(Written { numbers, .. }) => numbers.clone(),
+            Column::Written(NumberRows { numbers, .. }) => numbers.clone(),
         };
         let fitted = Standardization::fit(&numbers(&self.train.columns()[place]))?;
         let apply = |data: &TensorDataset<Batch>| {

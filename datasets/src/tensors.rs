@@ -20,7 +20,7 @@ use crate::{
     digest::hexadecimal,
     error::{Error, Result, check_count},
     pass::Pass,
-    written::Written,
+    written::NumberRows,
 };
 
 /// A batch that is made of a fixed number of tensors.
@@ -54,7 +54,7 @@ pub struct TensorDataset<B = Vec<Tensor>> {
     /// Computed at the first request.
     sha256: Arc<OnceLock<String>>,
     /// For the tensors of a table, by their places: the numbers as they were written.
-    written: Arc<[Option<Written>]>,
+    written: Arc<[Option<NumberRows>]>,
     batch: PhantomData<fn() -> B>,
 }
 
@@ -145,7 +145,7 @@ impl TensorDataset<Batch> {
 #[derive(Debug)]
 pub(crate) enum Column {
     Plain(Tensor),
-    Written(Written),
+    Written(NumberRows),
 }
 
 impl Column {

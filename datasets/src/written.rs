@@ -39,7 +39,7 @@ struct Cell {
 
 /// A number that is another one in f32.
 #[derive(Debug, Clone)]
-pub(crate) struct Lost {
+pub(crate) struct RoundedNumber {
     path: PathBuf,
     line: u64,
     column: String,
@@ -48,11 +48,11 @@ pub(crate) struct Lost {
 
 /// Some rows of columns of numbers (N, F).
 #[derive(Debug, Clone)]
-pub(crate) struct Written {
+pub(crate) struct NumberRows {
     /// f64.
     pub(crate) numbers: Tensor,
     /// Why the rows cannot be read as f32.
-    pub(crate) lost: Option<Lost>,
+    pub(crate) lost: Option<RoundedNumber>,
 }
 
 impl Columns {
@@ -81,16 +81,16 @@ impl Columns {
     }
 
     /// The numbers of some rows.
-    pub(crate) fn rows(&self, rows: &[usize]) -> Result<Written> {
+    pub(crate) fn rows(&self, rows: &[usize]) -> Result<NumberRows> {
         let columns = self.len();
         let row = |row: &usize| &self.numbers[row * columns..(row + 1) * columns];
         let numbers: Vec<f64> = rows.iter().flat_map(row).copied().collect();
         let numbers = Tensor::from_vec(numbers, (rows.len(), columns), &Device::Cpu)?;
-        Ok(Written { numbers, lost: self.lost() })
+        Ok(NumberRows { numbers, lost: self.lost() })
     }
 
     /// A number that matters and is another one in f32.
-    fn lost(&self) -> Option<Lost> {
+    fn lost(&self) -> Option<RoundedNumber> {
         let matters = |cell: &&Cell| {
             let column = self.numbers.iter().skip(cell.column).step_by(self.len()).copied();
             let (_, deviation) = mean_and_deviation(column);
@@ -99,11 +99,16 @@ impl Columns {
         let rounded = self.rounded.iter().filter(|cell| rounding(cell.number) > 0.0);
         let cell = self.long.or_else(|| rounded.copied().find(|cell| matters(&cell)))?;
         let Cell { line, column, number } = cell;
-        Some(Lost { path: self.path.clone(), line, column: self.names[column].clone(), number })
+        Some(RoundedNumber {
+            path: self.path.clone(),
+            line,
+            column: self.names[column].clone(),
+            number,
+        })
     }
 }
 
-impl Written {
+impl NumberRows {
     /// The numbers as f32, or, if they cannot be read as such, as f64.
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let dtype = if self.lost.is_some() { DType::F64 } else { DType::F32 };
@@ -111,7 +116,7 @@ impl Written {
     }
 }
 
-impl Lost {
+impl RoundedNumber {
     pub(crate) fn error(&self) -> Error {
         let Self { path, line, column, number } = self;
         let what = format!(

@@ -52,7 +52,7 @@ pub struct CharRnnConfig {
 }
 
 impl CharRnnConfig {
-    /// SINGA's: one layer of LSTM with a hidden state of 32 values.
+    /// The sizes of SINGA's model: one layer of LSTM with a hidden state of 32 values.
     pub fn new(vocabulary: usize) -> Self {
         Self { vocabulary, hidden: 32, layers: 1, cell: CharCell::Lstm }
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use candelabrum::candle::Var;
-use candelabrum::memory::cuda::{CudaNumbers, CudaSpan, Gpu, Matrix};
+use candelabrum::memory::cuda::{CudaMatrix, CudaNumbers, CudaSpan, Gpu};
 use candelabrum::nn::{Activation, ops};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -89,8 +89,8 @@ fn check(
         let span = flat.span().unwrap().cuda().unwrap();
         CudaNumbers::from(span.range(offset..span.len()))
     });
-    let a = Matrix { values: a, size: size((rows, inner), turned_a), transposed: turned_a };
-    let b = Matrix { values: b, size: size((inner, columns), turned_b), transposed: turned_b };
+    let a = CudaMatrix { values: a, size: size((rows, inner), turned_a), transposed: turned_a };
+    let b = CudaMatrix { values: b, size: size((inner, columns), turned_b), transposed: turned_b };
     let mut out = gpu.numbers(rows * columns + offset).unwrap();
     let results = offset..offset + rows * columns;
     let ys = out.span_mut().unwrap().cuda().unwrap().range(results.clone());

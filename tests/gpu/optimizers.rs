@@ -3,8 +3,8 @@
 use candelabrum::candle::Device;
 use candelabrum::memory::{ElementType, Flat, Location};
 use candelabrum::optim::{
-    AdaGrad, Adam, AdamW, Lamb, Lars, Now, Optimizer, ParamGroup, ParamInfo, Parts, RmsProp, Rule,
-    RuleOptimizer, Schedule, Sgd, Update,
+    AdaGrad, Adam, AdamW, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, Parts, RmsProp, Rule,
+    RuleOptimizer, Schedule, Sgd, StepSettings, Update,
 };
 
 use crate::device::gpu;
@@ -199,7 +199,7 @@ impl Rule for SignRule {
         1
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         parts.for_each(|Parts { value, grad, state: [sum, ..] }| {
             for ((p, g), s) in value.iter_mut().zip(grad).zip(sum) {
                 *s += g;

@@ -450,7 +450,7 @@ impl Hook for Disturber {
     fn on_checkpoint(
         &mut self,
         run: &mut Run<'_, '_>,
-        _: &candelabrum::train::checkpoint::Saved,
+        _: &candelabrum::train::checkpoint::SaveOutcome,
     ) -> Result<()> {
         if self.is_time(Way::SignalInCheckpoint, run.position.step) {
             self.interrupt.request(TERM);

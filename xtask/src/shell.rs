@@ -49,7 +49,8 @@ pub(crate) fn display(command: &Command) -> String {
     variables.chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the command with its output as part of ours. Any result other than success is an error.
+/// Prints the command line and runs the command, which writes to the standard output of this program. Any exit status
+/// other than success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = display(command);
     println!("$ {shown}");

@@ -6,7 +6,7 @@ use candelabrum::dist::StepFigures;
 use candle_core::Tensor;
 use serde_json::Value;
 
-use crate::pace::Timed;
+use crate::pace::Timing;
 use crate::problem::Batches;
 
 /// A network with its optimizer.
@@ -57,7 +57,7 @@ pub(crate) struct Cost {
 
 impl Cost {
     /// Adds the parts of the mean step since `before` to a sample.
-    pub(crate) fn add_to(&self, sample: &mut Value, before: &Self, timed: &Timed) {
+    pub(crate) fn add_to(&self, sample: &mut Value, before: &Self, timed: &Timing) {
         let figures = self.figures - before.figures;
         let forward = self.forward.zip(before.forward).map(|(after, before)| after - before);
         let StepFigures { backward, compress, exposed, decompress, update, .. } = figures;

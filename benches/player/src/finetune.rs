@@ -21,7 +21,7 @@ use crate::hash::{TOKENS, hash, uniform};
 use crate::problem::{BATCHES, Batches};
 use crate::serve::{Player, Seconds, serve};
 use crate::train::profile;
-use crate::training::{Asked, Training, peak_rss_mb};
+use crate::training::{Training, TrainingRequest, peak_rss_mb};
 
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct FinetuneArgs {
@@ -85,7 +85,7 @@ struct Finetune {
 
 impl Finetune {
     fn new(args: &FinetuneArgs, world: &World) -> anyhow::Result<Self> {
-        let model = Tuned::new(args, world)?;
+        let model = FinetunedModel::new(args, world)?;
         let batches = drawn(args, model.model.vocabulary())?;
         let loading_mb = peak_rss_mb();
         // From now on the peak is that of the steps.
@@ -96,7 +96,7 @@ impl Finetune {
 }
 
 impl Player for Finetune {
-    type Request = Asked;
+    type Request = TrainingRequest;
 
     fn ready(&self) -> Value {
         let mut ready = self.training.ready();
@@ -106,7 +106,7 @@ impl Player for Finetune {
         ready
     }
 
-    fn sample(&mut self, request: Asked) -> anyhow::Result<Value> {
+    fn sample(&mut self, request: TrainingRequest) -> anyhow::Result<Value> {
         self.training.sample(request)
     }
 }
@@ -124,13 +124,13 @@ fn drawn(args: &FinetuneArgs, vocabulary: usize) -> candle_core::Result<Batches>
 }
 
 /// A model and its optimizer, as a user writes them.
-struct Tuned {
+struct FinetunedModel {
     model: CausalLm,
     opt: DistOpt,
     forward: Duration,
 }
 
-impl Tuned {
+impl FinetunedModel {
     fn new(args: &FinetuneArgs, world: &World) -> anyhow::Result<Self> {
         let kept = if args.quantized { Quantization::Keep } else { Quantization::Dequantize };
         args.precision.check(world.device())?;
@@ -153,7 +153,7 @@ impl Tuned {
     }
 }
 
-impl Train for Tuned {
+impl Train for FinetunedModel {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
         // The work of `Model::train_one_batch`, with a clock around the forward pass.
         let start = Instant::now();

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::sizes::Sizes;
 
 /// A network and its optimizer.
-pub(crate) struct Ours {
+pub(crate) struct OurContender {
     network: Built,
     opt: DistOpt,
     strategy: DistOption,
@@ -57,7 +57,7 @@ impl Saving {
     }
 }
 
-impl Ours {
+impl OurContender {
     pub(crate) fn new(
         settings: &Settings,
         sizes: Sizes,
@@ -85,7 +85,7 @@ impl Ours {
     }
 }
 
-impl Train for Ours {
+impl Train for OurContender {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
         if let Some(saving) = &mut self.saving {
             saving.after_step(&mut self.opt)?;

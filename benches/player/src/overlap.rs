@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::exchange::Buckets;
-use crate::pace::{Pace, Repeat, Timed};
+use crate::pace::{Pace, Repeat, Timing};
 use crate::serve::{Player, Seconds, serve};
 use crate::settings::{Contender, Settings};
 use crate::training::Training;
@@ -19,7 +19,7 @@ pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {
         Training::new(&Settings { overlap, strangers, ..settings.clone() }, world)
     };
     let (off, on, alone) = (training(false, false)?, training(true, false)?, training(true, true)?);
-    let exchange = Alone::new(off.gradient_bytes(), world)?;
+    let exchange = ExchangeAlone::new(off.gradient_bytes(), world)?;
     serve(&mut Overlap { off, on, alone, exchange }, world)
 }
 
@@ -27,7 +27,7 @@ struct Overlap {
     off: Training,
     on: Training,
     alone: Training,
-    exchange: Alone,
+    exchange: ExchangeAlone,
 }
 
 #[derive(Deserialize)]
@@ -66,12 +66,12 @@ impl Player for Overlap {
 }
 
 /// The exchange alone.
-struct Alone {
+struct ExchangeAlone {
     buckets: Buckets,
     pace: Pace,
 }
 
-impl Alone {
+impl ExchangeAlone {
     fn new(bytes: usize, world: &World) -> anyhow::Result<Self> {
         let mut exchange = Self { buckets: Buckets::new(world, bytes)?, pace: Pace::new(world) };
         for _ in 0..2 {
@@ -80,7 +80,7 @@ impl Alone {
         Ok(exchange)
     }
 
-    fn run(&mut self, seconds: Seconds) -> anyhow::Result<Timed> {
+    fn run(&mut self, seconds: Seconds) -> anyhow::Result<Timing> {
         let Self { buckets, pace } = self;
         let work = |times| (0..times).try_for_each(|_| buckets.all_reduce());
         Ok(pace.run(Repeat::Seconds(seconds), work)?.0)

@@ -27,12 +27,12 @@ pub(crate) fn cpu_time() -> Duration {
 
 /// Repetitions, and the time from the start of the first one to the end of the last rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timed {
+pub(crate) struct Timing {
     pub(crate) steps: u32,
     pub(crate) time: Duration,
 }
 
-impl Timed {
+impl Timing {
     pub(crate) fn step_seconds(&self) -> f64 {
         self.time.as_secs_f64() / f64::from(self.steps)
     }
@@ -62,7 +62,7 @@ impl Pace {
         &mut self,
         request: Repeat,
         work: impl FnOnce(u32) -> anyhow::Result<T>,
-    ) -> anyhow::Result<(Timed, T)> {
+    ) -> anyhow::Result<(Timing, T)> {
         let mut steps = [match request {
             Repeat::Seconds(Seconds(time)) => (time / self.step_seconds).ceil().clamp(1.0, 1e6),
             Repeat::Steps(steps) => f64::from(steps.get()),
@@ -73,7 +73,7 @@ impl Pace {
         let start = Instant::now();
         let result = work(steps[0] as u32)?;
         comm.barrier()?;
-        let timed = Timed { steps: steps[0] as u32, time: start.elapsed() };
+        let timed = Timing { steps: steps[0] as u32, time: start.elapsed() };
         self.step_seconds = timed.step_seconds();
         Ok((timed, result))
     }

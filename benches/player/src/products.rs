@@ -31,8 +31,9 @@ pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {
 
 struct Products {
     matrices: [Tensor; 2],
-    /// Products with the arithmetic of one step, and the examples of a step.
-    per_step: f64,
+    /// The number of products with as many multiplications as one step.
+    products_per_step: f64,
+    /// The number of examples of one step.
     batch_size: usize,
     multiplications: Multiplications,
     pace: Pace,
@@ -50,11 +51,11 @@ impl Products {
         let count = batch_size as u64;
         let multiplications =
             Multiplications { forward: count * one.forward, step: count * one.step };
-        let per_step = multiplications.step as f64 / SIDE.pow(3) as f64;
+        let products_per_step = multiplications.step as f64 / SIDE.pow(3) as f64;
         let matrix = || Tensor::rand(-1_f32, 1.0, (SIDE, SIDE), &Device::Cpu);
         let matrices = [matrix()?, matrix()?];
         let pace = Pace::new(world);
-        let mut products = Self { matrices, per_step, batch_size, multiplications, pace };
+        let mut products = Self { matrices, products_per_step, batch_size, multiplications, pace };
         products.sample(Repeat::Steps(WARM_UP))?;
         Ok(products)
     }
@@ -70,7 +71,7 @@ impl Player for Products {
 
     /// A step of a request is a product here.
     fn sample(&mut self, request: Repeat) -> anyhow::Result<Value> {
-        let Self { matrices: [a, b], per_step, batch_size, pace, .. } = self;
+        let Self { matrices: [a, b], products_per_step, batch_size, pace, .. } = self;
         let cpu = cpu_time();
         let (timed, ()) = pace.run(request, |products| {
             for _ in 0..products {
@@ -80,7 +81,7 @@ impl Player for Products {
         })?;
         let mut sample = timed.fields();
         sample["cpu_seconds"] = (cpu_time() - cpu).as_secs_f64().into();
-        let step = timed.step_seconds() * *per_step;
+        let step = timed.step_seconds() * *products_per_step;
         sample["step_seconds"] = step.into();
         sample["examples_per_second"] = (*batch_size as f64 / step).into();
         let operations = 2.0 * SIDE.pow(3) as f64 / timed.step_seconds();

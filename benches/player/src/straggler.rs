@@ -132,7 +132,7 @@ impl Player for Straggler {
 
 /// The steps of a worker, and the time that they took.
 #[derive(Clone, Copy, Debug)]
-struct Ran {
+struct TimedSteps {
     steps: u32,
     seconds: f64,
 }
@@ -192,7 +192,7 @@ impl Worker {
     }
 
     /// Takes steps for this time. Together with the other worker it takes as many steps as that one.
-    fn run_for(&mut self, time: Duration, together: bool) -> anyhow::Result<Ran> {
+    fn run_for(&mut self, time: Duration, together: bool) -> anyhow::Result<TimedSteps> {
         self.world.comm().barrier()?;
         let start = Instant::now();
         let mut steps = 0;
@@ -204,7 +204,7 @@ impl Worker {
                 self.world.comm().broadcast(&mut goes_on, 0)?;
             }
             if goes_on == [0] {
-                return Ok(Ran { steps, seconds: start.elapsed().as_secs_f64() });
+                return Ok(TimedSteps { steps, seconds: start.elapsed().as_secs_f64() });
             }
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::candle::Candle;
 use crate::contender::Train;
-use crate::ours::Ours;
+use crate::ours::OurContender;
 use crate::pace::{Pace, Repeat, cpu_time};
 use crate::problem::{Batches, Problem, drawn, drawn_tests};
 use crate::serve::Player;
@@ -46,7 +46,7 @@ impl Training {
         let batches = on_device(train, settings, world)?;
         let tests = test.map(|test| on_device(test, settings, world)).transpose()?;
         let contender: Box<dyn Train> = match settings.contender {
-            Contender::Ours => Box::new(Ours::new(settings, sizes, &batches[0].0, world)?),
+            Contender::Ours => Box::new(OurContender::new(settings, sizes, &batches[0].0, world)?),
             Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
         let training = Self::of(contender, batches, settings.warm_up, world)?;
@@ -145,7 +145,7 @@ fn on_device(batches: Batches, settings: &Settings, world: &World) -> candle_cor
 
 /// Steps, and whether an evaluation follows.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct TrainingRequest {
     #[serde(flatten)]
     repeat: Repeat,
     #[serde(default)]
@@ -153,13 +153,16 @@ pub(crate) struct Asked {
 }
 
 impl Player for Training {
-    type Request = Asked;
+    type Request = TrainingRequest;
 
     fn ready(&self) -> Value {
         json!({"warm_up_losses": self.warm_up_losses, "gradient_bytes": self.gradient_bytes()})
     }
 
-    fn sample(&mut self, Asked { repeat, evaluate }: Asked) -> anyhow::Result<Value> {
+    fn sample(
+        &mut self,
+        TrainingRequest { repeat, evaluate }: TrainingRequest,
+    ) -> anyhow::Result<Value> {
         let mut sample = self.train(repeat)?;
         if evaluate {
             self.evaluate(&mut sample)?;

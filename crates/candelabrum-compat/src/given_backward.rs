@@ -18,19 +18,19 @@ pub(crate) fn with_backward(
         return Ok(ys);
     }
     let ys = Mutex::new(Some(ys.contiguous()?));
-    xs.apply_op1(Given { ys, name, backward: Box::new(backward) })
+    xs.apply_op1(CustomBackward { ys, name, backward: Box::new(backward) })
 }
 
 type Backward = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
-struct Given {
+struct CustomBackward {
     /// `None` after the forward pass, whose result is a copy.
     ys: Mutex<Option<Tensor>>,
     name: &'static str,
     backward: Box<Backward>,
 }
 
-impl Given {
+impl CustomBackward {
     fn take(&self) -> Result<Tensor> {
         match self.ys.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(ys) => Ok(ys),
@@ -39,7 +39,7 @@ impl Given {
     }
 }
 
-impl CustomOp1 for Given {
+impl CustomOp1 for CustomBackward {
     fn name(&self) -> &'static str {
         self.name
     }

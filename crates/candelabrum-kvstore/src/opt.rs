@@ -272,8 +272,8 @@ impl StoreOpt {
         std::mem::take(&mut self.notes)
     }
 
-    /// Says what all losses of this worker's coming step will weigh together: see
-    /// [`DistOpt::begin_step`](candelabrum_dist::DistOpt::begin_step). In dist_async nothing is exchanged.
+    /// Sets the total weight of all losses of this worker's next step: see
+    /// [`DistOpt::begin_step`](candelabrum_dist::DistOpt::begin_step). In dist_async workers exchange no weights.
     pub fn begin_step(&mut self, weight: f64) {
         let workers = self.store.workers();
         if self.is_averaged() && workers.world_size() > 1 {

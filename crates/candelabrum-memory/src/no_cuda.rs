@@ -243,14 +243,14 @@ types! {
             &self,
             out: CudaNumbersMut<'_>,
             add: bool,
-            a: Matrix<'_>,
-            b: Matrix<'_>
+            a: CudaMatrix<'_>,
+            b: CudaMatrix<'_>
         ) -> Result<()>;
         pub fn affine(
             &self,
             out: CudaNumbersMut<'_>,
-            a: Matrix<'_>,
-            b: Matrix<'_>,
+            a: CudaMatrix<'_>,
+            b: CudaMatrix<'_>,
             bias: CudaNumbers<'_>
         ) -> Result<bool>;
         pub fn convolve(
@@ -293,7 +293,7 @@ impl<'a> JointUpdate<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
+pub struct CudaMatrix<'a> {
     pub values: CudaNumbers<'a>,
     pub size: (usize, usize),
     pub transposed: bool,

@@ -60,4 +60,4 @@ pub use params::{
 };
 pub use statistics_exchange::StatisticsExchange;
 pub use summary::Summary;
-pub use weights::{LoadReport, NameMap, Unfit};
+pub use weights::{LoadReport, NameMap, ShapeMismatch};

@@ -233,7 +233,7 @@ struct LoraAdapter {
 #[derive(Debug)]
 struct BeforeMerge {
     values: Tensor,
-    /// Whether they are those of the files that the model was loaded from.
+    /// Whether the weight had the values of the model's files. Then the weight is constant again after the merge is undone.
     is_constant: bool,
 }
 

@@ -4,18 +4,18 @@
 
 use candle_core::{Result, bail};
 
-use crate::autograd::fused::{Backward, Fused};
+use crate::autograd::fused::{Backward, FusedOp};
 use crate::kernels::scratch::Pooled;
 
 /// Whether there are kernels in f64.
 pub(crate) const AVAILABLE: bool = false;
 
 /// Never called: [`AVAILABLE`] says so.
-pub(crate) fn forward<F: Fused>(_: &F, _: &[&[f64]], _: &mut [f64]) -> Result<Pooled<f64>> {
+pub(crate) fn forward<F: FusedOp>(_: &F, _: &[&[f64]], _: &mut [f64]) -> Result<Pooled<f64>> {
     bail!("{}: its kernel in f64 needs the feature `f64`, this is a bug", F::NAME)
 }
 
 /// Never called: [`AVAILABLE`] says so.
-pub(crate) fn backward<F: Fused>(_: &F, _: Backward<'_, f64>) -> Result<()> {
+pub(crate) fn backward<F: FusedOp>(_: &F, _: Backward<'_, f64>) -> Result<()> {
     bail!("{}: its kernel in f64 needs the feature `f64`, this is a bug", F::NAME)
 }

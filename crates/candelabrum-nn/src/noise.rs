@@ -134,7 +134,7 @@ impl Noise {
         self.seeds.extend(self.scopes.iter().map(Scope::noise_seed));
     }
 
-    /// Writes the keys of the seeds, in the order of the device's stream.
+    /// Enqueues the writes of the seeds' keys on the device's stream, so later kernels of the stream read the new keys.
     ///
     /// # Errors
     /// The driver's error.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// AdaGrad.
 ///
@@ -82,14 +82,14 @@ impl Rule for AdaGradRule {
         true
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         let text = include_str!("kernels/ada_grad.cu");
         let formula = Formula { name: "ada_grad", text, needs_sums: false };
         let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
         Some((formula, [now.weight_decay, -lr, self.eps, 0.0, 0.0, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
         let factors = [now.weight_decay as f32, -lr as f32, self.eps as f32];
         parts.for_each(

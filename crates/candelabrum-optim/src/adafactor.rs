@@ -28,7 +28,7 @@ use crate::average::Average;
 use crate::error::Range;
 use crate::param_traits::ParamTraits;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// Adafactor, whose state takes little memory.
 ///
@@ -111,7 +111,7 @@ impl Rule for AdafactorRule {
         }
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         let Parts { value, grad, state: [first, second, _] } = parts;
         let ParamTraits { elements, dims, rows, columns, .. } = now.param;
         if elements == 0 {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// Adam with weight decay as part of the gradient.
 ///
@@ -88,7 +88,7 @@ impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
     }
 
     /// The numbers of [`AdamFactors`] in f64.
-    pub(crate) fn factors(&self, now: Now) -> [f64; SCALARS] {
+    pub(crate) fn factors(&self, now: StepSettings) -> [f64; SCALARS] {
         let decay = now.weight_decay;
         [
             if DECOUPLED { 0.0 } else { decay },
@@ -125,14 +125,14 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         true
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         const TEXT: &str = include_str!("kernels/adam.cu");
         const AMSGRAD: &str = concat!("#define AMSGRAD\n", include_str!("kernels/adam.cu"));
         let (name, text) = if self.amsgrad { ("amsgrad", AMSGRAD) } else { ("adam", TEXT) };
         Some((Formula { name, text, needs_sums: false }, self.factors(now)))
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         let factors = AdamFactors::new(self.factors(now));
         parts.for_each(
             #[inline(always)]

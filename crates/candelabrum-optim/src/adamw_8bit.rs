@@ -27,7 +27,7 @@ use crate::adam::{AdamFactors, AdamRule, AdamW};
 use crate::dynamic_code::{DynamicCode, SIGNED, UNSIGNED};
 use crate::param_traits::ParamTraits;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// The elements that share a scale.
 const BLOCK: usize = 256;
@@ -118,7 +118,7 @@ impl Rule for AdamW8bitRule {
         false
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         if !self.has_codes(&now.param) {
             return self.adamw.update(now, parts);
         }

@@ -14,7 +14,7 @@ use candelabrum_memory::hash::{self, GOLDEN, fnv1a};
 use candelabrum_memory::simd::simd;
 
 use crate::parts::{MAX_STATES, Parts};
-use crate::rule::{Now, Rule};
+use crate::rule::{Rule, StepSettings};
 
 /// The elements that are computed at a time: their states in f32 fit the first-level cache.
 const BLOCK: usize = 512;
@@ -40,14 +40,14 @@ impl Packing {
     }
 
     /// Updates the parameter, whose state is packed.
-    pub(crate) fn update<R: Rule>(&self, rule: &R, now: Now, parts: Parts<'_>) {
+    pub(crate) fn update<R: Rule>(&self, rule: &R, now: StepSettings, parts: Parts<'_>) {
         let Parts { value, grad, state } = parts;
         let mut lens = self.lens.into_iter();
         let state: [&mut [u16]; MAX_STATES] =
             state.map(|state| &mut bytemuck::cast_slice_mut(state)[..lens.next().unwrap_or(0)]);
         let noise: [Noise; MAX_STATES] =
             std::array::from_fn(|number| Noise::new(self.key, now.step, number as u64));
-        let packed = Packed { value, grad, state, first: 0 };
+        let packed = PackedChunk { value, grad, state, first: 0 };
         if rule.is_elementwise() {
             by_chunks(packed, |packed| {
                 packed.update_in_blocks(rule, now, noise);
@@ -67,16 +67,16 @@ fn twice(number: f32) -> f32 {
 }
 
 /// A parameter, or a chunk of it, with its packed state. `first` is the number of its first element.
-struct Packed<'a> {
+struct PackedChunk<'a> {
     value: &'a mut [f32],
     grad: &'a [f32],
     state: [&'a mut [u16]; MAX_STATES],
     first: usize,
 }
 
-impl Packed<'_> {
+impl PackedChunk<'_> {
     /// For formulas that treat each element alone.
-    fn update_in_blocks<R: Rule>(self, rule: &R, now: Now, noise: [Noise; MAX_STATES]) {
+    fn update_in_blocks<R: Rule>(self, rule: &R, now: StepSettings, noise: [Noise; MAX_STATES]) {
         let Self { value, grad, mut state, first } = self;
         let mut wide = [[0.0; BLOCK]; MAX_STATES];
         for (block, (value, grad)) in value.chunks_mut(BLOCK).zip(grad.chunks(BLOCK)).enumerate() {
@@ -97,7 +97,7 @@ impl Packed<'_> {
     }
 
     /// For formulas that need whole vectors, which are copied.
-    fn update_whole<R: Rule>(self, rule: &R, now: Now, noise: [Noise; MAX_STATES]) {
+    fn update_whole<R: Rule>(self, rule: &R, now: StepSettings, noise: [Noise; MAX_STATES]) {
         let Self { value, grad, state, first } = self;
         let mut wide = [(); MAX_STATES].map(|()| Vec::new());
         for (wide, state) in wide.iter_mut().zip(&state) {
@@ -111,7 +111,7 @@ impl Packed<'_> {
     }
 }
 
-impl Split for Packed<'_> {
+impl Split for PackedChunk<'_> {
     fn elements(&self) -> usize {
         self.value.len()
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// LAMB, for large batches.
 ///
@@ -63,7 +63,7 @@ impl Lamb {
 
 impl LambRule {
     /// The numbers of the formula in one step.
-    fn factors(&self, now: Now) -> [f64; SCALARS] {
+    fn factors(&self, now: StepSettings) -> [f64; SCALARS] {
         let scale1 = 1.0 / now.bias_correction(self.beta1);
         let scale2 = 1.0 / now.bias_correction(self.beta2);
         let (take1, take2) = (1.0 - self.beta1, 1.0 - self.beta2);
@@ -89,7 +89,7 @@ impl Rule for LambRule {
         2
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         const TEXT: &str = include_str!("kernels/lamb.cu");
         const ALONE: &str = concat!("#define NO_TRUST_RATIO\n", include_str!("kernels/lamb.cu"));
         let (name, text) =
@@ -98,7 +98,7 @@ impl Rule for LambRule {
         Some((Formula { name, text, needs_sums: true }, self.factors(now)))
     }
 
-    fn update(&self, now: Now, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
         let factors = self.factors(now);
         let first = Average::new(factors[0]);
         let [_, keep2, take2, scale1, scale2, eps, decay, _] = factors.map(|factor| factor as f32);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// LARS, for large batches.
 ///
@@ -72,7 +72,7 @@ impl Rule for LarsRule {
         1
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         let text = include_str!("kernels/lars.cu");
         let formula = Formula { name: "lars", text, needs_sums: now.trust_ratio };
         let coefficient = if now.trust_ratio { self.trust_coefficient } else { 0.0 };
@@ -80,7 +80,7 @@ impl Rule for LarsRule {
         Some((formula, [lr, decay, self.momentum, coefficient, 0.0, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: Now, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
         let mut rate = now.lr;
         if now.trust_ratio {
             let norms = parts.again().sums(

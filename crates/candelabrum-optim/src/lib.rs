@@ -79,7 +79,7 @@ pub use param_traits::ParamTraits;
 pub use parts::{MAX_STATES, Parts};
 pub use recipe::{Recipe, Settings};
 pub use rms_prop::{RmsProp, RmsPropRule};
-pub use rule::{Now, Rule};
+pub use rule::{Rule, StepSettings};
 pub use rule_optimizer::RuleOptimizer;
 pub use schedule::Schedule;
 pub use sgd::{Sgd, SgdRule};

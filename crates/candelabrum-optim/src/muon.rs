@@ -29,7 +29,7 @@ use crate::error::Range;
 use crate::matmul::{Panels, multiply, transposed};
 use crate::param_traits::ParamTraits;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// Muon for matrices, and AdamW for all other parameters.
 ///
@@ -155,7 +155,7 @@ impl Rule for MuonRule {
         if is_hidden(param) && state > 0 { 0 } else { param.elements }
     }
 
-    fn update(&self, now: Now, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
         if !is_hidden(&now.param) {
             return self.adamw.update(now, parts);
         }

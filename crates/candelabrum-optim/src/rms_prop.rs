@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::average::Average;
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// RMSProp, with momentum and the centered form as options.
 ///
@@ -87,7 +87,7 @@ impl Rule for RmsPropRule {
         true
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         let text = include_str!("kernels/rms_prop.cu");
         let formula = Formula { name: "rms_prop", text, needs_sums: false };
         let (alpha, centered) = (self.alpha, f64::from(u8::from(self.centered)));
@@ -95,7 +95,7 @@ impl Rule for RmsPropRule {
         Some((formula, [decay, alpha, 1.0 - alpha, self.eps, self.momentum, step, centered, 0.0]))
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         let factors = RmsPropFactors {
             l2: now.weight_decay as f32,
             keep: self.alpha as f32,

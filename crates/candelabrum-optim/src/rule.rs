@@ -57,19 +57,19 @@ pub trait Rule: Debug + Send + Sync {
     /// parameters with the same formula and up to 16 different sets of scalars. Without a kernel,
     /// parameters on a GPU are copied to the host and back at every update. The kernel must compute
     /// the same bits as [`Self::update`], apart from the order of sums.
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         let _ = now;
         None
     }
 
     /// Computes the next value of one parameter on the host. `parts.state` contains the state vectors. Unused
     /// ones are empty.
-    fn update(&self, now: Now, parts: Parts<'_>);
+    fn update(&self, now: StepSettings, parts: Parts<'_>);
 }
 
 /// The settings of one parameter in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Now {
+pub struct StepSettings {
     /// The number of this step, from 1.
     pub step: u64,
     /// The learning rate by schedule and group.
@@ -82,7 +82,7 @@ pub struct Now {
     pub param: ParamTraits,
 }
 
-impl Now {
+impl StepSettings {
     /// `1 - beta^step`: the share of the gradients in an average that started at zero.
     pub fn bias_correction(&self, beta: f64) -> f64 {
         1.0 - beta.powf(self.step as f64)

@@ -10,7 +10,7 @@ use crate::bf16_state::Packing;
 use crate::error::Range as Allowed;
 use crate::param_traits::ParamTraits;
 use crate::parts::{MAX_STATES, Parts};
-use crate::rule::{Now, Rule};
+use crate::rule::{Rule, StepSettings};
 use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule, Update};
 
 /// The optimizer of a [`Rule`]. [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and all others are
@@ -310,8 +310,8 @@ impl BoundParam {
     }
 
     /// The settings after `steps` steps.
-    fn now(&self, steps: u64, rates: &[f64]) -> Now {
-        Now {
+    fn now(&self, steps: u64, rates: &[f64]) -> StepSettings {
+        StepSettings {
             step: steps + 1,
             lr: rates[self.rate] * self.lr_scale,
             weight_decay: self.weight_decay,
@@ -324,7 +324,7 @@ impl BoundParam {
 /// Updates a whole parameter.
 fn on_host<R: Rule>(
     rule: &R,
-    now: Now,
+    now: StepSettings,
     value: &mut [f32],
     grad: &[f32],
     state: &mut [Flat],
@@ -345,7 +345,7 @@ fn on_host<R: Rule>(
 /// Updates a parameter on a GPU by a rule without a kernel, or with a state in bf16.
 fn through_host<R: Rule>(
     rule: &R,
-    now: Now,
+    now: StepSettings,
     mut value: CudaSpanMut<'_>,
     grad: CudaSpan<'_>,
     state: &mut [Flat],

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Range;
 use crate::parts::Parts;
-use crate::{Error, Now, Result, Rule, RuleOptimizer, Schedule};
+use crate::{Error, Result, Rule, RuleOptimizer, Schedule, StepSettings};
 
 /// SGD with momentum, dampening, Nesterov's variant and L2 weight decay.
 ///
@@ -91,7 +91,7 @@ impl Rule for SgdRule {
         self.dampening == 0.0
     }
 
-    fn on_gpu(&self, now: Now) -> Option<(Formula, [f64; SCALARS])> {
+    fn on_gpu(&self, now: StepSettings) -> Option<(Formula, [f64; SCALARS])> {
         let needs_sums = self.dampening != 0.0 && self.momentum != 0.0;
         let formula = Formula { name: "sgd", text: include_str!("kernels/sgd.cu"), needs_sums };
         let kind = match (self.states(), self.nesterov) {
@@ -103,7 +103,7 @@ impl Rule for SgdRule {
         Some((formula, [now.lr, now.weight_decay, self.momentum, take, kind, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: Now, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: Parts<'_>) {
         let (lr, decay, momentum) = (now.lr as f32, now.weight_decay as f32, self.momentum as f32);
         // The first velocity is the gradient itself. Without dampening the formula is the same for
         // all gradients, so there is no need to check.

@@ -61,7 +61,7 @@ pub use log::RunLog;
 pub use memory::{Amount, Memory, SAVED};
 pub use number::Number;
 pub use pace::{Pace, duration_in_words};
-pub use reader::{Broken, Reader, Torn};
+pub use reader::{Broken, IncompleteLine, Reader};
 pub use run::{Repeated, Run, Stamped};
 pub use series::{Point, Series};
 pub use sink::Sink;

@@ -43,7 +43,7 @@ pub struct Broken {
 
 /// An incomplete line at the end of a log. If the run is over, a crash or a full disk has cut it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Torn {
+pub struct IncompleteLine {
     /// The line's number, from 1.
     pub line: u64,
     /// Its length in bytes.
@@ -91,9 +91,9 @@ impl Reader {
     }
 
     /// The incomplete line at the end, if there is one.
-    pub fn torn(&self) -> Option<Torn> {
+    pub fn torn(&self) -> Option<IncompleteLine> {
         let bytes = self.partial_length;
-        (bytes > 0).then_some(Torn { line: self.lines + 1, bytes })
+        (bytes > 0).then_some(IncompleteLine { line: self.lines + 1, bytes })
     }
 
     /// The first complete lines that are no events. A disk that was full, an editor or a later version

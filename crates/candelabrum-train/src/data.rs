@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use candelabrum_datasets::{DataRequest, Loaded, Located, Source, locate};
+use candelabrum_datasets::{DataRequest, ImageDatasets, Located, Source, locate};
 use candelabrum_dist::{Error as DistError, World};
 
 use crate::Result;
@@ -24,13 +24,13 @@ type Answer = std::result::Result<(String, Option<String>), String>;
 /// with the same request.
 ///
 /// If it is not the preferred dataset, rank 0 reports this in a line on standard error, and
-/// [`Loaded::note`] has the reason on every rank. Downloads may take at most half of the time for
+/// [`ImageDatasets::note`] has the reason on every rank. Downloads may take at most half of the time for
 /// which ranks wait for each other ([`World::deadline`]).
 ///
 /// # Errors
 /// A directory without the files, damaged or wrong files, or no MNIST files anywhere. The ranks of
 /// other hosts get [`candelabrum_dist::Error::PeerFailed`] with the cause.
-pub fn load_data(request: &DataRequest, world: &World) -> Result<Loaded> {
+pub fn load_data(request: &DataRequest, world: &World) -> Result<ImageDatasets> {
     let host = world.host_group()?;
     let longest = world.deadline()? / 2;
     let find = || {

@@ -8,7 +8,7 @@ use candelabrum_runlog::{
     RunLog, Settings, TrainWindow, Values, names,
 };
 
-use crate::checkpoint::Saved;
+use crate::checkpoint::SaveOutcome;
 use crate::hooks::{Action, Hook, Run};
 use crate::progress::Progress;
 use crate::{EpochReport, Error, Metrics, Result};
@@ -179,7 +179,7 @@ impl Hook for LogFiles {
         Ok(Action::NOTHING)
     }
 
-    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &Saved) -> Result<()> {
+    fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &SaveOutcome) -> Result<()> {
         let (step, path) = (run.position.step, saved.path.display().to_string());
         self.event(Kind::Checkpoint(Checkpoint { step, path, seconds: saved.took.as_secs_f64() }));
         Ok(())

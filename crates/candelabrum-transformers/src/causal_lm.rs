@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::companions::GENERATION;
 use crate::config::Config;
 use crate::error::Result;
-use crate::loaded::Loaded;
+use crate::loaded::SourceFiles;
 use crate::models::{Head, family};
 use crate::networks::Decoder;
 use crate::neutral::WITHOUT_CLASSES;
@@ -25,7 +25,7 @@ use crate::tokenizer::Tokenizer;
 pub struct CausalLm {
     params: Params,
     decoder: Decoder,
-    loaded: Loaded,
+    loaded: SourceFiles,
 }
 
 impl Pretrained {
@@ -65,7 +65,7 @@ impl CausalLm {
         &self.loaded.report
     }
 
-    pub(crate) fn loaded(&self) -> &Loaded {
+    pub(crate) fn loaded(&self) -> &SourceFiles {
         &self.loaded
     }
 

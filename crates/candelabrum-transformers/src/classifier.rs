@@ -12,7 +12,7 @@ use crate::IGNORED;
 use crate::companions::IMAGES;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::Loaded;
+use crate::loaded::SourceFiles;
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::neutral::CLASSES;
@@ -38,7 +38,7 @@ pub struct Classifier {
     head: Head,
     classes: usize,
     problem: Option<ProblemType>,
-    loaded: Loaded,
+    loaded: SourceFiles,
 }
 
 /// What the outputs are, by the `problem_type` of a config.

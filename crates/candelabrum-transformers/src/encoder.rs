@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::companions::{MODULES, TEXT_CONFIG};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::Loaded;
+use crate::loaded::SourceFiles;
 use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
 use crate::neutral::WITHOUT_CLASSES;
@@ -28,7 +28,7 @@ pub struct Encoder {
     params: Params,
     encoder: TextEncoder,
     pooling: Pooling,
-    loaded: Loaded,
+    loaded: SourceFiles,
 }
 
 impl Pretrained {

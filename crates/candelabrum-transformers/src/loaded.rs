@@ -9,20 +9,20 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::new_files::NewFiles;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Named, Naming, WEIGHTS};
+use crate::weights::{NamedTensors, Naming, WEIGHTS};
 
 /// What a model keeps of the files from which it was loaded.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct SourceFiles {
     pub(crate) config: Config,
     pub(crate) naming: Naming,
     pub(crate) report: LoadReport,
     /// Tensors that no layer uses and that are written again.
-    pub(crate) kept: Named,
+    pub(crate) kept: NamedTensors,
     pub(crate) companions: Companions,
 }
 
-impl Loaded {
+impl SourceFiles {
     /// Writes the parameters of `params`, the companions, the tokenizer and the config, with some values replaced, into
     /// `folder`. A null leaves a key out.
     pub(crate) fn save(

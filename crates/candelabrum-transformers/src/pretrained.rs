@@ -8,7 +8,7 @@ use candelabrum_nn::{LoadReport, Params, Scope};
 use crate::companions::{Companions, GENERATION};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::Loaded;
+use crate::loaded::SourceFiles;
 use crate::models::family;
 use crate::neutral::Neutral;
 use crate::tokenizer::Tokenizer;
@@ -151,7 +151,7 @@ impl Pretrained {
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
-    ) -> Result<(M, Loaded)> {
+    ) -> Result<(M, SourceFiles)> {
         let Self { path, config, files, quantization, accepted } = self;
         let model = build(&params.root(), &config)?;
         let [all, family] = family::neutral(&config)?;
@@ -194,7 +194,7 @@ impl Pretrained {
             return Err(Error::file(path, what));
         }
         let kept = source.kept(params.dtype())?;
-        Ok((model, Loaded { config, naming, report, kept, companions }))
+        Ok((model, SourceFiles { config, naming, report, kept, companions }))
     }
 }
 

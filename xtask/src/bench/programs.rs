@@ -21,7 +21,7 @@ pub(crate) struct Programs {
     /// Our players, built from this checkout.
     pub(crate) player: PathBuf,
     /// Our players of another commit.
-    pub(crate) other: Option<Other>,
+    pub(crate) other: Option<OtherCommit>,
     /// The C program that reduces over MPI.
     pub(crate) c: Option<PathBuf>,
     /// A Python with PyTorch.
@@ -32,7 +32,7 @@ pub(crate) struct Programs {
 
 /// Another commit's players.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherCommit {
     pub(crate) commit: String,
     pub(crate) program: PathBuf,
 }
@@ -92,7 +92,7 @@ fn build(command: &mut Command, tree: &Path, with_mpi: bool, target: &Path) -> R
 /// Builds the players of another commit, in a work tree and a target directory of their own: cargo
 /// would take one checkout's build for another's.
 #[expect(clippy::print_stdout, reason = "the first such build takes minutes")]
-fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
+fn build_commit(commit: &str, with_mpi: bool) -> Result<OtherCommit> {
     let git = |folder: &Path| {
         let mut git = Command::new("git");
         git.arg("-C").arg(folder);
@@ -118,5 +118,5 @@ fn build_commit(commit: &str, with_mpi: bool) -> Result<Other> {
     let mut command = cargo(&[]);
     command.current_dir(&tree).env("CARGO_TARGET_DIR", &target);
     let program = build(&mut command, &tree, with_mpi, &target)?;
-    Ok(Other { commit: short, program })
+    Ok(OtherCommit { commit: short, program })
 }

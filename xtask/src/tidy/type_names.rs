@@ -26,6 +26,7 @@ const SHARED: &[&str] = &[
     "Config",
     "Conv1d",
     "Conv2d",
+    "CudaMatrix",
     "Embedding",
     "Error",
     "FinetuneArgs",

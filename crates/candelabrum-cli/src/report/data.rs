@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use candelabrum_runlog::{Memory, Point, Run, SAVED, Series, Settings, duration_in_words, names};
 use serde_json::{Value, json};
 
-use super::load::Loaded;
+use super::load::ReportRun;
 use crate::entries::entries;
 use crate::number::mean;
 
@@ -41,7 +41,7 @@ const IN_EPOCHS: [&str; 9] = [
 ];
 
 /// The report about these runs, made at a Unix time.
-pub(super) fn report(runs: &[Loaded], now: f64) -> Value {
+pub(super) fn report(runs: &[ReportRun], now: f64) -> Value {
     let mut names: Vec<&str> = runs.iter().flat_map(|run| shown(&run.run)).map(|s| s.0).collect();
     names.sort_unstable();
     names.dedup();
@@ -69,7 +69,7 @@ fn shown(run: &Run) -> impl Iterator<Item = (&str, &Series)> {
     })
 }
 
-fn of_run(Loaded { name, dir, run, broken, state }: &Loaded) -> Value {
+fn of_run(ReportRun { name, dir, run, broken, state }: &ReportRun) -> Value {
     let seconds = |time: f64| (run.elapsed(time) * 1e3).round() / 1e3;
     let resumed = run.resumes.iter().map(|resume| &resume.what.settings);
     let settings = run.start.iter().map(|start| &start.what).chain(resumed);

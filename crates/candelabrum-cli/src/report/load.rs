@@ -10,7 +10,7 @@ use crate::broken::broken;
 use crate::state::State;
 
 /// A run of a report.
-pub(super) struct Loaded {
+pub(super) struct ReportRun {
     pub(super) name: String,
     pub(super) dir: PathBuf,
     pub(super) run: Run,
@@ -20,14 +20,14 @@ pub(super) struct Loaded {
 }
 
 /// Reads the logs in these directories.
-pub(super) fn load(dirs: &[PathBuf], names: &[String], now: f64) -> Result<Vec<Loaded>> {
+pub(super) fn load(dirs: &[PathBuf], names: &[String], now: f64) -> Result<Vec<ReportRun>> {
     let names = if names.is_empty() { names_of(dirs) } else { names.to_vec() };
     let read = |(dir, name): (&PathBuf, String)| {
         let mut reader = Reader::open(dir)?;
         reader.poll()?;
         let (run, broken) = (reader.run().clone(), broken(&reader));
         let state = State::of(&run, now);
-        Ok(Loaded { name, dir: dir.clone(), run, broken, state })
+        Ok(ReportRun { name, dir: dir.clone(), run, broken, state })
     };
     dirs.iter().zip(names).map(read).collect()
 }

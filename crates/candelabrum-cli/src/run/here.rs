@@ -17,13 +17,13 @@ use super::settings::{folder, prepared, variables};
 
 /// A job on this host.
 #[derive(Debug)]
-pub(super) struct Here<'a> {
+pub(super) struct LocalJob<'a> {
     args: &'a RunArgs,
     workers: usize,
     output: JobOutput,
 }
 
-impl<'a> Here<'a> {
+impl<'a> LocalJob<'a> {
     /// The job that the options describe.
     pub(super) fn new(args: &'a RunArgs) -> Result<Self> {
         if args.oversubscribe || !args.launcher_arg.is_empty() {

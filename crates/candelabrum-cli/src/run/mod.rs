@@ -26,9 +26,9 @@ pub use args::RunArgs;
 use args::{LauncherChoice, OnFailure, Workers};
 use elsewhere::Elsewhere;
 use failure::{Failure, Result};
-use here::Here;
+use here::LocalJob;
 use launchers::Launcher;
-use restarts::{Next, Policy, Restarts};
+use restarts::{Policy, RestartDecision, Restarts};
 use settings::folder;
 
 /// The time between two looks at the signals during a pause.
@@ -47,7 +47,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
 
 /// A job, by what starts its ranks.
 enum Plan<'a> {
-    Here(Here<'a>),
+    Here(LocalJob<'a>),
     Elsewhere(Elsewhere<'a>),
 }
 
@@ -83,7 +83,7 @@ fn start(args: &RunArgs) -> Result<i32> {
         };
         let reason = format!("{reason}{}", where_to_look(args, attempt, &ended));
         match restarts.after(ended.code, start.elapsed(), ended.saved) {
-            Next::Restart { number, pause } => {
+            RestartDecision::Restart { number, pause } => {
                 let size = match args.on_failure {
                     OnFailure::Same => String::new(),
                     OnFailure::Shrink => plan.shrink(&ended)?,
@@ -95,16 +95,16 @@ fn start(args: &RunArgs) -> Result<i32> {
                     return Ok(128 + signal);
                 }
             }
-            Next::InVain if args.max_restarts > 0 => {
+            RestartDecision::InVain if args.max_restarts > 0 => {
                 let code = ended.code;
                 say(&format!("error: {reason}; there is no restart after exit code {code}"));
                 return Ok(code);
             }
-            Next::UsedUp if attempt > 0 => {
+            RestartDecision::UsedUp if attempt > 0 => {
                 say(&format!("error: {reason}, after {attempt} restart(s)"));
                 return Ok(ended.code);
             }
-            Next::InVain | Next::UsedUp => {
+            RestartDecision::InVain | RestartDecision::UsedUp => {
                 say(&format!("error: {reason}"));
                 return Ok(ended.code);
             }
@@ -121,12 +121,12 @@ impl<'a> Plan<'a> {
                 let what = "--launcher local starts ranks on this host only: leave out --hostfile";
                 return Err(Failure::Usage(what.to_owned()));
             }
-            LauncherChoice::Local => return Ok(Self::Here(Here::new(args)?)),
+            LauncherChoice::Local => return Ok(Self::Here(LocalJob::new(args)?)),
             LauncherChoice::Mpiexec => Launcher::mpiexec()?,
             LauncherChoice::Srun => Launcher::srun()?,
             LauncherChoice::Auto if is_in_allocation => Launcher::srun()?,
             LauncherChoice::Auto if args.hostfile.is_some() => Launcher::mpiexec()?,
-            LauncherChoice::Auto => return Ok(Self::Here(Here::new(args)?)),
+            LauncherChoice::Auto => return Ok(Self::Here(LocalJob::new(args)?)),
         };
         Ok(Self::Elsewhere(Elsewhere::new(args, launcher)?))
     }

@@ -36,7 +36,7 @@ pub(super) struct Restarts {
 
 /// What to do after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum RestartDecision {
     /// Start the job again after a pause. It is restart `number` of those that the policy allows.
     Restart { number: usize, pause: Duration },
     /// The restarts are used up.
@@ -57,23 +57,28 @@ impl Restarts {
 
     /// What to do after a job has run for `lasted` and has failed with an exit code. `saved` is the step of its
     /// newest checkpoint, if it has reported one.
-    pub(super) fn after(&mut self, code: i32, lasted: Duration, saved: Option<u64>) -> Next {
+    pub(super) fn after(
+        &mut self,
+        code: i32,
+        lasted: Duration,
+        saved: Option<u64>,
+    ) -> RestartDecision {
         let Policy { most, pause, reset } = self.policy;
         if IN_VAIN.contains(&code) {
-            return Next::InVain;
+            return RestartDecision::InVain;
         }
         let is_unknown = saved.or(self.saved).is_none();
         if lasted >= reset && (is_unknown || saved > self.saved) {
             (self.used, self.saved) = (0, saved);
         }
         if self.used >= most || (is_unknown && self.all >= most.saturating_mul(MOST_IN_ALL)) {
-            return Next::UsedUp;
+            return RestartDecision::UsedUp;
         }
         let doublings = u32::try_from(self.used).unwrap_or(u32::MAX);
         let times = 2_u32.checked_pow(doublings).unwrap_or(LONGEST).min(LONGEST);
         self.used += 1;
         self.all += 1;
-        Next::Restart { number: self.used, pause: pause.saturating_mul(times) }
+        RestartDecision::Restart { number: self.used, pause: pause.saturating_mul(times) }
     }
 }
 
@@ -91,7 +96,7 @@ mod tests {
     fn pauses_double_up_to_thirty_times_the_first_one() {
         let mut restarts = restarts(40);
         let seconds = std::iter::from_fn(|| match restarts.after(1, SECOND, None) {
-            Next::Restart { pause, .. } => Some(pause.as_secs()),
+            RestartDecision::Restart { pause, .. } => Some(pause.as_secs()),
             _ => None,
         });
         let seconds: Vec<u64> = seconds.collect();
@@ -102,13 +107,13 @@ mod tests {
     #[test]
     fn a_long_run_gives_all_restarts_back_but_not_the_number_of_the_attempt() {
         let mut restarts = restarts(2);
-        let first = Next::Restart { number: 1, pause: SECOND };
-        let second = Next::Restart { number: 2, pause: 2 * SECOND };
+        let first = RestartDecision::Restart { number: 1, pause: SECOND };
+        let second = RestartDecision::Restart { number: 2, pause: 2 * SECOND };
         assert_eq!(restarts.after(1, SECOND, None), first);
         assert_eq!(restarts.after(1, SECOND, None), second);
         assert_eq!(restarts.after(1, 600 * SECOND, None), first);
         assert_eq!(restarts.after(1, SECOND, None), second);
-        assert_eq!(restarts.after(1, SECOND, None), Next::UsedUp);
+        assert_eq!(restarts.after(1, SECOND, None), RestartDecision::UsedUp);
         assert_eq!(restarts.all(), 4);
     }
 
@@ -116,7 +121,7 @@ mod tests {
     fn a_long_run_without_progress_gives_nothing_back() {
         let mut restarts = restarts(2);
         let mut number = |saved| match restarts.after(1, 600 * SECOND, saved) {
-            Next::Restart { number, .. } => Some(number),
+            RestartDecision::Restart { number, .. } => Some(number),
             _ => None,
         };
         // The first two failures come after new checkpoints, the others at the same step.
@@ -129,15 +134,17 @@ mod tests {
     fn a_job_that_reports_no_checkpoints_does_not_start_again_for_ever() {
         let mut restarts = restarts(3);
         let next = || restarts.after(1, 600 * SECOND, None);
-        let count = std::iter::repeat_with(next).take_while(|next| *next != Next::UsedUp).count();
+        let count = std::iter::repeat_with(next)
+            .take_while(|next| *next != RestartDecision::UsedUp)
+            .count();
         assert_eq!(count, 3 * MOST_IN_ALL);
     }
 
     #[test]
     fn a_usage_error_is_not_tried_again() {
         for code in IN_VAIN {
-            assert_eq!(restarts(9).after(code, SECOND, None), Next::InVain);
+            assert_eq!(restarts(9).after(code, SECOND, None), RestartDecision::InVain);
         }
-        assert_eq!(restarts(0).after(137, SECOND, None), Next::UsedUp);
+        assert_eq!(restarts(0).after(137, SECOND, None), RestartDecision::UsedUp);
     }
 }

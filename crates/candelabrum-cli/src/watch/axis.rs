@@ -42,7 +42,7 @@ impl Axis {
     }
 
     fn linear(low: f64, high: f64, ticks: usize) -> Self {
-        let [low, high] = if differ(low, high) { [low, high] } else { around(low) };
+        let [low, high] = if differ(low, high) { [low, high] } else { with_margins(low) };
         let step = round_step((high - low) / ticks.max(1) as f64);
         let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
         let ticks = multiples(low, high, step);
@@ -91,7 +91,7 @@ fn differ(low: f64, high: f64) -> bool {
 }
 
 /// A range around one value.
-fn around(value: f64) -> [f64; 2] {
+fn with_margins(value: f64) -> [f64; 2] {
     let margin = if value.abs() > SMALLEST { value.abs() / 10.0 } else { 1.0 };
     [value - margin, value + margin]
 }

@@ -344,7 +344,7 @@ impl DistOpt {
         std::mem::take(&mut self.notes)
     }
 
-    /// Says what all losses of this rank's coming step will weigh together, before the forward pass, so that
+    /// Sets the total weight of all losses of this rank's next step, before the forward pass, so that
     /// the ranks exchange the sum while they compute. Without this call, they exchange it when the loss is
     /// known, and only if its weight [varies](LossWeight::varies) or [`DistOptConfig::uneven`] is set. All
     /// ranks call it, or none.

@@ -13,7 +13,7 @@ use crate::wire::{MessageHeader, WireMessage};
 /// Elements that are encoded at once.
 const BLOCK: usize = 1024;
 
-pub(super) fn encode_two(header: MessageHeader, values: &mut [f32]) -> WireMessage {
+pub(super) fn encode_2bit(header: MessageHeader, values: &mut [f32]) -> WireMessage {
     let threshold = header.setting;
     let mut message = WireMessage::new(header, "", values.len().div_ceil(4));
     // By blocks and without branches, so that the compiler makes vector code of the first loop.
@@ -32,7 +32,7 @@ pub(super) fn encode_two(header: MessageHeader, values: &mut [f32]) -> WireMessa
 }
 
 /// Adds the decoded elements to `sum`, or replaces it by them if they are the `first`.
-pub(super) fn decode_two(data: &[u8], threshold: f32, sum: &mut [f32], first: bool) {
+pub(super) fn decode_2bit(data: &[u8], threshold: f32, sum: &mut [f32], first: bool) {
     let values = [0.0, 0.0, -threshold, threshold];
     for (byte, sum) in data.iter().zip(sum.chunks_mut(4)) {
         for (sum, shift) in sum.iter_mut().zip([6, 4, 2, 0]) {
@@ -42,7 +42,7 @@ pub(super) fn decode_two(data: &[u8], threshold: f32, sum: &mut [f32], first: bo
     }
 }
 
-pub(super) fn encode_one(header: MessageHeader, values: &mut [f32]) -> WireMessage {
+pub(super) fn encode_1bit(header: MessageHeader, values: &mut [f32]) -> WireMessage {
     let threshold = header.setting;
     let mut message = WireMessage::new(header, "", values.len().div_ceil(8));
     for (byte, values) in message.data_mut().iter_mut().zip(values.chunks_mut(8)) {
@@ -58,7 +58,7 @@ pub(super) fn encode_one(header: MessageHeader, values: &mut [f32]) -> WireMessa
     message
 }
 
-pub(super) fn decode_one(data: &[u8]) -> impl Iterator<Item = f32> {
+pub(super) fn decode_1bit(data: &[u8]) -> impl Iterator<Item = f32> {
     data.iter().flat_map(|byte| {
         [7, 6, 5, 4, 3, 2, 1, 0].map(|shift| if (byte >> shift) & 1 == 1 { 1.0 } else { -1.0 })
     })
@@ -77,15 +77,15 @@ mod tests {
     #[test]
     fn the_bytes_are_mxnets() {
         let mut values = [0.5, -0.5, 0.25, 1.75, -2.0];
-        let message = encode_two(header(0.5), &mut values);
+        let message = encode_2bit(header(0.5), &mut values);
         assert_eq!(message.data(), [0b1110_0011, 0b1000_0000]);
         assert_eq!(values, [0.0, 0.0, 0.25, 1.25, -1.5]);
 
         let mut values = [0.5, -0.5, 0.0, 1.5, -2.0, 0.75, 0.1, 3.0, 0.2];
-        let message = encode_one(header(0.0), &mut values);
+        let message = encode_1bit(header(0.0), &mut values);
         assert_eq!(message.data(), [0b1001_0111, 0b1000_0000]);
         assert_eq!(values[..5], [-0.5, 0.5, 1.0, 0.5, -1.0]);
-        let one: Vec<f32> = decode_one(message.data()).take(9).collect();
+        let one: Vec<f32> = decode_1bit(message.data()).take(9).collect();
         assert_eq!(one, [1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0]);
     }
 
@@ -94,9 +94,9 @@ mod tests {
         let mut residual = [0.3_f32];
         let mut sent = Vec::new();
         for _ in 0..5 {
-            let message = encode_two(header(0.5), &mut residual);
+            let message = encode_2bit(header(0.5), &mut residual);
             let mut decoded = [9.0];
-            decode_two(message.data(), 0.5, &mut decoded, true);
+            decode_2bit(message.data(), 0.5, &mut decoded, true);
             sent.extend(decoded);
             residual[0] += 0.3;
         }

@@ -128,10 +128,10 @@ impl Compression {
         Ok(match self {
             Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(memory, header, values)?,
             Self::TwoBit { threshold } => {
-                bits::encode_two(MessageHeader { setting: threshold, ..header }, values)
+                bits::encode_2bit(MessageHeader { setting: threshold, ..header }, values)
             }
             Self::OneBit { threshold } => {
-                bits::encode_one(MessageHeader { setting: threshold, ..header }, values)
+                bits::encode_1bit(MessageHeader { setting: threshold, ..header }, values)
             }
             Self::TopK { share } => sparse::encode_top_k(header, share, values),
             Self::Threshold { magnitude } => sparse::encode_from(header, magnitude, values),
@@ -210,8 +210,8 @@ pub(crate) fn decode(message: &WireMessage, start: usize, sum: &mut [f32], first
         0 => add(sum, first, numbers::<f32>(&data[4 * start..][..4 * sum.len()]).iter().copied()),
         1 => add_halves::<f16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
         2 => add_halves::<bf16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
-        3 => bits::decode_two(&data[start / 4..], setting, sum, first),
-        4 => add(sum, first, bits::decode_one(&data[start / 8..])),
+        3 => bits::decode_2bit(&data[start / 4..], setting, sum, first),
+        4 => add(sum, first, bits::decode_1bit(&data[start / 8..])),
         _ => sparse::decode(data, sum, first),
     }
 }

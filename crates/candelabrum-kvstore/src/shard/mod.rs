@@ -274,13 +274,13 @@ impl ServerShard {
         if let GatheringState::All(_) = gathered {
             slot.starting = None;
         }
-        self.tell(gathered);
+        self.answer_gathering(gathered);
         self.refuse_where_some_have_left();
         Ok(())
     }
 
-    /// Answers the workers that wait in a call that all make.
-    fn tell(&mut self, gathered: GatheringState) {
+    /// Answers the waiting workers once all workers have made the call, or once the call has failed.
+    fn answer_gathering(&mut self, gathered: GatheringState) {
         match gathered {
             GatheringState::InPart => {}
             GatheringState::All(asked) => {
@@ -492,7 +492,7 @@ impl ServerShard {
             }
         }
         self.next_optimizers.retain(|(_, all)| !all.is_whole());
-        self.tell(gathered);
+        self.answer_gathering(gathered);
         self.refuse_where_some_have_left();
         Ok(())
     }

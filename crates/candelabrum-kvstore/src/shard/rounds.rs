@@ -1,15 +1,16 @@
 //! The pushes of one key: which of them make the next update, and which pulls wait for it.
 //!
 //! In dist_sync, an update needs one push of each worker. A worker that pushes twice begins the next
-//! round with its second push, and does not replace another worker. (MXNet counts pushes, so there it
-//! does.) The sum is in the order of the workers, so it does not depend on the order of arrival.
+//! round with its second push, and does not replace another worker. (MXNet counts pushes, so in MXNet a second
+//! push does replace another worker.) The sum is in the order of the workers, so it does not depend on the order of
+//! arrival.
 //!
 //! In dist_async, each push is an update. With a staleness bound s (stale-synchronous parallel: Ho et al., NIPS
-//! 2013), a push waits while it would put its worker more than s rounds ahead of the slowest worker that is
-//! still there.
+//! 2013), a push waits while it would put its worker more than s rounds ahead of the slowest worker that
+//! has not left.
 //!
-//! **Invariant** At most [`MOST_AHEAD`] pushes of a worker wait here. A worker asks before it sends more
-//! ([`crate::client`]), and the shard refuses what comes all the same.
+//! **Invariant** At most [`MOST_AHEAD`] pushes of a worker wait here. A worker asks for room before the next
+//! push ([`crate::client`]). The shard refuses a push that comes without room.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -13,7 +13,7 @@ use cudarc::driver::CudaContext;
 use super::blas_lt::{CublasLtHandle, MatmulPlan, MatmulShape, Places};
 use super::region::{Region, bind};
 use super::workspace::{Memory, workspace};
-use super::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
+use super::{CudaMatrix, CudaNumbers, CudaNumbersMut, Gpu};
 use crate::{ElementType, Result};
 
 /// The most plans that a device keeps. A plan is about 1 kB, and a model has one per layer and batch
@@ -66,8 +66,8 @@ impl Gpu {
     pub fn affine(
         &self,
         mut out: CudaNumbersMut<'_>,
-        a: Matrix<'_>,
-        b: Matrix<'_>,
+        a: CudaMatrix<'_>,
+        b: CudaMatrix<'_>,
         bias: CudaNumbers<'_>,
     ) -> Result<bool> {
         let ((rows, inner), (b_inner, columns)) = (a.factor(), b.factor());

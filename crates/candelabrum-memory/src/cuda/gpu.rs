@@ -21,7 +21,7 @@ pub struct Gpu(CudaDevice);
 
 /// A matrix whose rows lie one after the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
+pub struct CudaMatrix<'a> {
     /// The numbers.
     pub values: CudaNumbers<'a>,
     /// The rows and columns in memory.
@@ -30,7 +30,7 @@ pub struct Matrix<'a> {
     pub transposed: bool,
 }
 
-impl Matrix<'_> {
+impl CudaMatrix<'_> {
     /// The rows and columns of the factor.
     pub(super) fn factor(&self) -> (usize, usize) {
         let (rows, columns) = self.size;
@@ -143,8 +143,8 @@ impl Gpu {
         &self,
         mut out: CudaNumbersMut<'_>,
         add: bool,
-        a: Matrix<'_>,
-        b: Matrix<'_>,
+        a: CudaMatrix<'_>,
+        b: CudaMatrix<'_>,
     ) -> Result<()> {
         let ((m, k), (inner, n)) = (a.factor(), b.factor());
         assert_eq!(k, inner, "inner sizes of a matrix product");

@@ -58,7 +58,7 @@ pub use self::device::{
     allocated, device_count, forget_most_allocated, most_allocated, open, trim,
 };
 pub use self::formula::{JointUpdate, UpdateTable};
-pub use self::gpu::{Gpu, Matrix};
+pub use self::gpu::{CudaMatrix, Gpu};
 pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
 pub use self::launch::{Arg, Grid};

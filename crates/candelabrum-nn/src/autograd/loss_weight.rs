@@ -28,13 +28,13 @@ thread_local! {
 /// What a loss counted: the rows of a batch, for instance, that are not ignored.
 #[derive(Clone, Debug)]
 pub struct LossWeight {
-    counted: Counted,
+    counted: TargetCount,
     varies: bool,
     ignored: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
-enum Counted {
+enum TargetCount {
     Known(f64),
     /// All class indices on a GPU but these.
     AllBut {
@@ -46,7 +46,7 @@ enum Counted {
 impl LossWeight {
     /// The weight of a loss that counts `counted` of its batch, always so many for a batch of this shape.
     pub fn fixed(counted: usize) -> Self {
-        Self { counted: Counted::Known(counted as f64), varies: false, ignored: None }
+        Self { counted: TargetCount::Known(counted as f64), varies: false, ignored: None }
     }
 
     /// A weight of this value, which varies.
@@ -57,17 +57,17 @@ impl LossWeight {
         if !(weight >= 0.0 && weight.is_finite()) {
             bail!("the weight of a loss is {weight}, expected a number from 0 on: what it counted");
         }
-        Ok(Self { counted: Counted::Known(weight), varies: true, ignored: None })
+        Ok(Self { counted: TargetCount::Known(weight), varies: true, ignored: None })
     }
 
     /// The weight of a loss that counts the `counted` targets that are not of the class `ignored`.
     pub(crate) fn of_rows(counted: usize, ignored: i64) -> Self {
-        Self { counted: Counted::Known(counted as f64), varies: true, ignored: Some(ignored) }
+        Self { counted: TargetCount::Known(counted as f64), varies: true, ignored: Some(ignored) }
     }
 
     /// As [`Self::of_rows`], for class indices on a GPU, which are counted when the number is needed.
     pub(crate) fn of_rows_on_gpu(labels: Tensor, ignored: i64) -> Self {
-        let counted = Counted::AllBut { labels, ignored };
+        let counted = TargetCount::AllBut { labels, ignored };
         Self { counted, varies: true, ignored: Some(ignored) }
     }
 
@@ -93,8 +93,8 @@ impl LossWeight {
     /// The class indices on a GPU that are counted when the number is needed.
     pub fn labels(&self) -> Option<&Tensor> {
         match &self.counted {
-            Counted::Known(_) => None,
-            Counted::AllBut { labels, .. } => Some(labels),
+            TargetCount::Known(_) => None,
+            TargetCount::AllBut { labels, .. } => Some(labels),
         }
     }
 
@@ -104,8 +104,8 @@ impl LossWeight {
     /// A device's error.
     pub fn value(&self) -> Result<f64> {
         match &self.counted {
-            Counted::Known(counted) => Ok(*counted),
-            Counted::AllBut { labels, ignored } => {
+            TargetCount::Known(counted) => Ok(*counted),
+            TargetCount::AllBut { labels, ignored } => {
                 let counted = labels.to_dtype(DType::I64)?.ne(*ignored)?.to_dtype(DType::F32)?;
                 // In f32 the sum of a long row of ones would stop at 2^24.
                 let rows = counted.flatten_all()?.to_vec1::<f32>()?;
@@ -119,7 +119,7 @@ impl LossWeight {
     /// # Errors
     /// Those of [`Self::value`].
     pub fn counted(&self) -> Result<Self> {
-        Ok(Self { counted: Counted::Known(self.value()?), ..self.clone() })
+        Ok(Self { counted: TargetCount::Known(self.value()?), ..self.clone() })
     }
 
     /// Whether batches of one shape may have different weights. Replicas must then exchange them.

@@ -43,7 +43,7 @@ pub(super) trait Saves: Send + Sync {
 
 /// The memory that one forward pass kept when its backward pass began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedMemory {
     /// The path of each layer, in the order of the first calls, with its bytes. Operations after the last layer, such
     /// as the loss, have an empty path.
     pub layers: Vec<(String, usize)>,
@@ -55,7 +55,7 @@ pub struct Saved {
     pub in_use: Option<usize>,
 }
 
-impl Saved {
+impl SavedMemory {
     /// The bytes of all layers and of candle's operations.
     pub fn bytes(&self) -> usize {
         self.by_candle + self.layers.iter().map(|(_, bytes)| bytes).sum::<usize>()
@@ -75,7 +75,7 @@ struct Record {
     /// The layers that have ended, in their order.
     layers: Vec<String>,
     /// The largest measurement.
-    most: Option<Saved>,
+    most: Option<SavedMemory>,
 }
 
 /// Starts to measure what this thread's forward passes keep.
@@ -84,7 +84,7 @@ pub fn start() {
 }
 
 /// Stops. Returns the measurement of the pass that kept most. `None` if no backward pass has begun since [`start`].
-pub fn stop() -> Option<Saved> {
+pub fn stop() -> Option<SavedMemory> {
     RECORD.take()?.most
 }
 
@@ -162,7 +162,7 @@ impl Record {
         self.unnamed = self.operations.len();
     }
 
-    fn measure<'a>(&self, loss: &Tensor, params: impl Iterator<Item = &'a Tensor>) -> Saved {
+    fn measure<'a>(&self, loss: &Tensor, params: impl Iterator<Item = &'a Tensor>) -> SavedMemory {
         let in_use = usage::in_use(loss.device());
         let mut counted: HashSet<usize> = params.map(|param| storage_of(param).0).collect();
         let mut count = |tensor: &Tensor| {
@@ -183,7 +183,7 @@ impl Record {
         layers.retain(|(_, bytes)| *bytes > 0);
         let of_candle = loss.sorted_nodes().into_iter().filter(|node| !node.is_variable());
         let by_candle = of_candle.map(count).sum();
-        Saved { layers, by_candle, idle: scratch::idle_bytes(), in_use }
+        SavedMemory { layers, by_candle, idle: scratch::idle_bytes(), in_use }
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     const ROWS: usize = 4 * 3 * 64;
 
     /// Two blocks of two layers, and what they keep of 3 rows.
-    fn saved(recompute: Recompute) -> Result<Saved> {
+    fn saved(recompute: Recompute) -> Result<SavedMemory> {
         let params = Params::new(0);
         params.set_recompute(recompute);
         let scope = params.root();

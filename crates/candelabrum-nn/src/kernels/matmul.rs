@@ -8,7 +8,7 @@ use candelabrum_memory::thread_pool;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, LeftOperand, Lines, Operand, Packed, Starts};
+use super::gemm::bf16::{self, LeftOperand, Lines, Operand, PackedFactor, Starts};
 use super::gemm::{Size, few_rows_apply, product_of_few_rows};
 use super::mat_mut::{MatMut, Part};
 use super::product_precision;
@@ -273,7 +273,7 @@ fn multiply_in_bf16<T: Float>(
 /// A left factor of several products. If they are computed in bf16, it is packed once for all of them.
 pub(crate) struct LeftFactor<'a, T> {
     matrix: Mat<'a, T>,
-    packed: Option<Packed>,
+    packed: Option<PackedFactor>,
 }
 
 impl<'a, T: Float> LeftFactor<'a, T> {
@@ -283,7 +283,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         let fits = rows.min(columns) >= FEWEST && depth <= bf16::DEPTH;
         let packed = product_precision::bf16::<T>().filter(|_| fits).and_then(|instructions| {
             let from = matrix.operand().and_then(Operand::as_f32s)?;
-            let mut packed = Packed::left(instructions, rows, depth);
+            let mut packed = PackedFactor::left(instructions, rows, depth);
             packed.pack(from, 0..rows, 0..depth);
             Some(packed)
         });
@@ -318,7 +318,7 @@ const LARGEST_PACKED: usize = 1 << 21;
 const PACKED_ROWS: usize = 128;
 
 /// A right factor of several products in bf16, packed once for all of them.
-pub(crate) struct PackedRight(Packed);
+pub(crate) struct PackedRight(PackedFactor);
 
 impl PackedRight {
     /// The right factor of products with so many rows. `None` if these are not [set](crate::ops::set_product_precision)
@@ -337,7 +337,7 @@ impl PackedRight {
             return None; // No tile has sums of nothing.
         }
         let from = matrix.t().operand().and_then(Operand::as_f32s)?;
-        let mut packed = Packed::right(instructions, columns, depth);
+        let mut packed = PackedFactor::right(instructions, columns, depth);
         packed.pack(from, 0..columns, 0..depth);
         Some(Self(packed))
     }
@@ -365,7 +365,7 @@ impl PackedRight {
         let threads = threads_for(a.rows * depth * columns);
         let rows = a.rows.div_ceil(threads).next_multiple_of(32).min(PACKED_ROWS);
         out.for_each_part(Part::Rows(rows), |out, first, _| {
-            let mut left = Packed::left(packed.instructions(), out.rows(), depth);
+            let mut left = PackedFactor::left(packed.instructions(), out.rows(), depth);
             left.pack(from, first..first + out.rows(), 0..depth);
             bf16::product((&left, 0), packed, out, dst == Dst::Add);
         });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::cuda::set_gemm_reduced_precision_f32;
 
 use super::float::Float;
-use super::gemm::bf16::Instructions;
+use super::gemm::bf16::InstructionSet;
 
 /// How f32 numbers are multiplied in matrix products and convolutions. Sums are f32 in any case.
 ///
@@ -76,11 +76,11 @@ pub fn product_precision() -> ProductPrecision {
 ///
 /// The instructions decide in which order products are summed, so the bits of results differ from processor to processor.
 pub fn bf16_instructions() -> Option<&'static str> {
-    Instructions::detect().name()
+    InstructionSet::detect().name()
 }
 
 /// The instructions for products of numbers of this type in bf16, if they are to be used.
-pub(crate) fn bf16<T: Float>() -> Option<Instructions> {
+pub(crate) fn bf16<T: Float>() -> Option<InstructionSet> {
     let asked = BF16.load(Ordering::Relaxed) && T::f32s(&[]).is_some();
-    asked.then(Instructions::detect)
+    asked.then(InstructionSet::detect)
 }

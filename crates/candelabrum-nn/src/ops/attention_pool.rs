@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::sizes::sizes;
 use super::softmax::{exp_into, shifted};
 use super::{lengths, masked_fill};
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -51,7 +51,7 @@ struct AttentionPool {
     width: usize,
 }
 
-impl Fused for AttentionPool {
+impl FusedOp for AttentionPool {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0]);
 

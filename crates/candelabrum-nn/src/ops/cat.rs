@@ -6,7 +6,7 @@
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::strided::{Axis, StoreMode, transfer};
@@ -66,7 +66,7 @@ impl Cat {
     }
 }
 
-impl Fused for Cat {
+impl FusedOp for Cat {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -12,7 +12,7 @@ use candle_core::{D, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -95,7 +95,7 @@ impl Cosine {
     }
 }
 
-impl Fused for Cosine {
+impl FusedOp for Cosine {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0, 1]);
 

@@ -19,7 +19,7 @@ use rayon::prelude::*;
 use super::element_losses::Reduction;
 use super::lengths;
 use super::sizes::sizes;
-use crate::autograd::fused::{self, Backward, Fused, Reads, widen};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads, widen};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -230,7 +230,7 @@ impl Ctc {
     }
 }
 
-impl Fused for Ctc {
+impl FusedOp for Ctc {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0]);
 

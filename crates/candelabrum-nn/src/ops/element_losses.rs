@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::cosine::{Norm, cosines};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, Fused, Reads, widen};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads, widen};
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
@@ -418,7 +418,7 @@ impl<F: Formula> ElementLoss<F> {
     }
 }
 
-impl<F: Formula> Fused for ElementLoss<F> {
+impl<F: Formula> FusedOp for ElementLoss<F> {
     const NAME: &'static str = F::NAME;
     const READS: Reads = Reads::inputs(&[0, 1, 2]);
 

@@ -16,7 +16,7 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::channel_line::ChannelLine;
 use crate::kernels::float::Float;
 use crate::kernels::moments::{Sums, moments};
@@ -88,7 +88,7 @@ impl GroupNorm {
     }
 }
 
-impl Fused for GroupNorm {
+impl FusedOp for GroupNorm {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0, 1]);
 

@@ -12,7 +12,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::add::add;
 use super::linear::{LinearOp, affine, linear};
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
@@ -51,7 +51,7 @@ pub fn linear_add(
 
 struct LinearAdd(LinearOp);
 
-impl Fused for LinearAdd {
+impl FusedOp for LinearAdd {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy, softmax_cross_entropy_with};
 use super::linear::{affine, linear};
 use super::sizes::{is_index, sizes};
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{add_assign, largest, map_all};
 use crate::kernels::float::Float;
@@ -191,7 +191,7 @@ impl LinearCrossEntropy {
     }
 }
 
-impl Fused for LinearCrossEntropy {
+impl FusedOp for LinearCrossEntropy {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {

@@ -15,7 +15,7 @@ use super::linear::{LinearOp, affine};
 use super::linear_quantized::LinearQuantized;
 use super::sizes::sizes;
 use crate::QuantizedMatrix;
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
@@ -96,7 +96,7 @@ impl LinearLora {
     }
 }
 
-impl Fused for LinearLora {
+impl FusedOp for LinearLora {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::linear::affine;
 use super::sizes::rows_and_last;
 use crate::QuantizedMatrix;
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
@@ -144,7 +144,7 @@ impl LinearQuantized {
     }
 }
 
-impl Fused for LinearQuantized {
+impl FusedOp for LinearQuantized {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

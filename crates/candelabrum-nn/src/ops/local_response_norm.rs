@@ -16,7 +16,7 @@ use std::ops::Range;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -124,7 +124,7 @@ impl LocalResponseNorm {
     }
 }
 
-impl Fused for LocalResponseNorm {
+impl FusedOp for LocalResponseNorm {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0]);
 

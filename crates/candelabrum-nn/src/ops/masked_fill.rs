@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::broadcast::Broadcast;
 use super::sizes::is_index;
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -55,7 +55,7 @@ impl MaskedFill {
     }
 }
 
-impl Fused for MaskedFill {
+impl FusedOp for MaskedFill {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -9,7 +9,7 @@
 use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::autograd::view::View;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -80,7 +80,7 @@ struct Narrow {
     view: View,
 }
 
-impl Fused for Narrow {
+impl FusedOp for Narrow {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -13,7 +13,7 @@ use super::cross_entropy::{CrossEntropyConfig, SoftmaxCrossEntropy};
 use super::element_losses::Reduction;
 use super::sizes::{is_index, rows_and_last};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, Fused, widen};
+use crate::autograd::fused::{self, Backward, FusedOp, widen};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -69,7 +69,7 @@ impl Nll {
     }
 }
 
-impl Fused for Nll {
+impl FusedOp for Nll {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {

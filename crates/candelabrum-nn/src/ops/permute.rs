@@ -7,7 +7,7 @@
 use candle_core::shape::{Dim, Dims};
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::strided::{Axis, StoreMode, transfer};
@@ -65,7 +65,7 @@ struct Permute {
     axes: Vec<Axis>,
 }
 
-impl Fused for Permute {
+impl FusedOp for Permute {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::elementwise::map_all;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -20,7 +20,7 @@ struct Scale {
     factor: f64,
 }
 
-impl Fused for Scale {
+impl FusedOp for Scale {
     const NAME: &'static str = "scale";
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

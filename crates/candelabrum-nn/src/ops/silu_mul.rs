@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::swiglu::{composite_of, gate_by, gate_by_backward};
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -37,7 +37,7 @@ pub fn silu_mul(gate: &Tensor, xs: &Tensor) -> Result<Tensor> {
 
 struct SiluMul;
 
-impl Fused for SiluMul {
+impl FusedOp for SiluMul {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0, 1]);
 

@@ -10,7 +10,7 @@ use candle_core::{D, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_parts, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -41,7 +41,7 @@ struct SwiGlu {
     half: usize,
 }
 
-impl Fused for SwiGlu {
+impl FusedOp for SwiGlu {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0]);
 

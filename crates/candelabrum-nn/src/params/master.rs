@@ -16,7 +16,7 @@ use super::tensors::with_span;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Master(Arc<Mutex<Option<Flat>>>);
 
-/// Whether parameters of this type have masters, and operations in it no kernels of their own.
+/// Whether this type has 16 bits. A parameter of a type of 16 bits has a master, and the CPU computes in f32 and rounds.
 pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor, safetensors};
 
 pub use self::name_map::NameMap;
-pub use self::report::{LoadReport, Unfit};
+pub use self::report::{LoadReport, ShapeMismatch};
 use crate::{Error, Params, Result};
 
 impl Params {
@@ -123,7 +123,7 @@ impl Params {
             };
             if value.dims() != expected {
                 let got = value.dims().to_vec();
-                report.unfit.push(Unfit { name, theirs, expected, got });
+                report.unfit.push(ShapeMismatch { name, theirs, expected, got });
                 continue;
             }
             if !value.dtype().is_float() {

@@ -14,12 +14,12 @@ pub struct LoadReport {
     /// The names of the file that the model does not have.
     pub unused: Vec<String>,
     /// The parameters and buffers of another shape than their values.
-    pub unfit: Vec<Unfit>,
+    pub unfit: Vec<ShapeMismatch>,
 }
 
 /// A value of another shape than its parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct ShapeMismatch {
     /// The parameter or buffer.
     pub name: String,
     /// Its name in the file.
@@ -57,7 +57,7 @@ impl fmt::Display for LoadReport {
         let count = self.loaded.len();
         write!(f, "{count} parameter{} loaded", if count == 1 { "" } else { "s" })?;
         let unfit = self.unfit.iter().map(|unfit| {
-            let Unfit { name, theirs, expected, got } = unfit;
+            let ShapeMismatch { name, theirs, expected, got } = unfit;
             format!("`{name}` is {expected:?}, `{theirs}` {got:?}")
         });
         let quoted = |names: &[String]| names.iter().map(|name| format!("`{name}`")).collect();

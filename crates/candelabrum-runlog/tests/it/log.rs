@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum_runlog::{
-    CSV_FILE, Checkpoint, End, EpochEnd, Error, Event, JSON_LINES_FILE, Kind, Measured, Reader,
-    Repeated, Result, Resume, RunLog, Settings, Sink, Torn, Values,
+    CSV_FILE, Checkpoint, End, EpochEnd, Error, Event, IncompleteLine, JSON_LINES_FILE, Kind,
+    Measured, Reader, Repeated, Result, Resume, RunLog, Settings, Sink, Values,
 };
 use tempfile::tempdir;
 
@@ -153,7 +153,7 @@ fn a_resumed_run_goes_on_in_the_same_directory() {
         file.write_all(b"{\"time\":1.5,\"event\":\"trai").unwrap();
     }
     let mut follower = read(dir);
-    assert_eq!(follower.torn(), Some(Torn { line: 7, bytes: 25 }));
+    assert_eq!(follower.torn(), Some(IncompleteLine { line: 7, bytes: 25 }));
     let mut log = RunLog::append(dir, resume(3)).unwrap();
     (4..=6).for_each(|step| write(&mut log, train(step, 2.0)));
     drop(log);
@@ -263,7 +263,7 @@ fn a_file_of_something_else_is_no_log() {
     let mut reader = Reader::open(folder.path()).unwrap();
     let error = reader.poll().unwrap_err();
     assert!(matches!(error, Error::NoEvent { line: 1, .. }), "{error}");
-    assert_eq!(reader.torn(), Some(Torn { line: 101, bytes: 40 << 20 }));
+    assert_eq!(reader.torn(), Some(IncompleteLine { line: 101, bytes: 40 << 20 }));
     // The reasons of a few are enough.
     assert_eq!((reader.broken().len(), reader.broken_count()), (20, 100));
 

@@ -22,7 +22,7 @@ use super::model::{
     OPTIMIZER, PARAMETERS, RESIDUALS, check_buffers, device, load_buffers, mean_of, save_buffers,
 };
 use super::parameters::{check_parameters, load_parameters, save_parameters, save_shares};
-use super::restored::{Loaded, Restored};
+use super::restored::{Restored, VectorFile};
 use super::shards;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
@@ -182,7 +182,7 @@ fn missing(restored: &Restored, file: &str) -> Error {
 
 /// The error feedback of strategy `number`: this rank's own one. At another number of ranks it is the mean of all ranks'
 /// memories, so that what all ranks together have not sent yet has the same effect as before.
-fn error_feedback(files: &[&Loaded], number: usize) -> Result<ErrorFeedback> {
+fn error_feedback(files: &[&VectorFile], number: usize) -> Result<ErrorFeedback> {
     let prefix = format!("{number}/");
     let mut names: Vec<&str> = files.iter().flat_map(|file| file.names()).collect();
     names.retain(|name| name.starts_with(&prefix));

@@ -16,12 +16,12 @@ use super::candidates::{Branch, Candidates};
 use super::checks::{check_batch, check_names, check_part_names, check_settings};
 use super::config::{CheckpointConfig, Resume};
 use super::directory::Directory;
+use super::file_timeout::FileTimeout;
 use super::manifest::{Best, Manifest, Parent};
 use super::newest::record_newest;
-use super::patience::Patience;
 use super::position::Position;
 use super::restored::Restored;
-use super::saving::{self, WriteJob, Written};
+use super::saving::{self, WriteJob, WriteOutcome};
 use super::settings::RunSettings;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
@@ -78,7 +78,7 @@ pub struct Outcome {
 
 /// What a call of [`Checkpoints::save`] has found.
 #[derive(Clone, Debug, Default)]
-pub struct Saved {
+pub struct SaveOutcome {
     /// The directory that the checkpoint will have when it is whole.
     pub path: PathBuf,
     /// Why the checkpoint before this one was not written. The training goes on, and this one is another try.
@@ -106,10 +106,10 @@ pub struct Checkpoints {
     /// The number of the next checkpoint in the order of writing. Of rank 0.
     number: u64,
     /// The time for which the ranks' threads wait for each other's files.
-    patience: Patience,
+    file_timeout: FileTimeout,
     /// The memory of the numbers, while nothing is being written.
     snapshot: Option<Snapshot>,
-    writing: Option<JoinHandle<Written>>,
+    writing: Option<JoinHandle<WriteOutcome>>,
     /// The step of the checkpoint that was begun last.
     last: Option<u64>,
     /// Locked as long as this run lasts. Of rank 0.
@@ -132,7 +132,7 @@ impl Checkpoints {
             0 => take(&directory, must_be_empty).map(Some),
             _ => Ok(None),
         };
-        let Taken { lock, number, best } = share(group, taken)?.unwrap_or_default();
+        let RunDirectory { lock, number, best } = share(group, taken)?.unwrap_or_default();
         share(group, find_mark(&directory, &word))?;
         if group.rank() == 0 {
             drop(fs::remove_file(directory.mark(&word)));
@@ -141,7 +141,8 @@ impl Checkpoints {
             }
         }
         let snapshot = Some(Snapshot::new(group.rank()));
-        let (group, patience) = (group.clone(), Patience::new(PATIENCE.max(timeout()?), group));
+        let (group, file_timeout) =
+            (group.clone(), FileTimeout::new(PATIENCE.max(timeout()?), group));
         let (run, parent, source, writing, last) = (word, None, None, None, None);
         Ok(Self {
             directory,
@@ -153,7 +154,7 @@ impl Checkpoints {
             best,
             continued: None,
             number,
-            patience,
+            file_timeout,
             snapshot,
             writing,
             last,
@@ -309,17 +310,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// A device's error, a failure of another rank, a passed deadline, or a thread that cannot be started. That a
-    /// checkpoint could not be written is no error here, but [`Saved::failed`] of the next one, and an error of
+    /// checkpoint could not be written is no error here, but [`SaveOutcome::failed`] of the next one, and an error of
     /// [`finish`](Self::finish).
     pub fn save(
         &mut self,
         parts: &mut [(&str, &mut dyn Stateful)],
         state: &RunState,
-    ) -> Result<Saved> {
+    ) -> Result<SaveOutcome> {
         let failed = self.wait()?.and_then(|outcome| outcome.failed);
         let snapshot = self.snapshot()?;
         let saved = self.save_snapshot(snapshot, parts, state)?;
-        Ok(Saved { failed, ..saved })
+        Ok(SaveOutcome { failed, ..saved })
     }
 
     /// Memory for the next checkpoint, which may get files of its own before [`save_snapshot`](Self::save_snapshot). It
@@ -337,7 +338,7 @@ impl Checkpoints {
         mut snapshot: Snapshot,
         parts: &mut [(&str, &mut dyn Stateful)],
         state: &RunState,
-    ) -> Result<Saved> {
+    ) -> Result<SaveOutcome> {
         let begin = Instant::now();
         let _span = tracing::debug_span!(target: "candelabrum::run", "checkpoint").entered();
         check_part_names(self.directory.path(), parts)?;
@@ -376,14 +377,14 @@ impl Checkpoints {
             keep: self.config.keep.max(1),
             source: self.source,
             best: state.best.clone(),
-            patience: self.patience.clone(),
+            file_timeout: self.file_timeout.clone(),
         };
         let thread = saving::start(job);
         let unwritable =
             |error| Error::checkpoint(self.directory.path(), format!("cannot be written: {error}"));
         self.writing = Some(thread.map_err(unwritable)?);
         self.last = Some(step);
-        Ok(Saved { path: self.directory.of_step(step), failed: None, took: begin.elapsed() })
+        Ok(SaveOutcome { path: self.directory.of_step(step), failed: None, took: begin.elapsed() })
     }
 
     /// Waits until the last checkpoint is on the disk.
@@ -408,7 +409,7 @@ impl Checkpoints {
         let Some(thread) = self.writing.take() else { return Ok(None) };
         let step = self.last.unwrap_or_default();
         let outcome = match thread.join() {
-            Ok(Written { snapshot, best, result }) => {
+            Ok(WriteOutcome { snapshot, best, result }) => {
                 self.snapshot = Some(snapshot);
                 result.map(|()| self.best.extend(best)).map_err(|error| error.to_string())
             }
@@ -428,7 +429,7 @@ impl Checkpoints {
 /// A run that ends by an error lets the last checkpoint be written.
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        self.patience.shorten();
+        self.file_timeout.shorten();
         if let Some(thread) = self.writing.take() {
             drop(thread.join());
         }
@@ -437,7 +438,7 @@ impl Drop for Checkpoints {
 
 /// A directory that was taken for a run. Other ranks than rank 0 have none.
 #[derive(Default)]
-struct Taken {
+struct RunDirectory {
     lock: Option<File>,
     /// The number of the next checkpoint.
     number: u64,
@@ -445,7 +446,7 @@ struct Taken {
 }
 
 /// Takes the directory for this run, and leaves a mark by which other ranks recognise it.
-fn take(directory: &Directory, must_be_empty: bool) -> Result<Taken> {
+fn take(directory: &Directory, must_be_empty: bool) -> Result<RunDirectory> {
     let lock = directory.take()?;
     let unusable = |error| Error::checkpoint(directory.path(), format!("cannot be used: {error}"));
     if must_be_empty && !directory.is_empty().map_err(unusable)? {
@@ -457,7 +458,7 @@ fn take(directory: &Directory, must_be_empty: bool) -> Result<Taken> {
     fs::write(directory.mark(word), word).map_err(unusable)?;
     let number = directory.next_number().map_err(unusable)?;
     let best = directory.best().map_err(unusable)?;
-    Ok(Taken { lock: Some(lock), number, best })
+    Ok(RunDirectory { lock: Some(lock), number, best })
 }
 
 /// Waits until this rank sees the mark of rank 0.

@@ -3,7 +3,7 @@
 use candelabrum_nn::{Params, with_span};
 
 use super::numbers::Numbers;
-use super::restored::Loaded;
+use super::restored::VectorFile;
 use crate::{Error, Result};
 
 /// The file of the parameters. Those of a half-precision model are its masters in f32.
@@ -25,12 +25,12 @@ pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
 }
 
 /// Returns an error if the file is not of the buffers of this model.
-pub(super) fn check_buffers(params: &Params, from: &Loaded) -> Result<()> {
+pub(super) fn check_buffers(params: &Params, from: &VectorFile) -> Result<()> {
     from.check(&buffers(params).collect::<Vec<_>>())
 }
 
 /// Sets all buffers.
-pub(super) fn load_buffers(params: &Params, from: &Loaded) -> Result<()> {
+pub(super) fn load_buffers(params: &Params, from: &VectorFile) -> Result<()> {
     for buffer in params.buffers() {
         let old = buffer.value();
         let values = from.values(buffer.name())?;
@@ -52,7 +52,7 @@ pub(super) fn device(error: candelabrum_memory::Error) -> Error {
 }
 
 /// The mean of a vector over files. Where a file does not have it, it is zero.
-pub(super) fn mean_of(files: &[&Loaded], name: &str) -> Result<Vec<f32>> {
+pub(super) fn mean_of(files: &[&VectorFile], name: &str) -> Result<Vec<f32>> {
     if let [file] = files {
         return file.values(name);
     }

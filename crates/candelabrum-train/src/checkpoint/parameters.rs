@@ -7,7 +7,7 @@ use candelabrum_nn::{Param, Params};
 use super::model::{PARAMETERS, buffers, device, load_buffers, save_buffers};
 use super::numbers::Numbers;
 use super::restored::Restored;
-use super::shards::{self, Wanted};
+use super::shards::{self, VectorSlice};
 use crate::Result;
 
 /// Copies all parameters of which this rank has all values, and all buffers.
@@ -49,10 +49,10 @@ pub(super) fn check_parameters(params: &Params, restored: &Restored, part: &str)
     let whole = restored.shared(part, PARAMETERS);
     if has_shares {
         let is_whole = |name: &str| whole.as_ref().is_ok_and(|file| file.has(name));
-        let mut shared: Vec<Wanted> = Vec::new();
+        let mut shared: Vec<VectorSlice> = Vec::new();
         for param in saved(params).filter(|param| !is_whole(param.name())) {
             let name = param.name().to_owned();
-            shared.push(Wanted::new(name, own_range(&param)?, Some(param.dims())));
+            shared.push(VectorSlice::new(name, own_range(&param)?, Some(param.dims())));
         }
         shards::each_piece(restored, part, PARAMETERS, true, shared, |_, _, _| Ok(()))?;
         list.retain(|(name, _)| is_whole(name));
@@ -81,7 +81,7 @@ pub(super) fn load_parameters(params: &Params, restored: &Restored, part: &str) 
     for param in &in_shares {
         let (name, own) = (param.name().to_owned(), own_range(param)?);
         values.push(vec![0.0; own.len()]);
-        wanted.push(Wanted::new(name, own, Some(param.dims())));
+        wanted.push(VectorSlice::new(name, own, Some(param.dims())));
     }
     shards::each_piece(restored, part, PARAMETERS, true, wanted, |number, place, from| {
         values[number][place].copy_from_slice(from);

@@ -22,7 +22,7 @@ pub struct Restored {
     path: PathBuf,
     manifest: Manifest,
     /// By the name of the file, without its ending.
-    files: BTreeMap<String, Loaded>,
+    files: BTreeMap<String, VectorFile>,
     own: Vec<OwnFacts>,
     rank: usize,
     world_size: usize,
@@ -30,7 +30,7 @@ pub struct Restored {
 
 /// A file of numbers.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct VectorFile {
     path: PathBuf,
     bytes: Vec<u8>,
     /// The dimensions of each vector, and where it lies.
@@ -60,7 +60,7 @@ impl Restored {
                 continue;
             }
             let file = path.join(name);
-            let loaded = Loaded::of(&file, digest.read(&file)?)?;
+            let loaded = VectorFile::of(&file, digest.read(&file)?)?;
             files.insert(name.trim_end_matches(".safetensors").to_owned(), loaded);
         }
         // What servers have is verified by rank 0 for all.
@@ -114,13 +114,13 @@ impl Restored {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if there is none.
-    pub fn shared(&self, part: &str, name: &str) -> Result<&Loaded> {
+    pub fn shared(&self, part: &str, name: &str) -> Result<&VectorFile> {
         self.file(&shared_name(part, name))
     }
 
     /// The files called `name` of a part that belong to this rank: its own one, or at another number of ranks
     /// those of all ranks.
-    pub fn own(&self, part: &str, name: &str) -> Vec<&Loaded> {
+    pub fn own(&self, part: &str, name: &str) -> Vec<&VectorFile> {
         let ranks = if self.is_same_world() {
             self.rank..self.rank + 1
         } else {
@@ -133,11 +133,11 @@ impl Restored {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a damaged file.
-    pub(super) fn shard(&self, part: &str, name: &str, rank: usize) -> Result<Option<Loaded>> {
+    pub(super) fn shard(&self, part: &str, name: &str, rank: usize) -> Result<Option<VectorFile>> {
         let name = format!("{}.safetensors", shard_name(part, name, rank));
         let Some(digest) = self.manifest.files.get(&name) else { return Ok(None) };
         let file = self.path.join(&name);
-        Loaded::of(&file, digest.read(&file)?).map(Some)
+        VectorFile::of(&file, digest.read(&file)?).map(Some)
     }
 
     /// Whether ranks have written shares of the file called `name` of a part.
@@ -158,7 +158,7 @@ impl Restored {
     }
 
     /// The file of this name that rank 0 has written as a whole.
-    pub(super) fn whole(&self, name: &str) -> Option<&Loaded> {
+    pub(super) fn whole(&self, name: &str) -> Option<&VectorFile> {
         self.files.get(name)
     }
 
@@ -185,7 +185,7 @@ impl Restored {
         Metrics::default()
     }
 
-    fn file(&self, name: &str) -> Result<&Loaded> {
+    fn file(&self, name: &str) -> Result<&VectorFile> {
         let missing = || self.refuse(format!("has no file {name}.safetensors"));
         self.whole(name).ok_or_else(missing)
     }
@@ -214,7 +214,7 @@ fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
     Error::checkpoint(path, format!("is damaged: {error}"))
 }
 
-impl Loaded {
+impl VectorFile {
     fn of(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(path, &error))?;
         let mut vectors = BTreeMap::new();

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use super::digest::FileDigest;
 use super::directory::{Directory, sync};
+use super::file_timeout::FileTimeout;
 use super::manifest::{Best, Manifest};
 use super::newest::record_newest;
-use super::patience::Patience;
 use super::snapshot::Snapshot;
 
 /// The time between two looks for the lists of other ranks.
@@ -45,26 +45,26 @@ pub(super) struct WriteJob {
     pub(super) source: Option<u64>,
     pub(super) best: BTreeMap<String, Best>,
     /// For how long ranks wait for each other.
-    pub(super) patience: Patience,
+    pub(super) file_timeout: FileTimeout,
 }
 
 /// The end of the work: the memory of the numbers, by what the checkpoint is the best, and what was wrong.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WriteOutcome {
     pub(super) snapshot: Snapshot,
     pub(super) best: BTreeMap<String, Best>,
     pub(super) result: io::Result<()>,
 }
 
 /// Writes `job` on another thread.
-pub(super) fn start(job: WriteJob) -> io::Result<JoinHandle<Written>> {
+pub(super) fn start(job: WriteJob) -> io::Result<JoinHandle<WriteOutcome>> {
     let work = move || {
         let result = write(&job);
         if result.is_err() && job.rank == 0 {
             // What is left of it helps nobody, and may fill the disk.
             drop(fs::remove_dir_all(job.directory.partial(job.step)));
         }
-        Written { snapshot: job.snapshot, best: job.best, result }
+        WriteOutcome { snapshot: job.snapshot, best: job.best, result }
     };
     Builder::new().name("candelabrum-checkpoint".to_owned()).spawn(work)
 }
@@ -75,7 +75,7 @@ fn write(job: &WriteJob) -> io::Result<()> {
         if job.rank == 0 {
             fs::create_dir_all(&dir)?;
         } else {
-            wait_for(&dir, &job.patience)?;
+            wait_for_directory(&dir, &job.file_timeout)?;
         }
         write_files(job, &dir)
     });
@@ -86,7 +86,7 @@ fn write(job: &WriteJob) -> io::Result<()> {
     let mut manifest = manifest.clone();
     let gathering = phase!("gather").entered();
     for rank in 0..manifest.world_size {
-        manifest.files.append(&mut take_listing(&dir, rank, &job.patience)?);
+        manifest.files.append(&mut take_listing(&dir, rank, &job.file_timeout)?);
     }
     add_files_of_servers(&dir, &mut manifest)?;
     manifest.write(&dir)?;
@@ -133,11 +133,11 @@ fn leave_listing(dir: &Path, rank: usize, listing: &RankFiles) -> io::Result<()>
 
 /// Waits until this rank sees the directory that rank 0 has made. It does not make the directory itself: rank 0 may
 /// have failed and removed it.
-fn wait_for(dir: &Path, patience: &Patience) -> io::Result<()> {
+fn wait_for_directory(dir: &Path, file_timeout: &FileTimeout) -> io::Result<()> {
     let parent = dir.parent().unwrap_or(dir);
-    let mut waiting = patience.begin(parent);
+    let mut wait = file_timeout.begin(parent);
     while !lists(parent, dir)? {
-        if waiting.is_over() {
+        if wait.is_over() {
             let what = "rank 0 has not made this checkpoint's directory, or it is not seen here";
             return Err(io::Error::other(what));
         }
@@ -150,15 +150,15 @@ fn wait_for(dir: &Path, patience: &Patience) -> io::Result<()> {
 fn take_listing(
     dir: &Path,
     rank: usize,
-    patience: &Patience,
+    file_timeout: &FileTimeout,
 ) -> io::Result<BTreeMap<String, FileDigest>> {
     let path = listing_path(dir, rank);
-    let mut waiting = patience.begin(dir);
+    let mut wait = file_timeout.begin(dir);
     while !lists(dir, &path)? {
-        if waiting.is_over() {
+        if wait.is_over() {
             return Err(io::Error::other(format!(
                 "rank {rank} has not written its files after {} s: do all ranks see this directory?",
-                waiting.elapsed().as_secs()
+                wait.elapsed().as_secs()
             )));
         }
         thread::sleep(LOOK);

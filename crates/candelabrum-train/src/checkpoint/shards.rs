@@ -10,7 +10,7 @@ use candelabrum_dist::{DistOptState, OptimizerVector};
 use candelabrum_memory::Span;
 
 use super::model::{OPTIMIZER, device};
-use super::restored::{Loaded, Restored};
+use super::restored::{Restored, VectorFile};
 use super::share::{OwnPart, Share};
 use crate::Result;
 
@@ -21,7 +21,7 @@ pub(super) fn check(
     state: &DistOptState,
     vectors: &[OptimizerVector<'_>],
 ) -> Result<()> {
-    let wanted = vectors.iter().map(Wanted::of).collect();
+    let wanted = vectors.iter().map(VectorSlice::of).collect();
     each_piece(restored, part, OPTIMIZER, state.sharded, wanted, |_, _, _| Ok(()))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn load(
     state: &DistOptState,
     mut vectors: Vec<OptimizerVector<'_>>,
 ) -> Result<()> {
-    let wanted = vectors.iter().map(Wanted::of).collect();
+    let wanted = vectors.iter().map(VectorSlice::of).collect();
     each_piece(restored, part, OPTIMIZER, state.sharded, wanted, |number, place, values| {
         let mut place = vectors[number].values.reborrow().range(place);
         place.copy_from(Span::Host(values)).map_err(device)
@@ -40,7 +40,7 @@ pub(super) fn load(
 }
 
 /// A vector that this rank needs, or its part of one.
-pub(super) struct Wanted {
+pub(super) struct VectorSlice {
     name: String,
     range: Range<usize>,
     /// The dimensions of the whole tensor, if the file says them.
@@ -49,7 +49,7 @@ pub(super) struct Wanted {
     found: usize,
 }
 
-impl Wanted {
+impl VectorSlice {
     pub(super) fn new(name: String, range: Range<usize>, dims: Option<&[usize]>) -> Self {
         Self { name, range, dims: dims.map(<[usize]>::to_vec), found: 0 }
     }
@@ -63,7 +63,7 @@ impl Wanted {
     fn take_from(
         &mut self,
         restored: &Restored,
-        file: &Loaded,
+        file: &VectorFile,
         key: &str,
         share: &Share<'_>,
         take: impl FnOnce(Range<usize>, &[f32]) -> Result<()>,
@@ -106,12 +106,12 @@ pub(super) fn each_piece(
     part: &str,
     file: &str,
     is_shared: bool,
-    mut wanted: Vec<Wanted>,
+    mut wanted: Vec<VectorSlice>,
     mut take: impl FnMut(usize, Range<usize>, &[f32]) -> Result<()>,
 ) -> Result<()> {
     let files = if is_shared { restored.shards().map(Some).collect() } else { vec![None] };
     for rank in files {
-        if wanted.iter().all(Wanted::is_complete) {
+        if wanted.iter().all(VectorSlice::is_complete) {
             break;
         }
         let shard;
@@ -143,8 +143,8 @@ pub(crate) fn hook_vectors(
     name: &str,
     parts: &BTreeMap<String, OwnPart>,
 ) -> Result<BTreeMap<String, Vec<f32>>> {
-    let mut vectors: BTreeMap<String, (Wanted, Vec<f32>)> = BTreeMap::new();
-    let mut take = |file: &Loaded, has_shares: bool| -> Result<()> {
+    let mut vectors: BTreeMap<String, (VectorSlice, Vec<f32>)> = BTreeMap::new();
+    let mut take = |file: &VectorFile, has_shares: bool| -> Result<()> {
         for key in file.names() {
             let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
             let share = if has_shares { Share::of(key) } else { whole() };
@@ -154,7 +154,7 @@ pub(crate) fn hook_vectors(
                 let OwnPart { dims, elements } =
                     parts.get(share.vector).cloned().unwrap_or_else(all);
                 let to = vec![0.0; elements.len()];
-                (Wanted::new(share.vector.to_owned(), elements, Some(&dims)), to)
+                (VectorSlice::new(share.vector.to_owned(), elements, Some(&dims)), to)
             });
             wanted.take_from(restored, file, key, &share, |place, values| {
                 to[place].copy_from_slice(values);
@@ -167,7 +167,7 @@ pub(crate) fn hook_vectors(
     for rank in restored.shards() {
         restored.shard("", name, rank)?.map_or(Ok(()), |file| take(&file, true))?;
     }
-    let complete = |(wanted, values): (Wanted, Vec<f32>)| {
+    let complete = |(wanted, values): (VectorSlice, Vec<f32>)| {
         wanted.check(restored)?;
         Ok((wanted.name, values))
     };

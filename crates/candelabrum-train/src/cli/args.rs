@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use candelabrum_datasets::{
     Augmentation, DataRequest, DatasetKind, DistributedSampler, Environment, ImageDataset,
-    ImageSet, Loaded, Remainder, SamplerConfig,
+    ImageDatasets, ImageSet, Remainder, SamplerConfig,
 };
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{
@@ -104,7 +104,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub grace: Option<Duration>,
 
-    /// Error feedback: a sparse exchange adds what it did not send to the next gradient
+    /// Error feedback: a sparse exchange keeps the elements that are not sent, and adds them to the next gradient
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub corr: bool,
 
@@ -359,7 +359,7 @@ impl TrainArgs {
     }
 
     /// The report of a run with these options on the digits, before its first epoch.
-    pub fn report(&self, world: &World, data: &Loaded, dropped_per_epoch: usize) -> Report {
+    pub fn report(&self, world: &World, data: &ImageDatasets, dropped_per_epoch: usize) -> Report {
         self.report_on(world, data.name, data.note.as_deref(), dropped_per_epoch)
     }
 

@@ -1,6 +1,6 @@
 //! The dataset of the options.
 
-use candelabrum_datasets::Loaded;
+use candelabrum_datasets::ImageDatasets;
 use candelabrum_dist::World;
 
 use super::TrainArgs;
@@ -10,6 +10,6 @@ use crate::Result;
 ///
 /// # Errors
 /// Those of [`load_data`](crate::load_data).
-pub fn load_data(args: &TrainArgs, world: &World) -> Result<Loaded> {
+pub fn load_data(args: &TrainArgs, world: &World) -> Result<ImageDatasets> {
     crate::load_data(&args.data_request(), world)
 }

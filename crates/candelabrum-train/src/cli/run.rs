@@ -52,7 +52,7 @@ pub fn run<E: Into<Failure> + 'static>(
     let path = args.timeline.as_deref();
     match args.check() {
         Ok(()) => {
-            let wanted = Wanted {
+            let wanted = RanksToStart {
                 workers: args.workers,
                 servers: match (args.kvstore, args.servers) {
                     (None, _) => Servers::Are(0),
@@ -107,12 +107,12 @@ pub fn run_with_servers<E: Into<Failure> + 'static>(
 ) -> ExitCode {
     let servers = servers.map_or(Servers::LaunchersOr(0), Servers::Are);
     let (interface, saves, grace) = (None, false, None);
-    let wanted = Wanted { workers, servers, threads, interface, device, saves, grace };
+    let wanted = RanksToStart { workers, servers, threads, interface, device, saves, grace };
     run_wanted(&wanted, |world| program_or_server(world, program))
 }
 
 /// The ranks to start, and the settings of each.
-struct Wanted<'a> {
+struct RanksToStart<'a> {
     /// Without the servers.
     workers: Option<usize>,
     servers: Servers,
@@ -135,7 +135,7 @@ enum Servers {
 }
 
 fn run_wanted<E: Into<Failure> + 'static>(
-    wanted: &Wanted<'_>,
+    wanted: &RanksToStart<'_>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     match start(wanted) {
@@ -231,11 +231,11 @@ enum Role {
     Scheduler(Scheduler),
 }
 
-fn start(wanted: &Wanted<'_>) -> Result<Role> {
+fn start(wanted: &RanksToStart<'_>) -> Result<Role> {
     if let Some(scheduler) = Scheduler::from_env()? {
         return Ok(Role::Scheduler(scheduler));
     }
-    let &Wanted { workers, servers, threads, interface, .. } = wanted;
+    let &RanksToStart { workers, servers, threads, interface, .. } = wanted;
     let launch = Launch::detect_for(workers)?;
     let servers = match servers {
         Servers::LaunchersOr(_) if launch.servers > 0 => launch.servers,

@@ -19,7 +19,7 @@ use crate::hooks::Action;
 
 /// What the hooks of this rank ask for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct HookRequests {
     /// Why the training ends, and the number of the hook that says so.
     stop: Option<(String, usize)>,
     /// Why this call ends.
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     best: Vec<(usize, f64)>,
 }
 
-impl Asked {
+impl HookRequests {
     /// Adds what hook number `hook` asks for. The first reason counts.
     pub(super) fn add(&mut self, hook: usize, action: Action) {
         let Action { stop, pause, save, best } = action;
@@ -126,7 +126,7 @@ impl Control {
 
     /// Decides after a step, which may be the `last` one of its epoch. A training that a hook ends for good is
     /// complete, although a signal has come.
-    pub(super) fn after_step(&self, asked: Asked, last: bool) -> Result<Decision> {
+    pub(super) fn after_step(&self, asked: HookRequests, last: bool) -> Result<Decision> {
         let mut signal = self.interrupt.requested().unwrap_or(0);
         let mut decision = Decision::from(asked);
         // Others that do not take their steps with rank 0 hear of its clock where they meet.
@@ -207,8 +207,8 @@ struct Flags {
     signal: i32,
 }
 
-impl From<Asked> for Decision {
-    fn from(Asked { stop, pause, save, best }: Asked) -> Self {
+impl From<HookRequests> for Decision {
+    fn from(HookRequests { stop, pause, save, best }: HookRequests) -> Self {
         let stop = stop.map(|(reason, hook)| Stop::End { reason, hook: Some(hook) });
         Self { stop: stop.or(pause.map(Stop::Pause)), save, best }
     }
@@ -224,7 +224,7 @@ mod tests {
     fn a_signal_ends_a_training_once_unless_a_hook_has_ended_it() -> Result<()> {
         let interrupt = Interrupt::watched();
         let control = Control::new(&World::single().group(), &interrupt, true, true);
-        let nothing = Asked::default;
+        let nothing = HookRequests::default;
         assert!(control.goes_on(false)? && control.after_step(nothing(), true)?.stop.is_none());
         assert!(!control.goes_on(true)?);
         for signal in [2, 15, 1] {
@@ -253,11 +253,11 @@ mod tests {
             Control::new(&group, &Interrupt::default(), false, true).limited(Instant::now(), max)
         };
         let stop = |max, asked| Ok::<_, crate::Error>(control(max).after_step(asked, false)?.stop);
-        assert_eq!(stop(None, Asked::default())?, None);
-        assert_eq!(stop(Some(Duration::MAX), Asked::default())?, None);
+        assert_eq!(stop(None, HookRequests::default())?, None);
+        assert_eq!(stop(Some(Duration::MAX), HookRequests::default())?, None);
         let over = Stop::Pause("its time of 0ns is over".to_owned());
-        assert_eq!(stop(Some(Duration::ZERO), Asked::default())?, Some(over));
-        let mut asked = Asked::default();
+        assert_eq!(stop(Some(Duration::ZERO), HookRequests::default())?, Some(over));
+        let mut asked = HookRequests::default();
         asked.add(0, Action { stop: Some("enough".to_owned()), ..Action::NOTHING });
         let ended = Stop::End { reason: "enough".to_owned(), hook: Some(0) };
         assert_eq!(stop(Some(Duration::ZERO), asked)?, Some(ended));
@@ -270,7 +270,7 @@ mod tests {
         let control = Control::new(&World::single().group(), &interrupt, false, true);
         interrupt.request(15);
         assert!(control.goes_on(false)? && !control.goes_on(true)?);
-        assert!(control.after_step(Asked::default(), false)?.stop.is_none());
+        assert!(control.after_step(HookRequests::default(), false)?.stop.is_none());
         assert_eq!(interrupt.requested(), None);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use candelabrum_dist::OptimizerMemory;
 use candelabrum_memory::usage;
-use candelabrum_nn::saved::{self, Saved};
+use candelabrum_nn::saved::{self, SavedMemory};
 use candelabrum_runlog::{Amount, Memory, SAVED};
 use candle_core::Device;
 
@@ -84,7 +84,7 @@ fn device_of<'t>(task: &'t TaskView<'_>) -> &'t Device {
 }
 
 /// The memory of a step that is just over. Its forward pass kept `saved`.
-fn memory_of(task: &mut TaskView<'_>, saved: &Saved) -> Result<Memory> {
+fn memory_of(task: &mut TaskView<'_>, saved: &SavedMemory) -> Result<Memory> {
     let device = device_of(task).clone();
     let peak = usage::peak(&device);
     let process = Process::now();

@@ -10,7 +10,7 @@
 //! | what an epoch has cost and measured | `epoch.rs` |
 //! | a task without its batches | `task_view.rs` |
 //! | what all ranks decide together after a step and in an evaluation | `control.rs` |
-//! | what a run keeps in its checkpoints beside models | `kept.rs` |
+//! | the states of hooks, the last evaluation and the end of a run, in a checkpoint | `session_record.rs` |
 //! | what must be the same on all ranks, and in a run that continues | `settings.rs` |
 //! | SINGA's lines | `lines.rs` |
 //! | where the memory of a step is | `memory.rs` |
@@ -19,12 +19,12 @@ mod config;
 mod control;
 mod epoch;
 mod evaluation_sets;
-mod kept;
 mod lines;
 mod memory;
 mod resuming;
 mod saving;
 mod session;
+mod session_record;
 mod settings;
 mod task_view;
 mod trainer_state;

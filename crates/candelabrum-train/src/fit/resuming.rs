@@ -1,6 +1,6 @@
 //! How a run continues from a checkpoint.
 
-use super::kept::{self, Ended, Kept};
+use super::session_record::{self, RunEnd, SessionRecord};
 use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
@@ -58,7 +58,7 @@ impl TrainerState<'_, '_> {
         if settings.rank_batch_size.is_some() {
             self.settings.rank_batch_size = settings.rank_batch_size;
         }
-        let kept = Kept::of_shared(&shared, position.step)
+        let record = SessionRecord::of_shared(&shared, position.step)
             .map_err(|error| Error::checkpoint(&path, format!("cannot be continued: {error}")))?;
         self.metrics = metrics;
         for why in skipped {
@@ -78,7 +78,7 @@ impl TrainerState<'_, '_> {
         }
         self.note(&note);
         self.note_changes(task, &settings);
-        self.restore_hooks(task, kept, &restored, is_branch)?;
+        self.restore_hooks(task, record, &restored, is_branch)?;
         self.resumed = Some(path);
         Ok(Continuation { position, batch })
     }
@@ -101,18 +101,18 @@ impl TrainerState<'_, '_> {
     fn restore_hooks(
         &mut self,
         task: &mut TaskView<'_>,
-        kept: Kept,
+        record: SessionRecord,
         restored: &Restored,
         is_branch: bool,
     ) -> Result<()> {
-        let keys = kept::keys(&self.hooks);
+        let keys = session_record::keys(&self.hooks);
         let mut notes = Vec::new();
         self.each_hook(task, |number, hook, run| {
             let key = &keys[number];
-            if let Some(state) = kept.state_of(key, hook) {
-                notes.extend(kept::restore(hook, state)?);
+            if let Some(state) = record.state_of(key, hook) {
+                notes.extend(session_record::restore(hook, state)?);
             }
-            let file = kept::vectors_file(key);
+            let file = session_record::vectors_file(key);
             if restored.has_hook_vectors(&file) {
                 let parts = hook.own_parts(run)?;
                 hook.restore_vectors(hook_vectors(restored, &file, &parts)?)?;
@@ -120,12 +120,12 @@ impl TrainerState<'_, '_> {
             Ok(())
         })?;
         notes.iter().for_each(|note| self.note(note));
-        self.evaluated = kept.evaluated;
-        self.closed = kept.closed;
+        self.evaluated = record.evaluated;
+        self.closed = record.closed;
         // Who goes back to a checkpoint wants to go on from there, and so does who leaves the hook out.
         let is_left_out =
-            |ended: &Ended| ended.hook.as_ref().is_some_and(|hook| !keys.contains(hook));
-        self.ended = kept.ended.filter(|ended| !is_branch && !is_left_out(ended));
+            |ended: &RunEnd| ended.hook.as_ref().is_some_and(|hook| !keys.contains(hook));
+        self.ended = record.ended.filter(|ended| !is_branch && !is_left_out(ended));
         Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::kept::{self, Kept};
+use super::session_record::{self, SessionRecord};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, Ranked, RunState, Saved, Snapshot};
+use crate::checkpoint::{Best, Ranked, RunState, SaveOutcome, Snapshot};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -26,22 +26,22 @@ impl TrainerState<'_, '_> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let begin = Instant::now();
         let mut snapshot = checkpoints.snapshot()?;
-        let keys = kept::keys(&self.hooks);
+        let keys = session_record::keys(&self.hooks);
         self.each_hook(task, |number, hook, run| {
-            let file = kept::vectors_file(&keys[number]);
+            let file = session_record::vectors_file(&keys[number]);
             hook.vectors(run)?.into_iter().try_for_each(|vector| put(&mut snapshot, &file, vector))
         })?;
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let saved = checkpoints.save_snapshot(snapshot, &mut task.stateful(), &state)?;
         // The vectors of hooks, averages of the weights for instance, are a part of what the step pays for.
-        let saved = Saved { took: begin.elapsed(), ..saved };
+        let saved = SaveOutcome { took: begin.elapsed(), ..saved };
         self.each_hook(task, |_, hook, run| hook.on_checkpoint(run, &saved))
     }
 
     /// What a checkpoint has beside the models.
     fn run_state(&self, task: &TaskView<'_>, best: &[(usize, f64)]) -> RunState {
         let position = task.position;
-        let files = kept::best_files(&self.hooks);
+        let files = session_record::best_files(&self.hooks);
         let best = best.iter().filter_map(|&(hook, value)| {
             let (file, measure) = files.get(hook).cloned().flatten()?;
             let mut ranked = self.hooks.get(hook)?.best_checkpoints();
@@ -51,8 +51,8 @@ impl TrainerState<'_, '_> {
             Some((file, Best::of(measure, ranked)?))
         });
         let states = self.hooks.iter().map(|hook| hook.state());
-        let kept = Kept {
-            hooks: kept::keys(&self.hooks).into_iter().zip(states).collect(),
+        let record = SessionRecord {
+            hooks: session_record::keys(&self.hooks).into_iter().zip(states).collect(),
             evaluated: self.evaluated.clone(),
             ended: self.ended.clone(),
             closed: self.closed,
@@ -60,7 +60,7 @@ impl TrainerState<'_, '_> {
         RunState {
             position,
             settings: self.settings.clone(),
-            shared: kept.to_shared(),
+            shared: record.to_shared(),
             metrics: self.metrics.clone(),
             best: best.collect(),
         }

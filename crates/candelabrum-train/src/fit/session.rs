@@ -6,11 +6,11 @@ use candelabrum_datasets::{Collated, Dataset, Loader, LoaderOptions};
 use candelabrum_dist::launch::interrupted_by;
 
 use super::config::FitConfig;
-use super::control::{Asked, Control, Decision};
+use super::control::{Control, Decision, HookRequests};
 use super::epoch::EpochClock;
 use super::evaluation_sets::EvaluationSets;
-use super::kept::{self, Evaluated};
 use super::memory::MemoryProfile;
+use super::session_record::{self, EvaluationRecord};
 use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::{LastStep, TrainerState};
@@ -88,7 +88,7 @@ where
             self.state.settings = settings::of_run(config, train)?;
         }
         if ranks > 1 {
-            let hooks = kept::keys(&self.state.hooks).join(", ");
+            let hooks = session_record::keys(&self.state.hooks).join(", ");
             let mut other = vec![("the hooks".to_owned(), hooks)];
             other.append(&mut self.sets.facts()?);
             settings::check_same(&group, &self.state.settings, config, before, other)?;
@@ -166,7 +166,7 @@ where
         let Position { epoch, step_in_epoch, .. } = position;
         let control = self.control();
         if self.was_cut_in_evaluation_after(position) {
-            let stopped = self.close_step(&control, Asked::default())?;
+            let stopped = self.close_step(&control, HookRequests::default())?;
             if stopped.is_some() {
                 return Ok(stopped);
             }
@@ -236,7 +236,7 @@ where
     }
 
     /// Counts a step that has been taken, shows it, and asks the hooks.
-    fn count_step(&mut self, progress: &mut Progress, clock: &EpochClock) -> Result<Asked> {
+    fn count_step(&mut self, progress: &mut Progress, clock: &EpochClock) -> Result<HookRequests> {
         let Position { epoch, step_in_epoch, step } = *self.task.position();
         *self.task.position() =
             Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
@@ -251,7 +251,7 @@ where
 
     /// What follows a step: its evaluation, if one is due, the decision of all ranks, and a checkpoint. Returns why
     /// the training ends, if it does.
-    fn close_step(&mut self, control: &Control, mut asked: Asked) -> Result<Option<String>> {
+    fn close_step(&mut self, control: &Control, mut asked: HookRequests) -> Result<Option<String>> {
         let position = *self.task.position();
         if self.evaluates_after(position)
             && !self.sets.is_empty()
@@ -307,7 +307,7 @@ where
             return Err(Error::NothingCounted { epoch });
         }
         self.state.lines.trained(&trained);
-        let (mut asked, mut evaluated) = (Asked::default(), None);
+        let (mut asked, mut evaluated) = (HookRequests::default(), None);
         if !self.sets.is_empty() {
             evaluated = self.evaluate(&mut asked)?;
             if evaluated.is_none() {
@@ -325,7 +325,7 @@ where
 
     /// Evaluates on all sets, and asks the hooks. A model that has been evaluated after this step is not evaluated
     /// again, and the hooks know its metrics. `None` if a signal has cut the evaluation, on all ranks.
-    fn evaluate(&mut self, asked: &mut Asked) -> Result<Option<Metrics>> {
+    fn evaluate(&mut self, asked: &mut HookRequests) -> Result<Option<Metrics>> {
         let step = self.task.position().step;
         if let Some(evaluated) = self.state.evaluated.as_ref().filter(|last| last.step == step) {
             return Ok(Some(evaluated.metrics.clone()));
@@ -346,7 +346,7 @@ where
             return Ok(None);
         };
         let metrics = self.sets.together(metrics);
-        self.state.evaluated = Some(Evaluated { step, metrics: metrics.clone() });
+        self.state.evaluated = Some(EvaluationRecord { step, metrics: metrics.clone() });
         let task = &mut TaskView::of(self.task);
         // A hook may compare with the best checkpoint, so it must know whether that has been written.
         self.state.settle(task)?;

@@ -8,10 +8,10 @@ use candelabrum_dist::Group;
 use candelabrum_runlog::Memory;
 
 use super::config::FitConfig;
-use super::control::{Asked, Decision, Stop};
-use super::kept::{self, Ended, Evaluated};
+use super::control::{Decision, HookRequests, Stop};
 use super::lines::Lines;
 use super::memory::MemoryProfile;
+use super::session_record::{self, EvaluationRecord, RunEnd};
 use super::task_view::TaskView;
 use crate::checkpoint::{Checkpoints, Position, RunSettings};
 use crate::hooks::{Action, Hook, Run};
@@ -37,9 +37,9 @@ pub(super) struct TrainerState<'s, 'a> {
     /// This rank's part of the last step.
     pub(super) last: LastStep,
     /// The last evaluation.
-    pub(super) evaluated: Option<Evaluated>,
+    pub(super) evaluated: Option<EvaluationRecord>,
     /// Why a hook has ended the run for good.
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<RunEnd>,
     /// The step after which the run has ended inside an epoch, with an evaluation and a report.
     pub(super) closed: Option<u64>,
     /// The beginning of the call.
@@ -140,7 +140,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     pub(super) fn ask(
         &mut self,
         task: &mut TaskView<'_>,
-        asked: &mut Asked,
+        asked: &mut HookRequests,
         mut f: impl FnMut(&mut (dyn Hook + 'a), &mut Run<'_, '_>) -> Result<Action>,
     ) -> Result<()> {
         self.each_hook(task, |number, hook, run| {
@@ -164,8 +164,8 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     }
 
     /// What the hooks ask for after a step.
-    pub(super) fn on_step_end(&mut self, task: &mut TaskView<'_>) -> Result<Asked> {
-        let mut asked = Asked::default();
+    pub(super) fn on_step_end(&mut self, task: &mut TaskView<'_>) -> Result<HookRequests> {
+        let mut asked = HookRequests::default();
         self.ask(task, &mut asked, |hook, run| {
             let action = hook.on_step_end(run)?;
             Ok(if hook.acts_on_step_end() { action } else { Action::NOTHING })
@@ -180,11 +180,11 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         task: &mut TaskView<'_>,
         error: Error,
     ) -> Result<String> {
-        let keys = kept::keys(&self.hooks);
+        let keys = session_record::keys(&self.hooks);
         let mut end = None;
         self.each_hook(task, |number, hook, run| {
             if let Some(reason) = hook.on_bad_step(run, &error)? {
-                end.get_or_insert(Ended { reason, hook: Some(keys[number].clone()) });
+                end.get_or_insert(RunEnd { reason, hook: Some(keys[number].clone()) });
             }
             Ok(())
         })?;
@@ -224,8 +224,9 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     ) -> Result<Option<String>> {
         let Decision { stop, save, best } = decision;
         if let Some(Stop::End { reason, hook }) = &stop {
-            let hook = hook.and_then(|hook| kept::keys(&self.hooks).into_iter().nth(hook));
-            self.ended = Some(Ended { reason: reason.clone(), hook });
+            let hook =
+                hook.and_then(|hook| session_record::keys(&self.hooks).into_iter().nth(hook));
+            self.ended = Some(RunEnd { reason: reason.clone(), hook });
         }
         if save {
             self.save(task, &best)?;

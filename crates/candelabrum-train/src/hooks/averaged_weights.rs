@@ -179,9 +179,9 @@ fn moved(average: SpanMut<'_>, weights: Span<'_>, share: f64) -> candelabrum_mem
     match (average, weights) {
         (SpanMut::Host(average), Span::Host(weights)) => {
             by_chunks(
-                Pair { average, weights },
+                AverageAndWeights { average, weights },
                 #[inline(always)]
-                |Pair { average, weights }| {
+                |AverageAndWeights { average, weights }| {
                     for (a, &w) in average.iter_mut().zip(weights) {
                         *a = if share > 0.5 { keep * (*a - w) + w } else { take * (w - *a) + *a };
                     }
@@ -208,12 +208,12 @@ fn moved(average: SpanMut<'_>, weights: Span<'_>, share: f64) -> candelabrum_mem
 }
 
 /// A run of averages with its weights.
-struct Pair<'a> {
+struct AverageAndWeights<'a> {
     average: &'a mut [f32],
     weights: &'a [f32],
 }
 
-impl Split for Pair<'_> {
+impl Split for AverageAndWeights<'_> {
     fn elements(&self) -> usize {
         self.weights.len()
     }

@@ -49,7 +49,7 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// Ranks that differ, a failure of another rank, or a passed deadline.
     fn synchronize(&mut self) -> Result<()>;
 
-    /// Says what all losses of this rank's coming step will weigh together, so that the ranks exchange the sum
+    /// Sets the total weight of all losses of this rank's next step, so that the ranks exchange the sum
     /// during the forward pass. All ranks call it, or none.
     fn begin_step(&mut self, weight: f64);
 

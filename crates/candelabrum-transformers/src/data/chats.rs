@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::{
-    conversation::{Counted, completion, conversation},
+    conversation::{MarkedTokens, completion, conversation},
     rows::{check_count, padded, read_text},
 };
 use crate::{
@@ -93,7 +93,7 @@ impl Chats {
             Ok((number, counted.map_err(|what| at_line(path, number, what))?))
         });
         // The error of the first line that has one, whatever the order of the threads.
-        let read: Vec<Result<(usize, Counted)>> = read.collect();
+        let read: Vec<Result<(usize, MarkedTokens)>> = read.collect();
         let (mut samples, mut left_out, mut cut) = (Vec::new(), Vec::new(), 0);
         for read in read {
             let (number, counted) = read?;
@@ -158,7 +158,7 @@ impl Chats {
 
 impl Sample {
     /// `None` if no token counts.
-    fn of(Counted { mut tokens, answers }: Counted, longest: usize) -> Option<Self> {
+    fn of(MarkedTokens { mut tokens, answers }: MarkedTokens, longest: usize) -> Option<Self> {
         tokens.truncate(longest.saturating_add(1));
         let kept =
             answers.into_iter().map(|answer| answer.start.max(1)..answer.end.min(tokens.len()));
@@ -217,7 +217,7 @@ impl Dataset for Chats {
 }
 
 /// The tokens of a line.
-fn counted(line: &str, tokenizer: &Tokenizer, ignored: &[String]) -> Result<Counted, String> {
+fn counted(line: &str, tokenizer: &Tokenizer, ignored: &[String]) -> Result<MarkedTokens, String> {
     let line: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
     let line = without(&line, ignored);
     let [messages, tools, prompt, completed] = ["messages", "tools", "prompt", "completion"]

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Tokens, and the places of those that a model is trained to write.
-pub(super) struct Counted {
+pub(super) struct MarkedTokens {
     pub(super) tokens: Vec<u32>,
     pub(super) answers: Vec<Range<usize>>,
 }
@@ -32,7 +32,10 @@ struct Answer {
 ///
 /// # Errors
 /// No template, or one that refuses the messages. An answer that cannot be found in the text.
-pub(super) fn conversation(tokenizer: &Tokenizer, conversation: &Conversation) -> Result<Counted> {
+pub(super) fn conversation(
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+) -> Result<MarkedTokens> {
     let Conversation { messages, tools } = conversation;
     let text = tokenizer.text_of(messages, tools.as_ref(), false)?;
     let answers = answers(tokenizer, conversation, &text)?;
@@ -54,14 +57,18 @@ pub(super) fn conversation(tokenizer: &Tokenizer, conversation: &Conversation) -
         places
     });
     let answers = answers.collect();
-    Ok(Counted { tokens, answers })
+    Ok(MarkedTokens { tokens, answers })
 }
 
 /// A text and how it goes on. What counts is the completion and the tokenizer's end token behind it.
 ///
 /// # Errors
 /// Those of [`Tokenizer::encode`].
-pub(super) fn completion(tokenizer: &Tokenizer, prompt: &str, completion: &str) -> Result<Counted> {
+pub(super) fn completion(
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    completion: &str,
+) -> Result<MarkedTokens> {
     let text = [prompt, completion].concat();
     let mut tokens = tokenizer.leading()?;
     let leading = tokens.len();
@@ -75,7 +82,7 @@ pub(super) fn completion(tokenizer: &Tokenizer, prompt: &str, completion: &str) 
         // Also where the completion is empty.
         places = if places.is_empty() { tokens.len() - 1 } else { places.start }..tokens.len();
     }
-    Ok(Counted { tokens, answers: vec![places] })
+    Ok(MarkedTokens { tokens, answers: vec![places] })
 }
 
 /// The places of the tokens that have bytes in a range. A token that the range begins within is one of them: it has the
@@ -165,7 +172,10 @@ mod tests {
     }
 
     /// The texts of the tokens that count, with the special tokens.
-    fn counted(tokenizer: &Tokenizer, Counted { tokens, answers }: &Counted) -> Vec<String> {
+    fn counted(
+        tokenizer: &Tokenizer,
+        MarkedTokens { tokens, answers }: &MarkedTokens,
+    ) -> Vec<String> {
         let text = |answer: &Range<usize>| {
             tokens[answer.clone()]
                 .iter()
@@ -178,7 +188,7 @@ mod tests {
         answers.iter().map(text).collect()
     }
 
-    fn found(tokenizer: &Tokenizer, messages: &[Message]) -> Result<Counted> {
+    fn found(tokenizer: &Tokenizer, messages: &[Message]) -> Result<MarkedTokens> {
         let messages: Vec<minijinja::Value> =
             messages.iter().map(|message| Serde(message).into()).collect();
         conversation(tokenizer, &tokenizer.conversation(&messages, None, false)?)
@@ -263,7 +273,7 @@ mod tests {
     #[test]
     fn a_completion_counts_with_the_end_token() {
         let of = |tokenizer: &Tokenizer, prompt, text| {
-            let Counted { tokens, answers } = completion(tokenizer, prompt, text).unwrap();
+            let MarkedTokens { tokens, answers } = completion(tokenizer, prompt, text).unwrap();
             assert_eq!(answers.len(), 1);
             (tokens, answers[0].clone())
         };

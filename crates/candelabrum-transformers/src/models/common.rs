@@ -7,7 +7,7 @@ use candle_core::{DType, Module, Result, Tensor};
 use crate::config::Config;
 
 /// The number of the token with which texts of an encoder are padded. `None` for a model of another kind.
-pub(crate) fn padding(config: &Config) -> crate::Result<Option<usize>> {
+pub(crate) fn pad_token_id(config: &Config) -> crate::Result<Option<usize>> {
     let default = match config.text("model_type")? {
         Some("bert" | "distilbert") => 0,
         Some("roberta") => 1,

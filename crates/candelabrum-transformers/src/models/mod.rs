@@ -15,7 +15,7 @@ mod vit;
 
 pub(crate) use bert::Bert;
 pub(crate) use bert::BertHead;
-pub(crate) use common::padding;
+pub(crate) use common::pad_token_id;
 pub(crate) use distilbert::DistilBert;
 pub(crate) use distilbert::DistilBertHead;
 pub(crate) use gpt2::Gpt2;

@@ -4,7 +4,9 @@ use candelabrum_nn::layers::{Blocks, Dropout, Embedding, LayerNorm};
 use candelabrum_nn::{Scope, ops};
 use candle_core::{DType, Module, Result as CandleResult, Tensor, bail};
 
-use super::common::{is_token, new_layer_init, padding, padding_mask, positions_behind_padding};
+use super::common::{
+    is_token, new_layer_init, pad_token_id, padding_mask, positions_behind_padding,
+};
 use super::encoder_layer::{EncoderLayer, Names, Order, Sizes};
 use crate::config::Config;
 use crate::error::Result;
@@ -58,7 +60,7 @@ impl TextEncoder {
         let positions_count = config.needed("max_position_embeddings")?;
         let types = family.has_types.then(|| config.size("type_vocab_size")).transpose()?;
         let types = types.map(|types| types.unwrap_or(2));
-        let padding = padding(config)?.unwrap_or(0);
+        let padding = pad_token_id(config)?.unwrap_or(0);
         let too_large = |_| config.fault(format!("has pad_token_id = {padding}"));
         let drops = sizes.dropout > 0.0;
         Ok(Self {

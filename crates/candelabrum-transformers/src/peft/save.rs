@@ -11,7 +11,7 @@ use super::python::{TaskType, tied, to_python};
 use super::{BATCHES, CONFIG, PREFIX, WEIGHTS, is_named, layer_of};
 use crate::error::{Error, Result};
 use crate::new_files::NewFiles;
-use crate::weights::{Named, is_of_adapter, save_named};
+use crate::weights::{NamedTensors, is_of_adapter, save_named};
 
 /// What `peft` trains as a whole in every classifier of texts.
 const HEADS: [&str; 2] = ["classifier", "score"];
@@ -41,7 +41,7 @@ pub fn save_adapter(
     // peft gives each module a copy, and not a part of a copy another one.
     let wrapped: Vec<String> = modules.iter().cloned().collect();
     modules.retain(|module| !is_named(layer_of(module), &wrapped));
-    let mut named = Named::new();
+    let mut named = NamedTensors::new();
     let mut put = |name: &str, value: Tensor| named.insert(format!("{PREFIX}{name}"), value);
     for param in params.list() {
         let name = to_python(param.name());

@@ -25,14 +25,14 @@ const NAMES: [&str; 7] =
 pub(super) struct Config {
     pub(super) tokens: SpecialTokens,
     /// Tokens that `tokenizer.json` may not have or may have in another form, in their order.
-    pub(super) added: Vec<Added>,
+    pub(super) added: Vec<NewToken>,
     pub(super) template: Option<String>,
     /// Which end of a long text is cut off.
     pub(super) cut: TruncationDirection,
 }
 
 /// A token to add.
-pub(super) struct Added {
+pub(super) struct NewToken {
     pub(super) token: AddedToken,
     /// The number that a file says.
     pub(super) id: Option<u32>,
@@ -70,7 +70,7 @@ impl Config {
                 let what = format!("{key} is {value}: neither a text nor an object with `content`");
                 Error::file(files.path_of(file), what)
             })?;
-            Ok::<_, Error>(Added { token, id: None, file })
+            Ok::<_, Error>(NewToken { token, id: None, file })
         };
 
         let mut added = Vec::new();
@@ -79,7 +79,8 @@ impl Config {
                 let what = format!("added_tokens_decoder has the number {id:?}");
                 Error::file(files.path_of(CONFIG), what)
             })?;
-            added.push(Added { id: Some(id), ..token("added_tokens_decoder", (CONFIG, value))? });
+            added
+                .push(NewToken { id: Some(id), ..token("added_tokens_decoder", (CONFIG, value))? });
         }
         let numbers = is_old.then(|| read(ADDED_TOKENS)).transpose()?;
         for (text, id) in numbers.iter().flat_map(|numbers| numbers.json().as_object()).flatten() {
@@ -87,7 +88,7 @@ impl Config {
                 Error::file(files.path_of(ADDED_TOKENS), format!("{text:?} has the number {id}"))
             })?;
             let token = AddedToken::from(text.clone(), false);
-            added.push(Added { token, id: Some(id), file: ADDED_TOKENS });
+            added.push(NewToken { token, id: Some(id), file: ADDED_TOKENS });
         }
         added.sort_by_key(|added| added.id);
 
@@ -132,16 +133,16 @@ impl Config {
                 special.push(token(&key, found)?);
             }
         }
-        for Added { token, .. } in &mut special {
+        for NewToken { token, .. } in &mut special {
             token.special = true;
         }
-        for Added { token, .. } in &mut added {
+        for NewToken { token, .. } in &mut added {
             token.special |= special.iter().any(|special| special.token.content == token.content);
         }
-        let is_there = |special: &Added| {
+        let is_there = |special: &NewToken| {
             !added.iter().any(|added| added.token.content == special.token.content)
         };
-        let special: Vec<Added> = special.into_iter().filter(is_there).collect();
+        let special: Vec<NewToken> = special.into_iter().filter(is_there).collect();
         added.extend(special);
 
         agree_on_division(&config, files)?;

@@ -146,7 +146,7 @@ pub(super) fn files(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false
     });
-    for Named { name, id } in &named {
+    for NamedToken { name, id } in &named {
         config[name] = tokens[*id].as_str().into();
     }
     if let Some(template) = metadata.text("chat_template")? {
@@ -200,14 +200,14 @@ fn rules(metadata: &Config) -> Result<Rules> {
 }
 
 /// A token with a name in `tokenizer_config.json`.
-struct Named {
+struct NamedToken {
     name: &'static str,
     id: usize,
 }
 
 /// # Errors
 /// An id that is not that of a token.
-fn named(metadata: &Config, tokens: &[String]) -> Result<Vec<Named>> {
+fn named(metadata: &Config, tokens: &[String]) -> Result<Vec<NamedToken>> {
     let names = [
         ("bos_token", "bos_token_id"),
         ("eos_token", "eos_token_id"),
@@ -222,13 +222,13 @@ fn named(metadata: &Config, tokens: &[String]) -> Result<Vec<Named>> {
             let what = format!("tokenizer.ggml.{key} is {id}, and there are {count} tokens");
             return Err(metadata.fault(what));
         }
-        named.push(Named { name, id });
+        named.push(NamedToken { name, id });
     }
     Ok(named)
 }
 
 /// The tokens that are found before a text is divided. Those with a name and those of type control are special.
-fn added(metadata: &Config, tokens: &[String], named: &[Named]) -> Result<Vec<Json>> {
+fn added(metadata: &Config, tokens: &[String], named: &[NamedToken]) -> Result<Vec<Json>> {
     let types: Vec<Option<i64>> = match metadata.get("ggml.token_type") {
         Some(Json::Array(types)) => types.iter().map(Json::as_i64).collect(),
         Some(_) => return Err(metadata.fault("tokenizer.ggml.token_type is no list".to_owned())),
@@ -261,7 +261,7 @@ fn added(metadata: &Config, tokens: &[String], named: &[Named]) -> Result<Vec<Js
 /// What puts the tokens of beginning and end around a text.
 fn post_processor(
     metadata: &Config,
-    named: &[Named],
+    named: &[NamedToken],
     rules: Rules,
     tokens: &[String],
 ) -> Result<Json> {

@@ -30,13 +30,13 @@ pub use self::chat::Message;
 pub(crate) use self::messages::{Conversation, MARK, marked, role};
 use self::{
     chat::ChatTemplate,
-    config::{Added, Config, SpecialTokens},
+    config::{Config, NewToken, SpecialTokens},
     files::{Files, TOKENIZER},
 };
 use crate::{
     config::Config as ModelConfig,
     error::{Error, Result},
-    models::padding,
+    models::pad_token_id,
     new_files::NewFiles,
     weights::GgufFile,
 };
@@ -104,7 +104,7 @@ impl Tokenizer {
         let Some(config) = ModelConfig::read_if_there(&folder.join("config.json"))? else {
             return Ok(());
         };
-        match (padding(&config)?, self.padding()) {
+        match (pad_token_id(&config)?, self.padding()) {
             (Some(hidden), Some(padding)) if hidden != padding as usize => Err(config.fault(format!(
                 "hides the padding token {hidden} (pad_token_id), and the tokenizer pads texts with {padding} ({}): set \
                  pad_token_id to {padding}",
@@ -155,7 +155,7 @@ impl Tokenizer {
 
         // As transformers: tokens with numbers replace those of tokenizer.json, and the others are added where they are
         // no tokens yet.
-        for Added { token, id, file } in config.added {
+        for NewToken { token, id, file } in config.added {
             let known = tokenizer.get_added_tokens_decoder();
             let (text, is_special) = (token.content.clone(), token.special);
             if id.is_none() && known.values().any(|added| added.content == text) {

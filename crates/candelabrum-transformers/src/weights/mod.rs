@@ -11,7 +11,7 @@ mod saved;
 
 use std::collections::BTreeSet;
 
-use candelabrum_nn::{InitialValues, LoadReport, QuantizedMatrix, Unfit};
+use candelabrum_nn::{InitialValues, LoadReport, QuantizedMatrix, ShapeMismatch};
 use candle_core::{DType, Device, Result as CandleResult, Shape, Var};
 use parking_lot::Mutex;
 
@@ -20,7 +20,7 @@ pub(crate) use self::gguf_config::{gguf_config, gguf_generation};
 pub(crate) use self::gguf_metadata::metadata_config;
 pub(crate) use self::naming::Naming;
 pub(crate) use self::safetensors::{INDEX, SafetensorsFiles, WEIGHTS, shards_of, weights_file};
-pub(crate) use self::saved::{Named, is_of_adapter, save, save_named};
+pub(crate) use self::saved::{NamedTensors, is_of_adapter, save, save_named};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
@@ -85,18 +85,18 @@ pub(crate) struct Source {
     config: Config,
     naming: Naming,
     quantization: Quantization,
-    taken: Mutex<Taken>,
+    taken: Mutex<LoadProgress>,
     /// The error that ended the creation of the model. Within candle's errors it would lose its kind.
     failure: Mutex<Option<Error>>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct LoadProgress {
     /// Names in the files.
     theirs: BTreeSet<String>,
     loaded: Vec<String>,
     missing: Vec<String>,
-    unfit: Vec<Unfit>,
+    unfit: Vec<ShapeMismatch>,
 }
 
 impl Source {
@@ -209,13 +209,13 @@ impl Source {
             return Some(theirs);
         }
         let (name, expected) = (name.to_owned(), dims.to_vec());
-        taken.unfit.push(Unfit { name, theirs, expected, got });
+        taken.unfit.push(ShapeMismatch { name, theirs, expected, got });
         None
     }
 
     /// The tensors that no layer has taken and that are written again, by the names of files without a head.
-    pub(crate) fn kept(&self, dtype: DType) -> Result<Named> {
-        let Some(is_kept) = self.naming.is_kept else { return Ok(Named::new()) };
+    pub(crate) fn kept(&self, dtype: DType) -> Result<NamedTensors> {
+        let Some(is_kept) = self.naming.is_kept else { return Ok(NamedTensors::new()) };
         let taken = self.taken.lock();
         let names = self.files.names().into_iter();
         let kept = names.filter(|name| is_kept(name) && !taken.theirs.contains(name));

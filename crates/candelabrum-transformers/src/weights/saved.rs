@@ -13,18 +13,18 @@ use super::naming::Naming;
 use crate::error::{Error, Result};
 
 /// The named tensors of a file, in the order of their names.
-pub(crate) type Named = BTreeMap<String, Tensor>;
+pub(crate) type NamedTensors = BTreeMap<String, Tensor>;
 
 /// A tensor that is converted when its turn in the file comes.
-enum Saved {
+enum TensorToWrite {
     Tensor(Tensor),
     /// As f32.
     Quantized(QuantizedMatrix),
 }
 
-/// A [`Saved`] tensor with its shape.
+/// A [`TensorToWrite`] tensor with its shape.
 struct SavedView {
-    saved: Saved,
+    saved: TensorToWrite,
     shape: Vec<usize>,
     transposed: bool,
 }
@@ -32,14 +32,14 @@ struct SavedView {
 impl View for SavedView {
     fn dtype(&self) -> Dtype {
         match &self.saved {
-            Saved::Tensor(tensor) => match tensor.dtype() {
+            TensorToWrite::Tensor(tensor) => match tensor.dtype() {
                 DType::F64 => Dtype::F64,
                 DType::F16 => Dtype::F16,
                 DType::BF16 => Dtype::BF16,
                 DType::I64 => Dtype::I64,
                 _ => Dtype::F32,
             },
-            Saved::Quantized(_) => Dtype::F32,
+            TensorToWrite::Quantized(_) => Dtype::F32,
         }
     }
 
@@ -60,8 +60,8 @@ impl View for SavedView {
 impl SavedView {
     fn bytes(&self) -> candle_core::Result<Vec<u8>> {
         let mut tensor = match &self.saved {
-            Saved::Tensor(tensor) => tensor.to_device(&Device::Cpu)?,
-            Saved::Quantized(matrix) => matrix.dequantize(DType::F32, &Device::Cpu)?,
+            TensorToWrite::Tensor(tensor) => tensor.to_device(&Device::Cpu)?,
+            TensorToWrite::Quantized(matrix) => matrix.dequantize(DType::F32, &Device::Cpu)?,
         };
         if self.transposed {
             tensor = tensor.t()?.contiguous()?;
@@ -85,7 +85,12 @@ impl SavedView {
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) -> Result<()> {
+pub(crate) fn save(
+    params: &Params,
+    kept: &NamedTensors,
+    naming: &Naming,
+    path: &Path,
+) -> Result<()> {
     let kept = kept.iter().map(|(name, tensor)| (name.clone(), view(tensor.clone(), false)));
     let mut named: BTreeMap<_, _> = kept.collect();
     for param in params.list() {
@@ -100,7 +105,8 @@ pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) 
     for (name, matrix) in params.constants() {
         let ((rows, columns), transposed) = (matrix.dims(), naming.transposes(&name));
         let shape = if transposed { vec![columns, rows] } else { vec![rows, columns] };
-        named.insert(name, SavedView { saved: Saved::Quantized(matrix), shape, transposed });
+        named
+            .insert(name, SavedView { saved: TensorToWrite::Quantized(matrix), shape, transposed });
     }
     write(named, path)
 }
@@ -109,7 +115,7 @@ pub(crate) fn save(params: &Params, kept: &Named, naming: &Naming, path: &Path) 
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(crate) fn save_named(named: Named, path: &Path) -> Result<()> {
+pub(crate) fn save_named(named: NamedTensors, path: &Path) -> Result<()> {
     write(named.into_iter().map(|(name, tensor)| (name, view(tensor, false))).collect(), path)
 }
 
@@ -119,7 +125,7 @@ fn view(tensor: Tensor, transposed: bool) -> SavedView {
     if transposed {
         shape.reverse();
     }
-    SavedView { saved: Saved::Tensor(tensor), shape, transposed }
+    SavedView { saved: TensorToWrite::Tensor(tensor), shape, transposed }
 }
 
 /// Whether this is a parameter of an adapter, which has a folder of its own.

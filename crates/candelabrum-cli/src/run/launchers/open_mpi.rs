@@ -32,7 +32,7 @@ pub(super) fn arguments(request: &Request<'_>) -> Vec<OsString> {
         all.add(["--host", &hosts]);
     }
     all.add(["-n", &request.ranks.to_string(), "--bind-to", "none"]);
-    // By slot, rank 0 is on the first host, where the others may have to find it.
+    // With --map-by slot, rank 0 is on the first host. The other ranks may look for rank 0 there.
     all.add(["--map-by", if request.oversubscribe { "slot:oversubscribe" } else { "slot" }]);
     if request.labels && request.folder.is_none() {
         all.add(["--tag-output"]);

@@ -59,17 +59,17 @@ impl MpiTransport {
                 return Err(Error::Protocol { what });
             }
         }
-        let barrier = self.barrier_before_the_end()?;
+        let barrier = self.launcher_barrier_job()?;
         self.group.clone().free()?;
-        barrier.map_or(Ok(()), |job| self.stop_polling(job))?;
+        barrier.map_or(Ok(()), |job| self.wait_at_launcher_barrier(job))?;
         if let (Some(universe), true) = (self.universe.take(), life::end()) {
             drop(ManuallyDrop::into_inner(universe));
         }
         Ok(())
     }
 
-    /// The number of this job for [`Self::stop_polling`], if MPI's library needs that.
-    fn barrier_before_the_end(&self) -> Result<Option<u64>> {
+    /// The number of this job for [`Self::wait_at_launcher_barrier`], if MPI's library needs that.
+    fn launcher_barrier_job(&self) -> Result<Option<u64>> {
         if self.world_size() == 1 || !launcher_barrier::is_needed(&raw::library_text()) {
             return Ok(None);
         }
@@ -78,7 +78,7 @@ impl MpiTransport {
     }
 
     /// Waits until no rank polls MPI any more.
-    fn stop_polling(&self, job: u64) -> Result<()> {
+    fn wait_at_launcher_barrier(&self, job: u64) -> Result<()> {
         let names = raw::LauncherNames;
         match launcher_barrier::wait(&names, job, self.rank, self.world_size(), self.deadline) {
             // The launcher keeps no names, so a pause takes the place of the barrier. A rank polls

@@ -337,7 +337,7 @@ impl MpiTransport {
     /// Stores which members have left, for the receives that wait for their messages.
     fn note_farewells(&mut self) {
         for other in self.others() {
-            // An operation that waits for this peer reports the error.
+            // An error is left to the operation that waits for this peer.
             let farewell = self.peers.get_mut(other).map(PeerHeaders::farewell);
             if let Some(Ok(Some(sent))) = farewell {
                 self.messages.note_farewell(other, sent);

@@ -54,7 +54,7 @@ impl NetworkLines {
         }
         let gone = self.peers.lock().gone.contains(&peer);
         if !gone && !self.leaving.load(Ordering::SeqCst) {
-            self.hear_failure(peer, None);
+            self.handle_failure(peer, None);
         }
         line.close().into_iter().for_each(|frame| self.cannot_send(frame));
         false
@@ -74,7 +74,7 @@ impl NetworkLines {
         let Head { from, .. } = head;
         let foreign = "it sent a long message in memory that rank 0's segment does not have";
         let Some((note, parcels)) = Note::decode(note).zip(self.parcels.as_ref()) else {
-            return self.hear_failure(from, Some(foreign.to_owned()));
+            return self.handle_failure(from, Some(foreign.to_owned()));
         };
         let (network, Note { start, len, .. }) = (self.me.clone(), note);
         let when_read = move || {
@@ -85,10 +85,10 @@ impl NetworkLines {
         let memory = match parcels.open(note, Box::new(when_read)) {
             Ok(memory) => memory,
             Err(Error::Protocol { .. }) => {
-                return self.hear_failure(from, Some(foreign.to_owned()));
+                return self.handle_failure(from, Some(foreign.to_owned()));
             }
             // The sender has done nothing wrong: this rank has no memory for the mapping.
-            Err(error) => return self.hear_failure(self.rank, Some(error.to_string())),
+            Err(error) => return self.handle_failure(self.rank, Some(error.to_string())),
         };
         let head = Head { kind: FrameKind::Message, len, ..head };
         let limit = self.peers.lock().deliver(head, memory.into());
@@ -125,9 +125,9 @@ impl NetworkLines {
                 self.peers.lock().gone.insert(from);
             }
             FrameKind::Failed => {
-                self.hear_failure(from, Some(String::from_utf8_lossy(&body).into_owned()));
+                self.handle_failure(from, Some(String::from_utf8_lossy(&body).into_owned()));
             }
-            FrameKind::Died => self.hear_failure(from, None),
+            FrameKind::Died => self.handle_failure(from, None),
         }
     }
 }

@@ -238,7 +238,7 @@ impl NetworkLines {
     /// Handles the failure of a rank. Without a message the rank died. The first failure is passed
     /// on before this rank's program can learn of it. Otherwise a third rank could hear that this
     /// rank has left before it hears why.
-    fn hear_failure(&self, peer: usize, message: Option<String>) {
+    fn handle_failure(&self, peer: usize, message: Option<String>) {
         if self.has_failure() {
             return;
         }

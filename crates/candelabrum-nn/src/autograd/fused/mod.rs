@@ -1,4 +1,4 @@
-//! The basis of every operation of this module: [`Fused`], an operation with its own backward, and
+//! The basis of every operation of this module: [`FusedOp`], an operation with its own backward, and
 //! [`run`], which computes it and adds its result to candle's graph.
 //!
 //! For every gradient that an operation returns, candle's backward pass allocates a tensor of zeros
@@ -47,7 +47,7 @@ use self::elements::with_inputs;
 pub(crate) use self::inbox::Inbox;
 use self::link::GradientTarget;
 pub(crate) use self::on_gpu::{GpuBackward, GpuForward, OnGpu};
-pub(crate) use self::operation::{Backward, Fused, Grads, Reads};
+pub(crate) use self::operation::{Backward, FusedOp, Grads, Reads};
 pub use self::recompute::recompute;
 pub(crate) use self::recompute::recompute_at;
 use self::untyped::{Kernels, Operation};
@@ -62,7 +62,7 @@ use crate::params::is_half;
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
 /// kernel computes it on the CPU and, if the operation has one for the dtype, on a GPU. The composite
 /// computes it otherwise and within [`with_composites`].
-pub(crate) fn run<F: Fused>(
+pub(crate) fn run<F: FusedOp>(
     op: F,
     shape: impl Into<Shape>,
     inputs: &[Option<&Tensor>],

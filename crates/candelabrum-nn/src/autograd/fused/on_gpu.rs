@@ -37,7 +37,7 @@ pub(crate) struct GpuForward<'a> {
 /// The arguments of a backward on a GPU, as [`Backward`](super::operation::Backward).
 pub(crate) struct GpuBackward<'a> {
     pub(crate) gpu: &'a Gpu,
-    /// The inputs that the operation [reads](super::operation::Fused::reads). Other inputs are `None`.
+    /// The inputs that the operation [reads](super::operation::FusedOp::reads). Other inputs are `None`.
     pub(crate) inputs: &'a [Option<CudaNumbers<'a>>],
     /// The result, if the operation reads it.
     pub(crate) ys: Option<CudaNumbers<'a>>,

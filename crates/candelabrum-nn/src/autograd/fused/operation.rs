@@ -8,7 +8,7 @@ use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
 /// An operation with its own backward: a kernel in f32, and in f64 with the feature `f64`, and a composite.
-pub(crate) trait Fused: Send + Sync + 'static {
+pub(crate) trait FusedOp: Send + Sync + 'static {
     /// The operation's name in errors and profiles.
     const NAME: &'static str;
 
@@ -123,7 +123,7 @@ impl Reads {
 
 /// The arguments of a backward.
 pub(crate) struct Backward<'a, T> {
-    /// The inputs that the operation [reads](Fused::reads). Other inputs are empty.
+    /// The inputs that the operation [reads](FusedOp::reads). Other inputs are empty.
     pub(crate) inputs: &'a [&'a [T]],
     /// The result, if the operation reads it.
     pub(crate) ys: &'a [T],
@@ -131,7 +131,7 @@ pub(crate) struct Backward<'a, T> {
     pub(crate) saved: &'a [T],
     /// The gradient of the result. The operation may use it as scratch memory.
     pub(crate) dys: &'a mut [T],
-    /// Whether `dys` is [passed](Fused::passes_gradient_to) to an input, which then has no place in `grads`.
+    /// Whether `dys` is [passed](FusedOp::passes_gradient_to) to an input, which then has no place in `grads`.
     pub(crate) is_passed: bool,
     pub(crate) grads: Grads<'a, T>,
 }

@@ -3,13 +3,13 @@
 use candle_core::{Result, Tensor};
 
 use super::on_gpu::OnGpu;
-use super::operation::{Backward, Fused, Reads};
+use super::operation::{Backward, FusedOp, Reads};
 use crate::autograd::view::View;
 use crate::f64_kernels;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
-/// A [`Fused`] operation without its type.
+/// A [`FusedOp`] without its type.
 pub(super) trait Operation: Send + Sync {
     fn name(&self) -> &'static str;
     fn reads(&self) -> Reads;
@@ -24,13 +24,13 @@ pub(super) trait Operation: Send + Sync {
     fn has_effects(&self) -> bool;
 }
 
-impl<F: Fused> Operation for F {
+impl<F: FusedOp> Operation for F {
     fn name(&self) -> &'static str {
-        Fused::name(self)
+        FusedOp::name(self)
     }
 
     fn reads(&self) -> Reads {
-        Fused::reads(self)
+        FusedOp::reads(self)
     }
 
     fn forward_f32(&self, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>> {
@@ -50,23 +50,23 @@ impl<F: Fused> Operation for F {
     }
 
     fn view(&self) -> Option<&View> {
-        Fused::view(self)
+        FusedOp::view(self)
     }
 
     fn passes_gradient_to(&self) -> Option<usize> {
-        Fused::passes_gradient_to(self)
+        FusedOp::passes_gradient_to(self)
     }
 
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        Fused::on_gpu(self)
+        FusedOp::on_gpu(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
-        Fused::composite(self, inputs)
+        FusedOp::composite(self, inputs)
     }
 
     fn has_effects(&self) -> bool {
-        Fused::has_effects(self)
+        FusedOp::has_effects(self)
     }
 }
 

@@ -20,7 +20,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use candle_core::{Result, Tensor};
 
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::{activated, activation_backward};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
@@ -131,7 +131,7 @@ fn run(xs: &Tensor, activation: Activation) -> Result<Tensor> {
     fused::run(activation, xs.shape(), &[Some(xs)])
 }
 
-impl Fused for Activation {
+impl FusedOp for Activation {
     const NAME: &'static str = "activation";
 
     fn name(&self) -> &'static str {

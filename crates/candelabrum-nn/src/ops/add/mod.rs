@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::activations;
 use super::broadcast::Broadcast;
 use crate::Activation;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -40,7 +40,7 @@ struct Add {
     broadcast: Broadcast,
 }
 
-impl Fused for Add {
+impl FusedOp for Add {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::geometry::AttentionGeometry;
 use super::matrix::LANES;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::bf16::Instructions;
+use crate::kernels::gemm::bf16::InstructionSet;
 use crate::kernels::product_precision;
 
 /// The largest number of queries of a block.
@@ -51,7 +51,7 @@ impl<'a> Block<'a> {
     ) -> impl Iterator<Item = Self> {
         let width = match product_precision::bf16::<T>() {
             None => LANES,
-            Some(Instructions::Amx(_)) => QUERIES,
+            Some(InstructionSet::Amx(_)) => QUERIES,
             Some(_) => BF16_STAIR,
         };
         (0..geometry.queries).step_by(QUERIES).map(move |query| {

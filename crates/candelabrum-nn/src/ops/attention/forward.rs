@@ -4,7 +4,7 @@ use super::block::{Block, KEYS, QUERIES};
 use super::geometry::AttentionGeometry;
 use super::matrix::Matrix;
 use super::operands::Operands;
-use super::scores::{Running, add_products, products};
+use super::scores::{RunningSoftmax, add_products, products};
 use crate::kernels::float::Float;
 use crate::kernels::mat_mut::MatMut;
 
@@ -29,7 +29,7 @@ pub(super) fn forward<T: Float>(
         for block in Block::of_head::<T>(geometry, sequence, head) {
             let rows = operands.queries(&block);
             turned.turn(rows.right(0), (block.queries, dim), scale);
-            let mut running = Running::new();
+            let mut running = RunningSoftmax::new();
             for block in block.with_keys() {
                 products(&block, (&keys, &turned), &mut scores);
                 operands.masking.exponentials(&block, &mut scores, &mut running);

@@ -50,7 +50,7 @@ use self::operands::Operands;
 use self::rotary::Table;
 pub use self::rotary::{Rotary, RotaryScaling};
 use self::scores::Masking;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -251,7 +251,7 @@ impl<const PACKED: bool> Attention<PACKED> {
     }
 }
 
-impl<const PACKED: bool> Fused for Attention<PACKED> {
+impl<const PACKED: bool> FusedOp for Attention<PACKED> {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -17,14 +17,14 @@ pub(super) type PerQuery<T> = [[T; LANES]; QUERIES / LANES];
 
 /// The running maximum and the sum of the exponentials of each query.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Running<T> {
+pub(super) struct RunningSoftmax<T> {
     max: PerQuery<T>,
     sum: PerQuery<T>,
     /// By what the sums so far were multiplied when the last keys came.
     pub(super) correction: PerQuery<T>,
 }
 
-impl<T: Float> Running<T> {
+impl<T: Float> RunningSoftmax<T> {
     pub(super) fn new() -> Self {
         let all = |value| [[value; LANES]; QUERIES / LANES];
         let (max, sum) = (all(T::narrow(f64::NEG_INFINITY)), all(T::zero()));
@@ -89,7 +89,7 @@ impl<T: Float> Masking<'_, T> {
         &self,
         block: &Block<'_>,
         scores: &mut Matrix<T>,
-        running: &mut Running<T>,
+        running: &mut RunningSoftmax<T>,
     ) {
         simd(
             #[inline(always)]

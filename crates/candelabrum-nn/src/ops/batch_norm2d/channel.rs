@@ -1,7 +1,7 @@
 //! All computations on one channel, while the channel is in the cache.
 
 use super::totals::Totals;
-use super::{BatchNorm2dOp, ChannelValues, Inputs, To};
+use super::{BatchNorm2dOp, ChannelValues, GradientDestination, Inputs};
 use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::Planes;
 use crate::kernels::elementwise::{activation_backward, clipped, rectified};
@@ -114,7 +114,7 @@ impl BatchNorm2dOp {
         &self,
         ChannelValues { xs, ys, channel }: ChannelValues<'_, T>,
         mut dys: Planes<'_, '_, T>,
-        to: To<Planes<'_, '_, T>>,
+        to: GradientDestination<Planes<'_, '_, T>>,
         line: ChannelLine<T>,
         known: Option<Totals>,
     ) -> Totals {
@@ -129,15 +129,19 @@ impl BatchNorm2dOp {
             let mut scratch = dys.gather();
             let mut parts = [&mut *scratch];
             let planes = Planes { parts: &mut parts, start: 0, plane: xs.len() };
-            let inside = if matches!(to, To::Nowhere) { To::Nowhere } else { To::Dys };
+            let inside = if matches!(to, GradientDestination::Nowhere) {
+                GradientDestination::Nowhere
+            } else {
+                GradientDestination::Dys
+            };
             let totals = simd_once(
                 #[inline(always)]
                 || self.differentiate(whole.planes(&xs, 0), planes, inside, line, known),
             );
             match to {
-                To::Nowhere => {}
-                To::Dys => dys.scatter(&scratch),
-                To::Place(mut dxs) => dxs.scatter(&scratch),
+                GradientDestination::Nowhere => {}
+                GradientDestination::Dys => dys.scatter(&scratch),
+                GradientDestination::Place(mut dxs) => dxs.scatter(&scratch),
             }
             return totals;
         }
@@ -153,7 +157,7 @@ impl BatchNorm2dOp {
         &self,
         xs: impl Iterator<Item = &'a [T]> + Clone,
         dys: Planes<'_, '_, T>,
-        to: To<Planes<'_, '_, T>>,
+        to: GradientDestination<Planes<'_, '_, T>>,
         line: ChannelLine<T>,
         known: Option<Totals>,
     ) -> Totals {
@@ -181,7 +185,7 @@ impl BatchNorm2dOp {
         &self,
         xs: impl Iterator<Item = &'a [T]> + Clone,
         dys: Planes<'_, '_, T>,
-        to: To<Planes<'_, '_, T>>,
+        to: GradientDestination<Planes<'_, '_, T>>,
         (line, known): (ChannelLine<T>, Option<Totals>),
         dz: impl Fn(T, T) -> T + Copy,
     ) -> Totals {
@@ -233,19 +237,19 @@ impl BatchNorm2dOp {
 fn write<'a, T: Float>(
     xs: impl Iterator<Item = &'a [T]>,
     mut dys: Planes<'_, '_, T>,
-    to: To<Planes<'_, '_, T>>,
+    to: GradientDestination<Planes<'_, '_, T>>,
     dx: impl Fn(T, T) -> T,
 ) {
     match to {
-        To::Nowhere => {}
-        To::Dys => {
+        GradientDestination::Nowhere => {}
+        GradientDestination::Dys => {
             for (xs, dys) in xs.zip(dys.iter_mut()) {
                 for (dy, &x) in dys.iter_mut().zip(xs) {
                     *dy = dx(x, *dy);
                 }
             }
         }
-        To::Place(mut dxs) => {
+        GradientDestination::Place(mut dxs) => {
             for ((xs, dys), dxs) in xs.zip(dys.iter()).zip(dxs.iter_mut()) {
                 for ((to, &x), &dy) in dxs.iter_mut().zip(xs).zip(dys) {
                     *to = dx(x, dy);

@@ -15,7 +15,7 @@ use candle_core::{Result, Tensor};
 use super::BatchNorm2dOp;
 use super::arguments::{BatchNorm, normalise};
 use crate::Activation;
-use crate::autograd::fused::{self, Backward, Fused, Grads, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Grads, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::ops::activations;
@@ -76,7 +76,7 @@ impl BatchNorm2dConv2d {
 const WEIGHT: usize = 5;
 const BIAS: usize = 6;
 
-impl Fused for BatchNorm2dConv2d {
+impl FusedOp for BatchNorm2dConv2d {
     const NAME: &'static str = "batch_norm2d_conv2d";
 
     fn reads(&self) -> Reads {

@@ -42,7 +42,7 @@ use candle_core::{Result, Tensor};
 
 use self::config::NAME;
 use self::totals::Totals;
-use crate::autograd::fused::{Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::{ChannelPlanes, Planes};
 use crate::kernels::float::Float;
@@ -65,20 +65,20 @@ struct Inputs<'a, T> {
 
 /// Where the backward writes the gradient of the input.
 #[derive(Clone, Copy)]
-enum To<P> {
+enum GradientDestination<P> {
     Nowhere,
     /// Over the gradient of the result.
     Dys,
     Place(P),
 }
 
-impl<P> To<P> {
+impl<P> GradientDestination<P> {
     /// The same with another place.
-    fn with<Q>(&self, place: Q) -> To<Q> {
+    fn with<Q>(&self, place: Q) -> GradientDestination<Q> {
         match self {
-            Self::Nowhere => To::Nowhere,
-            Self::Dys => To::Dys,
-            Self::Place(_) => To::Place(place),
+            Self::Nowhere => GradientDestination::Nowhere,
+            Self::Dys => GradientDestination::Dys,
+            Self::Place(_) => GradientDestination::Place(place),
         }
     }
 }
@@ -104,7 +104,7 @@ pub(super) struct BatchNorm2dOp {
     pub(super) exchange: Option<Arc<dyn StatisticsExchange>>,
 }
 
-impl Fused for BatchNorm2dOp {
+impl FusedOp for BatchNorm2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {
@@ -123,13 +123,18 @@ impl Fused for BatchNorm2dOp {
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let (dxs, dw, db) = (pass.grads.take(0), pass.grads.take(1), pass.grads.take(2));
         let to = match dxs {
-            Some(dxs) => To::Place(dxs),
-            None if pass.is_passed && !self.has_residual => To::Dys,
-            None => To::Nowhere,
+            Some(dxs) => GradientDestination::Place(dxs),
+            None if pass.is_passed && !self.has_residual => GradientDestination::Dys,
+            None => GradientDestination::Nowhere,
         };
         // The input's gradient needs the sums over all replicas.
-        let exchange = self.exchange.as_ref().filter(|_| !matches!(to, To::Nowhere));
-        let (now, later) = if exchange.is_some() { (To::Nowhere, to) } else { (to, To::Nowhere) };
+        let exchange =
+            self.exchange.as_ref().filter(|_| !matches!(to, GradientDestination::Nowhere));
+        let (now, later) = if exchange.is_some() {
+            (GradientDestination::Nowhere, to)
+        } else {
+            (to, GradientDestination::Nowhere)
+        };
         let mut sums = Pooled::zeros(2 * self.geometry.channels);
         self.backward_channels(&mut pass, now, &mut sums, None);
         for (gradient, number) in [(dw, 0), (db, 1)] {
@@ -239,7 +244,7 @@ impl BatchNorm2dOp {
     fn backward_channels<T: Float>(
         &self,
         pass: &mut Backward<'_, T>,
-        to: To<&mut [T]>,
+        to: GradientDestination<&mut [T]>,
         sums: &mut [f64],
         all: Option<&(f64, Vec<f64>)>,
     ) {
@@ -261,7 +266,7 @@ impl BatchNorm2dOp {
             sums.copy_from_slice(&[dw, db]);
         };
         let threads = worth_threads(pass.dys.len());
-        let dxs = if let To::Place(dxs) = to { dxs } else { &mut [] };
+        let dxs = if let GradientDestination::Place(dxs) = to { dxs } else { &mut [] };
         self.geometry.for_channels(threads, [dxs, &mut *pass.dys], sums, 2, run);
     }
 

@@ -1,6 +1,6 @@
 //! Convolutions in which each group has one input channel (depthwise convolutions).
 //!
-//! There is no sum over channels, so nothing is a matrix product. In the layout of [`Phases`], an output
+//! There is no sum over channels, so nothing is a matrix product. In the layout of [`PhaseLayout`], an output
 //! channel is a sum of as many runs of its input channel as the kernel has elements, and so is the
 //! gradient of the input. The gradient of a kernel's element is a dot product of two runs. All of it
 //! happens for one channel of one image at a time, which is in the nearest cache.
@@ -10,7 +10,7 @@ use pulp::{Simd, WithSimd};
 use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use super::images::Images;
-use super::phases::{Phases, SLACK, has_small_strides};
+use super::phases::{PhaseLayout, SLACK, has_small_strides};
 use crate::kernels::channel_planes::{ChannelPlanes, Planes};
 use crate::kernels::float::Float;
 use crate::kernels::gemm::dispatch;
@@ -57,7 +57,7 @@ impl<T: Float> Conv<'_, T> {
             unwanted = Pooled::new(weight.len());
             &mut unwanted
         });
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         let (offsets, by_phase) = (phases.offsets(), phases.by_phase());
         let layout = Layout { geometry, phases: &phases, offsets: &offsets, by_phase: &by_phase };
         let channel = |channel: usize, [dxs]: [Planes<'_, '_, T>; 1], dw: &mut [T]| {
@@ -85,7 +85,7 @@ impl<T: Float> WithSimd for DepthwiseForward<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { geometry, weight, xs, ys } = self;
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         let offsets = phases.offsets();
         let mut channel = Pooled::zeros(phases.channel() + SLACK);
         let mut rows = Pooled::new(phases.outputs() + SLACK);
@@ -142,8 +142,8 @@ const VECTORS: usize = 4;
 #[derive(Clone, Copy)]
 struct Layout<'a> {
     geometry: &'a Geometry,
-    phases: &'a Phases<'a>,
-    /// See [`Phases::offsets`] and [`Phases::by_phase`].
+    phases: &'a PhaseLayout<'a>,
+    /// See [`PhaseLayout::offsets`] and [`PhaseLayout::by_phase`].
     offsets: &'a [usize],
     by_phase: &'a [Vec<(usize, usize)>],
 }

@@ -1,6 +1,6 @@
 //! Convolutions without a matrix of patches.
 //!
-//! In the layout of [`Phases`], a row of the matrix of patches is a run of an image's channel. So the
+//! In the layout of [`PhaseLayout`], a row of the matrix of patches is a run of an image's channel. So the
 //! products of a convolution read the runs where they are, and no patches are copied. With `P` for the
 //! output pixels, `K` for the elements of a patch, `O` and `C` for the output and input channels:
 //!
@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use super::images::Images;
-use super::phases::{Phases, SLACK, has_small_strides};
+use super::phases::{PhaseLayout, SLACK, has_small_strides};
 use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::{Lines, Operand, Starts};
 use crate::kernels::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
@@ -45,7 +45,7 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
         && geometry.groups == 1
         && !geometry.is_pointwise()
         && has_small_strides(geometry)
-        && 10 * geometry.out_pixels() >= 9 * Phases::new(geometry).outputs()
+        && 10 * geometry.out_pixels() >= 9 * PhaseLayout::new(geometry).outputs()
 }
 
 impl<T: Float> Conv<'_, T> {
@@ -86,7 +86,7 @@ impl<T: Float> Conv<'_, T> {
 }
 
 /// The first elements of the runs of all patch elements of some channels, in the order of the weight.
-fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
+fn starts(phases: &PhaseLayout<'_>, channels: usize) -> Vec<usize> {
     let offsets = phases.offsets();
     let channel = phases.channel();
     (0..channels).flat_map(|c| offsets.iter().map(move |offset| c * channel + offset)).collect()
@@ -96,7 +96,7 @@ fn starts(phases: &Phases<'_>, channels: usize) -> Vec<usize> {
 /// `scratch` is for one channel.
 #[inline(always)]
 pub(super) fn divide<T: Float>(
-    phases: &Phases<'_>,
+    phases: &PhaseLayout<'_>,
     xs: Images<'_, T>,
     (elements, pixels): (Range<usize>, usize),
     scratch: &mut [T],
@@ -121,7 +121,7 @@ impl<T: Float> WithSimd for DirectForward<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { geometry, weight, xs, ys } = self;
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         let starts = starts(&phases, geometry.in_channels);
         let mut channels = Pooled::zeros(geometry.in_channels * phases.channel() + SLACK);
         let rows = geometry.out_channels.next_multiple_of(rows_of_a_tile::<S>());
@@ -191,7 +191,12 @@ impl<T: Float> TurnedKernels<T> {
             TurnedPhase { number, inputs, offsets, weight: turned }
         };
         Self {
-            phases: Phases::new(geometry).by_phase().into_iter().enumerate().map(turn).collect(),
+            phases: PhaseLayout::new(geometry)
+                .by_phase()
+                .into_iter()
+                .enumerate()
+                .map(turn)
+                .collect(),
         }
     }
 }
@@ -220,7 +225,7 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { geometry, kernels, dys, dxs } = self;
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output
         // pixel and behind the last one are zeros.
         let offsets = kernels.phases.iter().flat_map(|phase| &phase.offsets);
@@ -306,7 +311,7 @@ impl<T: Float> WithSimd for DirectWeightGradient<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Transposed<T> {
         let Self { geometry, xs, dys, channels } = self;
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         let starts = starts(&phases, channels.len());
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let mut inputs = Pooled::zeros(channels.len() * phases.channel() + SLACK);

@@ -36,7 +36,7 @@ pub(super) use self::images::Images;
 use self::weight::{crop, uncrop};
 use super::activations;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::activate;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
@@ -86,7 +86,7 @@ pub(super) struct Conv2dOp {
     pub(super) activation: Option<Activation>,
 }
 
-impl Fused for Conv2dOp {
+impl FusedOp for Conv2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

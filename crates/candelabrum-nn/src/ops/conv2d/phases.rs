@@ -16,7 +16,7 @@ pub(super) const SLACK: usize = 64;
 
 /// The layout for one geometry.
 #[derive(Debug)]
-pub(super) struct Phases<'a> {
+pub(super) struct PhaseLayout<'a> {
     geometry: &'a Geometry,
     /// Elements of a row.
     pitch: usize,
@@ -31,7 +31,7 @@ pub(super) fn has_small_strides(geometry: &Geometry) -> bool {
     geometry.stride.0 <= 4 && geometry.stride.1 <= 4
 }
 
-impl<'a> Phases<'a> {
+impl<'a> PhaseLayout<'a> {
     /// The layout for a geometry whose [strides are small](has_small_strides).
     pub(super) fn new(geometry: &'a Geometry) -> Self {
         let &Geometry { in_size, out_size, padding, stride, .. } = geometry;

@@ -1,6 +1,6 @@
 //! Convolutions by the tiles of a processor that multiplies matrices in bf16.
 //!
-//! In the layout of [`Phases`], output pixel `p` meets pixel `p + offset` of the image for each element of the kernel, a
+//! In the layout of [`PhaseLayout`], output pixel `p` meets pixel `p + offset` of the image for each element of the kernel, a
 //! *tap*. In bf16 with the channels of a pixel side by side, 16 pixels from `p + offset` on are a factor as they are, so an
 //! image is rounded once and no patch is copied. With `P` for the pixels, `O` and `C` for the channels:
 //!
@@ -22,12 +22,12 @@ use super::conv::{Conv, Gradients, each_share, elements};
 use super::direct::divide;
 use super::geometry::Geometry;
 use super::images::Images;
-use super::phases::{Phases, SLACK, has_small_strides};
+use super::phases::{PhaseLayout, SLACK, has_small_strides};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::{
-    Amx, CHANNELS, Instructions, Lines, Operand, Packed, Pixels, Starts, WindowGradient, WindowTap,
-    f32s, f32s_mut, window_product,
+    Amx, CHANNELS, InstructionSet, Lines, Operand, PackedFactor, Pixels, Starts, WindowGradient,
+    WindowTap, f32s, f32s_mut, window_product,
 };
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::product_precision;
@@ -47,7 +47,7 @@ pub(super) fn applies<T: Float>(geometry: &Geometry) -> Option<Amx> {
         && !geometry.is_pointwise()
         && geometry.in_channels.min(geometry.out_channels) >= FEWEST_CHANNELS
         && has_small_strides(geometry)
-        && 2 * geometry.out_pixels() >= Phases::new(geometry).outputs();
+        && 2 * geometry.out_pixels() >= PhaseLayout::new(geometry).outputs();
     fits.then_some(amx)
 }
 
@@ -60,7 +60,7 @@ impl<T: Float> Conv<'_, T> {
         ys: &mut [T],
     ) {
         let geometry = self.geometry;
-        let phases = Phases::new(geometry);
+        let phases = PhaseLayout::new(geometry);
         let weights = packed_taps(amx, geometry, self.weight, false).into_iter();
         let taps: Vec<WindowTap> = weights
             .zip(phases.offsets())
@@ -124,14 +124,19 @@ fn images_together(channels: usize, pixels: usize) -> usize {
 }
 
 /// The weights of each tap, packed as right factors (C × O), or turned (O × C).
-fn packed_taps<T: Float>(amx: Amx, geometry: &Geometry, weight: &[T], turned: bool) -> Vec<Packed> {
+fn packed_taps<T: Float>(
+    amx: Amx,
+    geometry: &Geometry,
+    weight: &[T],
+    turned: bool,
+) -> Vec<PackedFactor> {
     let (inputs, outputs) = (geometry.in_channels, geometry.out_channels);
     let taps = geometry.taps.0.len() * geometry.taps.1.len();
     let (columns, depth) = if turned { (inputs, outputs) } else { (outputs, inputs) };
-    let space = |_| Packed::right(Instructions::Amx(amx), columns, depth);
-    let mut packed: Vec<Packed> = (0..taps).map(space).collect();
+    let space = |_| PackedFactor::right(InstructionSet::Amx(amx), columns, depth);
+    let mut packed: Vec<PackedFactor> = (0..taps).map(space).collect();
     // Gets the weights of a tap for some output channels, by input channels.
-    let pack = |packed: &mut Packed, tap: &[T], some: Range<usize>| {
+    let pack = |packed: &mut PackedFactor, tap: &[T], some: Range<usize>| {
         let lines = Lines { data: f32s(tap), starts: Starts::Every(inputs) };
         if turned {
             packed.pack_part(Operand::Across(lines), 0..inputs, 0..some.len(), (0, some.start));
@@ -166,7 +171,7 @@ fn packed_taps<T: Float>(amx: Amx, geometry: &Geometry, weight: &[T], turned: bo
 /// Images whose channels are brought into the layout of phases, 32 at a time.
 struct PhasePlanes<'a, T: Float> {
     geometry: &'a Geometry,
-    phases: &'a Phases<'a>,
+    phases: &'a PhaseLayout<'a>,
     xs: Images<'a, T>,
     scratch: Pooled<T>,
     /// The padding is zero.
@@ -174,7 +179,7 @@ struct PhasePlanes<'a, T: Float> {
 }
 
 impl<'a, T: Float> PhasePlanes<'a, T> {
-    fn of_inputs(geometry: &'a Geometry, phases: &'a Phases<'a>, xs: Images<'a, T>) -> Self {
+    fn of_inputs(geometry: &'a Geometry, phases: &'a PhaseLayout<'a>, xs: Images<'a, T>) -> Self {
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let channels = Pooled::zeros(CHANNELS * phases.channel() + SLACK);
         Self { geometry, phases, xs, scratch: xs.scratch(pixels), channels }
@@ -207,8 +212,8 @@ impl<'a, T: Float> PhasePlanes<'a, T> {
 }
 
 fn input_gradient<T: Float>(amx: Amx, geometry: &Geometry, weight: &[T], dys: &[T], dxs: &mut [T]) {
-    let phases = Phases::new(geometry);
-    let mut weights: Vec<Option<Packed>> =
+    let phases = PhaseLayout::new(geometry);
+    let mut weights: Vec<Option<PackedFactor>> =
         packed_taps(amx, geometry, weight, true).into_iter().map(Some).collect();
     let by_phase = phases.by_phase();
     // Pixel `q` of a phase gets the gradient of output pixel `q - offset`: before the first output pixel and behind the
@@ -290,7 +295,7 @@ fn weight_gradient_of<T: Float>(
     (dys, outputs): (&[T], Range<usize>),
     dw: &mut [T],
 ) {
-    let phases = Phases::new(geometry);
+    let phases = PhaseLayout::new(geometry);
     let offsets = phases.offsets();
     let (inputs, taps) = (geometry.in_channels, offsets.len());
     let pixels = phases.outputs().next_multiple_of(CHANNELS);
@@ -302,18 +307,18 @@ fn weight_gradient_of<T: Float>(
     let has_odd = offsets.iter().any(|offset| offset % 2 == 1);
     let behind = offsets.iter().max().copied().unwrap_or(0) + pixels;
     let depth = together * lines + behind;
-    let instructions = Instructions::Amx(amx);
-    let mut left = Packed::left(instructions, outputs.len(), together * pixels);
+    let instructions = InstructionSet::Amx(amx);
+    let mut left = PackedFactor::left(instructions, outputs.len(), together * pixels);
     // Gradients of 0 are multiplied by what lies behind an image. It must be finite.
     let space = |_| {
-        let mut right = Packed::right(instructions, inputs, depth);
+        let mut right = PackedFactor::right(instructions, inputs, depth);
         for image in 1..=together {
             right.zero_steps(image * lines - 2..image * lines);
         }
         right.zero_steps(together * lines..depth.next_multiple_of(CHANNELS));
         right
     };
-    let mut right: Vec<Packed> = (0..=usize::from(has_odd)).map(space).collect();
+    let mut right: Vec<PackedFactor> = (0..=usize::from(has_odd)).map(space).collect();
     let mut planes = PhasePlanes::of_inputs(geometry, &phases, xs);
     // Between the rows of pixels stay zeros.
     let mut gradients = Pooled::zeros(CHANNELS * pixels);

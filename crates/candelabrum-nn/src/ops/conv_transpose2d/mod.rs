@@ -19,7 +19,7 @@ use super::conv2d::{Conv2dConfig, Conv2dOp, Gradients, Images, add_channel_sums}
 use super::sizes::sizes;
 use super::unfold::fold;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_activation};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
@@ -178,7 +178,7 @@ impl Side {
     }
 }
 
-impl Fused for ConvTranspose2dOp {
+impl FusedOp for ConvTranspose2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::sizes::{is_index, rows_and_last};
 use super::softmax::{exp_into, shifted};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::autograd::pass;
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
@@ -210,7 +210,7 @@ impl Targets {
 /// The numbers saved for each row: the maximum and the sum of `exp(z - maximum)`.
 const SAVED: usize = 2;
 
-impl Fused for SoftmaxCrossEntropy {
+impl FusedOp for SoftmaxCrossEntropy {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0, 1]);
 

@@ -8,7 +8,7 @@ mod gpu;
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
@@ -71,7 +71,7 @@ impl DropoutOp {
     }
 }
 
-impl Fused for DropoutOp {
+impl FusedOp for DropoutOp {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

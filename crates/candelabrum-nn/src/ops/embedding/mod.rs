@@ -12,7 +12,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::{is_index, sizes};
-use crate::autograd::fused::{self, Backward, Fused, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::parallel;
@@ -149,7 +149,7 @@ impl EmbeddingOp {
     }
 }
 
-impl Fused for EmbeddingOp {
+impl FusedOp for EmbeddingOp {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -8,7 +8,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::EmbeddingOp;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -52,7 +52,7 @@ pub(super) struct PositionEmbedding {
     pub(super) length: usize,
 }
 
-impl Fused for PositionEmbedding {
+impl FusedOp for PositionEmbedding {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

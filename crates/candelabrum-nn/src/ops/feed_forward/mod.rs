@@ -17,7 +17,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::linear::{LinearOp, PACKED_GRADIENT_ROWS, PACKED_ROWS, affine, linear};
 use super::linear_add::linear_add;
-use crate::autograd::fused::{self, Backward, Fused, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::autograd::recomputing;
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
@@ -85,7 +85,7 @@ struct FeedForwardOp {
     units: HiddenUnits,
 }
 
-impl Fused for FeedForwardOp {
+impl FusedOp for FeedForwardOp {
     const NAME: &'static str = NAME;
     const READS: Reads = Reads::inputs(&[0, 1, 3]);
 

@@ -7,7 +7,7 @@ mod gpu;
 use candle_core::{Result, Tensor, bail};
 
 use super::sizes::sizes;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -35,7 +35,7 @@ pub(super) struct LastStep {
     pub(super) width: usize,
 }
 
-impl Fused for LastStep {
+impl FusedOp for LastStep {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

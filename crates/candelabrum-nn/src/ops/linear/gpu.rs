@@ -6,7 +6,7 @@
 //! must have the same bits in every run and on every rank, whichever algorithm cuBLASLt chooses.
 
 use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Matrix};
+use candelabrum_memory::cuda::{CudaMatrix, CudaNumbers, CudaNumbersMut, Gpu};
 use candle_core::Result;
 
 use super::LinearOp;
@@ -20,8 +20,9 @@ impl OnGpu for LinearOp {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
         let rows = ys.len() / self.outputs;
-        let xs = Matrix { values: xs, size: (rows, self.inputs), transposed: false };
-        let weight = Matrix { values: weight, size: (self.outputs, self.inputs), transposed: true };
+        let xs = CudaMatrix { values: xs, size: (rows, self.inputs), transposed: false };
+        let weight =
+            CudaMatrix { values: weight, size: (self.outputs, self.inputs), transposed: true };
         let Some(activation) = self.activation.filter(|activation| activation.needs_input()) else {
             affine(gpu, ys, xs, weight, bias, self.activation)?;
             return Ok(None);
@@ -37,15 +38,16 @@ impl OnGpu for LinearOp {
         let GpuBackward { gpu, inputs, dys, mut grads, .. } = pass;
         let missing = || candle_core::Error::msg("linear: an input is missing");
         let rows = dys.len() / self.outputs;
-        let dz = Matrix { values: dys.as_numbers(), size: (rows, self.outputs), transposed: false };
+        let dz =
+            CudaMatrix { values: dys.as_numbers(), size: (rows, self.outputs), transposed: false };
         if let Some(dx) = grads[0].take() {
             let (values, size) = (inputs[1].ok_or_else(missing)?, (self.outputs, self.inputs));
-            gpu.matmul(dx, false, dz, Matrix { values, size, transposed: false })?;
+            gpu.matmul(dx, false, dz, CudaMatrix { values, size, transposed: false })?;
         }
         if let Some(dw) = grads[1].take() {
             let (values, size) = (inputs[0].ok_or_else(missing)?, (rows, self.inputs));
-            let xs = Matrix { values, size, transposed: false };
-            gpu.matmul(dw, false, Matrix { transposed: true, ..dz }, xs)?;
+            let xs = CudaMatrix { values, size, transposed: false };
+            gpu.matmul(dw, false, CudaMatrix { transposed: true, ..dz }, xs)?;
         }
         if let Some(db) = grads[2].take() {
             sum_rows(gpu, db, dz.values)?;
@@ -62,8 +64,8 @@ impl OnGpu for LinearOp {
 fn affine(
     gpu: &Gpu,
     mut ys: CudaNumbersMut<'_>,
-    xs: Matrix<'_>,
-    weight: Matrix<'_>,
+    xs: CudaMatrix<'_>,
+    weight: CudaMatrix<'_>,
     bias: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {

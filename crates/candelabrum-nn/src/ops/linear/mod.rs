@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use super::activations;
 use super::sizes::sizes;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, Fused, Grads, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Grads, OnGpu, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
 use crate::kernels::float::Float;
@@ -230,7 +230,7 @@ impl LinearOp {
     }
 }
 
-impl Fused for LinearOp {
+impl FusedOp for LinearOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

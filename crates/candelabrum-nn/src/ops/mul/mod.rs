@@ -10,7 +10,7 @@ mod gpu;
 use candle_core::{Result, Tensor};
 
 use super::broadcast::Broadcast;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -38,7 +38,7 @@ pub(super) struct Mul {
     reads: Reads,
 }
 
-impl Fused for Mul {
+impl FusedOp for Mul {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

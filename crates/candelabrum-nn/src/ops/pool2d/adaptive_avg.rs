@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{in_parts, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -86,7 +86,7 @@ impl AdaptiveAvgPool2d {
     }
 }
 
-impl Fused for AdaptiveAvgPool2d {
+impl FusedOp for AdaptiveAvgPool2d {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

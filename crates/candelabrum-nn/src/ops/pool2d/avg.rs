@@ -11,7 +11,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{Pool2dConfig, Windows};
-use crate::autograd::fused::{self, Backward, Fused, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
 use crate::kernels::elementwise::sum;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{in_parts, worth_threads};
@@ -60,7 +60,7 @@ pub(super) struct AvgPool2dOp {
     pub(super) count_include_pad: bool,
 }
 
-impl Fused for AvgPool2dOp {
+impl FusedOp for AvgPool2dOp {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -139,7 +139,7 @@ pub(super) struct GlobalAvgPool2d {
     pub(super) plane: usize,
 }
 
-impl Fused for GlobalAvgPool2d {
+impl FusedOp for GlobalAvgPool2d {
     const NAME: &'static str = GLOBAL;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

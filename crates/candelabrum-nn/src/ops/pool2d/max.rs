@@ -13,7 +13,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::{Pool2dConfig, Windows};
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_parts};
 use crate::kernels::scratch::Pooled;
@@ -57,7 +57,7 @@ pub(super) struct MaxPool2dOp {
     pub(super) windows: Windows,
 }
 
-impl Fused for MaxPool2dOp {
+impl FusedOp for MaxPool2dOp {
     const NAME: &'static str = NAME;
 
     fn reads(&self) -> Reads {

@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::steps::Steps;
-use crate::autograd::fused::{self, Backward, Fused};
+use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::ops::last_step::last_step;
@@ -48,7 +48,7 @@ struct FinalState {
     width: usize,
 }
 
-impl Fused for FinalState {
+impl FusedOp for FinalState {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], states: &mut [T]) -> Result<Pooled<T>> {

@@ -4,7 +4,7 @@
 //! numbers.
 
 use candelabrum_memory::cuda::{
-    self, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Grid, Kernels, Matrix,
+    self, CudaMatrix, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Grid, Kernels,
 };
 use candelabrum_memory::{ElementType, Flat, Location};
 use candle_core::{DType, Result, Storage, Tensor, bail};
@@ -36,8 +36,8 @@ fn with_elements<R>(tensor: &Tensor, f: impl FnOnce(CudaSpanMut<'_>) -> Result<R
 
 impl<C: Cell> Recurrent<C> {
     /// (N T, width) or (N, width).
-    fn matrix(values: CudaNumbers<'_>, width: usize) -> Matrix<'_> {
-        Matrix { values, size: (values.len() / width, width), transposed: false }
+    fn matrix(values: CudaNumbers<'_>, width: usize) -> CudaMatrix<'_> {
+        CudaMatrix { values, size: (values.len() / width, width), transposed: false }
     }
 
     fn kernels() -> Result<[&'static str; 2]> {
@@ -62,7 +62,7 @@ impl<C: Cell> Recurrent<C> {
         let [step, _] = Self::kernels()?;
         let (units, _, gate_width) = self.sizes();
         let (number, grid) = (ys.element_type(), Grid::for_each(units));
-        let w_hh = Matrix { transposed: true, ..Self::matrix(w_hh, self.hidden) };
+        let w_hh = CudaMatrix { transposed: true, ..Self::matrix(w_hh, self.hidden) };
         let mut h = gpu.numbers_of(number, units)?;
         match h0 {
             Some(h0) => h.cuda_numbers_mut()?.copy_from(h0)?,
@@ -95,7 +95,7 @@ impl<C: Cell> OnGpu for Recurrent<C> {
         let mut saved = gpu.numbers(self.steps * (gate_width + units))?;
         let all = saved.span_mut()?.cuda()?;
         let (mut gates, mut extra) = all.split_at(self.steps * gate_width);
-        let w_ih = Matrix { transposed: true, ..Self::matrix(w_ih, self.inputs) };
+        let w_ih = CudaMatrix { transposed: true, ..Self::matrix(w_ih, self.inputs) };
         let xs = Self::matrix(xs, self.inputs);
         gpu.matmul(gates.reborrow().into(), false, xs, w_ih)?;
         let kept = [&mut gates, &mut extra];
@@ -163,7 +163,7 @@ impl<C: Cell> OnGpu for Recurrent<C> {
         let da = da.cuda_numbers()?;
         let db = if C::SPLIT { all_db.cuda_numbers()? } else { da };
         let [da_matrix, db_matrix] = [da, db].map(|values| Self::matrix(values, width));
-        let turned = |matrix| Matrix { transposed: true, ..matrix };
+        let turned = |matrix| CudaMatrix { transposed: true, ..matrix };
         if let Some(dw_hh) = grads[2].take() {
             gpu.matmul(dw_hh, false, turned(db_matrix), Self::matrix(h_prev, self.hidden))?;
         }

@@ -36,12 +36,12 @@ use rayon::prelude::*;
 
 pub(super) use self::cell::{Cell, Step, StepBackward};
 pub use self::final_state::final_state;
-use self::sequences::{Biases, GroupBackward, GroupForward, Saved, by_group, parts_of};
+use self::sequences::{Biases, GroupBackward, GroupForward, SavedSequences, by_group, parts_of};
 use self::step_weight::StepWeight;
 use self::steps::Rows;
 pub use self::steps::Steps;
 use super::linear::affine;
-use crate::autograd::fused::{self, Backward, Fused, Grads, Inbox, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, Grads, Inbox, OnGpu, Reads};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
@@ -126,7 +126,7 @@ pub(super) struct Recurrent<C> {
     cell: PhantomData<C>,
 }
 
-impl<C: Cell> Fused for Recurrent<C> {
+impl<C: Cell> FusedOp for Recurrent<C> {
     const NAME: &'static str = C::NAME;
     const READS: Reads = Reads::inputs(&[0, 1, 2, 5]).and_output(true);
 
@@ -210,7 +210,8 @@ impl<C: Cell> Fused for Recurrent<C> {
             })
             .collect();
         let (batch, hidden) = (self.batch, self.hidden);
-        let read = Saved { gates, extra, h_prev: &h_prev, dys, all: &self.rows, batch, hidden };
+        let read =
+            SavedSequences { gates, extra, h_prev: &h_prev, dys, all: &self.rows, batch, hidden };
         thread_pool::for_each(groups.into_par_iter(), |group| {
             group.run::<C>(&read, &w_hh, w_hh_of_last.as_ref());
         });
@@ -346,7 +347,7 @@ pub(super) struct CellOutput {
     has_kernels: bool,
 }
 
-impl Fused for CellOutput {
+impl FusedOp for CellOutput {
     const NAME: &'static str = "cell_state";
 
     fn forward<T: Float>(&self, inputs: &[&[T]], c: &mut [T]) -> Result<Pooled<T>> {

@@ -102,7 +102,7 @@ impl<T: Float> GroupForward<'_, T> {
 }
 
 /// What the backward of all sequences reads.
-pub(super) struct Saved<'a, T> {
+pub(super) struct SavedSequences<'a, T> {
     /// (T, N, GATES H)
     pub(super) gates: &'a [T],
     /// (T, N, H), or nothing.
@@ -134,12 +134,12 @@ impl<T: Float> GroupBackward<'_, T> {
     /// the cell [splits](Cell::SPLIT) it.
     pub(super) fn run<C: Cell>(
         self,
-        saved: &Saved<'_, T>,
+        saved: &SavedSequences<'_, T>,
         w_hh: &StepWeight<'_, T>,
         of_last: Option<&StepWeight<'_, T>>,
     ) {
         let Self { first, mut da, mut db, dc, dh0 } = self;
-        let &Saved { gates, extra, h_prev, dys, all, batch, hidden } = saved;
+        let &SavedSequences { gates, extra, h_prev, dys, all, batch, hidden } = saved;
         let (steps, width, distance) = (da.len(), C::GATES * hidden, w_hh.step());
         let rows = da.first().map_or(0, |da| da.len() / width);
         let mut dh = Pooled::zeros(w_hh.size(rows));

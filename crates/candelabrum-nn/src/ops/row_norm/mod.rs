@@ -17,7 +17,7 @@ mod gpu;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::moments::{Moments, Sums, moments};
@@ -92,7 +92,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
     }
 }
 
-impl<const CENTRED: bool> Fused for RowNorm<CENTRED> {
+impl<const CENTRED: bool> FusedOp for RowNorm<CENTRED> {
     const NAME: &'static str = if CENTRED { "layer_norm" } else { "rms_norm" };
     const READS: Reads = Reads::inputs(&[0, 1]);
 

@@ -14,7 +14,7 @@ use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, Fused, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -59,7 +59,7 @@ impl<const LOG: bool> SoftmaxOp<LOG> {
     }
 }
 
-impl<const LOG: bool> Fused for SoftmaxOp<LOG> {
+impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
     const NAME: &'static str = if LOG { "log_softmax" } else { "softmax" };
     const READS: Reads = Reads::NOTHING.and_output(true);
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::line::{COLUMNS, LANES};
-use super::packed::Packed;
+use super::packed::PackedFactor;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
 use crate::kernels::mat_mut::MatMut;
@@ -16,8 +16,8 @@ const STEPS: usize = 128;
 /// Writes or adds the product of some steps of both factors, for the rows of `left` from `row` on, which is a multiple of
 /// 16.
 pub(super) fn product(
-    (left, row): (&Packed, usize),
-    right: &Packed,
+    (left, row): (&PackedFactor, usize),
+    right: &PackedFactor,
     steps: Range<usize>,
     mut out: MatMut<'_, f32>,
     add: bool,

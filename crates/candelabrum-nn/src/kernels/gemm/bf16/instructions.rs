@@ -9,7 +9,7 @@ use super::x86::{Amx, Avx512};
 
 /// The fastest way to multiply. All round the factors in the same way, and sum in f32 in an order of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Instructions {
+pub(crate) enum InstructionSet {
     /// Tile registers.
     Amx(Amx),
     /// Vector registers, of pairs in bf16.
@@ -18,7 +18,7 @@ pub(crate) enum Instructions {
     F32,
 }
 
-impl Instructions {
+impl InstructionSet {
     /// The fastest ones of this processor that this process may use.
     #[inline]
     pub(crate) fn detect() -> Self {

@@ -28,10 +28,10 @@ mod x86;
 #[path = "no_x86.rs"]
 mod x86;
 
-pub(crate) use self::instructions::Instructions;
+pub(crate) use self::instructions::InstructionSet;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts, f32s, f32s_mut};
-pub(crate) use self::packed::Packed;
+pub(crate) use self::packed::PackedFactor;
 pub(crate) use self::pixels::{CHANNELS, Pixels, WindowGradient, WindowTap, window_product};
 pub(crate) use self::product::product;
 pub(crate) use self::x86::Amx;

@@ -1,9 +1,9 @@
 //! A product of matrices in f32, whose factors are rounded to bf16 while they are packed.
 
-use super::instructions::Instructions;
+use super::instructions::InstructionSet;
 use super::line::LANES;
 use super::operand::Operand;
-use super::packed::Packed;
+use super::packed::PackedFactor;
 use super::product::product;
 use crate::kernels::mat_mut::{MatMut, Part};
 
@@ -20,7 +20,7 @@ pub(crate) enum LeftOperand<'a> {
     Lies(Operand<'a, f32>),
     /// All of its rows and its whole depth, which is at most [`DEPTH`], have been packed: for several products
     /// with the same factor.
-    Packed(&'a Packed),
+    Packed(&'a PackedFactor),
 }
 
 /// `out = left right`, or `out += left right` if `add`, with sums over `depth`. Shared by so many
@@ -28,7 +28,7 @@ pub(crate) enum LeftOperand<'a> {
 ///
 /// Each element is summed in the same order whatever the number of threads is, and whether `left` is packed.
 pub(crate) fn multiply(
-    instructions: Instructions,
+    instructions: InstructionSet,
     left: LeftOperand<'_>,
     right: Operand<'_, f32>,
     depth: usize,
@@ -56,7 +56,7 @@ fn empty(out: &mut MatMut<'_, f32>, add: bool) {
 
 /// The share of a thread: the rows and columns of the result from these on.
 struct Share<'a> {
-    instructions: Instructions,
+    instructions: InstructionSet,
     left: LeftOperand<'a>,
     right: Operand<'a, f32>,
     row: usize,
@@ -69,10 +69,13 @@ impl Share<'_> {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
         let mut block = match left {
-            LeftOperand::Lies(_) => Packed::left(instructions, rows.min(ROWS), depth.min(DEPTH)),
-            LeftOperand::Packed(_) => Packed::left(instructions, 0, 0),
+            LeftOperand::Lies(_) => {
+                PackedFactor::left(instructions, rows.min(ROWS), depth.min(DEPTH))
+            }
+            LeftOperand::Packed(_) => PackedFactor::left(instructions, 0, 0),
         };
-        let mut packed_right = Packed::right(instructions, columns.min(COLUMNS), depth.min(DEPTH));
+        let mut packed_right =
+            PackedFactor::right(instructions, columns.min(COLUMNS), depth.min(DEPTH));
         for start in (0..depth).step_by(DEPTH) {
             let steps = start..depth.min(start + DEPTH);
             let add = add || start > 0;
@@ -152,7 +155,7 @@ mod tests {
 
     impl Case {
         /// Compares the kernel with the sums of products of rounded numbers, on 1, 2 and 5 threads.
-        fn check(&self, instructions: Instructions) {
+        fn check(&self, instructions: InstructionSet) {
             let &Self { rows, depth, columns, add, seed, .. } = self;
             let (left, right) = (numbers(rows * depth, seed), numbers(columns * depth, seed + 5));
             let expected = product_of_rounded(&left, &right, depth, add);
@@ -163,7 +166,7 @@ mod tests {
                 let mut out = vec![1.5; rows * step];
                 let into = MatMut::strided(&mut out, rows, columns, step);
                 let (left, right) = (left.operand(starts), right.operand(starts));
-                let mut whole = Packed::left(instructions, rows, depth);
+                let mut whole = PackedFactor::left(instructions, rows, depth);
                 let left = if packed {
                     whole.pack(left, 0..rows, 0..depth);
                     LeftOperand::Packed(&whole)
@@ -206,8 +209,8 @@ mod tests {
     }
 
     /// Calls `f` with all instructions of this processor, and says which are missing.
-    fn on_all_instructions(test: &str, f: impl Fn(Instructions)) {
-        let all = Instructions::all();
+    fn on_all_instructions(test: &str, f: impl Fn(InstructionSet)) {
+        let all = InstructionSet::all();
         if all.len() < 3 {
             eprintln!("{test}: by {all:?} alone, as this processor has no other instructions");
         }
@@ -241,7 +244,7 @@ mod tests {
         on_all_instructions("infinities and NaN", keeps_infinities_and_nan);
     }
 
-    fn keeps_infinities_and_nan(instructions: Instructions) {
+    fn keeps_infinities_and_nan(instructions: InstructionSet) {
         for along in [false, true] {
             let (rows, depth, columns) = (17, 35, 50);
             let (mut left, right) = (vec![1.0; rows * depth], vec![2.0; columns * depth]);

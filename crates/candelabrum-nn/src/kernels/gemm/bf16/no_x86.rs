@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::line::{HALF, Line, LineForm, Place};
 use super::operand::Operand;
-use super::runs::{Runs, SIDE};
+use super::runs::{SIDE, TileRuns};
 use crate::kernels::mat_mut::MatMut;
 
 /// Has no values.
@@ -74,7 +74,7 @@ impl Amx {
 pub(super) struct TileRegisters(Avx512);
 
 impl TileRegisters {
-    pub(super) fn multiply(&self, _: [bool; 2], _: &Runs<'_>, _: MatMut<'_, f32>) {
+    pub(super) fn multiply(&self, _: [bool; 2], _: &TileRuns<'_>, _: MatMut<'_, f32>) {
         match self.0 {}
     }
 }

@@ -5,32 +5,32 @@
 
 use std::ops::Range;
 
-use super::instructions::Instructions;
+use super::instructions::InstructionSet;
 use super::line::{COLUMNS, LANES, Line, LineForm, Place};
 use super::line_memory::LineMemory;
 use super::operand::Operand;
 
 /// A packed factor.
-pub(crate) struct Packed {
-    instructions: Instructions,
+pub(crate) struct PackedFactor {
+    instructions: InstructionSet,
     form: LineForm,
     memory: LineMemory,
     width: usize,
     depth: usize,
 }
 
-impl Packed {
+impl PackedFactor {
     /// Space for a left factor of `width` rows and of this depth, with unspecified contents.
-    pub(crate) fn left(instructions: Instructions, width: usize, depth: usize) -> Self {
+    pub(crate) fn left(instructions: InstructionSet, width: usize, depth: usize) -> Self {
         Self::new(instructions, instructions.forms()[0], width, depth)
     }
 
     /// Space for a right factor of `width` columns and of this depth, with unspecified contents.
-    pub(crate) fn right(instructions: Instructions, width: usize, depth: usize) -> Self {
+    pub(crate) fn right(instructions: InstructionSet, width: usize, depth: usize) -> Self {
         Self::new(instructions, instructions.forms()[1], width, depth)
     }
 
-    fn new(instructions: Instructions, form: LineForm, width: usize, depth: usize) -> Self {
+    fn new(instructions: InstructionSet, form: LineForm, width: usize, depth: usize) -> Self {
         let packed = Self { instructions, form, memory: LineMemory::none(), width, depth };
         Self { memory: LineMemory::new(packed.lines()), ..packed }
     }
@@ -89,7 +89,7 @@ impl Packed {
         }
     }
 
-    pub(crate) fn instructions(&self) -> Instructions {
+    pub(crate) fn instructions(&self) -> InstructionSet {
         self.instructions
     }
 
@@ -122,8 +122,8 @@ impl Packed {
     /// The pairs with those behind the last one, which fill a tile.
     fn padded(&self) -> usize {
         match self.instructions {
-            Instructions::Amx(_) => self.pairs().next_multiple_of(LANES),
-            Instructions::Avx512(_) | Instructions::F32 => self.pairs(),
+            InstructionSet::Amx(_) => self.pairs().next_multiple_of(LANES),
+            InstructionSet::Avx512(_) | InstructionSet::F32 => self.pairs(),
         }
     }
 

@@ -6,8 +6,8 @@
 use super::line::{LANES, Line, LineForm, Place};
 use super::line_memory::LineMemory;
 use super::operand::{Lines, Operand, Starts};
-use super::packed::Packed;
-use super::runs::{Runs, SIDE, Sums};
+use super::packed::PackedFactor;
+use super::runs::{SIDE, Sums, TileRuns};
 use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
@@ -56,7 +56,7 @@ impl Pixels {
 /// A place of a window: how many pixels it is further on, and its weights (channels × columns).
 pub(crate) struct WindowTap {
     pub(crate) offset: usize,
-    pub(crate) weight: Packed,
+    pub(crate) weight: PackedFactor,
 }
 
 /// Writes the sums over a window, for pixels from number `first` on. `out` has a row for each of up to 32 columns of the
@@ -69,7 +69,7 @@ pub(crate) fn window_product(
     mut out: MatMut<'_, f32>,
 ) {
     let (tiles, vectors) = (pixels.amx.tiles(), pixels.amx.vectors);
-    let mut runs = Runs::new(pixels.channels.div_ceil(CHANNELS), pixels.lines);
+    let mut runs = TileRuns::new(pixels.channels.div_ceil(CHANNELS), pixels.lines);
     let group = column / LANES;
     let two = [true, out.rows() > LANES];
     let columns = if two[1] { SIDE } else { LANES };
@@ -96,8 +96,8 @@ pub(crate) fn window_product(
 /// 32.
 pub(crate) struct WindowGradient<'a> {
     pub(crate) amx: Amx,
-    pub(crate) left: &'a Packed,
-    pub(crate) right: &'a [Packed],
+    pub(crate) left: &'a PackedFactor,
+    pub(crate) right: &'a [PackedFactor],
     pub(crate) images: &'a [[usize; 2]],
     pub(crate) pixels: usize,
 }
@@ -118,7 +118,7 @@ impl WindowGradient<'_> {
         let mut tile = Sums::new();
         for first in (0..*pixels).step_by(PIXELS) {
             let steps = PIXELS.min(pixels - first) / CHANNELS;
-            let mut runs = Runs::new(steps, LANES);
+            let mut runs = TileRuns::new(steps, LANES);
             for (&offset, sums) in offsets.iter().zip(sums.chunks_exact_mut(SIDE * SIDE)) {
                 runs.clear();
                 let right = &right[offset % 2];

@@ -9,22 +9,22 @@ use crate::kernels::mat_mut::MatMut;
 /// one.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
+pub(super) struct TileRun<'a> {
     left: [*const Line; 2],
     right: [*const Line; 2],
     lines: PhantomData<&'a Line>,
 }
 
-/// Runs over the same number of tiles of the depth.
+/// The runs of one product, with the same number of tiles along the depth.
 ///
-/// **Invariant** The lines of each run hold these tiles.
-pub(super) struct Runs<'a> {
-    runs: Vec<Run<'a>>,
+/// **Invariant** Each pointer of a run leads to the lines of so many tiles.
+pub(super) struct TileRuns<'a> {
+    runs: Vec<TileRun<'a>>,
     steps: usize,
     left_step: usize,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> TileRuns<'a> {
     /// No runs, of `steps` tiles each. From one tile to the next it is `left_step` lines in a left factor. In a right one
     /// they follow each other.
     pub(super) fn new(steps: usize, left_step: usize) -> Self {
@@ -45,10 +45,10 @@ impl<'a> Runs<'a> {
             "a right factor ends too early"
         );
         let (left, right) = (left.map(<[Line]>::as_ptr), right.map(<[Line]>::as_ptr));
-        self.runs.push(Run { left, right, lines: PhantomData });
+        self.runs.push(TileRun { left, right, lines: PhantomData });
     }
 
-    pub(super) fn runs(&self) -> &[Run<'a>] {
+    pub(super) fn runs(&self) -> &[TileRun<'a>] {
         &self.runs
     }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::line::LANES;
-use super::packed::Packed;
-use super::runs::{Runs, SIDE, Sums};
+use super::packed::PackedFactor;
+use super::runs::{SIDE, Sums, TileRuns};
 use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
@@ -12,8 +12,8 @@ use crate::kernels::mat_mut::MatMut;
 /// 16. `block` begins with a tile.
 pub(super) fn product(
     amx: Amx,
-    (left, row): (&Packed, usize),
-    right: &Packed,
+    (left, row): (&PackedFactor, usize),
+    right: &PackedFactor,
     block: Range<usize>,
     mut out: MatMut<'_, f32>,
     add: bool,
@@ -21,7 +21,7 @@ pub(super) fn product(
     let (tiles, vectors) = (amx.tiles(), amx.vectors);
     let mut sums = Sums::new();
     let lines = block.start..block.end.next_multiple_of(LANES);
-    let mut runs = Runs::new(lines.len() / LANES, LANES);
+    let mut runs = TileRuns::new(lines.len() / LANES, LANES);
     let a = |group| left.group(group, lines.clone());
     let b = |group| right.group(group, lines.clone());
     // Row by row: two rows of tiles stay in the nearest cache, and the result is written in its order.

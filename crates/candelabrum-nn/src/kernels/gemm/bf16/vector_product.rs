@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::line::{HALF, LANES};
-use super::packed::Packed;
+use super::packed::PackedFactor;
 use super::x86::Avx512;
 use crate::kernels::mat_mut::MatMut;
 
@@ -14,8 +14,8 @@ const VECTORS: usize = 3;
 /// 16.
 pub(super) fn product(
     avx512: Avx512,
-    (left, row): (&Packed, usize),
-    right: &Packed,
+    (left, row): (&PackedFactor, usize),
+    right: &PackedFactor,
     block: Range<usize>,
     mut out: MatMut<'_, f32>,
     add: bool,
@@ -41,7 +41,7 @@ pub(super) fn product(
 /// Some columns of the right factor, which are those of a tile, and some pairs of both.
 struct RightColumns<'a> {
     avx512: Avx512,
-    right: &'a Packed,
+    right: &'a PackedFactor,
     columns: Range<usize>,
     block: Range<usize>,
     add: bool,
@@ -52,7 +52,7 @@ impl RightColumns<'_> {
     #[inline(always)]
     fn multiply<const VECTORS: usize>(
         self,
-        left: &Packed,
+        left: &PackedFactor,
         first: usize,
         out: &mut MatMut<'_, f32>,
     ) {

@@ -15,7 +15,7 @@ use super::weights;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::Rows;
 use crate::kernels::gemm::bf16::{
-    Instructions, Lines, Operand, Packed, Starts, f32s, f32s_mut, product,
+    InstructionSet, Lines, Operand, PackedFactor, Starts, f32s, f32s_mut, product,
 };
 use crate::kernels::mat_mut::MatMut;
 
@@ -37,14 +37,14 @@ const TILES: usize = 8;
 
 /// The transformed weights, for each point.
 pub(super) struct PackedWeights {
-    instructions: Instructions,
-    points: Vec<Packed>,
+    instructions: InstructionSet,
+    points: Vec<PackedFactor>,
 }
 
 impl PackedWeights {
     /// The transforms of the kernels `weight` (O, C, 3, 3) in f32.
     pub(super) fn new<T: Float>(
-        instructions: Instructions,
+        instructions: InstructionSet,
         weight: &[T],
         problem: &Problem,
         turned: bool,
@@ -52,7 +52,7 @@ impl PackedWeights {
         let (outputs, inputs) = (problem.out_channels, problem.in_channels);
         let (rows, depth) = if turned { (inputs, outputs) } else { (outputs, inputs) };
         let mut points: Vec<_> =
-            (0..POINTS).map(|_| Packed::left(instructions, rows, depth)).collect();
+            (0..POINTS).map(|_| PackedFactor::left(instructions, rows, depth)).collect();
         let mut planes = PointMatrices::new(KERNELS, inputs);
         for (number, weight) in weight.chunks(KERNELS * inputs * 9).enumerate() {
             weights::transform_all(weight, inputs, &mut planes);
@@ -116,7 +116,7 @@ impl PackedWeights {
 #[inline(always)]
 pub(super) fn add_gradients<T: Float, S: Simd>(
     simd: S,
-    instructions: Instructions,
+    instructions: InstructionSet,
     problem: &Problem,
     (xs, dzs): (&[T], &[T]),
     channels: &Range<usize>,
@@ -128,7 +128,7 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
     let lanes = T::lanes::<S>();
     let mut some = PointMatrices::new(TILES, inputs.max(outputs).next_multiple_of(lanes));
     let mut left: Vec<_> =
-        (0..POINTS).map(|_| Packed::left(instructions, outputs, DEPTH)).collect();
+        (0..POINTS).map(|_| PackedFactor::left(instructions, outputs, DEPTH)).collect();
     let mut right = packed_right(instructions, inputs, DEPTH);
     let mut add = false;
     let together = DEPTH.div_ceil(per_image);
@@ -164,8 +164,8 @@ pub(super) fn add_gradients<T: Float, S: Simd>(
 }
 
 /// Space for a factor of each point.
-fn packed_right(instructions: Instructions, width: usize, depth: usize) -> Vec<Packed> {
-    (0..POINTS).map(|_| Packed::right(instructions, width, depth)).collect()
+fn packed_right(instructions: InstructionSet, width: usize, depth: usize) -> Vec<PackedFactor> {
+    (0..POINTS).map(|_| PackedFactor::right(instructions, width, depth)).collect()
 }
 
 /// The rows of a plane, which are f32 where products are in bf16.

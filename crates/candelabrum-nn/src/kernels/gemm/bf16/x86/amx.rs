@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use super::super::line::{LANES, Line};
-use super::super::runs::{Runs, SIDE};
+use super::super::runs::{SIDE, TileRuns};
 use super::Avx512;
 use super::permission;
 use crate::kernels::mat_mut::MatMut;
@@ -89,7 +89,7 @@ macro_rules! multiply {
         ($runs:ident, $count:ident, $steps:ident, $left_step:ident, $out:ident, $row:ident)
         $($before:literal)*; $($step:literal)*; $($behind:literal)*
     ) => {
-        // SAFETY: each of the `count` runs has pointers to `steps` tiles, by the invariant of `Runs`, and the loops read these
+        // SAFETY: each of the `count` runs has pointers to `steps` tiles, by the invariant of `TileRuns`, and the loops read these
         // tiles and nothing else. `out` has 16 rows of 64 bytes for each tile. The sizes of this thread's tiles have been set.
         unsafe {
             asm!(
@@ -140,7 +140,7 @@ impl TileRegisters {
     pub(in super::super) fn multiply(
         &self,
         two: [bool; 2],
-        runs: &Runs<'_>,
+        runs: &TileRuns<'_>,
         mut out: MatMut<'_, f32>,
     ) {
         let size = two.map(|two| if two { SIDE } else { LANES });

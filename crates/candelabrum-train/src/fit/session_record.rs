@@ -1,4 +1,4 @@
-//! What a run keeps in its checkpoints beside models and settings.
+//! The state of a session in a checkpoint: the states of hooks, the last evaluation, and why the run has ended.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,18 +12,18 @@ use crate::{Metrics, Result};
 /// The name in [`RunState::shared`](crate::checkpoint::RunState::shared).
 const NAME: &str = "session";
 
-/// What a run keeps, the same on all ranks.
+/// The state of a session, the same on all ranks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct SessionRecord {
     /// The states of hooks by their keys.
     #[serde(default)]
     pub(super) hooks: BTreeMap<String, Value>,
     /// The last evaluation.
     #[serde(default)]
-    pub(super) evaluated: Option<Evaluated>,
+    pub(super) evaluated: Option<EvaluationRecord>,
     /// Why the run has ended, if a hook has ended it.
     #[serde(default)]
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<RunEnd>,
     /// The step after which it has ended inside an epoch, because it had all its steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) closed: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct Kept {
 
 /// An evaluation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Evaluated {
+pub(super) struct EvaluationRecord {
     /// The step after which it was.
     pub(super) step: u64,
     /// The metrics over all ranks, for the report of an epoch that ends after the same step.
@@ -40,13 +40,13 @@ pub(super) struct Evaluated {
 
 /// The end of a run by a hook.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
+pub(super) struct RunEnd {
     pub(super) reason: String,
     /// The key of the hook, if it is known.
     pub(super) hook: Option<String>,
 }
 
-impl Kept {
+impl SessionRecord {
     /// As it is in a checkpoint.
     pub(super) fn to_shared(&self) -> Value {
         serde_json::json!({ NAME: self })
@@ -54,12 +54,12 @@ impl Kept {
 
     /// Reads what a checkpoint has. One of format 1 has the states of hooks by their names, and counts as evaluated.
     pub(super) fn of_shared(shared: &Value, step: u64) -> serde_json::Result<Self> {
-        if let Some(kept) = shared.get(NAME) {
-            return Self::deserialize(kept);
+        if let Some(record) = shared.get(NAME) {
+            return Self::deserialize(record);
         }
         let hooks = shared.as_object().into_iter().flatten();
         let hooks = hooks.map(|(name, state)| (name.clone(), state.clone())).collect();
-        let evaluated = Some(Evaluated { step, metrics: Metrics::default() });
+        let evaluated = Some(EvaluationRecord { step, metrics: Metrics::default() });
         Ok(Self { hooks, evaluated, ended: None, closed: None })
     }
 
@@ -152,27 +152,27 @@ mod tests {
     #[test]
     fn a_checkpoint_of_format_1_has_states_by_the_names_of_hooks() {
         let shared = serde_json::json!({ "best_model": { "best": 0.5 }, "report": null });
-        let kept = Kept::of_shared(&shared, 7).unwrap();
+        let record = SessionRecord::of_shared(&shared, 7).unwrap();
         let mut hook = BestModel::new(Monitor::loss());
-        let state = kept.state_of("best_model:loss:min", &hook).unwrap().clone();
+        let state = record.state_of("best_model:loss:min", &hook).unwrap().clone();
         assert_eq!(restore(&mut hook, &state).unwrap(), None);
-        assert_eq!((hook.best(), kept.evaluated.unwrap().step), (Some(0.5), 7));
-        assert!(Kept::of_shared(&Value::Null, 0).unwrap().hooks.is_empty());
+        assert_eq!((hook.best(), record.evaluated.unwrap().step), (Some(0.5), 7));
+        assert!(SessionRecord::of_shared(&Value::Null, 0).unwrap().hooks.is_empty());
     }
 
     #[test]
     fn what_is_kept_comes_back() {
         let mut metrics = Metrics::default();
         metrics.add_batch(1, f32::NAN);
-        let kept = Kept {
+        let record = SessionRecord {
             hooks: [("early_stopping:loss:min".to_owned(), serde_json::json!({ "best": 1 }))]
                 .into(),
-            evaluated: Some(Evaluated { step: 12, metrics }),
-            ended: Some(Ended { reason: "enough".to_owned(), hook: None }),
+            evaluated: Some(EvaluationRecord { step: 12, metrics }),
+            ended: Some(RunEnd { reason: "enough".to_owned(), hook: None }),
             closed: Some(12),
         };
-        let read = Kept::of_shared(&kept.to_shared(), 0).unwrap();
-        assert_eq!((&read.hooks, read.closed), (&kept.hooks, Some(12)));
+        let read = SessionRecord::of_shared(&record.to_shared(), 0).unwrap();
+        assert_eq!((&read.hooks, read.closed), (&record.hooks, Some(12)));
         let evaluated = read.evaluated.unwrap();
         assert!(evaluated.step == 12 && evaluated.metrics.loss.is_nan());
         assert_eq!(read.ended.unwrap().reason, "enough");

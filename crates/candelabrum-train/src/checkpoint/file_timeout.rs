@@ -15,13 +15,13 @@ const QUIET: Duration = Duration::from_secs(3);
 
 /// The longest wait, and what shortens it.
 #[derive(Clone)]
-pub(super) struct Patience {
+pub(super) struct FileTimeout {
     most: Duration,
     group: Group,
     has_ended: Arc<AtomicBool>,
 }
 
-impl Patience {
+impl FileTimeout {
     /// To wait for at most `most`, and less if the ranks of `group` have failed.
     pub(super) fn new(most: Duration, group: &Group) -> Self {
         Self { most, group: Arc::clone(group), has_ended: Arc::default() }
@@ -33,9 +33,9 @@ impl Patience {
     }
 
     /// Begins a wait for files in `dir`.
-    pub(super) fn begin<'p>(&'p self, dir: &'p Path) -> Waiting<'p> {
+    pub(super) fn begin<'p>(&'p self, dir: &'p Path) -> FileWait<'p> {
         let now = Instant::now();
-        Waiting { patience: self, dir, begin: now, size: None, changed: now }
+        FileWait { file_timeout: self, dir, begin: now, size: None, changed: now }
     }
 
     fn is_short(&self) -> bool {
@@ -44,8 +44,8 @@ impl Patience {
 }
 
 /// A wait for files.
-pub(super) struct Waiting<'p> {
-    patience: &'p Patience,
+pub(super) struct FileWait<'p> {
+    file_timeout: &'p FileTimeout,
     dir: &'p Path,
     begin: Instant,
     /// The bytes of all files, once the run has ended.
@@ -54,7 +54,7 @@ pub(super) struct Waiting<'p> {
     changed: Instant,
 }
 
-impl Waiting<'_> {
+impl FileWait<'_> {
     /// The time so far.
     pub(super) fn elapsed(&self) -> Duration {
         self.begin.elapsed()
@@ -62,10 +62,10 @@ impl Waiting<'_> {
 
     /// Whether it has been long enough.
     pub(super) fn is_over(&mut self) -> bool {
-        if self.begin.elapsed() > self.patience.most {
+        if self.begin.elapsed() > self.file_timeout.most {
             return true;
         }
-        if !self.patience.is_short() {
+        if !self.file_timeout.is_short() {
             return false;
         }
         let size = Some(size_of_files(self.dir));
@@ -82,9 +82,9 @@ fn size_of_files(dir: &Path) -> u64 {
     entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum()
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for FileTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Patience({:?})", self.most)
+        write!(f, "FileTimeout({:?})", self.most)
     }
 }
 
@@ -98,18 +98,18 @@ mod tests {
     fn a_run_that_has_ended_waits_only_while_files_grow() {
         let dir = tempfile::tempdir().unwrap();
         let hours = Duration::from_secs(10_000);
-        let patience = Patience::new(hours, &World::single().group());
-        let mut waiting = patience.begin(dir.path());
+        let file_timeout = FileTimeout::new(hours, &World::single().group());
+        let mut wait = file_timeout.begin(dir.path());
         let long_ago = Instant::now().checked_sub(2 * QUIET).unwrap();
-        assert!(!waiting.is_over());
-        waiting.changed = long_ago;
-        assert!(!waiting.is_over(), "the run goes on");
-        patience.shorten();
-        assert!(!waiting.is_over(), "nothing was looked at yet");
-        waiting.changed = long_ago;
+        assert!(!wait.is_over());
+        wait.changed = long_ago;
+        assert!(!wait.is_over(), "the run goes on");
+        file_timeout.shorten();
+        assert!(!wait.is_over(), "nothing was looked at yet");
+        wait.changed = long_ago;
         fs::write(dir.path().join("file"), "more").unwrap();
-        assert!(!waiting.is_over(), "a file has grown");
-        waiting.changed = long_ago;
-        assert!(waiting.is_over());
+        assert!(!wait.is_over(), "a file has grown");
+        wait.changed = long_ago;
+        assert!(wait.is_over());
     }
 }
