@@ -52,6 +52,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=5e-5)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="bf16 is torch.autocast")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
@@ -88,7 +89,9 @@ def main():
         model.train()
         for inputs, labels in loader:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(**inputs).logits, labels).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = torch.nn.functional.cross_entropy(model(**inputs).logits, labels)
+            loss.backward()
             optimizer.step()
         training += time.perf_counter() - start
         found = accuracy(model.module, evaluation, len(test))
