@@ -28,6 +28,7 @@ mod labelled_texts;
 mod loader;
 pub mod mnist;
 mod mnist_files;
+mod number_rows;
 mod order;
 mod padded_texts;
 mod partition;
@@ -53,7 +54,6 @@ mod text_file;
 mod vocabulary;
 mod whole_file;
 mod words;
-mod written;
 
 pub use augment::{Augmentation, Crop};
 pub use auto::{DataRequest, DatasetKind, ImageDatasets, Located, locate, locate_with};

@@ -2,7 +2,7 @@
 //!
 //! Every cell is checked when the file is read. A cell that is no number is an error with its line and
 //! column, because a number that stands in for it would be trained on silently. For the same reason numbers
-//! stay as they were written (`written.rs`) until they are standardized.
+//! stay as they were written (`number_rows.rs`) until they are standardized.
 
 use std::{
     fs::File,
@@ -17,11 +17,11 @@ use crate::{
     batch::Batch,
     classes::Classes,
     error::{Error, Fault, Place, Result},
+    number_rows::{Columns, NumberRows},
     quotes::Quotes,
     split::split,
     standardization::Standardization,
     tensors::{Column, TensorDataset},
-    written::{Columns, NumberRows},
 };
 
 /// Which columns of a table are what.

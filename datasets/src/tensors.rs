@@ -19,8 +19,8 @@ use crate::{
     dataset::Dataset,
     digest::hexadecimal,
     error::{Error, Result, check_count},
+    number_rows::NumberRows,
     pass::Pass,
-    written::NumberRows,
 };
 
 /// A batch that is made of a fixed number of tensors.

@@ -9,11 +9,11 @@ use crate::cache::Cache;
 use crate::companions::GENERATION;
 use crate::config::Config;
 use crate::error::Result;
-use crate::loaded::SourceFiles;
 use crate::models::{Head, family};
 use crate::networks::Decoder;
 use crate::neutral::WITHOUT_CLASSES;
 use crate::pretrained::{Pretrained, Task};
+use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained language model: tokens `(N, T) -> (N, T, vocabulary)`, the logits of the token that follows each token.

@@ -12,11 +12,11 @@ use crate::IGNORED;
 use crate::companions::IMAGES;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::SourceFiles;
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::neutral::CLASSES;
 use crate::pretrained::{Pretrained, Task};
+use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder with a head: tokens `(N, T)` (padded at the end), or images `(N, C, H, W)`, to logits

@@ -9,12 +9,12 @@ use serde_json::json;
 use crate::companions::{MODULES, TEXT_CONFIG};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::SourceFiles;
 use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
 use crate::neutral::WITHOUT_CLASSES;
 use crate::pooling::{Pooling, SENTENCE_CONFIG};
 use crate::pretrained::{Pretrained, Task};
+use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
 /// A pretrained encoder of texts: tokens `(N, T)`, padded at the end, to embeddings `(N, width)`.

@@ -25,7 +25,6 @@ mod generation;
 mod generation_settings;
 mod hub;
 mod images;
-mod loaded;
 mod models;
 mod networks;
 mod neutral;
@@ -33,6 +32,7 @@ mod new_files;
 mod peft;
 mod pooling;
 mod pretrained;
+mod source_files;
 mod tokenizer;
 mod weights;
 

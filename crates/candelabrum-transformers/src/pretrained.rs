@@ -8,9 +8,9 @@ use candelabrum_nn::{LoadReport, Params, Scope};
 use crate::companions::{Companions, GENERATION};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::loaded::SourceFiles;
 use crate::models::family;
 use crate::neutral::Neutral;
+use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{
     Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source, gguf_config,

@@ -206,6 +206,11 @@ def memory(programs, work):
                 )  # fmt: skip
 
 
+def steps_per_second(text):
+    """The samples of a program."""
+    return [answer["steps"] / answer["seconds"] for answer in answers(text) if "steps" in answer]
+
+
 # Networks on the processor, with the batch of a rank.
 ON_CORES = [("cnn", 64), ("resnet18-224", 8), ("gpt", 8)]
 SAMPLES_ON_CORES = 3
@@ -226,16 +231,16 @@ def cores(programs, count):
             program += f" --threads {threads} --warm-up 2{' --strangers' * (kind == 'strangers')}"
 
             def read(status, text, way=(kind, ranks, threads), batch=batch, speeds=speeds):
-                samples = [answer["steps"] / answer["seconds"] for answer in answers(text) if "steps" in answer]
+                samples = steps_per_second(text)
                 if len(samples) != SAMPLES_ON_CORES:
                     return status if status != "ok" else "failed: too few samples", {}
-                kind, ranks, threads = way
+                _, ranks, threads = way
                 speed = speeds[way] = statistics.median(samples) * batch * ranks
-                fields = {"steps_per_second": samples, "images_per_second": speed}
-                strangers, one = speeds.get(("strangers", ranks * threads, 1)), speeds.get(("ranks", 1, 1))
-                fields |= {"of_strangers": speed / strangers} if strangers and kind != "strangers" else {}
-                fields |= {"times_one": speed / one} if one else {}
-                return status, fields | {"short": json.dumps({key: fields[key] for key in list(fields)[1:]})}
+                short = {"images_per_second": speed}
+                for name, bound in (("of_strangers", ("strangers", ranks * threads, 1)), ("times_one", ("ranks", 1, 1))):
+                    if bound in speeds and bound != way:
+                        short[name] = speed / speeds[bound]
+                return status, {"steps_per_second": samples, "short": json.dumps(short)} | short
 
             job = f"cores-{network}-{kind}-{ranks}-{threads}"
             command, variables = of_ranks(program, ranks, job, "cpu")
@@ -281,7 +286,7 @@ def speeds(programs):
             def read(status, text, batch=batch):
                 found = answers(text)
                 losses = [answer["warm_up_losses"][:5] for answer in found if "warm_up_losses" in answer]
-                samples = [answer["steps"] / answer["seconds"] for answer in found if "steps" in answer]
+                samples = steps_per_second(text)
                 fields = {"losses": losses, "steps_per_second": samples}
                 if samples:
                     fields["images_per_second"] = statistics.median(samples) * batch

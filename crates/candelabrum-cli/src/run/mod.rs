@@ -3,9 +3,9 @@
 mod args;
 mod elsewhere;
 mod failure;
-mod here;
 mod hostfile;
 mod launchers;
+mod local_job;
 mod prefix;
 mod program;
 mod ranks;
@@ -26,8 +26,8 @@ pub use args::RunArgs;
 use args::{LauncherChoice, OnFailure, Workers};
 use elsewhere::Elsewhere;
 use failure::{Failure, Result};
-use here::LocalJob;
 use launchers::Launcher;
+use local_job::LocalJob;
 use restarts::{Policy, RestartDecision, Restarts};
 use settings::folder;
 

@@ -259,12 +259,12 @@ impl<T: Float> Function<T> for TanhFunction {
 #[derive(Clone, Copy)]
 struct GeluFunction<T> {
     /// `1 / sqrt(2 pi)`
-    density: T,
+    factor: T,
 }
 
 impl<T: Float> GeluFunction<T> {
     fn new() -> Self {
-        Self { density: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0) }
+        Self { factor: T::from_f64(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI / 2.0) }
     }
 }
 
@@ -277,8 +277,8 @@ impl<T: Float> Function<T> for GeluFunction<T> {
     /// `dy (Phi(z) + z Phi'(z))`
     #[inline(always)]
     fn backward(self, dy: T, z: T) -> T {
-        let (below, density) = z.normal();
-        dy * (below + z * self.density * density)
+        let (below, bell) = z.normal();
+        dy * (below + z * self.factor * bell)
     }
 }
 
@@ -302,7 +302,7 @@ impl<T: Float> GeluTanhFunction<T> {
     }
 
     #[inline(always)]
-    fn share(self, z: T) -> T {
+    fn gate(self, z: T) -> T {
         (self.two_beta * (z + self.kappa * z * z * z)).sigmoid()
     }
 }
@@ -310,12 +310,12 @@ impl<T: Float> GeluTanhFunction<T> {
 impl<T: Float> Function<T> for GeluTanhFunction<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
-        z * self.share(z)
+        z * self.gate(z)
     }
 
     #[inline(always)]
     fn backward(self, dy: T, z: T) -> T {
-        let s = self.share(z);
+        let s = self.gate(z);
         let inner_derivative = self.two_beta * (T::one() + self.three_kappa * z * z);
         dy * (s + z * s * (T::one() - s) * inner_derivative)
     }

@@ -11,7 +11,7 @@
 //! | [`tanh`] | odd polynomial below 0.625, else from `e^2x`; Cephes' `tanhf` | 1.3 ulp |
 //! | [`sigmoid`] | `e^-\|x\|` and its sum with 1, so that small results keep their digits | 2.1 ulp |
 //! | [`exp_of_score`] | `2^n 2^r`, `\|r\| <= 1 / 2`, from the rounded `x log2 e` | `1.4 + \|x\|` |
-//! | [`normal`] | `Phi(-\|x\|)` from the density and a quotient of polynomials | see the test |
+//! | [`normal`] | `Phi(-\|x\|)` from `e^(-x^2 / 2)` and a quotient of polynomials | see the test |
 //!
 //! Source: S. L. Moshier, Cephes Mathematical Library, 1984-1992 (single precision). Infinities, NaN, signed zeros and
 //! results below the smallest normal number are as in the standard library.
@@ -92,15 +92,16 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 
 /// `Phi(x)`, the probability that a number of the standard normal distribution is below `x`, and `e^(-x^2 / 2)`.
 ///
-/// `Phi(-|x|) e^(x^2 / 2)` is smooth: half of the scaled complementary error function, here a quotient of polynomials. So both
-/// results need a single exponential.
+/// `Phi(-|x|) e^(x^2 / 2)` is smooth: half of the scaled complementary error function, here a quotient of polynomials.
+/// So both results need a single exponential.
 #[inline(always)]
 pub(crate) fn normal(x: f32) -> (f32, f32) {
-    let density = exp_of_score(x * x * -0.5);
-    // From 15 on the density is 0.
+    let bell = exp_of_score(x * x * -0.5);
+    // From 15 on the exponential is 0.
     let a = x.abs();
     let a = if a > 15.0 { 15.0 } else { a };
-    // Of these degrees, the quotient with the smallest relative error for `a` up to 6.5, 6.5e-8, among those that are 1 / 2 at 0.
+    // Of these degrees, the quotient with the smallest relative error for `a` up to 6.5, 6.5e-8, among those that are
+    // 1 / 2 at 0.
     let p = 1.353_202e-2 * a + 1.040_478_5e-1;
     let p = p * a + 3.338_202_5e-1;
     let p = p * a + 0.5;
@@ -108,8 +109,8 @@ pub(crate) fn normal(x: f32) -> (f32, f32) {
     let q = q * a + 8.774_42e-1;
     let q = q * a + 1.465_522_6;
     let q = q * a + 1.0;
-    let tail = density * (p / q);
-    (if x < 0.0 { tail } else { 1.0 - tail }, density)
+    let tail = bell * (p / q);
+    (if x < 0.0 { tail } else { 1.0 - tail }, bell)
 }
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
     fn normal_is_within_its_bound() {
         const UNIT: f64 = f32::EPSILON as f64 / 2.0;
         for x in (-13_000..=13_000_i16).map(|x| f32::from(x) / 1000.0) {
-            let (got, density) = normal(x);
+            let (got, bell) = normal(x);
             let x = f64::from(x);
             let exponent = x * x / 2.0;
             let exact = 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);
@@ -175,14 +176,14 @@ mod tests {
             let error = (f64::from(got) - exact).abs();
             assert!(error <= bound * UNIT, "Phi({x}) = {got:e}, not {exact:e}");
             let exact = (-exponent).exp();
-            let error = (f64::from(density) - exact).abs();
-            assert!(error <= (4.0 + 2.0 * exponent) * exact * UNIT, "{density:e}, not {exact:e}");
+            let error = (f64::from(bell) - exact).abs();
+            assert!(error <= (4.0 + 2.0 * exponent) * exact * UNIT, "{bell:e}, not {exact:e}");
         }
         assert_eq!(normal(0.0), (0.5, 1.0));
         for large in [15.0, 1e5, 1e30, f32::INFINITY] {
             assert_eq!((normal(large), normal(-large)), ((1.0, 0.0), (0.0, 0.0)), "{large}");
         }
-        let (below, density) = normal(f32::NAN);
-        assert!(below.is_nan() && density.is_nan());
+        let (below, bell) = normal(f32::NAN);
+        assert!(below.is_nan() && bell.is_nan());
     }
 }

@@ -30,7 +30,7 @@ use crate::{Error, Metrics, Result};
 
 /// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is
 /// longer: a rank may have residuals of several times the model.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time for which a rank waits until a network's file system shows what rank 0 has made.
 const VISIBLE: Duration = Duration::from_secs(10);
@@ -142,7 +142,7 @@ impl Checkpoints {
         }
         let snapshot = Some(Snapshot::new(group.rank()));
         let (group, file_timeout) =
-            (group.clone(), FileTimeout::new(PATIENCE.max(timeout()?), group));
+            (group.clone(), FileTimeout::new(FILE_TIMEOUT.max(timeout()?), group));
         let (run, parent, source, writing, last) = (word, None, None, None, None);
         Ok(Self {
             directory,

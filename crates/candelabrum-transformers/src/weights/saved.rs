@@ -22,7 +22,7 @@ enum TensorToWrite {
     Quantized(QuantizedMatrix),
 }
 
-/// A [`TensorToWrite`] tensor with its shape.
+/// A [`TensorToWrite`] with its shape.
 struct SavedView {
     saved: TensorToWrite,
     shape: Vec<usize>,

@@ -5,7 +5,7 @@
 
 mod f32_packing;
 mod f32_product;
-mod instructions;
+mod instruction_set;
 mod line;
 mod line_memory;
 mod multiply;
@@ -28,7 +28,7 @@ mod x86;
 #[path = "no_x86.rs"]
 mod x86;
 
-pub(crate) use self::instructions::InstructionSet;
+pub(crate) use self::instruction_set::InstructionSet;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
 pub(crate) use self::operand::{Lines, Operand, Starts, f32s, f32s_mut};
 pub(crate) use self::packed::PackedFactor;

@@ -1,6 +1,6 @@
 //! A product of matrices in f32, whose factors are rounded to bf16 while they are packed.
 
-use super::instructions::InstructionSet;
+use super::instruction_set::InstructionSet;
 use super::line::LANES;
 use super::operand::Operand;
 use super::packed::PackedFactor;

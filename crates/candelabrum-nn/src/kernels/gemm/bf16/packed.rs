@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::instructions::InstructionSet;
+use super::instruction_set::InstructionSet;
 use super::line::{COLUMNS, LANES, Line, LineForm, Place};
 use super::line_memory::LineMemory;
 use super::operand::Operand;

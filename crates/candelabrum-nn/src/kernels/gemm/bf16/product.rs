@@ -1,6 +1,6 @@
 //! A product of factors in bf16, with sums in f32.
 
-use super::instructions::InstructionSet;
+use super::instruction_set::InstructionSet;
 use super::packed::PackedFactor;
 use super::{f32_product, tile_product, vector_product};
 use crate::kernels::mat_mut::MatMut;
