@@ -1,7 +1,7 @@
 //! The measured programs of the benchmarks of `cargo xtask`, one subcommand for each kind.
 //!
 //! A contender is one process of this program, or all ranks of a world. `serve.rs` describes its
-//! lines. `scripts/bench_step.py`, `scripts/bench_allreduce.py` and `allreduce.c` print and answer
+//! lines. `scripts/bench_*.py` and `allreduce.c` print and answer
 //! the same lines for the libraries with which this project is compared.
 //!
 //! The allocator is mimalloc, as in this project's training programs. With glibc's allocator a step
@@ -26,6 +26,7 @@ mod finetune;
 mod hash;
 mod network;
 mod networks;
+mod operation;
 mod ours;
 mod overlap;
 mod pace;
@@ -68,6 +69,8 @@ enum Command {
     /// Multiply large matrices: the speed of a network whose step is nothing else; a request is as for
     /// train
     Products(Settings),
+    /// Compute one operation, forward and backward; a request is {"operation":"gelu:ROWSxCOLUMNS","seconds":S}
+    Operation(operation::OperationArgs),
     /// Write the batches of a network's own data to a file, for the option --problem of train
     Problem(data::DataArgs),
     /// Train a pretrained language model, or adapters to it; a request is as for train, without an evaluation
@@ -109,6 +112,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
         | Command::Products(settings)
         | Command::Overlap(settings) => settings.threads(),
         Command::Finetune(args) => Some(args.threads),
+        Command::Operation(args) => Some(args.threads),
         Command::Allreduce(_) | Command::Transfer | Command::Straggler(_) => {
             Some(NonZeroUsize::MIN)
         }
@@ -127,6 +131,7 @@ fn run(command: &Command, joined: &mut Option<World>) -> anyhow::Result<()> {
     match command {
         Command::Train { settings, profile } => train::run(settings, *profile, world),
         Command::Products(settings) => products::run(settings, world),
+        Command::Operation(args) => operation::run(args, world),
         Command::Problem(args) => data::run(args),
         Command::Finetune(args) => finetune::run(args, world),
         Command::Widen { model, folder } => finetune::widen(model, folder),

@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn every_benchmark_is_read_and_names_what_it_has() {
-        assert_eq!(all().count(), 12);
+        assert_eq!(all().count(), 13);
         for experiment in all() {
             let Experiment { name, title, rounds, seconds, deadline, metric, .. } = experiment;
             assert!(!title.is_empty() && !metric.is_empty() && *rounds > 0, "{name}");

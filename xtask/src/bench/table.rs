@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
 use indicatif::DecimalBytes;
+use serde_json::Value;
 
 use super::figures::{Spread, short};
 use super::sample::Row;
@@ -39,7 +40,10 @@ impl<'a> TableColumn<'a> {
         let figure = |value: f64| format!("{:.digits$}", scale * value);
         let spread = || row.figures.get(name).copied();
         Some(match content {
-            "setting" => row.point.get(name)?.to_string(),
+            "setting" => match row.point.get(name)? {
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            },
             "bytes" => DecimalBytes(row.point.get(name)?.as_u64()?).to_string(),
             "spread" => {
                 let Spread { median, min, max } = spread()?.map(|value| scale * value);
