@@ -18,6 +18,7 @@ use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "attention_pool";
 
@@ -70,10 +71,15 @@ impl FusedOp for AttentionPool {
             }
             let weights = &mut weights[..length];
             let (_, sum) = exp_into(&scores[..length], weights);
-            for (weight, x) in weights.iter_mut().zip(xs.chunks_exact(self.width)) {
-                *weight /= sum;
-                y.iter_mut().zip(x).for_each(|(y, &x)| *y += *weight * x);
-            }
+            simd(
+                #[inline(always)]
+                || {
+                    for (weight, x) in weights.iter_mut().zip(xs.chunks_exact(self.width)) {
+                        *weight /= sum;
+                        y.iter_mut().zip(x).for_each(|(y, &x)| *y += *weight * x);
+                    }
+                },
+            );
         });
         Ok(saved)
     }
@@ -88,11 +94,16 @@ impl FusedOp for AttentionPool {
             for_each(worth_threads(xs.len()), rows, |(((ds, xs), (weights, dy)), &length)| {
                 ds.fill(T::zero());
                 let ds = &mut ds[..length];
-                for (d, x) in ds.iter_mut().zip(xs.chunks_exact(self.width)) {
-                    let mut sum = Sums::new();
-                    sum.add(x, dy, |x, dy| [x * dy]);
-                    [*d] = sum.totals().map(T::narrow);
-                }
+                simd(
+                    #[inline(always)]
+                    || {
+                        for (d, x) in ds.iter_mut().zip(xs.chunks_exact(self.width)) {
+                            let mut sum = Sums::new();
+                            sum.add(x, dy, |x, dy| [x * dy]);
+                            [*d] = sum.totals().map(T::narrow);
+                        }
+                    },
+                );
                 let mut mean = T::zero();
                 ds.iter().zip(weights).for_each(|(&d, &weight)| mean += d * weight);
                 ds.iter_mut().zip(weights).for_each(|(d, &weight)| *d = weight * (*d - mean));
@@ -101,9 +112,14 @@ impl FusedOp for AttentionPool {
         if let Some(dxs) = grads.take(0) {
             let rows = dxs.par_chunks_mut(size).zip(weights);
             for_each(worth_threads(xs.len()), rows, |(dxs, (weights, dy))| {
-                for (dx, &weight) in dxs.chunks_exact_mut(self.width).zip(weights) {
-                    dx.iter_mut().zip(dy).for_each(|(dx, &dy)| *dx = weight * dy);
-                }
+                simd(
+                    #[inline(always)]
+                    || {
+                        for (dx, &weight) in dxs.chunks_exact_mut(self.width).zip(weights) {
+                            dx.iter_mut().zip(dy).for_each(|(dx, &dy)| *dx = weight * dy);
+                        }
+                    },
+                );
             });
         }
         Ok(())

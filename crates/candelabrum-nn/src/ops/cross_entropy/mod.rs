@@ -27,6 +27,7 @@ use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
+use candelabrum_memory::simd::simd;
 
 const NAME: &str = "softmax_cross_entropy";
 
@@ -424,9 +425,14 @@ impl SoftmaxCrossEntropy {
         let (labels, even) = (scale * T::from_f64(1.0 - self.smoothing), scale * self.even_share());
         let softmax = |dz: &mut [T], weight: T| {
             let factor = weight / sum;
-            for (dz, &z) in dz.iter_mut().zip(z) {
-                *dz = (z - max).exp() * factor - even;
-            }
+            simd(
+                #[inline(always)]
+                || {
+                    for (dz, &z) in dz.iter_mut().zip(z) {
+                        *dz = (z - max).exp() * factor - even;
+                    }
+                },
+            );
         };
         match target {
             ClassTarget::Ignored => dz.fill(T::zero()),
@@ -447,8 +453,13 @@ impl SoftmaxCrossEntropy {
 
 /// The sum of `f` over the pairs of two rows.
 fn sum_of<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
-    let mut sum = Sums::new();
-    sum.add(xs, ys, |x, y| [f(x, y)]);
-    let [sum] = sum.totals();
-    T::narrow(sum)
+    simd(
+        #[inline(always)]
+        || {
+            let mut sum = Sums::new();
+            sum.add(xs, ys, |x, y| [f(x, y)]);
+            let [sum] = sum.totals();
+            T::narrow(sum)
+        },
+    )
 }

@@ -15,10 +15,12 @@ use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
 use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::kernels::elementwise::largest;
 use crate::kernels::float::Float;
 use crate::kernels::moments::Sums;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
+use candelabrum_memory::simd::simd;
 
 /// `exp(xs)` divided by its sum along the last dimension, so each row adds up to 1.
 ///
@@ -67,12 +69,15 @@ impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
         let (xs, classes) = (inputs[0], self.classes.max(1));
         let run = |(x, y): (&[T], &mut [T])| {
             let (max, sum) = exp_into(x, y);
-            if LOG {
-                let ln = sum.ln();
-                y.iter_mut().zip(x).for_each(|(y, &x)| *y = (x - max) - ln);
-            } else {
-                y.iter_mut().for_each(|y| *y /= sum);
-            }
+            let ln = sum.ln();
+            simd(
+                #[inline(always)]
+                || {
+                    for (y, &x) in y.iter_mut().zip(x) {
+                        *y = if LOG { (x - max) - ln } else { *y / sum };
+                    }
+                },
+            );
         };
         let threads = worth_threads(ys.len());
         for_each(threads, xs.par_chunks(classes).zip(ys.par_chunks_mut(classes)), run);
@@ -83,12 +88,17 @@ impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
         let (ys, dys, classes) = (pass.ys, &*pass.dys, self.classes.max(1));
         let run = |((y, dy), dx): ((&[T], &[T]), &mut [T])| {
-            let mut sum = Sums::new();
-            sum.add(y, dy, |y, dy| [if LOG { dy } else { dy * y }]);
-            let [sum] = sum.totals().map(T::narrow);
-            for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
-                *dx = if LOG { dy - y.exp() * sum } else { y * (dy - sum) };
-            }
+            simd(
+                #[inline(always)]
+                || {
+                    let mut sum = Sums::new();
+                    sum.add(y, dy, |y, dy| [if LOG { dy } else { dy * y }]);
+                    let [sum] = sum.totals().map(T::narrow);
+                    for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+                        *dx = if LOG { dy - y.exp() * sum } else { y * (dy - sum) };
+                    }
+                },
+            );
         };
         let results = ys.par_chunks(classes).zip(dys.par_chunks(classes));
         for_each(worth_threads(dys.len()), results.zip(dxs.par_chunks_mut(classes)), run);
@@ -115,19 +125,19 @@ pub(super) fn shifted(xs: &Tensor) -> Result<Tensor> {
     xs.broadcast_sub(&xs.detach().max_keepdim(D::Minus1)?)
 }
 
-/// `out = exp(row - max)`. Returns the maximum and the sum.
+/// `out = exp(row - max)`. Returns the maximum, which may miss a NaN, and the sum, which is NaN then.
 pub(super) fn exp_into<T: Float>(row: &[T], out: &mut [T]) -> (T, T) {
-    let max = row_max(row);
-    for (out, &x) in out.iter_mut().zip(row) {
-        *out = (x - max).exp();
-    }
-    let mut sum = Sums::new();
-    sum.add(out, out, |x, _| [x]);
-    let [sum] = sum.totals();
-    (max, T::narrow(sum))
-}
-
-/// The largest element of a row that is not empty. It may miss a NaN: then the sum of `exp` is NaN.
-fn row_max<T: Float>(row: &[T]) -> T {
-    row.iter().fold(row[0], |max, &x| if x > max { x } else { max })
+    simd(
+        #[inline(always)]
+        || {
+            let max = largest(row[0], row);
+            for (out, &x) in out.iter_mut().zip(row) {
+                *out = (x - max).exp();
+            }
+            let mut sum = Sums::new();
+            sum.add(out, out, |x, _| [x]);
+            let [sum] = sum.totals();
+            (max, T::narrow(sum))
+        },
+    )
 }
