@@ -7,6 +7,7 @@ use candelabrum_memory::simd::simd;
 
 use super::float::Float;
 use super::parallel::in_blocks;
+use super::prefetch::{for_each_pair, for_each_triple};
 use crate::activation::Activation;
 
 /// Runs a loop for the vectors of this machine, in which `$function` is that of the activation, and the constant `$needs`
@@ -94,16 +95,26 @@ pub(crate) fn activation_backward<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    with_function!(Some(activation), (function, _) => for (dy, &reference) in dys.iter_mut().zip(reference) {
+    with_function!(Some(activation), (function, _) => for_each_pair(dys, reference, |dy, &reference| {
         *dy = function.backward(*dy, reference);
-    });
+    }));
+}
+
+/// `dx = dy activation'(z)`, with the `reference` of [`activation_backward`].
+pub(crate) fn activation_gradient<T: Float>(
+    dxs: &mut [T],
+    dys: &[T],
+    reference: &[T],
+    activation: Activation,
+) {
+    with_function!(Some(activation), (function, _) => for_each_triple(dxs, dys, reference, |dx, &dy, &reference| {
+        *dx = function.backward(dy, reference);
+    }));
 }
 
 /// `h = activation(z)`.
 pub(crate) fn activated<T: Float>(zs: &[T], hs: &mut [T], activation: Activation) {
-    with_function!(Some(activation), (function, _) => for (h, &z) in hs.iter_mut().zip(zs) {
-        *h = function.forward(z);
-    });
+    with_function!(Some(activation), (function, _) => for_each_pair(hs, zs, |h, &z| *h = function.forward(z)));
 }
 
 /// `h = activation(z)` again, and `dh *= activation'(z)`, in one pass: both need the same exponentials.

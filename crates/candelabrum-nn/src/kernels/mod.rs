@@ -4,7 +4,7 @@
 //! |---|---|
 //! | f32 and f64, with the functions that kernels need | `float.rs`, `math.rs` |
 //! | products of matrices | `matmul.rs`, `gemm/`, `mat_mut.rs`, `product_precision.rs` |
-//! | passes over whole slices | `elementwise.rs` |
+//! | passes over whole slices, and memory that is requested before | `elementwise.rs`, `prefetch/` |
 //! | sums | `moments.rs`, `column_sums.rs` |
 //! | other orders of the same numbers | `transpose/`, `strided.rs` |
 //! | channels of a batch of images, shaped (N, C, H, W) | `channel_planes.rs`, `channel_line.rs` |
@@ -38,6 +38,7 @@ pub(crate) mod math;
 pub(crate) mod matmul;
 pub(crate) mod moments;
 pub(crate) mod parallel;
+mod prefetch;
 pub(crate) mod product_precision;
 pub(crate) mod row_scale;
 pub(crate) mod scratch;

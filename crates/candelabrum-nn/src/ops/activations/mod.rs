@@ -21,7 +21,7 @@ use candle_core::{Result, Tensor};
 
 use crate::activation::Activation;
 use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
-use crate::kernels::elementwise::{activated, activation_backward};
+use crate::kernels::elementwise::{activated, activation_gradient};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
@@ -153,8 +153,7 @@ impl FusedOp for Activation {
         let dys = &*pass.dys;
         in_blocks(dxs, |start, dxs| {
             let block = start..start + dxs.len();
-            dxs.copy_from_slice(&dys[block.clone()]);
-            activation_backward(dxs, &reference[block], *self);
+            activation_gradient(dxs, &dys[block.clone()], &reference[block], *self);
         });
         Ok(())
     }
