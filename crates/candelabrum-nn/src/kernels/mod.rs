@@ -11,7 +11,7 @@
 //! | the normalisation of a row, or of a group of channels | `row_scale.rs` |
 //! | work for several threads | `parallel.rs` |
 //! | a switch of a thread | `thread_switch.rs` |
-//! | memory that is used again | `scratch.rs`, `zeros.rs` |
+//! | memory that is used again, and results | `scratch.rs`, `unspecified.rs` |
 //!
 //! # What every kernel promises
 //!
@@ -45,4 +45,4 @@ pub(crate) mod scratch;
 pub(crate) mod strided;
 pub(crate) mod thread_switch;
 pub(crate) mod transpose;
-pub(crate) mod zeros;
+pub(crate) mod unspecified;

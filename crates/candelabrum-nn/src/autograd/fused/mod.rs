@@ -56,7 +56,7 @@ use super::profile::{self, Phase};
 use super::recomputing::{self, Unread};
 use crate::kernels::float::for_float;
 use crate::kernels::scratch::{Poolable, Pooled};
-use crate::kernels::zeros::zeros;
+use crate::kernels::unspecified::unspecified;
 use crate::params::is_half;
 
 /// Computes `op` of the inputs, all of one dtype, and returns the result of this `shape`. The
@@ -98,7 +98,7 @@ fn run_operation(
         let targets = inputs.iter().map(|input| GradientTarget::new(*input)).collect();
         let contiguous = |input: &Option<&Tensor>| input.map(elements::contiguous::<T>).transpose();
         let inputs = inputs.iter().map(contiguous).collect::<Result<Vec<_>>>()?;
-        let mut ys = zeros(shape.elem_count());
+        let mut ys = unspecified(shape.elem_count());
         let saved = match unread {
             Some(Unread::All) => Pooled::none(),
             _ => profile::timed(Phase::Forward, name, shape.dims(), || {
