@@ -6,8 +6,8 @@
 //!
 //! glibc's allocator and mimalloc return the memory of large tensors to the system and ask for it again in
 //! the next step, so a program spends its time in page faults. Their variables make them keep this memory
-//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md). mimalloc's huge pages cost 8%
-//! of the memory and more, and save at most 2% of the time (docs/log/2026-11-28-memory.md).
+//! (figures: docs/log/2026-11-23-candle-operations.md and docs/log/2026-11-24-memory.md). Huge pages of 2 MB save up to 11%
+//! of the time (docs/log/2026-11-29-amx.md). mimalloc asks for such pages by itself, and glibc's allocator by a tunable.
 //!
 //! Changing the environment of a running process is a race. So the process starts itself again,
 //! once, with the right environment ([`prepare`]). Ranks that [`super::spawn()`] starts have it
@@ -48,9 +48,12 @@ const LIBRARIES: [(&str, &str, &[&str]); 3] = [
 ];
 
 /// The settings of glibc's allocator: blocks of up to 32 MiB, the most that it allows, come from its heap,
-/// and the heap never shrinks. Other allocators do not read them.
-const GLIBC: [(&str, &str); 2] =
-    [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "1099511627776")];
+/// the heap never shrinks, and it asks for huge pages (from glibc 2.35 on). Other allocators do not read them.
+const GLIBC: [(&str, &str); 3] = [
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+];
 
 /// The variables by which a user sets up this allocator. If there is one of them, [`GLIBC`] is not set.
 const GLIBC_IS_SET: [&str; 6] = [
@@ -62,9 +65,8 @@ const GLIBC_IS_SET: [&str; 6] = [
     "GLIBC_TUNABLES",
 ];
 
-/// The settings of mimalloc: it never returns memory, and asks for no huge pages. These are 2 MB, and the last one of
-/// each tensor is whole. Other allocators do not read the settings.
-const MIMALLOC: [(&str, &str); 2] = [("MIMALLOC_PURGE_DELAY", "-1"), ("MIMALLOC_ALLOW_THP", "0")];
+/// The setting of mimalloc: it never returns memory. Other allocators do not read the setting.
+const MIMALLOC: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
 
 /// The resources that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +133,7 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
 fn for_allocators(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
     let glibc_is_set = GLIBC_IS_SET.iter().any(|variable| is_set(variable));
     let glibc = GLIBC.iter().filter(|_| !glibc_is_set);
-    let mimalloc = MIMALLOC.iter().filter(|(variable, _)| !is_set(variable));
+    let mimalloc = [&MIMALLOC].into_iter().filter(|(variable, _)| !is_set(variable));
     glibc.chain(mimalloc).map(|(variable, value)| (*variable, (*value).to_owned())).collect()
 }
 
@@ -220,9 +222,9 @@ mod tests {
             variables.into_iter().map(|(variable, _)| variable).collect()
         };
         let all = allocators(&[]);
-        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, MIMALLOC[0].0, MIMALLOC[1].0]);
-        assert_eq!(allocators(&["GLIBC_TUNABLES"]), MIMALLOC.map(|(variable, _)| variable));
-        assert_eq!(allocators(&[MIMALLOC[0].0]), [GLIBC[0].0, GLIBC[1].0, MIMALLOC[1].0]);
+        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, GLIBC[2].0, MIMALLOC.0]);
+        assert_eq!(allocators(&["GLIBC_TUNABLES"]), [MIMALLOC.0]);
+        assert_eq!(allocators(&[MIMALLOC.0]), GLIBC.map(|(variable, _)| variable));
         // A process that has been started again has these variables, and is not started once more.
         assert_eq!(allocators(&all), [""; 0]);
     }
