@@ -2,7 +2,7 @@
 
 use candelabrum_nn::ops::{add, masked_fill, mul, scale, softmax};
 use candelabrum_nn::{Activation, Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
+use candelabrum_testkit::{assert_close, uniform};
 use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -10,9 +10,6 @@ use proptest::test_runner::TestCaseError;
 use crate::behaviour::message;
 use crate::golden::{activation, cases, check};
 use crate::random;
-
-const EPS: f64 = 1e-5;
-const TOL: f64 = 1e-7;
 
 /// Pairs of shapes that fit.
 pub(crate) const PAIRS: [(&[usize], &[usize]); 11] = [
@@ -30,47 +27,7 @@ pub(crate) const PAIRS: [(&[usize], &[usize]); 11] = [
 ];
 
 #[test]
-fn sums_and_products_of_shapes_that_differ() -> Result<()> {
-    for (left, right) in PAIRS {
-        let inputs = [random(left, 1)?, random(right, 2)?];
-        gradcheck(|t| mul(&t[0], &t[1]), &inputs, EPS, TOL)?;
-        for activation in [None, Some(Activation::Relu), Some(Activation::Gelu)] {
-            gradcheck(|t| add(&t[0], &t[1], activation), &inputs, EPS, TOL)?;
-        }
-        let of_results = |t: &[Tensor]| mul(&scale(&t[0], 2.0)?, &scale(&t[1], -1.0)?);
-        gradcheck(of_results, &inputs, EPS, TOL)?;
-    }
-    gradcheck(|t| mul(&t[0], &t[0]), &[random((3, 4), 1)?], EPS, TOL)?;
-    let of_views = |t: &[Tensor]| mul(&t[0].t()?, &t[1].narrow(0, 1, 2)?);
-    gradcheck(of_views, &[random((2, 3), 1)?, random(4, 2)?], EPS, TOL)
-}
-
-#[test]
-fn multiples() -> Result<()> {
-    for factor in [0.125, -3.0, 0.0] {
-        gradcheck(|t| scale(&t[0], factor), &[random((3, 5), 1)?], EPS, TOL)?;
-        gradcheck(|t| scale(&t[0].t()?, factor), &[random((3, 5), 1)?], EPS, TOL)?;
-    }
-    Ok(())
-}
-
-#[test]
-fn masks_of_every_shape_and_type() -> Result<()> {
-    for (shape, mask) in [
-        (&[2, 3, 4, 4][..], &[4, 4][..]),
-        (&[2, 3, 4], &[2, 1, 1]),
-        (&[2, 3, 4], &[2, 3, 4]),
-        (&[3, 5], &[]),
-    ] {
-        let mask = integers(mask, 3, 2)?;
-        for dtype in [DType::U8, DType::U32, DType::I64] {
-            let mask = mask.to_dtype(dtype)?;
-            gradcheck(|t| masked_fill(&t[0], &mask, -2.5), &[random(shape, 1)?], EPS, TOL)?;
-            let of_a_result = |t: &[Tensor]| masked_fill(&scale(&t[0], 2.0)?, &mask, 0.5);
-            gradcheck(of_a_result, &[random(shape, 1)?], EPS, TOL)?;
-        }
-    }
-    // Numbers above 255 are not 0.
+fn masks_above_255_are_not_0() -> Result<()> {
     let mask = Tensor::new(&[256_i64, 0, -1], &Device::Cpu)?;
     let ys = masked_fill(&Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?, &mask, 9.0)?;
     assert_eq!(ys.to_vec1::<f32>()?, [9.0, 2.0, 9.0]);

@@ -52,24 +52,6 @@ fn gradients_pass_frozen_layers() -> Result<()> {
 }
 
 #[test]
-fn an_empty_batch_has_an_empty_result_and_zero_gradients() -> Result<()> {
-    let xs = random((0, 2, 4, 4), 1)?;
-    let weight = Var::from_tensor(&random((3, 2, 3, 3), 2)?)?;
-    let ys = conv2d(&xs, &weight, None, Conv2dConfig::default(), Some(Activation::Relu))?;
-    assert_eq!(ys.dims(), [0, 3, 2, 2]);
-    assert_eq!(max_pool2d(&ys, Pool2dConfig::square(2))?.dims(), [0, 3, 1, 1]);
-    let head = Var::from_tensor(&random((5, 12), 3)?)?;
-    let ys = linear(&ys.flatten_from(1)?, &head, None, None)?;
-    assert_eq!(ys.dims(), [0, 5]);
-    let grads = ys.sum_all()?.backward()?;
-    for var in [&weight, &head] {
-        let grad = grads.get(var).expect("zeros, not nothing");
-        assert_eq!(grad.abs()?.sum_all()?.to_scalar::<f64>()?, 0.0);
-    }
-    Ok(())
-}
-
-#[test]
 fn other_dtypes_are_refused_by_name() -> Result<()> {
     let ints = Tensor::zeros((1, 1, 4, 4), DType::U32, &Device::Cpu)?;
     let result = max_pool2d(&ints, Pool2dConfig::square(2));

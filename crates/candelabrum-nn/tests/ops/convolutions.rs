@@ -15,9 +15,6 @@ use crate::random;
 const EPS: f64 = 1e-5;
 const TOL: f64 = 1e-7;
 
-/// One activation whose derivative is computed from its result, and one that needs its input.
-const ACTIVATIONS: [Option<Activation>; 3] = [None, Some(Activation::Relu), Some(Activation::Gelu)];
-
 /// Inputs, weights and options of transposed convolutions. On the way back they are convolutions by each of the
 /// algorithms.
 pub(crate) fn transposed() -> Vec<([usize; 4], [usize; 4], ConvTranspose2dConfig)> {
@@ -40,27 +37,6 @@ pub(crate) fn transposed() -> Vec<([usize; 4], [usize; 4], ConvTranspose2dConfig
         ([9, 4, 3, 3], [4, 3, 1, 1], ConvTranspose2dConfig { groups: 2, ..plain }),
         ([9, 3, 3, 2], [3, 4, 2, 3], plain),
     ]
-}
-
-#[test]
-fn transposed_convolutions_on_odd_shapes() -> Result<()> {
-    for (xs, weight, config) in transposed() {
-        let outputs = weight[1] * config.groups;
-        let inputs = [random(&xs[..], 1)?, random(&weight[..], 2)?, random(outputs, 3)?];
-        for activation in ACTIVATIONS {
-            let with_bias =
-                |t: &[Tensor]| conv_transpose2d(&t[0], &t[1], Some(&t[2]), config, activation);
-            gradcheck(with_bias, &inputs, EPS, TOL)?;
-        }
-        let without_bias = |t: &[Tensor]| conv_transpose2d(&t[0], &t[1], None, config, None);
-        gradcheck(without_bias, &inputs[..2], EPS, TOL)?;
-    }
-    let of_views = |t: &[Tensor]| {
-        let weight = t[1].permute((3, 1, 0, 2))?.narrow(2, 0, 2)?; // (4, 2, 2, 2)
-        let xs = t[0].permute((1, 3, 2, 0))?; // (2, 4, 3, 5)
-        conv_transpose2d(&xs, &weight, None, ConvTranspose2dConfig::default(), None)?.t()
-    };
-    gradcheck(of_views, &[random((5, 2, 3, 4), 1)?, random((3, 2, 2, 4), 2)?], EPS, TOL)
 }
 
 #[test]
@@ -93,26 +69,6 @@ fn transposed_convolutions_are_pytorchs() -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-#[test]
-fn sequences_on_odd_shapes() -> Result<()> {
-    let plain = Conv1dConfig::default();
-    for (xs, weight, config) in [
-        ([2, 3, 7], [4, 3, 3], plain),
-        ([9, 2, 5], [3, 2, 2], plain),
-        ([1, 1, 1], [2, 1, 3], Conv1dConfig { padding: 1, ..plain }),
-        ([2, 4, 11], [6, 2, 3], Conv1dConfig { stride: 2, padding: 2, dilation: 3, groups: 2 }),
-        ([2, 3, 6], [6, 1, 2], Conv1dConfig { groups: 3, ..plain }),
-    ] {
-        let inputs = [random(&xs[..], 1)?, random(&weight[..], 2)?, random(weight[0], 3)?];
-        for activation in ACTIVATIONS {
-            let f = |t: &[Tensor]| conv1d(&t[0], &t[1], Some(&t[2]), config, activation);
-            gradcheck(f, &inputs, EPS, TOL)?;
-        }
-    }
-    let of_views = |t: &[Tensor]| conv1d(&t[0].t()?, &t[1].t()?, None, plain, None)?.t();
-    gradcheck(of_views, &[random((2, 6, 3), 1)?, random((4, 2, 3), 2)?], EPS, TOL)
 }
 
 #[test]

@@ -317,22 +317,6 @@ fn what_does_not_fit_is_refused() -> Result<()> {
 }
 
 #[test]
-fn an_empty_batch_passes_in_evaluation() -> Result<()> {
-    let running = some_running(3, DType::F64, &Device::Cpu)?;
-    let config = BatchNormConfig { training: false, activation: RELU, ..Default::default() };
-    let norm = BatchNorm { running: Some(&running), config, ..BatchNorm::default() };
-    let (nothing, weight) =
-        (random((0, 3, 4, 4), 1)?, Var::from_tensor(&random((2, 3, 3, 3), 2)?)?);
-    assert_eq!(batch_norm2d_add(&nothing, norm, &nothing)?.dims(), [0, 3, 4, 4]);
-    let ys = batch_norm2d_conv2d(&nothing, norm, &weight, None, Conv2dConfig::default(), None)?;
-    assert_eq!(ys.dims(), [0, 2, 2, 2]);
-    let grads = ys.sum_all()?.backward()?;
-    let sum = grads.get(&weight).expect("a gradient").sqr()?.sum_all()?.to_scalar::<f64>()?;
-    assert_eq!(sum, 0.0);
-    Ok(())
-}
-
-#[test]
 fn numbers_of_16_bits_are_those_of_two_operations() -> Result<()> {
     let config = BatchNormConfig { activation: RELU, ..Default::default() };
     for dtype in [DType::BF16, DType::F16] {

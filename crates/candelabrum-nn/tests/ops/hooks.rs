@@ -17,7 +17,7 @@ pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
         plan
     };
     let plans: Vec<BucketPlan> = params.list().iter().enumerate().map(unit).collect();
-    let location = Location::of(params.device());
+    let location = Location::from_device(params.device());
     let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
     let buckets = plans.iter().map(bucket).collect::<std::result::Result<_, _>>()?;
     FlatGradients::new(params.list(), plans, buckets)

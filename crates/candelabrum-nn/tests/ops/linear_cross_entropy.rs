@@ -17,25 +17,6 @@ const EPS: f64 = 1e-5;
 const TOL: f64 = 1e-7;
 
 #[test]
-fn gradients_of_the_loss() -> Result<()> {
-    let inputs = [random((2, 5, 3), 1)?, random((7, 3), 2)?, random(7, 3)?];
-    let labels = integers((2, 5), 4, 7)?;
-    for (label_smoothing, ignore_index) in
-        [(0.0, None), (0.3, None), (1.0, Some(3)), (0.0, Some(2))]
-    {
-        let config = CrossEntropyConfig { label_smoothing, ignore_index };
-        let f = |t: &[Tensor]| linear_cross_entropy(&t[0], &t[1], Some(&t[2]), &labels, config);
-        gradcheck(f, &inputs, EPS, TOL)?;
-        // The upstream gradient is a factor, the weight a view, and there is no bias.
-        let f = |t: &[Tensor]| {
-            linear_cross_entropy(&t[0], &t[1].t()?, None, &labels, config)?.affine(-3.0, 1.0)
-        };
-        gradcheck(f, &[inputs[0].clone(), inputs[1].t()?.contiguous()?], EPS, TOL)?;
-    }
-    Ok(())
-}
-
-#[test]
 fn the_loss_is_pytorchs() -> Result<()> {
     for case in cases("linear_cross_entropy.safetensors") {
         let label_smoothing = case.tensors["smoothing"].to_scalar::<f64>()? as f32;

@@ -12,7 +12,6 @@ mod embedding;
 mod frozen_weights;
 mod fused_norms;
 mod golden;
-mod gradients;
 mod hooks;
 mod linear_cross_entropy;
 mod loss;

@@ -65,7 +65,7 @@ fn the_loss_of_ignored_rows_only_is_zero() -> Result<()> {
     both(|| {
         let loss = softmax_cross_entropy_with(&logits, &labels, config)?;
         assert_eq!(loss.to_scalar::<f32>()?, 0.0);
-        let weight = LossWeight::of(&loss).expect("a cross entropy has a weight");
+        let weight = LossWeight::from_loss(&loss).expect("a cross entropy has a weight");
         assert_eq!((weight.value()?, weight.varies()), (0.0, true));
         Ok(())
     })

@@ -8,7 +8,7 @@ use candelabrum_nn::ops::{
     smooth_l1_loss, with_composites,
 };
 use candelabrum_nn::{Init, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers, uniform};
+use candelabrum_testkit::{assert_close, gradcheck};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
@@ -117,20 +117,7 @@ fn pooling_by_attention_is_pytorchs() -> Result<()> {
 }
 
 #[test]
-fn gradients_on_odd_shapes_and_views() -> Result<()> {
-    for dims in [&[3, 5][..], &[7], &[2, 1, 3], &[]] {
-        let inputs = [random(dims, 1)?.affine(3.0, 0.0)?, random(dims, 2)?];
-        for reduction in BOTH {
-            for name in ["mse", "l1", "huber", "smooth_l1"] {
-                let f =
-                    |t: &[Tensor]| loss_called(name, &t[0], &t[1], reduction)?.affine(-3.0, 1.0);
-                gradcheck(f, &inputs, EPS, TOL)?;
-            }
-            let targets = inputs[1].abs()?;
-            let f = |t: &[Tensor]| bce_with_logits_loss(&t[0], &targets, None, reduction);
-            gradcheck(f, &inputs[..1], EPS, TOL)?;
-        }
-    }
+fn gradients_of_views() -> Result<()> {
     let weight = random(3, 3)?.abs()?;
     let inputs = [random((3, 5), 1)?, random((5, 3), 2)?];
     let f = |t: &[Tensor]| huber_loss(&t[0].t()?, &t[1], 0.3, Reduction::Mean);
@@ -148,10 +135,6 @@ fn gradients_on_odd_shapes_and_views() -> Result<()> {
         let f = |t: &[Tensor]| cosine_embedding_loss(&t[0].t()?, &t[1], &signs, -0.9, reduction);
         gradcheck(f, &[random((5, 3), 1)?, random((3, 5), 2)?], EPS, TOL)?;
     }
-    for dims in [&[4, 3][..], &[1], &[2, 3, 1], &[2, 2, 7]] {
-        let inputs = [random(dims, 1)?, random(dims, 2)?];
-        gradcheck(|t| cosine_similarity(&t[0], &t[1], 1e-8), &inputs, EPS, TOL)?;
-    }
     gradcheck(
         |t| cosine_similarity(&t[0], &t[0].flip(&[1])?, 1e-8),
         &[random((3, 4), 1)?],
@@ -161,21 +144,14 @@ fn gradients_on_odd_shapes_and_views() -> Result<()> {
 }
 
 #[test]
-fn gradients_of_ctc_and_of_pooling() -> Result<()> {
+fn gradients_of_ctc_without_a_softmax() -> Result<()> {
     let labels = Tensor::new(&[[1u32, 1, 3], [2, 0, 0], [3, 2, 2]], &Device::Cpu)?;
     let counts = Tensor::new(&[3u32, 1, 2], &Device::Cpu)?;
     let lengths = Tensor::new(&[6u8, 4, 5], &Device::Cpu)?;
     for reduction in BOTH {
         let config = CtcConfig { reduction, ..CtcConfig::default() };
-        // Not behind a softmax: this gradient is that of the logarithms themselves.
         let f = |t: &[Tensor]| ctc_loss(&t[0].transpose(0, 1)?, &labels, &lengths, &counts, config);
         gradcheck(f, &[random((6, 3, 4), 1)?], EPS, TOL)?;
-    }
-    let lengths = Tensor::new(&[3i64, 5, 0, 1], &Device::Cpu)?;
-    for lengths in [None, Some(&lengths)] {
-        let inputs = [random((5, 4, 3), 1)?, random((4, 5), 2)?.affine(3.0, 0.0)?];
-        let f = |t: &[Tensor]| attention_pool(&t[0].transpose(0, 1)?, &t[1], lengths)?.t();
-        gradcheck(f, &inputs, EPS, TOL)?;
     }
     Ok(())
 }
@@ -259,7 +235,7 @@ fn a_loss_weighs_what_its_mean_counts_and_a_sum_weighs_one() -> Result<()> {
         ])
     };
     let weights = |losses: [Tensor; 8]| -> Result<Vec<(f64, bool, Option<i64>)>> {
-        let weight = |loss: &Tensor| LossWeight::of(loss).expect("every loss has a weight");
+        let weight = |loss: &Tensor| LossWeight::from_loss(loss).expect("every loss has a weight");
         let weights = losses.iter().map(weight);
         weights.map(|weight| Ok((weight.value()?, weight.varies(), weight.ignored()))).collect()
     };
@@ -290,7 +266,7 @@ fn parts_of_a_batch_make_the_gradient_of_the_batch() -> Result<()> {
             1 => bce_with_logits_loss(&outputs, &targets, None, Reduction::Mean)?,
             _ => nll_loss(&outputs, &labels.narrow(0, first, rows)?, Some(-1), Reduction::Mean)?,
         };
-        let weight = LossWeight::of(&loss).expect("a loss has a weight").value()?;
+        let weight = LossWeight::from_loss(&loss).expect("a loss has a weight").value()?;
         Ok((loss.backward()?.get(&line).expect("a gradient").clone(), weight))
     };
     for kind in 0..3 {
@@ -385,46 +361,6 @@ fn a_layer_pools_by_attention_and_reads_no_padding() -> Result<()> {
     let expected =
         (xs.get(1)?.broadcast_mul(&scores)?.sum(0)? / scores.sum_all()?.to_scalar::<f64>()?)?;
     assert_close(&ys.get(1)?, &expected, 1e-13, 1e-13);
-    Ok(())
-}
-
-#[test]
-fn losses_have_the_same_bits_with_any_number_of_threads() -> Result<()> {
-    let run = |threads: usize| -> Result<Vec<u32>> {
-        let step = || -> Result<Vec<u32>> {
-            let xs = Var::from_tensor(&uniform((101, 203), 1, -5.0, 5.0, DType::F32)?)?;
-            let ys = uniform((101, 203), 2, 0.0, 1.0, DType::F32)?;
-            let labels = integers((7, 20), 3, 20)?.affine(1.0, 1.0)?;
-            let (lengths, counts) = (Tensor::full(60u32, 7, &Device::Cpu)?, integers(7, 4, 20)?);
-            let log_probs =
-                log_softmax(&xs.flatten_all()?.narrow(0, 0, 7 * 60 * 48)?.reshape((7, 60, 48))?)?;
-            let config = CtcConfig { zero_infinity: true, ..CtcConfig::default() };
-            let scores = ys.narrow(1, 0, 203)?;
-            let wide = xs.unsqueeze(2)?.broadcast_mul(&Tensor::ones(
-                (1, 1, 9),
-                DType::F32,
-                &Device::Cpu,
-            )?)?;
-            let losses = [
-                huber_loss(&xs, &ys, 1.0, Reduction::Mean)?,
-                bce_with_logits_loss(&xs, &ys, None, Reduction::Mean)?,
-                cosine_similarity(&xs, &ys, 1e-8)?.sum_all()?,
-                ctc_loss(&log_probs, &labels, &lengths, &counts, config)?,
-                attention_pool(&wide, &scores, None)?.sqr()?.sum_all()?,
-            ];
-            let total = Tensor::stack(&losses, 0)?.sum_all()?;
-            let grads = total.backward()?;
-            let mut values = grads.get(&xs).expect("a gradient").flatten_all()?.to_vec1::<f32>()?;
-            values.push(total.to_scalar()?);
-            Ok(values.into_iter().map(f32::to_bits).collect())
-        };
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.expect("a thread pool").install(step)
-    };
-    let expected = run(1)?;
-    for threads in [2, 5] {
-        assert!(run(threads)? == expected, "{threads} threads");
-    }
     Ok(())
 }
 

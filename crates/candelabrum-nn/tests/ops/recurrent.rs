@@ -17,11 +17,6 @@ use crate::random;
 
 const INPUTS: [&str; 7] = ["xs", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "h0", "c0"];
 
-/// Lengths of three sequences of up to five steps.
-fn lengths() -> Result<Tensor> {
-    Tensor::new(&[3u32, 5, 0], &Device::Cpu)
-}
-
 fn weights<'a>(t: &'a BTreeMap<&str, Tensor>) -> RecurrentWeights<'a> {
     RecurrentWeights {
         weight_ih: &t["weight_ih"],
@@ -202,17 +197,6 @@ fn from_slice(t: &[Tensor]) -> RecurrentWeights<'_> {
 }
 
 #[test]
-fn gradients_of_everything_with_and_without_a_state() -> Result<()> {
-    let t = inputs(3, 5)?;
-    gradcheck(|t| gru(&t[0], from_slice(t), Some(&t[5])), &t[..6], 1e-5, 1e-7)?;
-    gradcheck(|t| gru(&t[0], from_slice(t), None), &t[..5], 1e-5, 1e-7)?;
-    let t = inputs(4, 5)?;
-    let with_state = |t: &[Tensor]| Ok(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?.0);
-    gradcheck(with_state, &t, 1e-5, 1e-7)?;
-    gradcheck(|t| Ok(lstm(&t[0], from_slice(t), None)?.0), &t[..5], 1e-5, 1e-7)
-}
-
-#[test]
 fn the_final_cell_state_passes_gradients_on() -> Result<()> {
     let t = inputs(4, 5)?;
     let of_both = |t: &[Tensor]| both(lstm(&t[0], from_slice(t), Some((&t[5], &t[6])))?);
@@ -226,44 +210,6 @@ fn the_final_cell_state_passes_gradients_on() -> Result<()> {
         Ok(lstm(&rest, from_slice(t), Some((&last_step(&ys)?, &c)))?.0)
     };
     gradcheck(pieces, &t, 1e-5, 1e-7)
-}
-
-#[test]
-fn gradients_with_lengths_in_both_directions() -> Result<()> {
-    let forwards = Steps::of_lengths(&lengths()?)?;
-    for order in [forwards.clone(), forwards.reversed(), Steps::default().reversed()] {
-        let inputs = |gates: usize| -> Result<Vec<Tensor>> {
-            let mut inputs = inputs(gates, 4)?;
-            inputs[0] = random((3, 5, 2), 1)?;
-            inputs[5] = random((3, 4), 6)?;
-            inputs[6] = random((3, 4), 7)?;
-            Ok(inputs)
-        };
-        let ends = |ys: Tensor, h0: Option<&Tensor>, c: Option<Tensor>| -> Result<Tensor> {
-            let mut all = vec![ys.flatten_all()?, final_state(&ys, h0, &order)?.flatten_all()?];
-            all.extend(c.map(|c| c.flatten_all()).transpose()?);
-            Tensor::cat(&all, 0)
-        };
-        for activation in [Activation::Tanh, Activation::Relu] {
-            let f = |t: &[Tensor]| {
-                let ys = rnn(&t[0], from_slice(t), Some(&t[5]), activation, &order)?;
-                ends(ys, Some(&t[5]), None)
-            };
-            gradcheck(f, &inputs(1)?[..6], 1e-5, 1e-7)?;
-        }
-        let f = |t: &[Tensor]| {
-            ends(gru_with(&t[0], from_slice(t), Some(&t[5]), &order)?, Some(&t[5]), None)
-        };
-        gradcheck(f, &inputs(3)?[..6], 1e-5, 1e-7)?;
-        let f = |t: &[Tensor]| ends(gru_with(&t[0], from_slice(t), None, &order)?, None, None);
-        gradcheck(f, &inputs(3)?[..5], 1e-5, 1e-7)?;
-        let f = |t: &[Tensor]| {
-            let (ys, c) = lstm_with(&t[0], from_slice(t), Some((&t[5], &t[6])), &order)?;
-            ends(ys, Some(&t[5]), Some(c))
-        };
-        gradcheck(f, &inputs(4)?, 1e-5, 1e-7)?;
-    }
-    Ok(())
 }
 
 /// A batch of sequences gives what each of them gives alone, and what is behind the lengths is not read.

@@ -3,16 +3,18 @@
 
 use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
-    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, ConvTranspose2dConfig, HiddenUnits,
-    LocalResponseNormConfig, Pool2dConfig, RecurrentWeights, Rotary, Steps, adaptive_avg_pool2d,
-    add, attention, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, cat, conv_transpose2d,
-    conv2d, cross_attention, dropout, embedding, embedding_with_positions, feed_forward,
-    final_state, gelu, global_avg_pool2d, group_norm, gru, last_step, linear, linear_add,
-    local_response_norm, lstm, lstm_with, masked_fill, mul, permute, relu6, scale, silu, split,
+    AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, ConvTranspose2dConfig,
+    CrossEntropyConfig, CtcConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig,
+    RecurrentWeights, Reduction, Rotary, Steps, adaptive_avg_pool2d, add, attention,
+    attention_pool, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, bce_with_logits_loss, cat,
+    conv_transpose2d, conv2d, cosine_similarity, cross_attention, ctc_loss, dropout, embedding,
+    embedding_with_positions, feed_forward, final_state, gelu, global_avg_pool2d, group_norm, gru,
+    huber_loss, last_step, linear, linear_add, local_response_norm, log_softmax, lstm, lstm_with,
+    masked_fill, mul, permute, relu6, scale, silu, softmax, softmax_cross_entropy_with, split,
     swiglu,
 };
 use candelabrum_testkit::{integers, uniform};
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::{DType, Device, Result, Tensor, Var};
 
 /// Compares the bits of the result and gradients of `f` between 1, 2 and 5 threads.
 fn check(inputs: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor> + Sync) -> Result<()> {
@@ -97,6 +99,28 @@ fn norms_of_channels_and_transposed_convolutions() -> Result<()> {
 }
 
 #[test]
+fn losses() -> Result<()> {
+    let labels = integers(37, 2, 1999)?;
+    let config = CrossEntropyConfig { label_smoothing: 0.1, ignore_index: None };
+    check(&[&[37, 1999]], |t| {
+        let logits = log_softmax(&softmax(&t[0].affine(10.0, 0.0)?)?.affine(9.0, 0.0)?)?;
+        softmax_cross_entropy_with(&logits, &labels, config)
+    })?;
+    let pair: [&[usize]; 2] = [&[101, 203]; 2];
+    check(&pair, |t| huber_loss(&t[0], &t[1], 1.0, Reduction::Mean))?;
+    check(&pair, |t| cosine_similarity(&t[0], &t[1], 1e-8))?;
+    let targets = uniform((101, 203), 2, 0.0, 1.0, DType::F32)?;
+    check(&pair[..1], |t| bce_with_logits_loss(&t[0], &targets, None, Reduction::Mean))?;
+    check(&[&[101, 203, 9], &[101, 203]], |t| attention_pool(&t[0], &t[1], None))?;
+    let labels = integers((7, 20), 3, 20)?.affine(1.0, 1.0)?;
+    let (lengths, counts) = (Tensor::full(60u32, 7, &Device::Cpu)?, integers(7, 4, 20)?);
+    let config = CtcConfig { zero_infinity: true, ..CtcConfig::default() };
+    check(&[&[7, 60, 48]], |t| {
+        ctc_loss(&log_softmax(&t[0].affine(10.0, 0.0)?)?, &labels, &lengths, &counts, config)
+    })
+}
+
+#[test]
 fn attentions() -> Result<()> {
     let rotary = Some(Rotary::default());
     let config = AttentionConfig { kv_heads: 2, causal: true, rotary, ..AttentionConfig::new(4) };
@@ -147,6 +171,7 @@ fn rearrangements_and_arithmetic() -> Result<()> {
     })?;
     check(&[shape, &[9, 3, 301]], |t| cat(t, 1))?;
     check(&[shape], |t| relu_of_a_view(&t[0]))?;
+    check(&[shape; 2], |t| add(&t[0], &t[1], Some(Activation::Relu)))?;
     for other in [shape, &[301], &[31, 1], &[9, 1, 301], &[9, 1, 1], &[1]] {
         check(&[shape, other], |t| mul(&t[0], &t[1]))?;
         check(&[shape, other], |t| add(&t[0], &t[1], Some(Activation::Gelu)))?;

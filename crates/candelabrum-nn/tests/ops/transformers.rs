@@ -8,64 +8,12 @@ use candelabrum_nn::ops::{
     with_composites,
 };
 use candelabrum_nn::{Activation, Params};
-use candelabrum_testkit::{assert_close, gradcheck, integers};
+use candelabrum_testkit::{assert_close, integers};
 use candle_core::{DType, Device, Module, Result, Tensor, Var};
 
 use crate::behaviour::message;
 use crate::golden::{Case, cases, check};
 use crate::random;
-
-const EPS: f64 = 1e-5;
-const TOL: f64 = 1e-7;
-
-#[test]
-fn gradients_of_sums_with_a_residual_and_of_positions() -> Result<()> {
-    for dims in [&[5, 3][..], &[2, 3, 3], &[3]] {
-        let mut result = dims.to_vec();
-        *result.last_mut().expect("a dimension") = 4;
-        let inputs = [random(dims, 1)?, random((4, 3), 2)?, random(&result[..], 3)?, random(4, 4)?];
-        gradcheck(|t| linear_add(&t[0], &t[1], Some(&t[3]), &t[2]), &inputs, EPS, TOL)?;
-        gradcheck(|t| linear_add(&t[0], &t[1], None, &t[2]), &inputs[..3], EPS, TOL)?;
-    }
-    // The input is its own residual.
-    let f = |t: &[Tensor]| linear_add(&t[0], &t[1], None, &t[0]);
-    gradcheck(f, &[random((2, 3), 1)?, random((3, 3), 2)?], EPS, TOL)?;
-    let tokens = integers((4, 5), 3, 7)?;
-    let tables = [random((7, 3), 1)?, random((6, 3), 2)?];
-    gradcheck(|t| embedding_with_positions(&t[0], &t[1], &tokens), &tables, EPS, TOL)
-}
-
-/// The branches that are tested, and the number of results of their first layer for 3 hidden units.
-const UNITS: [(HiddenUnits, usize); 4] = [
-    (HiddenUnits::Activation(Activation::Gelu), 3),
-    (HiddenUnits::Activation(Activation::Tanh), 3),
-    (HiddenUnits::Activation(Activation::Silu), 3),
-    (HiddenUnits::SwiGlu, 6),
-];
-
-#[test]
-fn gradients_of_feed_forward_branches() -> Result<()> {
-    for (units, width) in UNITS {
-        for dims in [&[5, 2][..], &[2, 3, 2], &[2]] {
-            let mut result = dims.to_vec();
-            *result.last_mut().expect("a dimension") = 4;
-            let weights = [random((width, 2), 2)?, random((4, 3), 3)?];
-            let others = [random(&result[..], 4)?, random(width, 5)?, random(4, 6)?];
-            let inputs = [&[random(dims, 1)?][..], &weights, &others].concat();
-            let f = |t: &[Tensor]| {
-                feed_forward(&t[0], (&t[1], t.get(4)), units, (&t[2], t.get(5)), t.get(3))
-            };
-            for count in [3, 4, 6] {
-                gradcheck(f, &inputs[..count], EPS, TOL)?;
-            }
-        }
-    }
-    // The input is its own residual.
-    let (units, width) = UNITS[0];
-    let inputs = [random((5, 2), 1)?, random((width, 2), 2)?, random((2, 3), 3)?];
-    let f = |t: &[Tensor]| feed_forward(&t[0], (&t[1], None), units, (&t[2], None), Some(&t[0]));
-    gradcheck(f, &inputs, EPS, TOL)
-}
 
 #[test]
 fn feed_forward_branches_are_pytorchs() -> Result<()> {
