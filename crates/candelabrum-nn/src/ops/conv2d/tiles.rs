@@ -148,23 +148,29 @@ fn packed_taps<T: Float>(
         pack(only, weight, 0..outputs);
         return packed;
     }
-    // (taps × O × C) for some output channels, in the cache.
-    let mut by_tap = Pooled::new(taps * CHANNELS * inputs);
-    for (number, weight) in weight.chunks(CHANNELS * inputs * taps).enumerate() {
-        let (first, count) = (number * CHANNELS, weight.len() / (inputs * taps));
-        simd(
-            #[inline(always)]
-            || {
-                for (output, weight) in weight.chunks_exact(inputs * taps).enumerate() {
-                    let to = &mut by_tap[output * inputs..];
-                    transpose::<T, false>(weight, taps, (inputs, taps), to, CHANNELS * inputs);
-                }
-            },
-        );
-        for (packed, tap) in packed.iter_mut().zip(by_tap.chunks_exact(CHANNELS * inputs)) {
-            pack(packed, tap, first..first + count);
+    // The threads share the taps.
+    let share = taps.div_ceil(thread_pool::threads());
+    thread_pool::for_each(packed.par_chunks_mut(share).enumerate(), |(number, packed)| {
+        // (taps × O × C) for some output channels, in the cache.
+        let mut by_tap = Pooled::new(packed.len() * CHANNELS * inputs);
+        for (block, weight) in weight.chunks(CHANNELS * inputs * taps).enumerate() {
+            let (first, count) = (block * CHANNELS, weight.len() / (inputs * taps));
+            let size = (inputs, packed.len());
+            simd(
+                #[inline(always)]
+                || {
+                    for (output, weight) in weight.chunks_exact(inputs * taps).enumerate() {
+                        let (from, to) =
+                            (&weight[number * share..], &mut by_tap[output * inputs..]);
+                        transpose::<T, false>(from, taps, size, to, CHANNELS * inputs);
+                    }
+                },
+            );
+            for (packed, tap) in packed.iter_mut().zip(by_tap.chunks_exact(CHANNELS * inputs)) {
+                pack(packed, tap, first..first + count);
+            }
         }
-    }
+    });
     packed
 }
 
