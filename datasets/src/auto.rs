@@ -146,7 +146,7 @@ impl Located {
 /// names a set, none in any of the places.
 pub fn locate(request: &DataRequest) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
-    locate_with(request, &Remote::of(wanted(request), &transport))
+    locate_with(request, &Remote::new(wanted(request), &transport))
 }
 
 /// [`locate`] with other download addresses.

@@ -112,7 +112,7 @@ pub struct Remote<'a> {
 
 impl<'a> Remote<'a> {
     /// The files of a set at their mirrors.
-    pub fn of(set: ImageSet, transport: &'a dyn Transport) -> Self {
+    pub fn new(set: ImageSet, transport: &'a dyn Transport) -> Self {
         let (files, mirrors): (&[RemoteFile<'_>], &[&str]) = match set {
             ImageSet::Mnist => (&MNIST_FILES, &MNIST_MIRRORS),
             ImageSet::FashionMnist => (&FASHION_MNIST_FILES, &FASHION_MNIST_MIRRORS),

@@ -72,7 +72,7 @@ impl ImagePipeline {
     /// # Errors
     /// A size of 0 or above 65,536.
     pub fn rgb(size: [usize; 2]) -> Result<Self> {
-        Self::of(3, size)
+        Self::new(3, size)
     }
 
     /// Images of one channel, the brightness. Colored ones are converted.
@@ -83,10 +83,10 @@ impl ImagePipeline {
     /// # Errors
     /// A size of 0 or above 65,536.
     pub fn gray(size: [usize; 2]) -> Result<Self> {
-        Self::of(1, size)
+        Self::new(1, size)
     }
 
-    fn of(channels: usize, [height, width]: [usize; 2]) -> Result<Self> {
+    fn new(channels: usize, [height, width]: [usize; 2]) -> Result<Self> {
         if !(1..=MOST).contains(&height) || !(1..=MOST).contains(&width) {
             return Err(Error::argument(format!(
                 "images of {height} x {width} pixels: both must be from 1 to {MOST}"

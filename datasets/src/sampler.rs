@@ -66,7 +66,7 @@ impl DistributedSampler {
     /// A rank outside its world, an empty dataset, a batch size of 0, and, except with
     /// [`Remainder::Keep`], a batch size larger than a rank's share. All ranks get the same error.
     pub fn new(config: SamplerConfig) -> Result<Self> {
-        Self::of(config, config.shuffle.into(), config.len)
+        Self::from_config(config, config.shuffle.into(), config.len)
     }
 
     /// The same sampler with another order of the samples.
@@ -92,7 +92,7 @@ impl DistributedSampler {
             let what = "an epoch of 0 samples: the epoch size must be at least 1";
             return Err(Error::argument(what));
         }
-        Self::of(self.config, self.shuffle, epoch_size)
+        Self::from_config(self.config, self.shuffle, epoch_size)
     }
 
     /// The same sampler with at most so many steps in an epoch, the first ones. The order of the samples stays: the rest
@@ -107,7 +107,7 @@ impl DistributedSampler {
         Ok(Self { steps: self.steps.min(most), ..self })
     }
 
-    fn of(config: SamplerConfig, shuffle: Shuffle, epoch_size: usize) -> Result<Self> {
+    fn from_config(config: SamplerConfig, shuffle: Shuffle, epoch_size: usize) -> Result<Self> {
         let SamplerConfig { len, global_rank, world_size, batch_size, remainder, .. } = config;
         check_rank(global_rank, world_size)?;
         if batch_size == 0 {

@@ -64,7 +64,7 @@ impl<D: Dataset> Subset<D> {
     ///
     /// # Errors
     /// A number that is not the number of a sample, or more samples than 32 bits can count.
-    pub fn of(whole: D, samples: impl Into<Arc<[u32]>>) -> Result<Self> {
+    pub fn from_samples(whole: D, samples: impl Into<Arc<[u32]>>) -> Result<Self> {
         let (samples, len) = (samples.into(), whole.len());
         if let Some(&sample) = samples.iter().find(|&&sample| sample as usize >= len) {
             return Err(Error::NoSuchSample { sample: sample as usize, len });
@@ -95,7 +95,10 @@ impl<D: Dataset> Subset<D> {
     {
         let [train, test] = split(whole.len(), "samples", test_share, seed)?;
         let part = |whole: D, samples: Vec<usize>| {
-            Self::of(whole, samples.into_iter().map(|sample| sample as u32).collect::<Vec<_>>())
+            Self::from_samples(
+                whole,
+                samples.into_iter().map(|sample| sample as u32).collect::<Vec<_>>(),
+            )
         };
         Ok((part(whole.clone(), train)?, part(whole, test)?))
     }

@@ -158,7 +158,7 @@ impl CsvTable {
         config: &CsvConfig,
     ) -> Result<Self> {
         let header = reader.headers().map_err(|error| unreadable(path, error))?.clone();
-        let chosen = Chosen::of(path, &header, config)?;
+        let chosen = Chosen::new(path, &header, config)?;
         let mut xs = Columns::new(path.into(), chosen.names(&chosen.inputs));
         let mut ys = if chosen.is_class {
             Targets::Classes(Vec::new())
@@ -291,7 +291,7 @@ struct Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    fn of(path: &'a Path, header: &'a StringRecord, config: &CsvConfig) -> Result<Self> {
+    fn new(path: &'a Path, header: &'a StringRecord, config: &CsvConfig) -> Result<Self> {
         let place = |name: &String| -> Result<usize> {
             let mut places = header.iter().enumerate().filter(|(_, column)| column == name);
             let what = match (places.next(), places.next()) {

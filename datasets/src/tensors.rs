@@ -77,9 +77,9 @@ impl TensorDataset<Vec<Tensor>> {
     /// Any number of tensors. A batch is a vector of as many tensors.
     ///
     /// # Errors
-    /// Those of [`TensorDataset::of`].
+    /// Those of [`TensorDataset::from_tensors`].
     pub fn new(tensors: Vec<Tensor>) -> Result<Self> {
-        Self::of(tensors)
+        Self::from_tensors(tensors)
     }
 }
 
@@ -87,9 +87,9 @@ impl TensorDataset<Tensor> {
     /// One tensor. A batch is a tensor, too.
     ///
     /// # Errors
-    /// Those of [`TensorDataset::of`].
+    /// Those of [`TensorDataset::from_tensors`].
     pub fn single(tensor: Tensor) -> Result<Self> {
-        Self::of(vec![tensor])
+        Self::from_tensors(vec![tensor])
     }
 }
 
@@ -97,9 +97,9 @@ impl TensorDataset<(Tensor, Tensor)> {
     /// Two tensors, for instance inputs and targets.
     ///
     /// # Errors
-    /// Those of [`TensorDataset::of`].
+    /// Those of [`TensorDataset::from_tensors`].
     pub fn pair(first: Tensor, second: Tensor) -> Result<Self> {
-        Self::of(vec![first, second])
+        Self::from_tensors(vec![first, second])
     }
 }
 
@@ -107,9 +107,9 @@ impl TensorDataset<(Tensor, Tensor, Tensor)> {
     /// Three tensors, for instance inputs, masks and targets.
     ///
     /// # Errors
-    /// Those of [`TensorDataset::of`].
+    /// Those of [`TensorDataset::from_tensors`].
     pub fn triple(first: Tensor, second: Tensor, third: Tensor) -> Result<Self> {
-        Self::of(vec![first, second, third])
+        Self::from_tensors(vec![first, second, third])
     }
 }
 
@@ -117,9 +117,9 @@ impl TensorDataset<Batch> {
     /// Inputs with labels.
     ///
     /// # Errors
-    /// Those of [`TensorDataset::of`].
+    /// Those of [`TensorDataset::from_tensors`].
     pub fn labelled(xs: Tensor, ys: Tensor) -> Result<Self> {
-        Self::of(vec![xs, ys])
+        Self::from_tensors(vec![xs, ys])
     }
 
     /// Inputs and labels of a table.
@@ -164,7 +164,7 @@ impl<B: FromTensors> TensorDataset<B> {
     /// # Errors
     /// No tensors or a number that `B` does not have, a tensor without dimensions, first dimensions
     /// that differ or do not fit into 32 bits.
-    pub fn of(tensors: Vec<Tensor>) -> Result<Self> {
+    pub fn from_tensors(tensors: Vec<Tensor>) -> Result<Self> {
         let wrong = B::COUNT.is_some_and(|count| count != tensors.len());
         if wrong || tensors.is_empty() {
             return Err(wrong_count(tensors.len(), B::COUNT));
@@ -347,7 +347,7 @@ mod tests {
         assert!(text.contains('3') && text.contains('4'), "{text}");
         let scalar = arange(3).i(0).unwrap();
         assert!(TensorDataset::single(scalar).is_err());
-        assert!(TensorDataset::<(Tensor, Tensor)>::of(vec![arange(3)]).is_err());
+        assert!(TensorDataset::<(Tensor, Tensor)>::from_tensors(vec![arange(3)]).is_err());
         let data = TensorDataset::single(arange(3)).unwrap();
         for sample in [3, u32::MAX] {
             let error = data.read(&[0, sample], &Pass::evaluation()).unwrap_err();

@@ -77,7 +77,7 @@ impl TextDataset {
         let bytes: Option<Vec<u8>> = tokens.iter().map(|&token| u8::try_from(token).ok()).collect();
         let tokens = bytes
             .map_or(StoredTokens::Words(tokens.into()), |bytes| StoredTokens::Bytes(bytes.into()));
-        Self::of(tokens, length, stride)
+        Self::from_tokens(tokens, length, stride)
     }
 
     /// Windows of a text: see [`new`](Self::new).
@@ -91,7 +91,7 @@ impl TextDataset {
         stride: usize,
     ) -> Result<Self> {
         if vocabulary.is_bytes() {
-            return Self::of(StoredTokens::Bytes(text.as_bytes().into()), length, stride);
+            return Self::from_tokens(StoredTokens::Bytes(text.as_bytes().into()), length, stride);
         }
         Self::new(vocabulary.encode(text)?, length, stride)
     }
@@ -111,7 +111,7 @@ impl TextDataset {
         let path = path.as_ref();
         let content = std::fs::read(path).map_err(Error::io("read", path))?;
         if vocabulary.is_bytes() {
-            return Self::of(StoredTokens::Bytes(content.into()), length, stride);
+            return Self::from_tokens(StoredTokens::Bytes(content.into()), length, stride);
         }
         let text = String::from_utf8(content).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();
@@ -145,7 +145,7 @@ impl TextDataset {
         }
         let count = (bytes / width.bytes() as u64) as usize;
         let (file, path) = (Arc::new(file), path.into());
-        Self::of(StoredTokens::File { file, path, width, count }, length, stride)
+        Self::from_tokens(StoredTokens::File { file, path, width, count }, length, stride)
     }
 
     /// The same windows with tokens of another type in the tensors: u8, u32 (the default) or i64.
@@ -175,7 +175,7 @@ impl TextDataset {
         self.tokens() - covered
     }
 
-    fn of(tokens: StoredTokens, length: usize, stride: usize) -> Result<Self> {
+    fn from_tokens(tokens: StoredTokens, length: usize, stride: usize) -> Result<Self> {
         if length == 0 || stride == 0 {
             return Err(Error::argument(format!(
                 "windows of {length} tokens every {stride} tokens: both must be at least 1"

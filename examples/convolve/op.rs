@@ -29,7 +29,7 @@ pub(crate) struct Convolve {
 
 impl Convolve {
     pub(crate) fn new(filters: &Filters, tiled: bool, device: &Device) -> Result<Self> {
-        let gpu = Gpu::of(device);
+        let gpu = Gpu::from_device(device);
         if let Some(gpu) = &gpu {
             gpu.write_constant(KERNELS, "FILTERS", &filters.weights)?;
         }

@@ -77,7 +77,7 @@ fn two_calls_that_disagree_about_the_threads_are_an_error() {
         assert!(error.to_string().contains("at least one"), "{error}");
         return;
     }
-    let this = Program::of(two_calls_that_disagree_about_the_threads_are_an_error);
+    let this = Program::from_test(two_calls_that_disagree_about_the_threads_are_an_error);
     let this = this.env(TWO_CALLS, "1").env("RAYON_NUM_THREADS", "1");
     let ended = this.env_remove("CANDLE_NUM_THREADS").run().success();
     assert!(ended.out.contains("1 passed"), "{}", ended.text);

@@ -9,7 +9,7 @@ use candelabrum_testkit::ranks::{RanksOf, is_rank};
 #[test]
 fn without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error() {
     if !is_rank() {
-        let alone = RanksOf::of(without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error);
+        let alone = RanksOf::new(without_a_gpu_auto_is_the_cpu_and_cuda_is_an_error);
         let alone = alone.env("CUDA_VISIBLE_DEVICES", "");
         alone.clone().env("SOFTGPU_COUNT", 0).run_all_good(1);
         alone.env("LD_LIBRARY_PATH", "").run_all_good(1);

@@ -125,7 +125,7 @@ fn config(overlap: bool) -> DistOptConfig {
 #[test]
 fn a_step_exchanges_headers_once() {
     let Some(world) = on_ranks(a_step_exchanges_headers_once, &[2]) else { return };
-    let exchanges = SpanCount::of("agree");
+    let exchanges = SpanCount::new("agree");
     let dense = [DistOption::Fp32, DistOption::Fp16];
     for (option, overlap) in dense.into_iter().flat_map(|option| [(option, true), (option, false)])
     {

@@ -29,7 +29,8 @@ fn a_pass_is_one_launch_forward_and_three_backward() {
         pass(&gpu, 130, None).unwrap();
         return pass(&gpu, 130, Some(Rotary::default())).unwrap();
     }
-    let rank = RanksOf::of(a_pass_is_one_launch_forward_and_three_backward).env("SOFTGPU_TRACE", 1);
+    let rank =
+        RanksOf::new(a_pass_is_one_launch_forward_and_three_backward).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     if !text.contains("softgpu: launch ") {
         return;
@@ -48,7 +49,7 @@ const LENGTH: usize = 1024;
 #[test]
 fn no_memory_grows_with_the_square_of_the_length() {
     let Some(gpu) = gpu().filter(|_| is_software_gpu()) else { return };
-    let ranks = RanksOf::of(no_memory_grows_with_the_square_of_the_length);
+    let ranks = RanksOf::new(no_memory_grows_with_the_square_of_the_length);
     ranks.env("SOFTGPU_MEMORY_MB", MEMORY).run_in_test(&[1]);
     if is_rank() {
         pass(&gpu, LENGTH, None).unwrap();

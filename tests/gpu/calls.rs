@@ -85,7 +85,7 @@ fn a_step_makes_the_calls_of_the_table() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counts");
-    let rank = RanksOf::of(a_step_makes_the_calls_of_the_table);
+    let rank = RanksOf::new(a_step_makes_the_calls_of_the_table);
     let rank = rank.env("SOFTGPU_COUNTS", file.display());
     rank.limit(Duration::from_secs(600)).run_all_good(1);
 }

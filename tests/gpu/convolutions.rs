@@ -50,9 +50,9 @@ fn products(gpu: &Gpu, offset: usize) -> [Vec<u32>; 3] {
 #[test]
 fn convolutions_begin_anywhere() {
     let Some(gpu) = gpu() else { return };
-    RanksOf::of(convolutions_begin_anywhere).env("SOFTGPU_STRICT", 1).run_in_test(&[1]);
+    RanksOf::new(convolutions_begin_anywhere).env("SOFTGPU_STRICT", 1).run_in_test(&[1]);
     if is_rank() {
-        let gpu = Gpu::of(&gpu).unwrap();
+        let gpu = Gpu::from_device(&gpu).unwrap();
         let aligned = products(&gpu, 0);
         for offset in [1, 2, 4] {
             assert!(products(&gpu, offset) == aligned, "from number {offset} on");

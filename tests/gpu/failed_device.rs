@@ -36,7 +36,7 @@ fn training_main() {
     let mut opt = DistOpt::new(Sgd::new(0.05), &params, &world).unwrap();
     for step in 0..10 {
         if (world.rank(), step) == FAILS {
-            let gpu = Gpu::of(world.device()).unwrap();
+            let gpu = Gpu::from_device(world.device()).unwrap();
             gpu.launch(KERNELS, "wild", Grid::one_block(1), &[Arg::U64(64)]).unwrap();
         }
         let result = loss().map_err(Into::into).and_then(|loss| opt.backward_and_update(&loss));

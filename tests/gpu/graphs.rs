@@ -417,7 +417,7 @@ fn freed_memory_goes_back_before_a_recording_and_cublas_has_its_own() {
         return;
     }
     let test = freed_memory_goes_back_before_a_recording_and_cublas_has_its_own;
-    let rank = RanksOf::of(test).env("SOFTGPU_TRACE", 1);
+    let rank = RanksOf::new(test).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     let count = |call: &str| text.matches(&format!("softgpu: {call}\n")).count();
     assert_eq!((count("cuMemPoolTrimTo"), count("cublasSetWorkspace 33554432")), (1, 1));
@@ -429,7 +429,7 @@ struct Exchanges(Network, Group);
 impl Model for Exchanges {
     fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
         let ys = self.0.forward(xs)?;
-        let numbers = Flat::zeros_on(&Location::of(xs.device()), ElementType::F32, 4)?;
+        let numbers = Flat::zeros_on(&Location::from_device(xs.device()), ElementType::F32, 4)?;
         let sum = self.1.start(Collective::AllReduce(ReduceOp::Sum), numbers.into()).wait();
         sum.map_err(candelabrum::candle::Error::from)?;
         Ok(ys)

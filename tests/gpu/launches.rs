@@ -70,7 +70,7 @@ fn a_unit_is_updated_by_few_launches() {
         };
     }
     for (case, kernels) in CASES.iter().filter(|_| gpu().is_some()) {
-        let rank = RanksOf::of(a_unit_is_updated_by_few_launches).env(CASE, case);
+        let rank = RanksOf::new(a_unit_is_updated_by_few_launches).env(CASE, case);
         let rank = rank.env("CANDELABRUM_DEVICE", "cuda:0").env("SOFTGPU_TRACE", 1);
         let text = rank.run_all_good(1).remove(0).text;
         // The gradient of the loss needs some kernel in any case, but a real GPU prints none.

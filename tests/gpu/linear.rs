@@ -66,7 +66,7 @@ fn check(
     offset: usize,
 ) -> bool {
     let case = format!("{rows} x {inner} x {columns}, {turned_a} {turned_b}, offset {offset}");
-    let gpu = Gpu::of(device).unwrap();
+    let gpu = Gpu::from_device(device).unwrap();
     let (a, b) = (numbers(rows * inner + offset, 1), numbers(inner * columns + offset, 2));
     let bias = numbers(columns + offset, 3);
     let at = |i: usize, j: usize, rows: usize, columns: usize, turned: bool| {
@@ -189,7 +189,7 @@ fn relu_keeps_what_is_no_number() {
 /// Runs [`layers_and_their_gradients_are_those_of_the_cpu`] on the software GPU, and returns what it traced.
 fn traced(name: &str, value: impl ToString) -> Option<String> {
     gpu().filter(|_| is_software_gpu())?;
-    let rank = RanksOf::of(layers_and_their_gradients_are_those_of_the_cpu).env(name, value);
+    let rank = RanksOf::new(layers_and_their_gradients_are_those_of_the_cpu).env(name, value);
     Some(rank.env("SOFTGPU_TRACE", 1).run_all_good(1).remove(0).text)
 }
 
@@ -235,7 +235,7 @@ fn a_layer_is_one_product_and_at_most_one_kernel() {
         }
         return;
     }
-    let rank = RanksOf::of(a_layer_is_one_product_and_at_most_one_kernel).env("SOFTGPU_TRACE", 1);
+    let rank = RanksOf::new(a_layer_is_one_product_and_at_most_one_kernel).env("SOFTGPU_TRACE", 1);
     let text = rank.run_all_good(1).remove(0).text;
     for dtype in TYPES {
         for (activation, expected) in ACTIVATIONS.iter().zip([

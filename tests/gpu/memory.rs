@@ -17,7 +17,8 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 pub(crate) fn on(device: &Device, values: &[f32]) -> Flat {
-    let mut flat = Flat::zeros_on(&Location::of(device), ElementType::F32, values.len()).unwrap();
+    let mut flat =
+        Flat::zeros_on(&Location::from_device(device), ElementType::F32, values.len()).unwrap();
     flat.copy_from_host(&Flat::from_slice(values)).unwrap();
     flat
 }
@@ -65,7 +66,8 @@ fn sixteen_bits_are_rounded_alike() {
             let values = numbers(len);
             let sent = |device: &Device| {
                 let mut values = on(device, &values);
-                let mut wire = Flat::zeros_on(&Location::of(device), element, len).unwrap();
+                let mut wire =
+                    Flat::zeros_on(&Location::from_device(device), element, len).unwrap();
                 wire.narrow_from(values.span().unwrap(), divisor).unwrap();
                 wire.widen_into(values.span_mut().unwrap()).unwrap();
                 bits(&values)

@@ -35,7 +35,7 @@ fn train(
     sizes: &[usize],
     way: Way,
 ) -> Vec<Vec<f32>> {
-    let location = Location::of(device);
+    let location = Location::from_device(device);
     let upload = |values: &[f32]| {
         let mut flat = Flat::zeros_on(&location, ElementType::F32, values.len()).unwrap();
         flat.copy_from_host(&Flat::from_slice(values)).unwrap();

@@ -220,7 +220,7 @@ pub(crate) fn on_ranks<F: Fn()>(test: F, counts: &[usize]) -> Option<World> {
         return Some(world());
     }
     gpu()?;
-    let ranks = RanksOf::of(test)
+    let ranks = RanksOf::new(test)
         .env("CANDELABRUM_DEVICE", "cuda:0")
         .env("CANDELABRUM_TIMEOUT", 60)
         .limit(Duration::from_secs(240));

@@ -75,7 +75,7 @@ fn span(flat: &mut Flat) -> CudaSpanMut<'_> {
 #[test]
 fn the_largest_are_those_of_the_selector() {
     let Some(device) = gpu() else { return };
-    let gpu = Gpu::of(&device).unwrap();
+    let gpu = Gpu::from_device(&device).unwrap();
     for len in LENGTHS {
         let mut rng = ChaCha8Rng::seed_from_u64(len as u64);
         for values in vectors(len, &mut rng) {
@@ -96,7 +96,7 @@ fn the_largest_are_those_of_the_selector() {
 #[test]
 fn those_from_a_threshold_on_are_those_of_the_selector() {
     let Some(device) = gpu() else { return };
-    let gpu = Gpu::of(&device).unwrap();
+    let gpu = Gpu::from_device(&device).unwrap();
     for len in LENGTHS {
         let mut rng = ChaCha8Rng::seed_from_u64(len as u64);
         for values in vectors(len, &mut rng) {

@@ -86,7 +86,7 @@ fn check(name: &str, train: impl Fn(ProductPrecision, f32) -> f64) {
 #[test]
 #[ignore = "minutes"]
 fn losses_are_those_of_f32_after_300_steps() {
-    let alone = RanksOf::of(training_main).over(Backend::Alone);
+    let alone = RanksOf::new(training_main).over(Backend::Alone);
     print!("{}", alone.limit(Duration::from_secs(3600)).run_all_good(1)[0].text);
 }
 

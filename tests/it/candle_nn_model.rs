@@ -123,7 +123,7 @@ fn training_main() {
 fn all_ranks_end_with_the_same_model_and_statistics() {
     for ranks in [1, 2, 3] {
         let directory = tempfile::tempdir().unwrap();
-        let ranks_of = RanksOf::of(training_main).env("CHECKPOINTS", directory.path().display());
+        let ranks_of = RanksOf::new(training_main).env("CHECKPOINTS", directory.path().display());
         ranks_of.run_all_good(ranks);
     }
 }
@@ -132,7 +132,7 @@ fn all_ranks_end_with_the_same_model_and_statistics() {
 #[test]
 fn statistics_are_shared_as_the_setting_says_and_survive_a_failed_step() {
     let Some(world) = on_processes(
-        RanksOf::of(statistics_are_shared_as_the_setting_says_and_survive_a_failed_step),
+        RanksOf::new(statistics_are_shared_as_the_setting_says_and_survive_a_failed_step),
         &[1, 2, 3],
     ) else {
         return;
@@ -258,7 +258,7 @@ fn one_variable_under_two_names_is_refused_when_it_is_given() {
 #[test]
 fn another_order_of_the_variables_is_named_with_its_remedy() {
     let Some(world) =
-        on_processes(RanksOf::of(another_order_of_the_variables_is_named_with_its_remedy), &[3])
+        on_processes(RanksOf::new(another_order_of_the_variables_is_named_with_its_remedy), &[3])
     else {
         return;
     };

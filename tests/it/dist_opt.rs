@@ -67,7 +67,7 @@ fn rank_main() {
 
 /// Runs a case on three ranks: each must give the same error, with all of `parts` in it.
 fn refuse(case: &str, parts: &[&str]) {
-    let outputs = RanksOf::of(rank_main).env(CASE, case).run_all_good(3);
+    let outputs = RanksOf::new(rank_main).env(CASE, case).run_all_good(3);
     for (rank, output) in outputs.iter().enumerate() {
         let says = format!("rank {rank} says: ");
         let line = output.text.lines().find(|line| line.starts_with(&says));
@@ -165,7 +165,7 @@ fn noise_main() {
 #[test]
 fn ranks_draw_noise_of_their_own_unless_a_stream_was_chosen() {
     let seeds = |case: &str| {
-        let outputs = RanksOf::of(noise_main).env(CASE, case).run_all_good(2);
+        let outputs = RanksOf::new(noise_main).env(CASE, case).run_all_good(2);
         let seed = |text: &str| {
             let seed = text.split_once("seed ").and_then(|(_, rest)| rest.split_once('.'));
             seed.expect(text).0.to_owned()

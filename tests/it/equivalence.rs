@@ -126,7 +126,7 @@ fn sampler(data: &ImageDataset, global_rank: usize, world_size: usize) -> Distri
 
 fn run(dir: &Path, world_size: usize) -> PathBuf {
     let file = dir.join(format!("{world_size}.safetensors"));
-    RanksOf::of(rank_main).env(FILE, file.display()).run_all_good(world_size);
+    RanksOf::new(rank_main).env(FILE, file.display()).run_all_good(world_size);
     file
 }
 

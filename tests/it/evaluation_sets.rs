@@ -14,7 +14,7 @@ fn trainer(world: &World) -> Trainer<Line> {
 
 /// The last points, whose number no number of ranks divides.
 fn last() -> Subset<Points> {
-    Subset::of(data(), (SAMPLES as u32 - 7..SAMPLES as u32).collect::<Vec<_>>()).unwrap()
+    Subset::from_samples(data(), (SAMPLES as u32 - 7..SAMPLES as u32).collect::<Vec<_>>()).unwrap()
 }
 
 /// The main set and two others, of different types.

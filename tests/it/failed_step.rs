@@ -124,7 +124,7 @@ fn statistics(params: &Params) -> Vec<Vec<u32>> {
 }
 
 fn ranks(fault: &str, option: &str, overlap: bool) -> RanksOf {
-    let ranks = RanksOf::of(rank_main).env("CANDELABRUM_TIMEOUT", 20);
+    let ranks = RanksOf::new(rank_main).env("CANDELABRUM_TIMEOUT", 20);
     ranks.env(FAULT, fault).env(OPTION, option).env(OVERLAP, overlap)
 }
 

@@ -60,7 +60,7 @@ fn rank_main() {
 #[test]
 fn a_group_trains_like_a_world_and_beside_other_groups() {
     for ranks in [4, 5] {
-        let outputs = RanksOf::of(rank_main).env("CANDELABRUM_TIMEOUT", 30).run_all_good(ranks);
+        let outputs = RanksOf::new(rank_main).env("CANDELABRUM_TIMEOUT", 30).run_all_good(ranks);
         let digest = |half: usize| {
             let text = &outputs[half].text;
             let found = text.split(&format!("half {half} ")).nth(1).unwrap();

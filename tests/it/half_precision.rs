@@ -173,7 +173,7 @@ fn a_value_that_is_set_replaces_the_master() {
 
 #[test]
 fn ranks_have_equal_masters() {
-    let Some(world) = on_processes(RanksOf::of(ranks_have_equal_masters), &[2]) else { return };
+    let Some(world) = on_processes(RanksOf::new(ranks_have_equal_masters), &[2]) else { return };
     candelabrum::train::set_threads(1).unwrap();
     for dtype in [DType::F16, DType::BF16] {
         for option in [DistOption::Fp32, DistOption::PartialUpdate, DistOption::SparseTopK] {

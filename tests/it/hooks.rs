@@ -170,7 +170,7 @@ fn rank_main() {
 
 #[test]
 fn one_rank_stops_all_ranks_and_the_root_alone_prints() {
-    let outputs = RanksOf::of(rank_main).run_all_good(3);
+    let outputs = RanksOf::new(rank_main).run_all_good(3);
     for (rank, output) in outputs.iter().enumerate() {
         let expected = format!("4 steps, {} lines", usize::from(rank == 0));
         assert!(output.text.contains(&expected), "rank {rank}: {}", output.text);

@@ -161,7 +161,7 @@ fn rank_main() {
 }
 
 fn run(case: &str, workers: usize, servers: usize, stores: usize) {
-    RanksOf::of(rank_main)
+    RanksOf::new(rank_main)
         .env(CASE, case)
         .env("KVSTORE_STORES", stores)
         .env("CANDELABRUM_SERVERS", servers)

@@ -17,7 +17,7 @@ const STEPS: usize = 10_000;
 #[test]
 fn a_clip_limit_that_changes_at_each_step_needs_no_memory() {
     let Some(world) = on_processes(
-        RanksOf::of(a_clip_limit_that_changes_at_each_step_needs_no_memory)
+        RanksOf::new(a_clip_limit_that_changes_at_each_step_needs_no_memory)
             .limit(Duration::from_secs(120)),
         &[2],
     ) else {

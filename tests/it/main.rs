@@ -1,6 +1,6 @@
 //! Training in process, and on ranks that are processes of this program.
 //!
-//! A test of several ranks starts them with `RanksOf::of(rank_main)`, where `rank_main` is a test of its module that
+//! A test of several ranks starts them with `RanksOf::new(rank_main)`, where `rank_main` is a test of its module that
 //! returns at once in any other process. A test of a setting of the whole process starts one in the same way.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -181,7 +181,7 @@ fn compare<N: Network>(world: &World) {
 
 #[test]
 fn overlap_and_bucket_sizes_change_no_bit() {
-    let Some(world) = on_processes(RanksOf::of(overlap_and_bucket_sizes_change_no_bit), &[2, 3])
+    let Some(world) = on_processes(RanksOf::new(overlap_and_bucket_sizes_change_no_bit), &[2, 3])
     else {
         return;
     };
@@ -225,7 +225,7 @@ fn a_complete_bucket_waits_for_one_before_it_that_is_not() {
 #[test]
 fn a_bad_loss_changes_no_order_and_training_goes_on() {
     let Some(world) =
-        on_processes(RanksOf::of(a_bad_loss_changes_no_order_and_training_goes_on), &[2])
+        on_processes(RanksOf::new(a_bad_loss_changes_no_order_and_training_goes_on), &[2])
     else {
         return;
     };
@@ -255,7 +255,7 @@ fn a_bad_loss_changes_no_order_and_training_goes_on() {
 /// Each rank has its own running statistics until `average_parameters` combines the models.
 #[test]
 fn one_model_is_made_of_the_ranks_statistics() {
-    let Some(world) = on_processes(RanksOf::of(one_model_is_made_of_the_ranks_statistics), &[2])
+    let Some(world) = on_processes(RanksOf::new(one_model_is_made_of_the_ranks_statistics), &[2])
     else {
         return;
     };
@@ -292,7 +292,7 @@ fn one_model_is_made_of_the_ranks_statistics() {
 #[test]
 fn a_rank_without_batches_joins_the_steps_of_the_others() {
     let Some(world) =
-        on_processes(RanksOf::of(a_rank_without_batches_joins_the_steps_of_the_others), &[3])
+        on_processes(RanksOf::new(a_rank_without_batches_joins_the_steps_of_the_others), &[3])
     else {
         return;
     };

@@ -86,7 +86,7 @@ fn rank_keeps_tensors() {
 
 #[test]
 fn a_tensor_that_a_model_keeps_never_has_old_values() {
-    let ended = RanksOf::of(rank_keeps_tensors).over(Backend::Tcp).run_all_good(2);
+    let ended = RanksOf::new(rank_keeps_tensors).over(Backend::Tcp).run_all_good(2);
     assert!(ended.iter().any(|rank| rank.text.contains("a kept tensor: dtype")), "{ended:#?}");
 }
 
@@ -198,7 +198,7 @@ fn what_a_dead_rank_has_not_sent_is_an_error_of_every_read_or_nan() {
         (Shard::Parameters, "f32", false, "end"),
     ];
     for (shard, dtype, overlaps, phase) in all {
-        let ranks = RanksOf::of(rank_outlives_another).over(Backend::Tcp);
+        let ranks = RanksOf::new(rank_outlives_another).over(Backend::Tcp);
         let ranks = ranks.env("ENDS_SHARD", shard).env("ENDS_DTYPE", dtype);
         let ranks = ranks.env("ENDS_OVERLAPS", overlaps).env_of(1, "ENDS_PHASE", phase);
         let ended = ranks.run(2).swap_remove(0);

@@ -198,7 +198,7 @@ fn outputs_that_are_no_tensor_and_ranks_that_differ_are_refused_on_all_ranks() {
         let part = Subset::new(inputs(8), world.rank(), 2, Remainder::Keep).unwrap();
         // Of rank 1, nothing is left.
         let left: Vec<u32> = (0..4).filter(|_| world.rank() == 0).collect();
-        (Subset::of(part, left).unwrap(), 4)
+        (Subset::from_samples(part, left).unwrap(), 4)
     };
     assert!(errors(Kind::Net, half).iter().all(|error| error.contains("the dataset is empty")));
 }
@@ -216,7 +216,7 @@ fn rank_main() {
 #[test]
 fn processes_have_the_outputs_of_one_process() {
     let expected = format!("outputs {:?}", bits(&expected(Kind::Net, DType::F32, 13, 4)));
-    for output in RanksOf::of(rank_main).run_all_good(3) {
+    for output in RanksOf::new(rank_main).run_all_good(3) {
         assert!(output.text.contains(&expected), "{}", output.text);
     }
 }

@@ -136,7 +136,7 @@ fn rank_main() {
 
 /// The rows of each step on each rank, and the digest of the parameters.
 fn run(case: &str, ranks: usize) -> (Vec<Vec<Vec<u32>>>, String) {
-    let outputs = RanksOf::of(rank_main).env("SAMPLING_CASE", case).run_all_good(ranks);
+    let outputs = RanksOf::new(rank_main).env("SAMPLING_CASE", case).run_all_good(ranks);
     let mut digest = String::new();
     let of_rank = outputs.iter().map(|output| {
         let mut steps = Vec::new();
@@ -211,7 +211,7 @@ fn data_that_are_divided_in_another_way_are_refused_on_every_rank() {
         ("part_and_whole", "the training data differs between ranks"),
         ("sampling", "the sampling differs between ranks"),
     ] {
-        for output in RanksOf::of(rank_main).env("SAMPLING_CASE", case).run_all_good(2) {
+        for output in RanksOf::new(rank_main).env("SAMPLING_CASE", case).run_all_good(2) {
             assert!(output.text.contains(&format!("refused: {expected}")), "{}", output.text);
         }
     }

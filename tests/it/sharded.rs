@@ -118,17 +118,17 @@ fn shares_and_copies_of_them_on_hosts_change_no_bit() {
     for (backend, ranks) in
         [(Backend::Local, 2), (Backend::Tcp, 3), (Backend::Local, 4), (Backend::Tcp, 4)]
     {
-        RanksOf::of(rank_compares).over(backend).run_all_good(ranks);
+        RanksOf::new(rank_compares).over(backend).run_all_good(ranks);
     }
     for ranks in [3, 4].into_iter().filter(|_| cfg!(feature = "mpi")) {
-        let ended = RanksOf::of(rank_compares).run_under_mpiexec(ranks);
+        let ended = RanksOf::new(rank_compares).run_under_mpiexec(ranks);
         ended.into_iter().for_each(|ended| assert!(ended.succeeded(), "{ended:#?}"));
     }
 }
 
 #[test]
 fn a_share_is_an_even_part_and_no_number_travels_twice() {
-    let test = RanksOf::of(a_share_is_an_even_part_and_no_number_travels_twice);
+    let test = RanksOf::new(a_share_is_an_even_part_and_no_number_travels_twice);
     let Some(world) = on_processes(test, &[2, 4]) else { return };
     // With the parts of a vector, and whether hosts exchange one of them.
     let mut each = vec![(world.group(), world.world_size(), false)];
@@ -227,7 +227,7 @@ fn rank_dies() {
 fn a_rank_that_dies_in_any_phase_ends_all() {
     for phase in ["forward", "backward", "updates", "gathers"] {
         for shard in [Shard::Optimizer, Shard::Gradients, Shard::Parameters] {
-            let ranks = RanksOf::of(rank_dies).env("SHARDED_WHAT", shard.to_string());
+            let ranks = RanksOf::new(rank_dies).env("SHARDED_WHAT", shard.to_string());
             let ended = ranks.env_of(1, "SHARDED_PHASE", phase).run(3);
             for rank in [0, 2] {
                 let text = &ended[rank].text;
@@ -243,7 +243,7 @@ fn a_rank_that_dies_in_any_phase_ends_all() {
 #[test]
 fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
     let Some(world) = on_processes(
-        RanksOf::of(a_step_may_end_before_the_new_values_of_other_ranks_have_come)
+        RanksOf::new(a_step_may_end_before_the_new_values_of_other_ranks_have_come)
             .over(Backend::Tcp),
         &[2],
     ) else {
@@ -271,7 +271,7 @@ fn a_step_may_end_before_the_new_values_of_other_ranks_have_come() {
 #[test]
 fn what_a_rank_undoes_no_other_rank_has_read() {
     let Some(world) = on_processes(
-        RanksOf::of(what_a_rank_undoes_no_other_rank_has_read).over(Backend::Tcp),
+        RanksOf::new(what_a_rank_undoes_no_other_rank_has_read).over(Backend::Tcp),
         &[2],
     ) else {
         return;

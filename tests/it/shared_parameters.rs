@@ -92,14 +92,14 @@ fn rank_reads_alone() {
 
 #[test]
 fn one_rank_may_read_parameters_alone_also_when_the_others_have_ended() {
-    let ended = RanksOf::of(rank_reads_alone).run_all_good(3);
+    let ended = RanksOf::new(rank_reads_alone).run_all_good(3);
     assert!(ended[0].text.contains("rank 0 has read all"), "{}", ended[0].text);
 }
 
 #[test]
 fn a_rank_that_ends_early_is_waited_for_by_nobody() {
     let Some(world) =
-        on_processes(RanksOf::of(a_rank_that_ends_early_is_waited_for_by_nobody), &[2])
+        on_processes(RanksOf::new(a_rank_that_ends_early_is_waited_for_by_nobody), &[2])
     else {
         return;
     };
@@ -320,7 +320,7 @@ fn rank_reads_after_the_end() {
 
 #[test]
 fn values_that_nobody_can_fetch_are_nan_and_standard_error_says_so_once() {
-    for ended in RanksOf::of(rank_reads_after_the_end).run_all_good(2) {
+    for ended in RanksOf::new(rank_reads_after_the_end).run_all_good(2) {
         let said = |name: &str| {
             let lines = ended.text.lines().filter(|line| line.contains("have not come"));
             lines.filter(|line| line.contains(name) && line.contains("gather_parameters")).count()

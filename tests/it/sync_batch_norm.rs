@@ -83,7 +83,7 @@ fn part(rank: usize, world_size: usize) -> (usize, usize) {
 #[test]
 fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
     let Some(world) = on_processes(
-        RanksOf::of(ranks_with_parts_of_any_size_compute_as_one_with_the_whole),
+        RanksOf::new(ranks_with_parts_of_any_size_compute_as_one_with_the_whole),
         &[2, 3],
     ) else {
         return;
@@ -121,7 +121,7 @@ fn ranks_with_parts_of_any_size_compute_as_one_with_the_whole() {
 
 #[test]
 fn vectors_are_normalised_over_ranks() {
-    let Some(world) = on_processes(RanksOf::of(vectors_are_normalised_over_ranks), &[2, 3]) else {
+    let Some(world) = on_processes(RanksOf::new(vectors_are_normalised_over_ranks), &[2, 3]) else {
         return;
     };
     let (start, len) = part(world.rank(), world.world_size());
@@ -195,7 +195,7 @@ fn buffer_bits(params: &Params) -> Vec<u8> {
 #[test]
 fn ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch() {
     let Some(world) = on_processes(
-        RanksOf::of(ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch),
+        RanksOf::new(ten_steps_of_training_are_those_of_one_rank_with_the_whole_batch),
         &[2, 3],
     ) else {
         return;
@@ -243,13 +243,13 @@ fn rank_that_fails() {
 #[test]
 fn errors_of_the_exchange_reach_the_user_as_they_are() {
     for case in ["leaves", "differs"] {
-        RanksOf::of(rank_that_fails).env("CASE", case).run_all_good(2);
+        RanksOf::new(rank_that_fails).env("CASE", case).run_all_good(2);
     }
 }
 
 #[test]
 fn buffers_become_rank_0s_or_the_mean_or_stay() {
-    let Some(world) = on_processes(RanksOf::of(buffers_become_rank_0s_or_the_mean_or_stay), &[3])
+    let Some(world) = on_processes(RanksOf::new(buffers_become_rank_0s_or_the_mean_or_stay), &[3])
     else {
         return;
     };
@@ -289,7 +289,7 @@ fn buffers_become_rank_0s_or_the_mean_or_stay() {
 #[test]
 fn a_rank_without_a_batch_is_refused_at_the_start() {
     let Some(world) =
-        on_processes(RanksOf::of(a_rank_without_a_batch_is_refused_at_the_start), &[1, 2])
+        on_processes(RanksOf::new(a_rank_without_a_batch_is_refused_at_the_start), &[1, 2])
     else {
         return;
     };

@@ -66,7 +66,7 @@ fn moved(xs: &Tensor, element: usize, delta: f64) -> Tensor {
 #[test]
 fn gradients_are_those_of_the_sum_of_all_ranks_losses() {
     let Some(world) =
-        on_processes(RanksOf::of(gradients_are_those_of_the_sum_of_all_ranks_losses), &[2, 3])
+        on_processes(RanksOf::new(gradients_are_those_of_the_sum_of_all_ranks_losses), &[2, 3])
     else {
         return;
     };
@@ -109,7 +109,7 @@ fn split_layer(xs: &Tensor, [a, b]: [&Tensor; 2], group: &Group) -> Result<Tenso
 #[test]
 fn megatrons_pair_gives_the_gradients_of_one_loss() {
     let Some(world) =
-        on_processes(RanksOf::of(megatrons_pair_gives_the_gradients_of_one_loss), &[2, 3])
+        on_processes(RanksOf::new(megatrons_pair_gives_the_gradients_of_one_loss), &[2, 3])
     else {
         return;
     };
@@ -157,7 +157,7 @@ fn megatrons_pair_gives_the_gradients_of_one_loss() {
 #[test]
 fn values_of_every_float_and_errors_are_as_they_should_be() {
     let Some(world) =
-        on_processes(RanksOf::of(values_of_every_float_and_errors_are_as_they_should_be), &[2])
+        on_processes(RanksOf::new(values_of_every_float_and_errors_are_as_they_should_be), &[2])
     else {
         return;
     };

@@ -254,7 +254,7 @@ fn ranks_whose_data_or_options_differ_are_refused_by_name() {
         ("memory", "refused: `profile_memory` differs between ranks"),
         ("test data", "refused: the test data differs between ranks"),
     ] {
-        for output in RanksOf::of(rank_main).env("TRAINER_CASE", case).run_all_good(3) {
+        for output in RanksOf::new(rank_main).env("TRAINER_CASE", case).run_all_good(3) {
             assert!(output.text.contains(expected), "{case}: {}", output.text);
             assert_eq!(output.text.contains("rank(s) 2 "), case != "none", "{}", output.text);
         }

@@ -41,7 +41,7 @@ fn rank_main() {
 
 /// A process of this test with the given numbers of workers and servers.
 fn program(mark: &str) -> Program {
-    Program::of(rank_main).env(MARK, mark)
+    Program::from_test(rank_main).env(MARK, mark)
 }
 
 /// The ranks' lines, sorted.

@@ -123,7 +123,7 @@ fn a_loss_whose_weight_got_lost_is_refused() {
         let loss = || SoftMaxCrossEntropy::new().ignore_index(-100).forward(&net.logits(), &labels);
         step(&loss().unwrap()).unwrap();
         let halved = (loss().unwrap() / 2.0).unwrap();
-        assert!(LossWeight::of(&halved).is_none());
+        assert!(LossWeight::from_loss(&halved).is_none());
         refused(step(&halved), &["weight of the loss is not known", "weighted(&loss, rows)"]);
     });
 }

@@ -383,7 +383,7 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
                     part = (part + penalty(&params).unwrap()).unwrap();
                 }
                 let part = (part / own.len() as f64).unwrap();
-                LossWeight::of(&whole).unwrap().give_to(&part);
+                LossWeight::from_loss(&whole).unwrap().give_to(&part);
                 start += rows;
                 let last = number + 1 == own.len();
                 match (&mut opt, last) {

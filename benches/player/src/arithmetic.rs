@@ -22,7 +22,7 @@ impl Multiplications {
     /// The backward pass takes as many for the gradient of the weights, and as many again for the
     /// gradient of the input. In attention these are the gradients of both factors. The first layer
     /// needs no gradient of its input, unless the input is an embedding.
-    pub(crate) fn of(summary: &Summary, params: &Params) -> Self {
+    pub(crate) fn from_summary(summary: &Summary, params: &Params) -> Self {
         let weights: Vec<(String, Vec<usize>)> = params
             .list()
             .iter()
@@ -72,7 +72,7 @@ mod tests {
     fn of(model: impl FnOnce(&Scope) -> Box<dyn FnOnce(&Params) -> Summary>) -> Multiplications {
         let params = Params::new(0);
         let summary = model(&params.root())(&params);
-        Multiplications::of(&summary, &params)
+        Multiplications::from_summary(&summary, &params)
     }
 
     fn of_images<M: Model + 'static>(

@@ -90,7 +90,7 @@ impl Finetune {
         let loading_mb = peak_rss_mb();
         // From now on the peak is that of the steps.
         Process::myself()?.clear_refs(ClearRefs::PeakRSS)?;
-        let training = Training::of(Box::new(model), batches, args.warm_up, world)?;
+        let training = Training::from_contender(Box::new(model), batches, args.warm_up, world)?;
         Ok(Self { training, loading_mb })
     }
 }

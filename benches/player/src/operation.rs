@@ -53,7 +53,7 @@ pub(crate) fn run(args: &OperationArgs, world: &World) -> anyhow::Result<()> {
 struct OperationPlayer {
     limit: bool,
     /// The last requested operation.
-    case: Option<(String, Case)>,
+    case: Option<(String, MeasuredOperation)>,
     pace: Pace,
 }
 
@@ -68,7 +68,7 @@ impl Player for OperationPlayer {
         let (_, case) = match case {
             Some(last) if last.0 == operation => last,
             case => {
-                let mut new = Case::parse(&operation, *limit)
+                let mut new = MeasuredOperation::parse(&operation, *limit)
                     .with_context(|| format!("there is no operation {operation}"))?;
                 *pace = Pace::new(&pace.world);
                 for _ in 0..2 {
@@ -95,7 +95,7 @@ fn layer_norm(xs: &[&Tensor]) -> Result<Tensor> {
 }
 
 /// An operation with its inputs, whose gradients have memory of their own, as in a training.
-struct Case {
+struct MeasuredOperation {
     inputs: Vec<Param>,
     forward: Forward,
     /// `None` for a copy.
@@ -104,7 +104,7 @@ struct Case {
     work: f64,
 }
 
-impl Case {
+impl MeasuredOperation {
     /// The operation of a text, such as `gelu:4096x1536` or `linear:4096x384x1536` (rows, inputs, outputs).
     fn parse(text: &str, limit: bool) -> anyhow::Result<Self> {
         let (name, sizes) = text.split_once(':').context("its sizes come after a colon")?;
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn every_operation_has_a_speed_and_what_is_no_operation_is_refused() -> anyhow::Result<()> {
         let world = World::single();
-        let mut sample = |operation: &str, limit| {
+        let sample = |operation: &str, limit| {
             let mut player = OperationPlayer { limit, case: None, pace: Pace::new(&world) };
             let repeat = Repeat::Steps(NonZeroU32::MIN);
             player.sample(OperationRequest { operation: operation.to_owned(), repeat })

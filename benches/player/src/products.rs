@@ -47,7 +47,7 @@ impl Products {
         // The network with one example, because a large batch would only take time.
         let (xs, _) = problem::batch(network, 0, 1)?;
         let built = build(network, blocks, network.drawn_sizes(), &params, &xs)?;
-        let one = Multiplications::of(&built.summary, &params);
+        let one = Multiplications::from_summary(&built.summary, &params);
         let count = batch_size as u64;
         let multiplications =
             Multiplications { forward: count * one.forward, step: count * one.step };

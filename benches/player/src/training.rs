@@ -49,12 +49,12 @@ impl Training {
             Contender::Ours => Box::new(OurContender::new(settings, sizes, &batches[0].0, world)?),
             Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
-        let training = Self::of(contender, batches, settings.warm_up, world)?;
+        let training = Self::from_contender(contender, batches, settings.warm_up, world)?;
         Ok(Self { tests, settings: Some(settings.clone()), ..training })
     }
 
     /// A contender after so many steps, without an evaluation.
-    pub(crate) fn of(
+    pub(crate) fn from_contender(
         contender: Box<dyn Train>,
         batches: Batches,
         warm_up: usize,

@@ -20,7 +20,7 @@ pub(crate) enum State {
 
 impl State {
     /// The state at a Unix time.
-    pub(crate) fn of(run: &Run, now: f64) -> Self {
+    pub(crate) fn new(run: &Run, now: f64) -> Self {
         let Some(last) = run.last_time() else { return Self::Empty };
         if let Some(end) = &run.end {
             return Self::Ended(end.what.reason.clone());
@@ -61,17 +61,17 @@ mod tests {
     #[test]
     fn a_run_is_silent_after_much_more_than_its_usual_pause() {
         let mut run = Run::default();
-        assert_eq!(State::of(&run, 5.0), State::Empty);
+        assert_eq!(State::new(&run, 5.0), State::Empty);
         for step in 1..=5 {
             let values = [("loss".to_owned(), 1.0)].into();
             let kind = Kind::Train(Measured { step, epoch: 0, values });
             run.event(Event { time: 20.0 * step as f64, kind });
         }
-        assert_eq!(State::of(&run, 290.0), State::Running);
-        assert_eq!(State::of(&run, 310.0), State::Silent(210.0));
-        assert_eq!(State::of(&run, 310.0).describe(), "no event for 3 min 30 s");
+        assert_eq!(State::new(&run, 290.0), State::Running);
+        assert_eq!(State::new(&run, 310.0), State::Silent(210.0));
+        assert_eq!(State::new(&run, 310.0).describe(), "no event for 3 min 30 s");
         let end = End { reason: "finished".to_owned(), step: 5 };
         run.event(Event { time: 101.0, kind: Kind::End(end) });
-        assert_eq!(State::of(&run, 1e9).describe(), "finished");
+        assert_eq!(State::new(&run, 1e9).describe(), "finished");
     }
 }

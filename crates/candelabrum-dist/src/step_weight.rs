@@ -171,7 +171,7 @@ mod tests {
 
     fn weight(weight: f64) -> LossWeight {
         let loss = Tensor::new(0f32, &Device::Cpu).unwrap();
-        LossWeight::of(&weighted(&loss, weight).unwrap()).unwrap()
+        LossWeight::from_loss(&weighted(&loss, weight).unwrap()).unwrap()
     }
 
     fn shares(weights: &[f64]) -> Vec<f64> {

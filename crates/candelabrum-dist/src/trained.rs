@@ -20,7 +20,7 @@ impl TrainableParams {
     ///
     /// # Errors
     /// [`Error::NoParameters`].
-    pub fn of(params: &Params) -> Result<Self> {
+    pub fn from_params(params: &Params) -> Result<Self> {
         let (left_out, trained): (Vec<Param>, Vec<Param>) =
             params.list().into_iter().partition(Param::is_frozen);
         if trained.is_empty() {

@@ -300,7 +300,7 @@ impl StoreOpt {
     fn accumulate_now(&mut self, loss: &Tensor) -> Result<()> {
         self.check_loss(loss)?;
         let is_first = !self.weight.has_losses();
-        let weight = LossWeight::of(loss);
+        let weight = LossWeight::from_loss(loss);
         let share = self.weight.add(weight.as_ref())?;
         let gradients = self.bound()?;
         if is_first {
@@ -379,7 +379,7 @@ impl StoreOpt {
             self.synchronize()?;
         }
         if self.gradients.is_none() {
-            let trained = TrainableParams::of(&self.params)?;
+            let trained = TrainableParams::from_params(&self.params)?;
             let params = Arc::clone(trained.params());
             let infos: Vec<(&str, Vec<usize>)> =
                 params.iter().map(|param| (param.name(), param.var().dims().to_vec())).collect();
@@ -392,7 +392,7 @@ impl StoreOpt {
                 let (var, len) = (param.var(), param.var().elem_count());
                 plan.push(number, len);
                 plans.push(plan);
-                let location = Location::of(var.device());
+                let location = Location::from_device(var.device());
                 buckets.push(Flat::zeros_on(&location, ElementType::F32, len)?);
             }
             self.gradients = Some(FlatGradients::new(params, plans, buckets)?);
@@ -406,7 +406,7 @@ impl StoreOpt {
         let (allow_unused, accumulated) = (self.config.allow_unused, self.weight.has_losses());
         // Also in a step that is left out: what is frozen later has a bucket on every worker or on none.
         self.bound()?;
-        let weight = LossWeight::of(loss);
+        let weight = LossWeight::from_loss(loss);
         let Some((share, factor)) = self.share(weight.as_ref())? else {
             let step = self.steps;
             self.notes.push(format!(

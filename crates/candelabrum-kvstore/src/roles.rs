@@ -30,10 +30,10 @@ impl RoleAssignment {
     /// [`Error::RoleAssignment`] if there is no server.
     pub(crate) fn new(world: &World) -> Result<Self> {
         let everyone = world.everyone();
-        Self::of(everyone.rank(), everyone.world_size(), world.servers())
+        Self::from_sizes(everyone.rank(), everyone.world_size(), world.servers())
     }
 
-    fn of(rank: usize, world_size: usize, servers: usize) -> Result<Self> {
+    fn from_sizes(rank: usize, world_size: usize, servers: usize) -> Result<Self> {
         if servers == 0 {
             let what = format!(
                 "a distributed store needs servers, and none of the {world_size} rank(s) is one: \
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_last_ranks_are_servers() {
-        let role = |rank| RoleAssignment::of(rank, 5, 2).unwrap().role();
+        let role = |rank| RoleAssignment::from_sizes(rank, 5, 2).unwrap().role();
         let expected = [
             ProcessRole::Worker(0),
             ProcessRole::Worker(1),
@@ -86,7 +86,7 @@ mod tests {
             ProcessRole::Server(1),
         ];
         assert_eq!([role(0), role(1), role(2), role(3), role(4)], expected);
-        assert!(RoleAssignment::of(0, 2, 2).unwrap_err().to_string().contains("2 of 2"));
-        assert!(RoleAssignment::of(0, 2, 0).unwrap_err().to_string().contains("--servers"));
+        assert!(RoleAssignment::from_sizes(0, 2, 2).unwrap_err().to_string().contains("2 of 2"));
+        assert!(RoleAssignment::from_sizes(0, 2, 0).unwrap_err().to_string().contains("--servers"));
     }
 }

@@ -85,7 +85,7 @@ impl Server {
         let deadline = world.deadline()?;
         let rank = roles.servers().start + number;
         let mut shard =
-            ServerShard::new(rank, place, workers, deadline, self.updater, MessageMemory::of(all));
+            ServerShard::new(rank, place, workers, deadline, self.updater, MessageMemory::new(all));
         let mut mail = GroupMail::new(Arc::clone(all));
         let mut turn = WorkerTurn::default();
         let mut outbox = AnswerQueue::default();

@@ -136,7 +136,7 @@ pub(crate) struct WireMessage {
 pub(crate) struct MessageMemory(Option<Group>);
 
 impl MessageMemory {
-    pub(crate) fn of(group: &Group) -> Self {
+    pub(crate) fn new(group: &Group) -> Self {
         Self(Some(Arc::clone(group)))
     }
 

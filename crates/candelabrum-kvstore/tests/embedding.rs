@@ -340,7 +340,7 @@ fn rank_main() {
 #[test]
 fn workers_and_servers_train_one_table() {
     for (case, servers) in [("rounds", 1), ("rounds", 2), ("no rounds", 2), ("fails", 2)] {
-        let ranks = RanksOf::of(rank_main).env(CASE, case).env("CANDELABRUM_SERVERS", servers);
+        let ranks = RanksOf::new(rank_main).env(CASE, case).env("CANDELABRUM_SERVERS", servers);
         ranks.run_all_good(2 + servers);
     }
 }

@@ -24,7 +24,7 @@ impl Location {
     }
 
     /// The memory of a device of candle.
-    pub fn of(device: &Device) -> Self {
+    pub fn from_device(device: &Device) -> Self {
         Self(device.clone())
     }
 }

@@ -278,7 +278,7 @@ types! {
 }
 
 impl Gpu {
-    pub fn of(device: &Device) -> Option<Self> {
+    pub fn from_device(device: &Device) -> Option<Self> {
         None
     }
 }

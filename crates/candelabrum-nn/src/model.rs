@@ -113,7 +113,7 @@ pub trait Model {
         let (output, loss) = self.output_and_loss(xs, ys)?;
         match self.loss_weight(ys)? {
             Some(weight) => drop(weighted(&loss, weight)?),
-            None if LossWeight::of(&loss).is_none() => {
+            None if LossWeight::from_loss(&loss).is_none() => {
                 LossWeight::fixed(xs.dims().first().copied().unwrap_or(1)).give_to(&loss);
             }
             None => {}
@@ -142,7 +142,7 @@ pub trait Model {
             let _span = tracing::debug_span!(target: "candelabrum::step", "forward").entered();
             self.output_and_weighted_loss(xs, ys)?
         };
-        let weight = LossWeight::of(&loss);
+        let weight = LossWeight::from_loss(&loss);
         opt.backward_and_update_with(&loss, dist_option, spars)?;
         let loss = loss.detach();
         if let Some(weight) = weight {

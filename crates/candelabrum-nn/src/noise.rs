@@ -54,7 +54,7 @@ impl NoiseRecorder {
     /// # Errors
     /// Too little memory on the device.
     pub fn begin(params: &Params) -> Result<Self> {
-        let location = Location::of(params.device());
+        let location = Location::from_device(params.device());
         let noise = Noise {
             params: params.clone(),
             draws_before: params.noise_draws(),
@@ -139,7 +139,7 @@ impl Noise {
     /// # Errors
     /// The driver's error.
     pub fn write(&mut self) -> Result<()> {
-        let Some(gpu) = Gpu::of(self.params.device()) else { return Ok(()) };
+        let Some(gpu) = Gpu::from_device(self.params.device()) else { return Ok(()) };
         for (start, seeds) in (0..).step_by(AT_ONCE).zip(self.seeds.chunks(AT_ONCE)) {
             let mut keys = [0_u64; AT_ONCE];
             for (key, &seed) in keys.iter_mut().zip(seeds) {

@@ -29,7 +29,7 @@ pub(crate) struct Packing {
 
 impl Packing {
     /// Of the parameter of this name.
-    pub(crate) fn of(name: &str) -> Self {
+    pub(crate) fn from_name(name: &str) -> Self {
         Self { key: fnv1a(name.bytes()), lens: [0; MAX_STATES] }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Panels {
 
 impl Panels {
     /// Of a matrix of shape (depth, columns).
-    pub(crate) fn of(matrix: &[f32], depth: usize, columns: usize) -> Self {
+    pub(crate) fn from_matrix(matrix: &[f32], depth: usize, columns: usize) -> Self {
         Self::new(depth, columns, |panel, numbers| {
             let first = panel * COLUMNS;
             let len = COLUMNS.min(columns - first);
@@ -248,7 +248,11 @@ mod tests {
                     out
                 };
                 pool.install(|| {
-                    assert_eq!(of(Panels::of(&right, depth, columns)), expected, "{sizes:?}");
+                    assert_eq!(
+                        of(Panels::from_matrix(&right, depth, columns)),
+                        expected,
+                        "{sizes:?}"
+                    );
                     let turned = transposed(&right, depth, columns);
                     let panels = Panels::of_transposed(&turned, columns, depth);
                     assert_eq!(of(panels), expected, "{sizes:?}");
@@ -262,14 +266,14 @@ mod tests {
         let (rows, depth, columns) = (60, 2, 19);
         let (left, right) = (vec![1.0; rows * depth], vec![0.5; depth * columns]);
         let mut out = vec![0.0; rows * columns];
-        let panels = Panels::of(&right, depth, columns);
+        let panels = Panels::from_matrix(&right, depth, columns);
         multiply(&left, &panels, &mut out, |place, sum| place as f32 + sum);
         assert!(out.iter().enumerate().all(|(place, &x)| x == place as f32 + 1.0));
     }
 
     #[test]
     fn matrices_without_elements_have_no_product() {
-        multiply(&[], &Panels::of(&[], 0, 3), &mut [], |_, sum| sum);
+        multiply(&[], &Panels::from_matrix(&[], 0, 3), &mut [], |_, sum| sum);
         assert!(transposed(&[], 0, 4).is_empty());
     }
 }

@@ -220,9 +220,9 @@ impl MuonRule {
         let [a, b, c] = self.coefficients.map(|coefficient| coefficient as f32);
         for _ in 0..self.iterations {
             multiply(&x, &Panels::of_transposed(&x, short, long), &mut gram, |_, sum| sum);
-            let squared = Panels::of(&gram, short, short);
+            let squared = Panels::from_matrix(&gram, short, short);
             multiply(&gram, &squared, &mut polynomial, |at, sum| b * gram[at] + c * sum);
-            let panels = Panels::of(&x, short, long);
+            let panels = Panels::from_matrix(&x, short, long);
             multiply(&polynomial, &panels, &mut next, |at, sum| a * x[at] + sum);
             std::mem::swap(&mut x, &mut next);
         }

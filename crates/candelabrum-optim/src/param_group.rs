@@ -46,15 +46,15 @@ impl ParamGroup {
     /// The parameters whose whole name fits `pattern`, where `*` stands for any characters, dots
     /// included, or none: `*.bias`, `encoder.*.weight`.
     pub fn matching(pattern: impl Into<String>) -> Self {
-        Self::of(Selection::Names(pattern.into()))
+        Self::new(Selection::Names(pattern.into()))
     }
 
     /// The parameters with fewer than `dims` dimensions: with 2, biases and the scales of norms.
     pub fn below_dims(dims: usize) -> Self {
-        Self::of(Selection::BelowDims(dims))
+        Self::new(Selection::BelowDims(dims))
     }
 
-    fn of(selection: Selection) -> Self {
+    fn new(selection: Selection) -> Self {
         let (lr, lr_scale, weight_decay) = (None, None, None);
         let (trust_ratio, muon, state_8bit) = (None, None, None);
         Self { selection, lr, lr_scale, weight_decay, trust_ratio, muon, state_8bit }

@@ -19,7 +19,7 @@ pub struct ParamTraits {
 
 impl ParamTraits {
     /// Those of a parameter of these dimensions, in no group.
-    pub fn of(dims: &[usize]) -> Self {
+    pub fn from_dims(dims: &[usize]) -> Self {
         let (rows, columns) = match dims {
             [] => (1, 1),
             [columns] => (1, *columns),

@@ -97,8 +97,8 @@ impl<R: Rule> RuleOptimizer<R> {
             lr_scale: 1.0,
             weight_decay: self.weight_decay,
             trust_ratio: true,
-            traits: ParamTraits { elements, ..ParamTraits::of(param.dims) },
-            packing: self.bf16_state.then(|| Packing::of(param.name)),
+            traits: ParamTraits { elements, ..ParamTraits::from_dims(param.dims) },
+            packing: self.bf16_state.then(|| Packing::from_name(param.name)),
             state: Vec::with_capacity(self.rule.states()),
             table: UpdateTable::default(),
         };

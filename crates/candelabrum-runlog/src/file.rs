@@ -20,7 +20,7 @@ impl LogFile {
     /// A new file. An existing one is an error.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         match OpenOptions::new().write(true).create_new(true).open(path) {
-            Ok(file) => Self::of(path, file),
+            Ok(file) => Self::new(path, file),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Err(Error::Exists { path: path.to_owned() })
             }
@@ -39,10 +39,10 @@ impl LogFile {
         let kept = end_of_lines(&mut file, length).map_err(fail)?;
         file.set_len(kept).map_err(fail)?;
         file.seek(SeekFrom::End(0)).map_err(fail)?;
-        Ok((Self::of(path, file)?, kept, length - kept))
+        Ok((Self::new(path, file)?, kept, length - kept))
     }
 
-    fn of(path: &Path, file: File) -> Result<Self> {
+    fn new(path: &Path, file: File) -> Result<Self> {
         let path = path.to_owned();
         match file.metadata() {
             Ok(of) => Ok(Self { path, identity: (of.dev(), of.ino()), out: BufWriter::new(file) }),

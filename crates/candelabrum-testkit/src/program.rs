@@ -32,11 +32,11 @@ impl Program {
     }
 
     /// A test function of the running program, in a process of its own, which prints what the test prints.
-    pub fn of<F: Fn()>(test: F) -> Self {
+    pub fn from_test<F: Fn()>(test: F) -> Self {
         Self::test(name_of(&test))
     }
 
-    /// [`Self::of`] for the test of this name.
+    /// [`Self::from_test`] for the test of this name.
     ///
     /// # Panics
     /// If the system does not name the running program.

@@ -1,6 +1,6 @@
 //! Tests of several ranks: real processes of the test program itself, with a time limit.
 //!
-//! A test starts its ranks with [`RanksOf::of`]`(rank_main)`. The test `rank_main` does a rank's work if [`is_rank`]
+//! A test starts its ranks with [`RanksOf::new`]`(rank_main)`. The test `rank_main` does a rank's work if [`is_rank`]
 //! is true, and returns at once otherwise. Where nothing is asked of the ranks but a success, one test is both
 //! ([`RanksOf::run_in_test`]).
 
@@ -61,7 +61,7 @@ pub struct RanksOf {
 
 impl RanksOf {
     /// Ranks that run a test function of this program.
-    pub fn of<F: Fn()>(test: F) -> Self {
+    pub fn new<F: Fn()>(test: F) -> Self {
         Self::test(name_of(&test))
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The number of spans of one name since [`SpanCount::of`].
+/// The number of spans of one name since [`SpanCount::new`].
 #[derive(Clone, Debug)]
 pub struct SpanCount {
     name: &'static str,
@@ -18,7 +18,7 @@ impl SpanCount {
     ///
     /// # Panics
     /// If the process has a subscriber already.
-    pub fn of(name: &'static str) -> Self {
+    pub fn new(name: &'static str) -> Self {
         let spans = Self { name, count: Arc::default() };
         tracing::subscriber::set_global_default(spans.clone()).expect("one subscriber");
         spans

@@ -320,7 +320,7 @@ fn micro_batches(samples: usize, most: Option<usize>) -> Vec<usize> {
 /// What a loss of a batch with these targets counted. A model with a step of its own may return a loss that does
 /// not carry it.
 fn weight_of(model: &impl Model, loss: &Tensor, ys: &Tensor) -> Result<LossWeight> {
-    if let Some(weight) = LossWeight::of(loss) {
+    if let Some(weight) = LossWeight::from_loss(loss) {
         return Ok(weight);
     }
     Ok(match model.loss_weight(ys)? {

@@ -58,7 +58,7 @@ impl Encoder {
             |encoder| encoder.states(&token).map(drop),
             |_| false,
         )?;
-        let pooling = Pooling::of(&mut loaded.companions, encoder.width())?;
+        let pooling = Pooling::from_companions(&mut loaded.companions, encoder.width())?;
         Ok(Self { params: params.clone(), encoder, pooling, loaded })
     }
 

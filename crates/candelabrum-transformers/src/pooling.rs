@@ -51,7 +51,7 @@ impl Pooling {
     ///
     /// # Errors
     /// A module or a setting that is not supported.
-    pub(crate) fn of(companions: &mut Companions, width: usize) -> Result<Self> {
+    pub(crate) fn from_companions(companions: &mut Companions, width: usize) -> Result<Self> {
         let mut pooling = Self { modes: vec![Mode::Mean], normalizes: true, longest: usize::MAX };
         for name in [TEXT_CONFIG, SENTENCE_CONFIG] {
             if let Some(json) = companions.json(name)? {

@@ -38,7 +38,7 @@ pub enum ShardFormat {
 
 impl ShardFormat {
     /// The format of a file by the ending of its name.
-    pub(crate) fn of(path: &Path) -> Result<Self> {
+    pub(crate) fn from_path(path: &Path) -> Result<Self> {
         Self::by_name(path).unwrap_or_else(|| {
             let what = "the name of a shard ends in .tar, .tfrecord, .tfrecords or .rec: rename it, \
                         or name the format";

@@ -32,7 +32,7 @@ impl<'a> ImageRecord<'a> {
     ///
     /// # Errors
     /// A record that is shorter than its header says.
-    pub fn of(record: &'a Record) -> Result<Self> {
+    pub fn from_record(record: &'a Record) -> Result<Self> {
         let short = || {
             let len = record.data().len();
             Error::custom(format!(

@@ -35,7 +35,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn of(before: [u8; BEFORE as usize]) -> Result<Self, String> {
+    fn new(before: [u8; BEFORE as usize]) -> Result<Self, String> {
         let (words, _) = before.as_chunks::<4>();
         let [magic, word] = [words[0], words[1]].map(u32::from_le_bytes);
         if magic != MAGIC {
@@ -76,7 +76,7 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents> {
         }
         let mut before = [0; BEFORE as usize];
         reader.read_exact(&mut before).map_err(|error| corrupt(error.to_string()))?;
-        let piece = Piece::of(before).map_err(corrupt)?;
+        let piece = Piece::new(before).map_err(corrupt)?;
         is_open = !piece.ends_record(is_open).map_err(corrupt)?;
         let end = offset + piece.bytes();
         if end > bytes {
@@ -144,7 +144,7 @@ pub(crate) fn content(record: &[u8]) -> Result<Vec<u8>, String> {
         const CHANGED: &str =
             "another length than before: the file has changed since it was opened";
         let (&before, after) = rest.split_first_chunk::<{ BEFORE as usize }>().ok_or(CHANGED)?;
-        let piece = Piece::of(before)?;
+        let piece = Piece::new(before)?;
         if is_open {
             content.extend_from_slice(&MAGIC.to_le_bytes());
         }

@@ -44,8 +44,8 @@ impl Shards {
         let (mut shards, mut starts, mut len) = (Vec::new(), vec![0], 0_usize);
         for path in paths {
             let path = path.into();
-            let format = options.format.map_or_else(|| ShardFormat::of(&path), Ok)?;
-            let index = Index::of(&path, format, options)?;
+            let format = options.format.map_or_else(|| ShardFormat::from_path(&path), Ok)?;
+            let index = Index::new(&path, format, options)?;
             len += index.contents.len();
             starts.push(len);
             shards.push(Shard { path, format, index });

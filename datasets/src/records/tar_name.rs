@@ -30,7 +30,7 @@ const FOR_OTHERS: [&str; 13] = [
 
 impl<'a> Name<'a> {
     /// What this path says, which does not begin with `./`.
-    pub(crate) fn of(path: &'a [u8]) -> Self {
+    pub(crate) fn from_path(path: &'a [u8]) -> Self {
         let name_at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let name = &path[name_at..];
         let is_note = |path: &[u8]| path.starts_with(b"__") && path.ends_with(b"__");
@@ -52,16 +52,16 @@ mod tests {
     fn a_name_is_divided_at_its_first_dot_or_belongs_to_no_sample() {
         let part = |path: &'static str, key: &'static str, ending: &'static str| {
             let (key, ending) = (key.as_bytes(), ending.as_bytes());
-            assert_eq!(Name::of(path.as_bytes()), Name::Part { key, ending }, "{path}");
+            assert_eq!(Name::from_path(path.as_bytes()), Name::Part { key, ending }, "{path}");
         };
         part("a/b.c/007.seg.png", "a/b.c/007", "seg.png");
         part("0.", "0", "");
         part("__a.jpg", "__a", "jpg");
         for path in ["a/README", "license", ".a.jpg", "a/._b", "__x__", "a/__x.y__", "__a/b.c__"] {
-            assert_eq!(Name::of(path.as_bytes()), Name::ForOthers, "{path}");
+            assert_eq!(Name::from_path(path.as_bytes()), Name::ForOthers, "{path}");
         }
         for path in ["", "a.b/", "a.b/c", "000"] {
-            assert_eq!(Name::of(path.as_bytes()), Name::NoEnding, "{path}");
+            assert_eq!(Name::from_path(path.as_bytes()), Name::NoEnding, "{path}");
         }
     }
 }

@@ -171,7 +171,7 @@ fn member<R: Read>(entry: &mut Entry<'_, R>) -> Result<Member, &'static str> {
             };
         }
     };
-    match Name::of(path) {
+    match Name::from_path(path) {
         // Old programs mark a folder by its name alone.
         Name::NoEnding if is_file && path.ends_with(b"/") && entry.size() == 0 => {
             Ok(Member::Nothing)

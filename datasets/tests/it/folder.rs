@@ -258,7 +258,7 @@ fn random_windows_and_flips_follow_from_seed_epoch_and_sample_in_training_alone(
     let plain = read(&[0, 1, 2, 3, 4, 5], EVALUATION);
     assert!(plain.iter().all(|image| *image == plain[0]));
     // A sample of a part is augmented as in the whole.
-    let part = Subset::of(data.clone(), vec![4, 2]).unwrap();
+    let part = Subset::from_samples(data.clone(), vec![4, 2]).unwrap();
     let of_part = pixels(&part.read(&[1, 0], &Pass::training(1, 2)).unwrap());
     assert_eq!(of_part, [all[2].clone(), all[4].clone()]);
 }

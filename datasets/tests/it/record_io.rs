@@ -125,14 +125,14 @@ fn images_of_im2rec_become_batches() {
     );
     let shards = open(&path).unwrap();
     let record = shards.record(2).unwrap();
-    let image = ImageRecord::of(&record).unwrap();
+    let image = ImageRecord::from_record(&record).unwrap();
     let expected = ImageRecord { labels: vec![0.25, -1.0, 3.5], id, id2: 7, image: b"picture" };
     assert_eq!(image, expected);
     assert!(image.class().unwrap_err().to_string().contains("0.25 is not the number of a class"));
 
     let pipeline = ImagePipeline::rgb([4, 5]).unwrap();
     let data = RecordDataset::new("pictures", shards, move |record, pass| {
-        let image = ImageRecord::of(record)?;
+        let image = ImageRecord::from_record(record)?;
         Ok((pipeline.tensor(image.image, record.sample(), pass)?, image.class()?))
     });
     let (xs, ys) = data.read(&[1, 0], &Pass::evaluation()).unwrap();
@@ -146,7 +146,7 @@ fn images_of_im2rec_become_batches() {
     let shards = open(&path).unwrap();
     for number in 0..2 {
         let record = shards.record(number).unwrap();
-        let text = ImageRecord::of(&record).unwrap_err().to_string();
+        let text = ImageRecord::from_record(&record).unwrap_err().to_string();
         assert!(text.contains("bytes are no image record"), "{text}");
     }
 }

@@ -125,7 +125,7 @@ fn step_names(checkpoints: &Path) -> Vec<u64> {
 /// Runs the program of a place, and returns the number of calls that change a file among its checkpoints. `None` if it was
 /// killed before one of them, or cannot be traced on this system.
 fn traced(place: &Place, kill_at: Option<usize>) -> Option<usize> {
-    let program = Program::of(tracer_main)
+    let program = Program::from_test(tracer_main)
         .env(ARGS, place.args(""))
         .env(FOLDER, place.checkpoints())
         .env(KILL_AT, kill_at.unwrap_or_default().to_string());

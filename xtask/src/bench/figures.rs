@@ -13,7 +13,7 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// `None` if there is no value.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
         let median = sorted[sorted.len() / 2].midpoint(sorted[(sorted.len() - 1) / 2]);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_spread_has_the_median_and_both_ends() {
-        let spread = |values: &[f64]| Spread::of(values).map(|s| (s.median, s.min, s.max));
+        let spread = |values: &[f64]| Spread::from_values(values).map(|s| (s.median, s.min, s.max));
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0)));
         assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]), Some((2.5, 1.0, 4.0)));
         assert_eq!(spread(&[]), None);

@@ -150,7 +150,9 @@ fn add_hidden_share(rows: &mut [Row]) {
     let (hideable, hidden): (Vec<f64>, Vec<f64>) =
         rows[off].samples.iter().filter_map(within).unzip();
     for (name, values) in [("hideable_seconds", hideable), ("hidden_share", hidden)] {
-        rows[on].ratios.extend(Spread::of(&values).map(|spread| (name.to_owned(), spread)));
+        rows[on]
+            .ratios
+            .extend(Spread::from_values(&values).map(|spread| (name.to_owned(), spread)));
     }
 }
 

@@ -158,8 +158,9 @@ impl Row {
         let of_samples = names.map(|name| (name, self.values(name)));
         let facts =
             self.facts.iter().filter_map(|(name, value)| Some((name, vec![value.as_f64()?])));
-        let spread =
-            |(name, values): (&String, Vec<f64>)| Some((name.clone(), Spread::of(&values)?));
+        let spread = |(name, values): (&String, Vec<f64>)| {
+            Some((name.clone(), Spread::from_values(&values)?))
+        };
         self.figures = facts.chain(of_samples).filter_map(spread).collect();
     }
 
@@ -186,7 +187,7 @@ pub(crate) fn compare(
 ) {
     let times = |row: &Row| {
         let base = best(rows, metric, |other| is_base(row, other))?;
-        Spread::of(&row.times(base, metric))
+        Spread::from_values(&row.times(base, metric))
     };
     let found: Vec<Option<Spread>> = rows.iter().map(times).collect();
     for (row, spread) in rows.iter_mut().zip(found) {

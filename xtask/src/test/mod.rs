@@ -194,7 +194,7 @@ fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Resu
     println!("\n== {count} programs with tests");
     let mut failed = Vec::new();
     jobs::run(jobs, |outcome| {
-        let run = Run::of(&outcome);
+        let run = Run::new(&outcome);
         println!("[{}/{count}] {}", report.runs.len() + 1, run.line());
         if !run.succeeded {
             failed.push(outcome.job);
@@ -205,7 +205,7 @@ fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Resu
     for job in failed {
         println!("again, alone: {}", job.name);
         jobs::run(vec![job], |outcome| {
-            let run = Run::of(&outcome);
+            let run = Run::new(&outcome);
             println!("{}", run.line());
             report.replace(run);
         })?;

@@ -32,7 +32,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(super) fn of(outcome: &Outcome) -> Self {
+    pub(super) fn new(outcome: &Outcome) -> Self {
         let Outcome { job, output, status, seconds } = outcome;
         let (name, seconds) = (job.name.clone(), *seconds);
         let succeeded = status.is_some_and(|status| status.success());

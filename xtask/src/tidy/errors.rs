@@ -23,7 +23,7 @@ const UNSEEN: [&str; 4] =
 pub(super) struct Page(String);
 
 impl Page {
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         Self(plain(text))
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn missing_in(file: &str, page: &str, source: &str) -> Vec<(usize, String)> {
-        Page::of(page).missing(file, &syn::parse_file(source).unwrap())
+        Page::from_text(page).missing(file, &syn::parse_file(source).unwrap())
     }
 
     /// An enum of one variant with this attribute.

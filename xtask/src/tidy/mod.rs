@@ -49,7 +49,8 @@ pub(crate) fn run() -> Result<()> {
         files.iter().map(read_file).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
     let of_errors =
         texts.iter().filter(|(path, _)| path.to_string_lossy().starts_with(errors::PAGES));
-    let page = errors::Page::of(&of_errors.map(|(_, text)| &**text).collect::<Vec<_>>().join("\n"));
+    let page =
+        errors::Page::from_text(&of_errors.map(|(_, text)| &**text).collect::<Vec<_>>().join("\n"));
     let mut types = TypeNames::default();
     for (relative, text) in &texts {
         let (name, path) = (relative.to_string_lossy(), root.join(relative));

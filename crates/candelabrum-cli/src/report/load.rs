@@ -26,7 +26,7 @@ pub(super) fn load(dirs: &[PathBuf], names: &[String], now: f64) -> Result<Vec<R
         let mut reader = Reader::open(dir)?;
         reader.poll()?;
         let (run, broken) = (reader.run().clone(), broken(&reader));
-        let state = State::of(&run, now);
+        let state = State::new(&run, now);
         Ok(ReportRun { name, dir: dir.clone(), run, broken, state })
     };
     dirs.iter().zip(names).map(read).collect()

@@ -62,7 +62,7 @@ impl Dashboard {
 
     /// Whether the run is going on, at a Unix time, in words. If they change, the picture does.
     pub fn state(&self, now: f64) -> String {
-        State::of(self.reader.run(), now).describe()
+        State::new(self.reader.run(), now).describe()
     }
 
     /// Does what a key asks for.
@@ -103,7 +103,7 @@ impl Dashboard {
         let view = View {
             name: &self.name,
             run,
-            state: State::of(run, now),
+            state: State::new(run, now),
             broken: self.reader.broken_count(),
             metric: chosen(metrics(run), &self.metric),
             evaluation: chosen(evaluations(run), &self.evaluation),

@@ -70,14 +70,14 @@ mod tests {
         let announced = announced.labelled("bucket 2").of_step(7);
         let payload = || Payload::zeros(element, 5).labelled("bucket 2").of_step(7);
         let mean = Collective::AllReduce(ReduceOp::Mean);
-        assert_eq!(announced.header(3), CollectiveHeader::of(3, mean, &payload()));
+        assert_eq!(announced.header(3), CollectiveHeader::new(3, mean, &payload()));
         for other in [payload().of_step(8), payload().labelled("bucket 3")] {
-            assert_ne!(announced.header(3), CollectiveHeader::of(3, mean, &other));
+            assert_ne!(announced.header(3), CollectiveHeader::new(3, mean, &other));
         }
         let announced = Announcement::reduce_scatter_v(ReduceOp::Mean, element, [2, 3]);
         let scatter = Collective::ReduceScatterV(ReduceOp::Mean);
         let parts = |parts: [usize; 2]| Payload::zeros(element, 5).with_parts(parts).expect("5");
-        assert_eq!(announced.header(3), CollectiveHeader::of(3, scatter, &parts([2, 3])));
-        assert_ne!(announced.header(3), CollectiveHeader::of(3, scatter, &parts([3, 2])));
+        assert_eq!(announced.header(3), CollectiveHeader::new(3, scatter, &parts([2, 3])));
+        assert_ne!(announced.header(3), CollectiveHeader::new(3, scatter, &parts([3, 2])));
     }
 }

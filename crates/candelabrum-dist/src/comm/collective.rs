@@ -251,7 +251,7 @@ impl CollectiveHeader {
     pub(crate) const WORDS: usize = 4;
 
     /// The header of the operation number `sequence` on `payload`.
-    pub(crate) fn of(sequence: u64, op: Collective, payload: &Payload) -> Self {
+    pub(crate) fn new(sequence: u64, op: Collective, payload: &Payload) -> Self {
         let (element, len) = (payload.element_type(), payload.len());
         let tag = payload.tag(op.has_common_parts());
         Self { sequence, op, element, len, tag, refused: None }

@@ -224,9 +224,9 @@ impl<T: Transport> GroupTransport<T> {
     /// Begins the next operation, on numbers in a device's memory. The device may still work afterwards.
     fn begin(&mut self, op: Collective, payload: Payload) -> Result<Pending> {
         self.sequence += 1;
-        let header = CollectiveHeader::of(self.sequence, op, &payload);
+        let header = CollectiveHeader::new(self.sequence, op, &payload);
         let (label, group_info) = (payload.label().cloned(), self.group_info.clone());
-        let moved = PayloadBytes::of(&payload, group_info.rank);
+        let moved = PayloadBytes::from_payload(&payload, group_info.rank);
         let failures = Arc::clone(&self.failures);
         let context = Arc::new(OpContext { group_info, header, label, failures });
         let start = Instant::now();
@@ -238,7 +238,7 @@ impl<T: Transport> GroupTransport<T> {
 
     /// Runs the next operation to its end.
     pub(super) fn execute(&mut self, op: Collective, payload: Payload) -> Result<Payload> {
-        let moved = PayloadBytes::of(&payload, self.group_info.rank);
+        let moved = PayloadBytes::from_payload(&payload, self.group_info.rank);
         let start = Instant::now();
         let result = self.execute_part(op, payload)?;
         self.group_info.count(op, moved.to(&result), start.elapsed());
@@ -255,7 +255,7 @@ impl<T: Transport> GroupTransport<T> {
             return Err(error);
         }
         self.sequence += 1;
-        let header = CollectiveHeader::of(self.sequence, op, &payload);
+        let header = CollectiveHeader::new(self.sequence, op, &payload);
         let label = payload.label().cloned();
         let _span = span(header, label.as_ref()).entered();
         let result = self.transport.execute(header, payload);

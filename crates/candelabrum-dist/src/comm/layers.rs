@@ -59,7 +59,7 @@ impl<T: Transport> Groups<T> {
         let start = Instant::now();
         let (sum, divisor) = self.undivided(layers, op);
         let (element, place) = (payload.element_type(), self.rank(layers.host));
-        let mut moved = PayloadBytes::of(&payload, place);
+        let mut moved = PayloadBytes::from_payload(&payload, place);
         let own = payload.part_ranges().get(place).cloned().unwrap_or_default();
         let scatter = Collective::ReduceScatterV(sum);
         let mut payload = self.member(layers.host)?.execute_part(scatter, payload)?;

@@ -26,7 +26,8 @@ pub(crate) struct Single {
 impl Single {
     fn execute(&self, op: Collective, payload: Payload) -> Result<Payload> {
         op.check(&payload, 0, 1)?;
-        let moved = PayloadBytes { own: payload.byte_len(), ..PayloadBytes::of(&payload, 0) };
+        let moved =
+            PayloadBytes { own: payload.byte_len(), ..PayloadBytes::from_payload(&payload, 0) };
         let result = match op {
             Collective::Send { .. } => {
                 let (element, bytes) =

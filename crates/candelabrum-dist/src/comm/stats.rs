@@ -106,7 +106,7 @@ pub(crate) struct PayloadBytes {
 
 impl PayloadBytes {
     /// The bytes that `rank` passes to an operation.
-    pub(crate) fn of(payload: &Payload, rank: usize) -> Self {
+    pub(crate) fn from_payload(payload: &Payload, rank: usize) -> Self {
         let part = payload.parts().and_then(|parts| parts.get(rank));
         let own = part.map_or(0, |len| len * payload.element_type().size());
         Self { input: payload.byte_len(), output: 0, own }

@@ -103,17 +103,17 @@ impl<T: Transport> ThreadedGroup<T> {
             queue,
             services,
         };
-        Ok(Self::of(Arc::new(common), group_info))
+        Ok(Self::new(Arc::new(common), group_info))
     }
 
     fn part(&self, colour: Option<u64>, key: i64) -> Result<Option<Self>> {
         let id = self.group_info.id;
         let group_info =
             self.timed(|queue| queue.run(move |groups| groups.split(id, colour, key)))?;
-        Ok(group_info.map(|group_info| Self::of(Arc::clone(&self.common), group_info)))
+        Ok(group_info.map(|group_info| Self::new(Arc::clone(&self.common), group_info)))
     }
 
-    fn of(common: Arc<SharedState<T>>, group_info: GroupInfo) -> Self {
+    fn new(common: Arc<SharedState<T>>, group_info: GroupInfo) -> Self {
         Self { common, group_info, layers: None, interleaved: AtomicBool::new(false) }
     }
 
@@ -146,8 +146,10 @@ impl<T: Transport> ThreadedGroup<T> {
         if let Err(error) = known.and_then(|()| on_host()) {
             return Pending::ready(Err(error));
         }
-        let (header, moved) =
-            (CollectiveHeader::of(0, op, &payload), PayloadBytes::of(&payload, group_info.rank));
+        let (header, moved) = (
+            CollectiveHeader::new(0, op, &payload),
+            PayloadBytes::from_payload(&payload, group_info.rank),
+        );
         let (group_info, label) = (group_info.clone(), payload.label().cloned());
         let work = group_info.messages.start(header, payload);
         if T::DRIVES_MESSAGES && common.queue.run_if_idle(Groups::progress).is_none() {

@@ -58,12 +58,12 @@ struct MemoryGroup {
 
 impl MemoryGroup {
     fn own() -> Option<Self> {
-        Self::of(Path::new(GROUPS), &fs::read_to_string("/proc/self/cgroup").ok()?)
+        Self::from_groups(Path::new(GROUPS), &fs::read_to_string("/proc/self/cgroup").ok()?)
     }
 
     /// The group that `groups`, the text of `/proc/self/cgroup`, names. The lines of version 1 are `N:memory:/PATH`,
     /// that of version 2 is `0::/PATH`. In a container the group may be the root of what is mounted.
-    fn of(root: &Path, groups: &str) -> Option<Self> {
+    fn from_groups(root: &Path, groups: &str) -> Option<Self> {
         let groups = groups.lines().filter_map(|line| {
             let (_, line) = line.split_once(':')?;
             let (controllers, path) = line.split_once(':')?;
@@ -118,11 +118,11 @@ mod tests {
             "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
         );
         write(root, "memory/job/memory.limit_in_bytes", "125829120\n");
-        let of = |groups| MemoryGroup::of(root, groups).expect("a group");
+        let of = |groups| MemoryGroup::from_groups(root, groups).expect("a group");
         let group = of("8:pids:/\n4:cpu,memory:/job\n0::/\n");
         assert_eq!(group.kills(), Some(3));
         assert!(group.limit().starts_with("125829120 bytes in "), "{}", group.limit());
-        assert_eq!(MemoryGroup::of(root, "4:memory:/other\n0::/\n"), None);
+        assert_eq!(MemoryGroup::from_groups(root, "4:memory:/other\n0::/\n"), None);
 
         write(root, "memory.events", "low 0\noom 2\noom_kill 1\noom_group_kill 0\n");
         write(root, "memory.max", "max\n");
@@ -137,7 +137,7 @@ mod tests {
         let root = folder.path();
         write(root, "memory.events", "oom_kill 1\n");
         write(root, "memory.max", "4096\n");
-        let group = MemoryGroup::of(root, "0::/\n").expect("a group");
+        let group = MemoryGroup::from_groups(root, "0::/\n").expect("a group");
         let before = OomKills { group: Some((group, 1)), system: None };
         assert_eq!(before.reason(), None);
         write(root, "memory.events", "oom_kill 2\n");

@@ -17,7 +17,7 @@ pub(super) struct Averages<'a> {
 }
 
 impl<'a> Averages<'a> {
-    pub(super) fn of(
+    pub(super) fn new(
         own: Option<&'a mut OwnAverages>,
         layout: &'a mut BucketSet,
         context: &StepContext,

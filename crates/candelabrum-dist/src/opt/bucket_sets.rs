@@ -149,7 +149,7 @@ impl BucketSets {
         let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
-        let shares = Shares::of(&plans, replica.rank(), replica.world_size(), whole);
+        let shares = Shares::new(&plans, replica.rank(), replica.world_size(), whole);
         self.shares = Some(Arc::new(shares));
         Ok(())
     }
@@ -481,7 +481,7 @@ fn lent_room(sizes: &[usize], sizing: BucketSizing) -> Option<usize> {
 
 /// The memory of the parameters, which are all on one device.
 pub(super) fn location(params: &[Param]) -> Location {
-    params.first().map_or(Location::HOST, |param| Location::of(param.device()))
+    params.first().map_or(Location::HOST, |param| Location::from_device(param.device()))
 }
 
 /// Memory for the numbers of a bucket: on the parameters' GPU, or on the host at the place where the

@@ -397,7 +397,7 @@ impl DistOpt {
 
     /// Adds the gradients of `loss` to the buckets of this layout.
     fn add_gradients(&mut self, layout: &mut BucketSet, loss: &Tensor) -> Result<()> {
-        let weight = LossWeight::of(loss);
+        let weight = LossWeight::from_loss(loss);
         let varies = weight.as_ref().is_some_and(LossWeight::varies);
         let share = self.weight.add(weight.as_ref())?;
         let scaled = self.scaler.scaled(loss, share)?;
@@ -521,7 +521,7 @@ impl DistOpt {
             self.check_same(&all)?;
             self.check_equal_values(&all[self.synchronized..])?;
         }
-        let trained = TrainableParams::of(&self.params)?;
+        let trained = TrainableParams::from_params(&self.params)?;
         if self.config.uneven {
             self.check_uneven()?;
         }
@@ -540,7 +540,7 @@ impl DistOpt {
         }
         let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
-            (param.name().to_owned(), param.dims().to_vec(), Location::of(param.device()))
+            (param.name().to_owned(), param.dims().to_vec(), Location::from_device(param.device()))
         };
         let infos: Vec<_> = layouts.params().iter().map(info).collect();
         let infos: Vec<_> = infos
@@ -610,7 +610,7 @@ impl DistOpt {
         }
         let end = self.bound(|opt, layouts| {
             let weight = match batch {
-                MicroBatch::Loss(loss) => LossWeight::of(loss),
+                MicroBatch::Loss(loss) => LossWeight::from_loss(loss),
                 MicroBatch::Recorded(recording) => recording.weight.clone(),
             };
             let varies = weight.as_ref().is_some_and(LossWeight::varies);

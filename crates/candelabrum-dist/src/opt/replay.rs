@@ -46,7 +46,7 @@ impl DistOpt {
                 return Err(Error::Unsupported { what });
             }
         };
-        let weight = LossWeight::of(loss);
+        let weight = LossWeight::from_loss(loss);
         if let Err(error) = recorder.check(weight.as_ref()) {
             // The tensors of the capture go before it.
             self.stage = Some(RecordingStage::Forward(recorder));

@@ -32,7 +32,7 @@ pub(super) struct Shares {
 impl Shares {
     /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. `whole`: parameters are not
     /// cut.
-    pub(super) fn of(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
+    pub(super) fn new(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
         let count = plans.iter().map(|plan| plan.slots.len()).sum();
         let mut owners = vec![Vec::new(); count];
         let (mut parts, mut ranges) = (Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ mod tests {
             whole in any::<bool>(),
         ) {
             let plans = plans(&buckets);
-            let of = |rank| Shares::of(&plans, rank, world_size, whole);
+            let of = |rank| Shares::new(&plans, rank, world_size, whole);
             let shares: Vec<Shares> = (0..world_size).map(of).collect();
             for (bucket, plan) in plans.iter().enumerate() {
                 let mut end = 0;
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn large_parameters_are_cut_within_a_chunk_of_the_middle() {
-        let shares = Shares::of(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
+        let shares = Shares::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
         assert_eq!(shares.owned(0), 5 * CHUNK..10 * CHUNK);
         assert_eq!((shares.owned(1), shares.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
         // The first rank has less so far.

@@ -48,7 +48,7 @@ impl Step<'_> {
         let BucketExchange { context, own, figures, .. } = &mut self.exchange;
         timed(&mut figures.update, || {
             for index in 0..self.layout.buckets() {
-                let mut averages = Averages::of(own.as_mut(), self.layout, context, index)?;
+                let mut averages = Averages::new(own.as_mut(), self.layout, context, index)?;
                 let mut own = averages.range_mut(context.own_range(index))?;
                 match (limit, factor) {
                     (Clip::Norm(_), None) => {}
@@ -69,7 +69,7 @@ impl Step<'_> {
         let mut sums = vec![0.0; lens.iter().sum()];
         let mut on_device = Norm::default();
         for index in 0..self.layout.buckets() {
-            let averages = Averages::of(averages.as_mut(), self.layout, context, index)?;
+            let averages = Averages::new(averages.as_mut(), self.layout, context, index)?;
             for slot in &context.plans[index].slots {
                 let own = context.owned(slot);
                 let first = starts[slot.param] + own.start / CHUNK;

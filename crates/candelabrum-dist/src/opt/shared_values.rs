@@ -151,7 +151,7 @@ impl SharedValues {
         let (requests, answers) = (group.channel()?, group.channel()?);
         let (mut own, mut owners) = (Vec::new(), Vec::new());
         for (number, param) in params.iter().enumerate() {
-            let location = Location::of(param.device());
+            let location = Location::from_device(param.device());
             let owned = if is_shared(number) { shares.owners(number).to_vec() } else { Vec::new() };
             let range = owned.get(group.rank()).cloned().unwrap_or_default();
             let mut values = Flat::zeros_on(&location, ElementType::F32, range.len())?;
@@ -163,7 +163,7 @@ impl SharedValues {
             owners.push(owned);
         }
         let own: Arc<OwnShards> = own.into();
-        let shares = ShardMemory::of(&own)?;
+        let shares = ShardMemory::new(&own)?;
         let (changing, deferred, sent) = (BTreeSet::new(), Vec::new(), Vec::new());
         let kept =
             Arc::new(Mutex::new(ServedShards { version: 0, changing, shares, deferred, sent }));
@@ -219,7 +219,7 @@ impl SharedValues {
 
     /// Notes that the values have changed on all ranks.
     pub(super) fn advance(&self) -> Result<()> {
-        let shares = ShardMemory::of(&self.own)?;
+        let shares = ShardMemory::new(&self.own)?;
         let mut kept = self.kept.lock();
         kept.shares = shares;
         kept.advance(&self.table)
@@ -500,7 +500,7 @@ impl ServedShards {
 }
 
 impl ShardMemory {
-    fn of(own: &Arc<OwnShards>) -> Result<Self> {
+    fn new(own: &Arc<OwnShards>) -> Result<Self> {
         if !own.iter().any(|share| share.lock().is_on_device()) {
             return Ok(Self::Themselves(Arc::clone(own)));
         }

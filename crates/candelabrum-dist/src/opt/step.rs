@@ -386,7 +386,7 @@ impl Step<'_> {
         let BucketExchange { context, own, figures, .. } = &mut self.exchange;
         let context = &*context;
         timed(&mut figures.update, || {
-            let bucket = Averages::of(own.as_mut(), self.layout, context, index)?;
+            let bucket = Averages::new(own.as_mut(), self.layout, context, index)?;
             let is_updated = |slot: &&BucketSlot| {
                 !context.params[slot.param].is_frozen() && !context.owned(slot).is_empty()
             };

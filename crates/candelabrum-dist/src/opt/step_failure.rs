@@ -66,7 +66,7 @@ pub(super) fn spread(
     failure: Option<&StepFailure>,
 ) -> Result<Option<Error>> {
     let group = &context.group;
-    let own = failure.map(|failure| FailureReport::of(failure, context).to_string());
+    let own = failure.map(|failure| FailureReport::new(failure, context).to_string());
     let texts = group.all_gather_text(&own.unwrap_or_default())?;
     if let Some(StepFailure::Failed(error)) = failure {
         return Ok(Some(error.clone()));
@@ -104,7 +104,7 @@ impl FailureReport {
     const LOSS: u8 = 1;
     const GRADIENT: u8 = 2;
 
-    fn of(failure: &StepFailure, context: &StepContext) -> Self {
+    fn new(failure: &StepFailure, context: &StepContext) -> Self {
         let rank = context.group.rank();
         let own = |kind, what| Self { rank, kind, bucket: 0, position: 0, what };
         match failure {

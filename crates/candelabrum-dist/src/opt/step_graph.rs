@@ -172,7 +172,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
                 match opt.stage.take() {
                     Some(RecordingStage::Whole(recording)) => {
                         let outputs = result?;
-                        let weights = std::array::from_fn(|of| LossWeight::of(&outputs[of]));
+                        let weights = std::array::from_fn(|of| LossWeight::from_loss(&outputs[of]));
                         let recording = *recording;
                         let recorded = StepRecording { outputs, weights, inputs: own, recording };
                         let outputs = recorded.results()?;

@@ -51,7 +51,7 @@ impl<'a> Bucket<'a> {
     /// # Errors
     /// Parameters on the CPU.
     pub fn gpu(&self) -> Result<Gpu> {
-        let device = self.params.first().and_then(|param| Gpu::of(param.device()));
+        let device = self.params.first().and_then(|param| Gpu::from_device(param.device()));
         let what = || format!("a kernel of a GPU for {self}, which is on the CPU");
         device.ok_or_else(|| Error::Unsupported { what: what() })
     }

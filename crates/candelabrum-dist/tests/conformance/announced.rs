@@ -17,7 +17,7 @@ use crate::faults::kill_soon;
 type Comm<'a> = &'a (dyn Communicator + 'static);
 
 pub(crate) fn run(case: &str, world: &World) -> Result<()> {
-    let exchanges = SpanCount::of("agree");
+    let exchanges = SpanCount::new("agree");
     world.comm().barrier()?;
     exchanges.take();
     match case {

@@ -39,7 +39,7 @@ fn results(world: &World) -> Result<()> {
 }
 
 pub(crate) fn on_device<T: Element>(world: &World, values: &[T]) -> Result<Payload> {
-    let mut flat = Flat::zeros_on(&Location::of(world.device()), T::TYPE, values.len())?;
+    let mut flat = Flat::zeros_on(&Location::from_device(world.device()), T::TYPE, values.len())?;
     flat.copy_from_host(&Flat::from_slice(values))?;
     Ok(flat.into())
 }
@@ -127,7 +127,7 @@ fn sum() -> Collective {
 /// A tensor's numbers through an all-reduce to another tensor. candle's work before and after is
 /// under way.
 fn start_of(world: &World, tensor: &Tensor) -> Result<Pending> {
-    let location = Location::of(world.device());
+    let location = Location::from_device(world.device());
     let mut flat = Flat::zeros_on(&location, ElementType::F32, tensor.elem_count())?;
     flat.copy_from_tensor(tensor)?;
     Ok(world.comm().start(sum(), flat.into()))

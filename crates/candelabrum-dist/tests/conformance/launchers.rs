@@ -92,7 +92,7 @@ fn placed(job: &str, places: &[[usize; 4]]) -> Vec<Ended> {
     drop(listener);
     let start = |[rank, world_size, local_rank, local_size]: &[usize; 4]| {
         let place = format!("{job} {rank} {world_size} {local_rank} {local_size} {port}");
-        let program = Program::of(rank_with_a_place).env(PLACE, place);
+        let program = Program::from_test(rank_with_a_place).env(PLACE, place);
         program.env("RANK", "7").env("WORLD_SIZE", "9").env("CANDELABRUM_TIMEOUT", "5").start()
     };
     let ranks: Vec<Running> = places.iter().map(start).collect();

@@ -58,7 +58,7 @@ struct StateElements<'a> {
 
 impl<'a> StateElements<'a> {
     /// The given rows of `values`, or all values. Only rows are copied.
-    fn of(values: &'a [f32], rows: Option<&[u32]>, row_len: usize) -> Self {
+    fn from_values(values: &'a [f32], rows: Option<&[u32]>, row_len: usize) -> Self {
         let bytes = match rows {
             None => Cow::Borrowed(bytemuck::cast_slice(values)),
             Some(rows) => Cow::Owned(gathered(values, rows, row_len)),
@@ -197,7 +197,7 @@ impl ServerShard {
             let (rows, row_len) = (slot.rows(), slot.row_len());
             let (init, version) = (slot.init.clone(), slot.rounds.version());
             let (values, optimizer) = slot.parts();
-            let values = StateElements::of(values.as_slice()?, rows.as_deref(), row_len);
+            let values = StateElements::from_values(values.as_slice()?, rows.as_deref(), row_len);
             tensors.insert(format!("{number}.values"), values);
             let mut state = None;
             if let Some(optimizer) = optimizer {
@@ -205,7 +205,8 @@ impl ServerShard {
                 let vectors = optimizer.parameter_state(0)?.unwrap_or_default();
                 state = Some((steps, vectors.len()));
                 for (index, vector) in vectors.into_iter().enumerate() {
-                    let vector = StateElements::of(vector.host()?, rows.as_deref(), row_len);
+                    let vector =
+                        StateElements::from_values(vector.host()?, rows.as_deref(), row_len);
                     tensors.insert(format!("{number}.state.{index}"), vector);
                 }
             }

@@ -103,7 +103,7 @@ impl KvStore {
             config: config.clone(),
             rank,
             workers,
-            memory: all.as_ref().map_or_else(MessageMemory::default, MessageMemory::of),
+            memory: all.as_ref().map_or_else(MessageMemory::default, MessageMemory::new),
             all,
             state: Mutex::new(state),
         }));

@@ -45,14 +45,14 @@ impl CudaNorm {
             grid,
             &[partials, Arg::Memory(values.region())],
         )?;
-        let total = Arg::Memory(Region::of(&self.total));
+        let total = Arg::Memory(Region::new(&self.total));
         launch(stream, KERNELS, "add_partials", Grid::one_block(blocks), &[total, partials])
     }
 
     /// The sum. Waits for the device.
     pub(crate) fn sum_of_squares(&self) -> Result<f64> {
         let mut bytes = [0; size_of::<f64>()];
-        Region::of(&self.total).download(&mut bytes)?;
+        Region::new(&self.total).download(&mut bytes)?;
         Ok(f64::from_ne_bytes(bytes))
     }
 }
@@ -72,7 +72,7 @@ impl CudaSearch {
     /// Checks the numbers of `bucket`.
     pub(crate) fn look(&mut self, bucket: usize, values: CudaSpan<'_>) -> Result<()> {
         let region = values.region();
-        let found = Arg::Memory(Region::of(&self.found));
+        let found = Arg::Memory(Region::new(&self.found));
         let first_key = Arg::U64((bucket as u64) << POSITION_BITS);
         let args = [found, Arg::Memory(region), first_key];
         launch(region.stream(), KERNELS, "search", Grid::for_each(values.len()), &args)
@@ -82,7 +82,7 @@ impl CudaSearch {
     /// device.
     pub(crate) fn first(&self) -> Result<Option<(usize, usize)>> {
         let mut bytes = [0; size_of::<u64>()];
-        Region::of(&self.found).download(&mut bytes)?;
+        Region::new(&self.found).download(&mut bytes)?;
         let found = u64::from_ne_bytes(bytes);
         let position = |key: u64| key & ((1 << POSITION_BITS) - 1);
         Ok((found != 0).then(|| ((!found >> POSITION_BITS) as usize, position(!found) as usize)))

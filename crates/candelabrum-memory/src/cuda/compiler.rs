@@ -125,14 +125,14 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
     };
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let target = Target::of(10 * major + minor);
+    let target = Target::from_gpu(10 * major + minor);
     // A multiplication and an addition are rounded separately, as on the CPU, so an update has the
     // same bits on both.
     let options = ["--fmad=false".to_owned(), target.option()];
     let text = [&[source.definition()], &source.text[..]].concat().concat();
     let kept = KernelCache::open().and_then(|cache| {
         // scripts/cuda/compile_kernels.py makes the same keys.
-        let key = CacheKey::of(&[&nvrtc::version()?, &options.join(" "), &text]);
+        let key = CacheKey::new(&[&nvrtc::version()?, &options.join(" "), &text]);
         Some((cache, key))
     });
     if let Some((cache, key)) = kept

@@ -171,7 +171,7 @@ impl Gpu {
         let regions = numbers.map(CudaNumbers::region);
         let copies = [aligned(regions[0])?, aligned(regions[1])?, aligned(regions[2])?];
         let places: [Region<'_>; 3] = std::array::from_fn(|number| {
-            copies[number].as_ref().map_or(regions[number], Region::of)
+            copies[number].as_ref().map_or(regions[number], Region::new)
         });
         let result = match product {
             Product::Forward => 2,

@@ -97,7 +97,7 @@ impl<'a> JointUpdate<'a> {
         let table = table.with(stream, params, shares)?;
         let [params, owners, partials, totals] =
             [&table.params, &table.owners, &table.partials, &table.sums]
-                .map(|memory| Arg::Memory(Region::of(memory)));
+                .map(|memory| Arg::Memory(Region::new(memory)));
         let mut scalars: Sets = [[0.0; SCALARS]; SETS];
         scalars[..sets.len()].copy_from_slice(&sets);
         let scalars = Arg::Sets(&scalars);
@@ -164,7 +164,7 @@ impl TableOnGpu {
         }
         let upload = |bytes: &[u8]| -> Result<_> {
             let memory = allocate_unset(stream, bytes.len())?;
-            Region::of(&memory).range(0..bytes.len()).upload(bytes)?;
+            Region::new(&memory).range(0..bytes.len()).upload(bytes)?;
             Ok(memory)
         };
         let sums = |count: usize| allocate_unset(stream, count * 2 * size_of::<f64>());

@@ -40,7 +40,7 @@ impl CudaMatrix<'_> {
 
 impl Gpu {
     /// The device, if it is a GPU.
-    pub fn of(device: &Device) -> Option<Self> {
+    pub fn from_device(device: &Device) -> Option<Self> {
         device.as_cuda_device().ok().cloned().map(Self)
     }
 

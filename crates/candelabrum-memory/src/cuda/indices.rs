@@ -43,9 +43,9 @@ impl<'a> CudaIndices<'a> {
 /// A tensor of another type, or that is not contiguous.
 pub fn indices<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaIndices<'a>> {
     let (all, element_size) = match &storage.slice {
-        CudaStorageSlice::U8(slice) => (Region::of(slice), 1),
-        CudaStorageSlice::U32(slice) => (Region::of(slice), 4),
-        CudaStorageSlice::I64(slice) => (Region::of(slice), 8),
+        CudaStorageSlice::U8(slice) => (Region::new(slice), 1),
+        CudaStorageSlice::U32(slice) => (Region::new(slice), 4),
+        CudaStorageSlice::I64(slice) => (Region::new(slice), 8),
         _ => {
             let what = format!("using a tensor of {:?} as indices", storage.dtype());
             return Err(Error::Unsupported { what });

@@ -38,7 +38,7 @@ pub(super) struct CacheKey([u8; DIGEST]);
 
 impl CacheKey {
     /// The key of these parts. Other parts give another key.
-    pub(super) fn of(parts: &[&str]) -> Self {
+    pub(super) fn new(parts: &[&str]) -> Self {
         let mut digest = Sha256::new();
         for part in parts {
             digest.update((part.len() as u64).to_le_bytes());

@@ -85,7 +85,7 @@ impl CudaMemory {
 
     /// The first `bytes` bytes.
     pub(super) fn region(&self, bytes: usize) -> Region<'_> {
-        Region::of(&self.0).range(0..bytes)
+        Region::new(&self.0).range(0..bytes)
     }
 
     /// Copies the first bytes to the host, and waits for the copy.
@@ -123,13 +123,13 @@ impl CudaMemory {
 /// Numbers of any type.
 impl<'a> From<&'a CudaMemory> for Arg<'a> {
     fn from(memory: &'a CudaMemory) -> Self {
-        Self::Memory(Region::of(&memory.0))
+        Self::Memory(Region::new(&memory.0))
     }
 }
 
 /// Numbers of any type that the kernel writes.
 impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
     fn from(memory: &'a mut CudaMemory) -> Self {
-        Self::Memory(Region::of(&memory.0))
+        Self::Memory(Region::new(&memory.0))
     }
 }

@@ -22,7 +22,7 @@ pub struct Region<'a> {
 
 impl<'a> Region<'a> {
     /// All bytes of `memory`.
-    pub(super) fn of<T>(memory: &'a CudaSlice<T>) -> Self {
+    pub(super) fn new<T>(memory: &'a CudaSlice<T>) -> Self {
         let stream = memory.stream();
         // The guard records an event for work on other streams, of which there is none here.
         let (at, _guard) = memory.device_ptr(stream);

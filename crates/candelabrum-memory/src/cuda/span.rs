@@ -47,12 +47,12 @@ pub fn span_mut<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaSpa
 impl CudaMemory {
     /// The first `len` f32 numbers.
     pub(crate) fn span(&self, len: usize) -> CudaSpan<'_> {
-        CudaSpan::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+        CudaSpan::new(Region::new(&self.0).range(0..len * size_of::<f32>()))
     }
 
     /// The first `len` f32 numbers, mutable.
     pub(crate) fn span_mut(&mut self, len: usize) -> CudaSpanMut<'_> {
-        CudaSpanMut::new(Region::of(&self.0).range(0..len * size_of::<f32>()))
+        CudaSpanMut::new(Region::new(&self.0).range(0..len * size_of::<f32>()))
     }
 }
 

@@ -71,13 +71,13 @@ pub(super) fn elements<'a>(
     len: usize,
 ) -> Result<Region<'a>> {
     let all = match (element, &storage.slice) {
-        (ElementType::F32, CudaStorageSlice::F32(slice)) => Region::of(slice),
-        (ElementType::F64, CudaStorageSlice::F64(slice)) => Region::of(slice),
-        (ElementType::F16, CudaStorageSlice::F16(slice)) => Region::of(slice),
-        (ElementType::Bf16, CudaStorageSlice::BF16(slice)) => Region::of(slice),
-        (ElementType::I32, CudaStorageSlice::I32(slice)) => Region::of(slice),
-        (ElementType::I64, CudaStorageSlice::I64(slice)) => Region::of(slice),
-        (ElementType::U8, CudaStorageSlice::U8(slice)) => Region::of(slice),
+        (ElementType::F32, CudaStorageSlice::F32(slice)) => Region::new(slice),
+        (ElementType::F64, CudaStorageSlice::F64(slice)) => Region::new(slice),
+        (ElementType::F16, CudaStorageSlice::F16(slice)) => Region::new(slice),
+        (ElementType::Bf16, CudaStorageSlice::BF16(slice)) => Region::new(slice),
+        (ElementType::I32, CudaStorageSlice::I32(slice)) => Region::new(slice),
+        (ElementType::I64, CudaStorageSlice::I64(slice)) => Region::new(slice),
+        (ElementType::U8, CudaStorageSlice::U8(slice)) => Region::new(slice),
         _ => {
             let what = format!("using a tensor of {:?} as {element}", storage.dtype());
             return Err(Error::Unsupported { what });

@@ -50,7 +50,7 @@ impl Memory {
     }
 
     pub(super) fn region(&self) -> Region<'_> {
-        Region::of(&self.slice)
+        Region::new(&self.slice)
     }
 }
 

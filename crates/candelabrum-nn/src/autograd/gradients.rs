@@ -115,7 +115,7 @@ impl FlatGradients {
             bail!("gradients: {} buckets for {} plans", buckets.len(), plans.len())
         }
         let buckets = buckets.into_iter().map(Some).collect();
-        Self::of(params, plans, buckets, None)
+        Self::build(params, plans, buckets, None)
     }
 
     /// As [`Self::new`], with buckets that have memory of `pool` from their first gradient until they are taken, or
@@ -130,10 +130,10 @@ impl FlatGradients {
     ) -> Result<Self> {
         let plans = plans.into();
         let buckets = plans.iter().map(|_| None).collect();
-        Self::of(params.into(), plans, buckets, Some(pool))
+        Self::build(params.into(), plans, buckets, Some(pool))
     }
 
-    fn of(
+    fn build(
         params: Arc<[Param]>,
         plans: Arc<[BucketPlan]>,
         buckets: Vec<Option<Flat>>,

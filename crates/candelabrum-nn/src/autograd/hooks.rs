@@ -130,7 +130,7 @@ pub(crate) fn identity_if_watched(tensor: Tensor) -> Result<Tensor> {
 /// The value of a token on a GPU. It has no elements, so candle adds the gradients of tokens without
 /// a kernel. It has a byte of memory all the same: a GPU may refuse to record an allocation of nothing in a graph.
 pub(crate) fn token_on_gpu(storage: &CudaStorage) -> Result<(CudaStorage, Shape)> {
-    let Some(gpu) = Gpu::of(&Device::Cuda(storage.device().clone())) else {
+    let Some(gpu) = Gpu::from_device(&Device::Cuda(storage.device().clone())) else {
         bail!("a token on a GPU needs a GPU")
     };
     Ok((gpu.storage(gpu.numbers(0)?)?, Shape::from(0)))

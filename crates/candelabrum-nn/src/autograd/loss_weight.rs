@@ -72,7 +72,7 @@ impl LossWeight {
     }
 
     /// The weight that `loss` carries. The thread that has computed the loss knows it.
-    pub fn of(loss: &Tensor) -> Option<Self> {
+    pub fn from_loss(loss: &Tensor) -> Option<Self> {
         LAST.with_borrow(|last| {
             let mut newest_first = last.iter().rev();
             newest_first.find(|(id, _)| *id == loss.id()).map(|(_, weight)| weight.clone())
@@ -147,14 +147,14 @@ impl LossWeight {
 /// let has_target = Tensor::new(&[1.0_f32, 1.0, 0.0], &Device::Cpu)?;
 /// let loss = ((difference.sqr()? * has_target)?.sum_all()? / 2.0)?;
 /// let loss = weighted(&loss, 2.0)?;
-/// assert_eq!(LossWeight::of(&loss).expect("it has one").value()?, 2.0);
+/// assert_eq!(LossWeight::from_loss(&loss).expect("it has one").value()?, 2.0);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
 /// # Errors
 /// A weight that is negative or not finite.
 pub fn weighted(loss: &Tensor, weight: f64) -> Result<Tensor> {
-    let ignored = LossWeight::of(loss).and_then(|weight| weight.ignored);
+    let ignored = LossWeight::from_loss(loss).and_then(|weight| weight.ignored);
     LossWeight { ignored, ..LossWeight::new(weight)? }.give_to(loss);
     Ok(loss.clone())
 }
@@ -172,20 +172,20 @@ mod tests {
     #[test]
     fn a_tensor_carries_its_last_weight_and_what_is_computed_from_it_none() {
         let loss = scalar();
-        assert!(LossWeight::of(&loss).is_none());
+        assert!(LossWeight::from_loss(&loss).is_none());
         LossWeight::fixed(3).give_to(&loss);
-        let weight = LossWeight::of(&loss.clone()).unwrap();
+        let weight = LossWeight::from_loss(&loss.clone()).unwrap();
         assert_eq!(
             (weight.value().unwrap(), weight.varies(), weight.ignored()),
             (3.0, false, None)
         );
         weighted(&loss, 0.0).unwrap();
-        let weight = LossWeight::of(&loss).unwrap();
+        let weight = LossWeight::from_loss(&loss).unwrap();
         assert_eq!((weight.value().unwrap(), weight.varies()), (0.0, true));
-        assert!(LossWeight::of(&(&loss / 2.0).unwrap()).is_none());
+        assert!(LossWeight::from_loss(&(&loss / 2.0).unwrap()).is_none());
         let loss = Var::new(1f32, &Device::Cpu).unwrap().sqr().unwrap();
         weighted(&loss, 2.0).unwrap();
-        assert!(LossWeight::of(&loss.detach()).is_none());
+        assert!(LossWeight::from_loss(&loss.detach()).is_none());
     }
 
     #[test]

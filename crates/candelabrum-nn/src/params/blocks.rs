@@ -123,7 +123,8 @@ fn gather(params: &[Param]) -> Result<()> {
     let away = away(params);
     let Some((shared, _)) = away.first() else { return Ok(()) };
     let numbers = numbers(&away);
-    let mut whole: Vec<Whole> = away.iter().map(|(_, param)| Whole::of(param.variable())).collect();
+    let mut whole: Vec<Whole> =
+        away.iter().map(|(_, param)| Whole::from_var(param.variable())).collect();
     shared.values.read(&numbers, &mut |number, values| {
         if let Some(place) = numbers.iter().position(|other| *other == number) {
             whole[place].push(values);

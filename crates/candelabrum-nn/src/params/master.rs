@@ -56,7 +56,7 @@ pub(crate) fn made<'a>(master: &'a mut Option<Flat>, var: &Var) -> Result<&'a mu
     match master {
         Some(master) => Ok(master),
         none => {
-            let location = Location::of(var.device());
+            let location = Location::from_device(var.device());
             let mut values = Flat::zeros_on(&location, ElementType::F32, var.elem_count())?;
             with_span(var, |numbers| values.span_mut()?.copy_from(numbers).map_err(Error::from))?;
             Ok(none.insert(values))

@@ -216,7 +216,7 @@ impl Param {
                 self.name
             ));
         }
-        let mut bad = Whole::of(&self.var);
+        let mut bad = Whole::from_var(&self.var);
         bad.push(&vec![f32::NAN; self.element_count()]);
         drop(bad.put(&self.var));
     }
@@ -306,7 +306,7 @@ impl Param {
     /// # Errors
     /// Another number of values, or a device's error.
     pub fn put(&self, values: Span<'_>) -> Result<()> {
-        let mut whole = Whole::of(&self.var);
+        let mut whole = Whole::from_var(&self.var);
         match values {
             Span::Host(values) => whole.push(values),
             Span::Cuda(on_device) if self.sharding.place() != Place::Away => {

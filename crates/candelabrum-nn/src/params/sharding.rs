@@ -129,14 +129,15 @@ impl Shared {
     pub(crate) fn read(&self, var: &Var) -> Result<Flat> {
         let mut all = Vec::with_capacity(var.elem_count());
         self.values.read(&[self.number], &mut |_, values| all.extend_from_slice(values))?;
-        let mut flat = Flat::zeros_on(&Location::of(var.device()), ElementType::F32, all.len())?;
+        let mut flat =
+            Flat::zeros_on(&Location::from_device(var.device()), ElementType::F32, all.len())?;
         flat.span_mut()?.copy_from((&all).into())?;
         Ok(flat)
     }
 
     /// Fetches the values into the variable.
     pub(crate) fn gather(&self, var: &Var) -> Result<()> {
-        let mut whole = Whole::of(var);
+        let mut whole = Whole::from_var(var);
         self.values.read(&[self.number], &mut |_, values| whole.push(values))?;
         whole.put(var)
     }

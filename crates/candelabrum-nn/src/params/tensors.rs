@@ -118,7 +118,7 @@ pub(super) enum Whole {
 
 impl Whole {
     /// No values yet of `var`, in its type. For a variable on a GPU they are f32, and are rounded there.
-    pub(super) fn of(var: &Var) -> Self {
+    pub(super) fn from_var(var: &Var) -> Self {
         let len = var.elem_count();
         match var.dtype() {
             DType::F16 if var.device().is_cpu() => Self::F16(Vec::with_capacity(len)),

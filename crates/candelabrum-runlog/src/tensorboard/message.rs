@@ -41,7 +41,7 @@ struct Scalar {
 }
 
 impl Summary {
-    pub(super) fn of(scalars: impl Iterator<Item = (String, f32)>) -> Self {
+    pub(super) fn new(scalars: impl Iterator<Item = (String, f32)>) -> Self {
         let scalar = |(tag, value)| Scalar { tag, simple_value: Some(value) };
         Self { value: scalars.map(scalar).collect() }
     }

@@ -76,7 +76,7 @@ impl Sink for TensorBoard {
         };
         values.sort_by_key(|(name, _)| *name);
         let scalar = |(name, value): (&str, f64)| (format!("{kind}/{name}"), value as f32);
-        let summary = Summary::of(values.into_iter().map(scalar));
+        let summary = Summary::new(values.into_iter().map(scalar));
         if summary.is_empty() {
             return Ok(());
         }

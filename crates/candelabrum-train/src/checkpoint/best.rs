@@ -139,7 +139,7 @@ mod tests {
             fs::create_dir(directory.of_step(step)).map_err(candle_core::Error::wrap)?;
         }
         let all = [ranked(9, 0.25), ranked(8, 0.5), ranked(7, 0.75)];
-        let best = Best::of("loss".to_owned(), all).expect("a list of three");
+        let best = Best::from_ranked("loss".to_owned(), all).expect("a list of three");
         directory.record_best(BEST, &best).map_err(candle_core::Error::wrap)?;
         let group = World::single().group();
         let there = |ranked: &[Ranked]| still_there(dir.path(), "loss", ranked, &group);

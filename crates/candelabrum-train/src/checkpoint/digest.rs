@@ -25,7 +25,7 @@ impl FileDigest {
         Self { bytes, sha256: hexadecimal(&hasher.finalize()) }
     }
 
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len() as u64, sha256: sha256(bytes) }
     }
 

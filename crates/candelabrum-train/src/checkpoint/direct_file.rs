@@ -141,7 +141,7 @@ mod tests {
             }
             let digest = file.finish()?;
             prop_assert!(fs::read(&path)? == bytes);
-            prop_assert_eq!(digest, FileDigest::of(&bytes));
+            prop_assert_eq!(digest, FileDigest::from_bytes(&bytes));
         }
     }
 

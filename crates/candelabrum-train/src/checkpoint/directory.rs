@@ -271,7 +271,7 @@ impl Directory {
     /// Those of the best checkpoints that are still here.
     fn here(&self, best: &Best) -> Option<Best> {
         let here = best.ranked().filter(|ranked| self.of_step(ranked.step).exists());
-        Best::of(best.measure.clone(), here)
+        Best::from_ranked(best.measure.clone(), here)
     }
 
     /// Notes those of the best checkpoints that are still here in the file `name`.
@@ -317,7 +317,7 @@ mod tests {
 
     fn best(steps: &[u64]) -> BTreeMap<String, Best> {
         let ranked = steps.iter().map(|&step| Ranked { step, value: step as f64 });
-        Best::of("loss".to_owned(), ranked)
+        Best::from_ranked("loss".to_owned(), ranked)
             .map(|best| (BEST.to_owned(), best))
             .into_iter()
             .collect()

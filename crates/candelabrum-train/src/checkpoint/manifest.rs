@@ -97,7 +97,10 @@ pub struct Ranked {
 
 impl Best {
     /// The best ones of this list, which begins with the best. `None` if it is empty.
-    pub(crate) fn of(measure: String, ranked: impl IntoIterator<Item = Ranked>) -> Option<Self> {
+    pub(crate) fn from_ranked(
+        measure: String,
+        ranked: impl IntoIterator<Item = Ranked>,
+    ) -> Option<Self> {
         let mut ranked = ranked.into_iter();
         let Ranked { step, value } = ranked.next()?;
         Some(Self { step, value, measure, next: ranked.collect() })
@@ -276,7 +279,7 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_with_every_number() {
         let ranked = [(3, f64::INFINITY), (9, 0.5)].map(|(step, value)| Ranked { step, value });
-        let best = Best::of("perplexity".to_owned(), ranked).unwrap();
+        let best = Best::from_ranked("perplexity".to_owned(), ranked).unwrap();
         let change = |manifest: &mut Manifest| {
             manifest.number = 7;
             manifest.parent = Some(Parent { run: "other".to_owned(), step: 40 });
@@ -296,7 +299,7 @@ mod tests {
     fn files_outside_of_the_checkpoint_are_refused() {
         for name in ["../secret", "/etc/passwd", "servers/../../x", ""] {
             let change = |manifest: &mut Manifest| {
-                manifest.files.insert(name.to_owned(), FileDigest::of(b""));
+                manifest.files.insert(name.to_owned(), FileDigest::from_bytes(b""));
             };
             let error = written(change).unwrap_err().to_string();
             assert!(error.contains("which is not in it"), "{error}");

@@ -152,6 +152,6 @@ mod tests {
         });
         let bytes = serialize(views, None).unwrap();
         assert_eq!(fs::read(&path).unwrap(), bytes);
-        assert_eq!(digest, FileDigest::of(&bytes));
+        assert_eq!(digest, FileDigest::from_bytes(&bytes));
     }
 }

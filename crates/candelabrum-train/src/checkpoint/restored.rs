@@ -60,7 +60,7 @@ impl Restored {
                 continue;
             }
             let file = path.join(name);
-            let loaded = VectorFile::of(&file, digest.read(&file)?)?;
+            let loaded = VectorFile::new(&file, digest.read(&file)?)?;
             files.insert(name.trim_end_matches(".safetensors").to_owned(), loaded);
         }
         // What servers have is verified by rank 0 for all.
@@ -137,7 +137,7 @@ impl Restored {
         let name = format!("{}.safetensors", shard_name(part, name, rank));
         let Some(digest) = self.manifest.files.get(&name) else { return Ok(None) };
         let file = self.path.join(&name);
-        VectorFile::of(&file, digest.read(&file)?).map(Some)
+        VectorFile::new(&file, digest.read(&file)?).map(Some)
     }
 
     /// Whether ranks have written shares of the file called `name` of a part.
@@ -215,7 +215,7 @@ fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
 }
 
 impl VectorFile {
-    fn of(path: &Path, bytes: Vec<u8>) -> Result<Self> {
+    fn new(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(path, &error))?;
         let mut vectors = BTreeMap::new();
         for (name, view) in file.tensors() {

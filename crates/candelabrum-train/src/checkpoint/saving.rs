@@ -111,7 +111,7 @@ fn write_files(job: &WriteJob, dir: &Path) -> io::Result<BTreeMap<String, FileDi
     let own = own_facts(job.rank);
     let bytes = serde_json::to_vec(&job.snapshot.own)?;
     write_synced(&dir.join(&own), &bytes).map_err(|error| named(&own, &error))?;
-    files.insert(own, FileDigest::of(&bytes));
+    files.insert(own, FileDigest::from_bytes(&bytes));
     Ok(files)
 }
 

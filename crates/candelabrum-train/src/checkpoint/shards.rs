@@ -21,7 +21,7 @@ pub(super) fn check(
     state: &DistOptState,
     vectors: &[OptimizerVector<'_>],
 ) -> Result<()> {
-    let wanted = vectors.iter().map(VectorSlice::of).collect();
+    let wanted = vectors.iter().map(VectorSlice::from_vector).collect();
     each_piece(restored, part, OPTIMIZER, state.sharded, wanted, |_, _, _| Ok(()))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn load(
     state: &DistOptState,
     mut vectors: Vec<OptimizerVector<'_>>,
 ) -> Result<()> {
-    let wanted = vectors.iter().map(VectorSlice::of).collect();
+    let wanted = vectors.iter().map(VectorSlice::from_vector).collect();
     each_piece(restored, part, OPTIMIZER, state.sharded, wanted, |number, place, values| {
         let mut place = vectors[number].values.reborrow().range(place);
         place.copy_from(Span::Host(values)).map_err(device)
@@ -54,7 +54,7 @@ impl VectorSlice {
         Self { name, range, dims: dims.map(<[usize]>::to_vec), found: 0 }
     }
 
-    fn of(vector: &OptimizerVector<'_>) -> Self {
+    fn from_vector(vector: &OptimizerVector<'_>) -> Self {
         let OptimizerVector { name, start, values } = vector;
         Self::new(name.clone(), *start..*start + values.len(), None)
     }
@@ -124,7 +124,7 @@ pub(super) fn each_piece(
             None => restored.shared(part, file)?,
         };
         for name in file.names() {
-            let share = Share::of(name);
+            let share = Share::new(name);
             let Some(number) = wanted.iter().position(|wanted| wanted.name == share.vector) else {
                 let what = format!("has `{}`, which this model does not have", share.vector);
                 return Err(restored.refuse(what));
@@ -147,7 +147,7 @@ pub(crate) fn hook_vectors(
     let mut take = |file: &VectorFile, has_shares: bool| -> Result<()> {
         for key in file.names() {
             let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
-            let share = if has_shares { Share::of(key) } else { whole() };
+            let share = if has_shares { Share::new(key) } else { whole() };
             let all =
                 || OwnPart { dims: share.dims.clone(), elements: 0..share.dims.iter().product() };
             let (wanted, to) = vectors.entry(share.vector.to_owned()).or_insert_with(|| {

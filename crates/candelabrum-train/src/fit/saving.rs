@@ -48,7 +48,7 @@ impl TrainerState<'_, '_> {
             if ranked.is_empty() {
                 ranked.push(Ranked { step: position.step, value });
             }
-            Some((file, Best::of(measure, ranked)?))
+            Some((file, Best::from_ranked(measure, ranked)?))
         });
         let states = self.hooks.iter().map(|hook| hook.state());
         let record = SessionRecord {

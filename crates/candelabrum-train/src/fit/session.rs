@@ -35,7 +35,7 @@ where
     D: Dataset<Batch = B> + Clone,
 {
     pub(super) fn run(mut self) -> Result<Vec<EpochReport>> {
-        let params = TaskView::of(self.task).params();
+        let params = TaskView::new(self.task).params();
         let result = evaluation::in_mode(&params, true, || self.run_epochs());
         let hooks = &mut self.state.hooks;
         result.inspect_err(|error| hooks.iter_mut().for_each(|hook| hook.on_error(error)))
@@ -43,7 +43,7 @@ where
 
     fn run_epochs(&mut self) -> Result<Vec<EpochReport>> {
         let loader = self.begin()?;
-        self.state.each_hook(&mut TaskView::of(self.task), |_, hook, run| hook.on_start(run))?;
+        self.state.each_hook(&mut TaskView::new(self.task), |_, hook, run| hook.on_start(run))?;
         let mut reports = Vec::new();
         let mut stopped = self.state.reason_of_end();
         let has_ended = stopped.is_some();
@@ -55,7 +55,7 @@ where
         while !self.state.is_complete(*self.task.position()) && stopped.is_none() {
             stopped = self.run_epoch(&loader, &mut reports)?;
         }
-        let task = &mut TaskView::of(self.task);
+        let task = &mut TaskView::new(self.task);
         self.state.profile_memory(task, MemoryProfile::finish)?;
         self.state.finish(task, stopped.as_deref(), has_ended)?;
         Ok(reports)
@@ -104,7 +104,9 @@ where
         let mut batch = config.batch_size.saturating_mul(config.accumulate.max(1));
         self.state.settings.rank_batch_size = Some(batch);
         self.state.settings.global_batch_size = Some(batch.saturating_mul(ranks));
-        if let Some(continued) = self.state.open_checkpoints(&mut TaskView::of(self.task), batch)? {
+        if let Some(continued) =
+            self.state.open_checkpoints(&mut TaskView::new(self.task), batch)?
+        {
             *self.task.position() = continued.position;
             batch = continued.batch;
         }
@@ -113,7 +115,7 @@ where
         (state.steps_per_epoch, state.global_batch) =
             (sampler.steps(), batch.saturating_mul(ranks));
         state.settings.global_batch_size = Some(state.global_batch);
-        settings::add_that_may_change(&mut state.settings, &TaskView::of(self.task));
+        settings::add_that_may_change(&mut state.settings, &TaskView::new(self.task));
         Ok(Loader::new(Arc::new(train.clone()), sampler, self.loading.clone())?)
     }
 
@@ -157,7 +159,7 @@ where
         }
         reports.push(report);
         decision.save |= self.state.is_due(trained.step);
-        self.state.obey(&mut TaskView::of(self.task), decision)
+        self.state.obey(&mut TaskView::new(self.task), decision)
     }
 
     /// Trains the rest of an epoch. Returns why the training ends, if it does.
@@ -178,7 +180,7 @@ where
         let mut batches = loader.epoch(epoch, step_in_epoch)?.take(left);
         while let Some(batch) = wait_for_batch(&mut batches) {
             if let Some(profile) = &self.state.memory {
-                profile.on_step_start(&TaskView::of(self.task));
+                profile.on_step_start(&TaskView::new(self.task));
             }
             let mut stopped = self.train_batch(&batch?)?;
             if stopped.is_none() {
@@ -229,7 +231,7 @@ where
                 Ok(None)
             }
             Err(error) if error.is_not_finite() => {
-                state.after_bad_step(&mut TaskView::of(self.task), error).map(Some)
+                state.after_bad_step(&mut TaskView::new(self.task), error).map(Some)
             }
             Err(error) => Err(error),
         }
@@ -240,11 +242,11 @@ where
         let Position { epoch, step_in_epoch, step } = *self.task.position();
         *self.task.position() =
             Position { epoch, step_in_epoch: step_in_epoch + 1, step: step + 1 };
-        let notes = TaskView::of(self.task).take_notes();
+        let notes = TaskView::new(self.task).take_notes();
         notes.iter().for_each(|note| self.state.note_of_step(note, progress));
         let (samples, loss) = (self.state.global_batch, self.state.last.loss);
         progress.step(samples, loss, || clock.costs(self.task.optimizer()).per_step());
-        let task = &mut TaskView::of(self.task);
+        let task = &mut TaskView::new(self.task);
         self.state.profile_memory(task, MemoryProfile::on_step_end)?;
         self.state.on_step_end(task)
     }
@@ -267,7 +269,7 @@ where
         }
         let decision = control.after_step(asked, is_last)?;
         *self.task.position() = control.last_position(position)?;
-        self.state.obey(&mut TaskView::of(self.task), decision)
+        self.state.obey(&mut TaskView::new(self.task), decision)
     }
 
     /// Whether an evaluation is due after this step, beside those after each epoch.
@@ -317,7 +319,7 @@ where
         }
         let seconds = clock.start.elapsed().as_secs_f64();
         self.state.lines.evaluated(evaluated.as_ref(), seconds);
-        let (task, measured) = (&mut TaskView::of(self.task), (&trained, evaluated.as_ref()));
+        let (task, measured) = (&mut TaskView::new(self.task), (&trained, evaluated.as_ref()));
         let report = self.state.epoch_report(task, epoch, &costs, measured, seconds)?;
         self.state.ask(task, &mut asked, |hook, run| hook.on_epoch_end(run, &report))?;
         Ok(Some((report, Decision::from(asked))))
@@ -334,20 +336,20 @@ where
         let control = self.control();
         let state = &mut self.state;
         let prepare = |task: &mut T| {
-            state.each_hook(&mut TaskView::of(task), |_, hook, run| hook.before_evaluate(run))
+            state.each_hook(&mut TaskView::new(task), |_, hook, run| hook.before_evaluate(run))
         };
         let (task, loading) = (&mut *self.task, &self.loading);
         let sets = self.sets.datasets();
         let goes_on = |failed| control.goes_on(failed);
         let metrics = evaluation::run(task, &sets, batch, loading, prepare, goes_on);
         // Also after an error, which all ranks have.
-        let restored = self.state.after_evaluate(&mut TaskView::of(self.task));
+        let restored = self.state.after_evaluate(&mut TaskView::new(self.task));
         let Some(metrics) = metrics.and_then(|metrics| restored.map(|()| metrics))? else {
             return Ok(None);
         };
         let metrics = self.sets.together(metrics);
         self.state.evaluated = Some(EvaluationRecord { step, metrics: metrics.clone() });
-        let task = &mut TaskView::of(self.task);
+        let task = &mut TaskView::new(self.task);
         // A hook may compare with the best checkpoint, so it must know whether that has been written.
         self.state.settle(task)?;
         self.state.ask(task, asked, |hook, run| hook.on_evaluate(run, &metrics))?;

@@ -15,7 +15,7 @@ pub(super) struct TaskView<'t> {
 }
 
 impl<'t> TaskView<'t> {
-    pub(super) fn of<B, T: Task<B> + ?Sized>(task: &'t mut T) -> Self {
+    pub(super) fn new<B, T: Task<B> + ?Sized>(task: &'t mut T) -> Self {
         let (position, strategy) = (*task.position(), task.strategy());
         Self { position, strategy, optimizers: task.optimizers() }
     }

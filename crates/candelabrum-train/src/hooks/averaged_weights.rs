@@ -92,7 +92,7 @@ impl AveragedWeights {
                     "" => param.name().to_owned(),
                     model => format!("{model}/{}", param.name()),
                 };
-                let location = Location::of(param.device());
+                let location = Location::from_device(param.device());
                 let (start, len) = param.with_own_values(|start, own| Ok((start, own.len())))?;
                 let share = param.is_sharded().then_some(start);
                 let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;

@@ -65,7 +65,7 @@ impl TokenBlocks {
             }
             tokens.append(&mut tokens_of(&read_text(path.as_ref())?, tokenizer)?);
         }
-        Self::of(tokens, tokenizer, length)
+        Self::new(tokens, tokenizer, length)
     }
 
     /// The tokens of a text.
@@ -73,10 +73,10 @@ impl TokenBlocks {
     /// # Errors
     /// A length of 0, or fewer tokens than a block with its targets has.
     pub fn of_text(text: &str, tokenizer: &Tokenizer, length: usize) -> Result<Self> {
-        Self::of(tokens_of(text, tokenizer)?, tokenizer, length)
+        Self::new(tokens_of(text, tokenizer)?, tokenizer, length)
     }
 
-    fn of(tokens: Vec<u32>, tokenizer: &Tokenizer, length: usize) -> Result<Self> {
+    fn new(tokens: Vec<u32>, tokenizer: &Tokenizer, length: usize) -> Result<Self> {
         let whole = Self {
             part: 0..tokens.len(),
             tokens: tokens.into(),

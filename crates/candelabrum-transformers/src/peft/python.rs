@@ -60,7 +60,7 @@ const TASKS: [(&str, TaskType); 7] = [
 
 impl TaskType {
     /// The task of the model whose parameters these are. `None` for a model of another crate.
-    pub(super) fn of(params: &Params) -> Option<Self> {
+    pub(super) fn from_params(params: &Params) -> Option<Self> {
         let is_known = |(name, _): &&(&str, Self)| has(params, name);
         TASKS.iter().find(is_known).map(|(_, task)| *task)
     }
@@ -79,7 +79,7 @@ impl TaskType {
 /// The table that is also the model's output matrix, and the name of this matrix in Python.
 pub(super) fn tied(params: &Params) -> Option<(&'static str, &'static str)> {
     const HEAD: &str = "lm_head.weight";
-    match TaskType::of(params)? {
+    match TaskType::from_params(params)? {
         TaskType::Causal(table) if !has(params, HEAD) => Some((table, HEAD)),
         _ => None,
     }

@@ -30,7 +30,7 @@ pub fn save_adapter(
 ) -> Result<()> {
     let mut folder = NewFiles::new(folder.as_ref())?;
     let adapted: BTreeSet<String> = layers.names().into_iter().map(to_python).collect();
-    let task = TaskType::of(params);
+    let task = TaskType::from_params(params);
     // peft adds a copy of the head to each classifier, unless the head has adapters.
     let has_head =
         task == Some(TaskType::Texts) && !adapted.iter().any(|layer| is_named(layer, &HEADS));

@@ -48,7 +48,7 @@ impl Config {
     /// # Errors
     /// A file that is not JSON or not as transformers writes it, says what is not understood, or contradicts another one:
     /// the file and what is wrong.
-    pub(super) fn of(files: &Files, accepted: &Arc<[String]>) -> Result<Self> {
+    pub(super) fn from_files(files: &Files, accepted: &Arc<[String]>) -> Result<Self> {
         let read = |name: &str| match files.get(name) {
             Some(content) => Json::of_bytes(&files.path_of(name), content),
             None => Ok(Json::new(&files.path_of(name), json!({}))),

@@ -39,7 +39,7 @@ enum Rules {
 }
 
 impl Rules {
-    fn of(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             // llama.cpp has other rules for `default`. transformers takes GPT-2's.
             "gpt-2" | "default" => Self::Gpt2,
@@ -191,7 +191,7 @@ fn rules(metadata: &Config) -> Result<Rules> {
             "the file does not say how its tokenizer divides a text (tokenizer.ggml.pre): {BESIDE}"
         ))
     })?;
-    Rules::of(pre).ok_or_else(|| {
+    Rules::from_name(pre).ok_or_else(|| {
         metadata.fault(format!(
             "a tokenizer that divides a text as `{pre}` (tokenizer.ggml.pre). Known are gpt-2, default, smollm, llama-bpe \
              and qwen2: {BESIDE}"

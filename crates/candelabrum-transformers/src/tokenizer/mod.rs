@@ -88,7 +88,7 @@ impl Tokenizer {
     /// [`open`](Self::open) with keys that the user has named as of no effect.
     pub(crate) fn open_accepting(path: &Path, accepted: &Arc<[String]>) -> Result<Self> {
         if path.extension().is_none_or(|extension| extension != "gguf") {
-            let tokenizer = Self::of(Files::read(path)?, accepted)?;
+            let tokenizer = Self::from_files(Files::read(path)?, accepted)?;
             tokenizer.check_padding(path)?;
             return Ok(tokenizer);
         }
@@ -117,7 +117,7 @@ impl Tokenizer {
     /// The tokenizer of a `tokenizer.json` beside the GGUF file at `path`, if there is one.
     pub(crate) fn beside(path: &Path, accepted: &Arc<[String]>) -> Result<Option<Self>> {
         let folder = path.parent().filter(|folder| folder.join(TOKENIZER).is_file());
-        folder.map(|folder| Self::of(Files::read(folder)?, accepted)).transpose()
+        folder.map(|folder| Self::from_files(Files::read(folder)?, accepted)).transpose()
     }
 
     /// The tokenizer in the metadata of a GGUF file: byte-level BPE (`tokenizer.ggml.model` is `gpt2`) whose texts are
@@ -138,11 +138,11 @@ impl Tokenizer {
         metadata: &HashMap<String, Value>,
         accepted: &Arc<[String]>,
     ) -> Result<Self> {
-        Self::of(gguf::files(path, metadata, accepted)?, accepted)
+        Self::from_files(gguf::files(path, metadata, accepted)?, accepted)
     }
 
-    fn of(files: Files, accepted: &Arc<[String]>) -> Result<Self> {
-        let config = Config::of(&files, accepted)?;
+    fn from_files(files: Files, accepted: &Arc<[String]>) -> Result<Self> {
+        let config = Config::from_files(&files, accepted)?;
         let content = files.get(TOKENIZER).unwrap_or_default();
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(content).map_err(|error| {
             Error::file(files.path_of(TOKENIZER), format!("no tokenizer: {error}"))

@@ -87,9 +87,9 @@ fn parts_of_parts_chosen_samples_and_first_ones_are_datasets() {
     assert_eq!(read(&quarter), [12.0, 13.0, 14.0, 15.0, 16.0, 17.0]);
     assert_eq!(read(&Subset::first(half(), 2)), [12.0, 13.0]);
     assert_eq!(Subset::first(half(), 1000).len(), 11);
-    assert_eq!(read(&Subset::of(half(), vec![3, 0, 3]).unwrap()), [15.0, 12.0, 15.0]);
+    assert_eq!(read(&Subset::from_samples(half(), vec![3, 0, 3]).unwrap()), [15.0, 12.0, 15.0]);
     assert!(matches!(
-        Subset::of(half(), vec![11]),
+        Subset::from_samples(half(), vec![11]),
         Err(Error::NoSuchSample { sample: 11, len: 11 })
     ));
     let Err(error) = Subset::new(half(), 2, 2, Remainder::Drop) else { panic!("no error") };

@@ -225,7 +225,7 @@ impl LocalTransport {
     ) -> Result<Payload> {
         let lens: Vec<usize> =
             (0..self.member.world_size).map(|rank| self.exchange.len_of(rank)).collect();
-        let starts = PartRanges::of(&lens, header.element.size());
+        let starts = PartRanges::new(&lens, header.element.size());
         let mut out = Payload::zeros(header.element, if keep { starts.total } else { 0 });
         let gathered = out.bytes_mut();
         let take = |offset: usize, parts: &[&[u8]]| {
@@ -305,12 +305,12 @@ impl LocalTransport {
         let sent: Vec<usize> = own.iter().map(|&len| len as usize).collect();
         let got: Vec<usize> = (0..n).map(|from| all[from * n + rank] as usize).collect();
         let longest = all.iter().copied().max().unwrap_or(0) as usize * size;
-        let from = PartRanges::of(&got, size);
+        let from = PartRanges::new(&got, size);
         let mut out = Payload::zeros(header.element, from.total);
         let received = out.bytes_mut();
         self.deal(
             Some(buffer.bytes()),
-            &PartRanges::of(&sent, size).ranges,
+            &PartRanges::new(&sent, size).ranges,
             longest,
             |offset, parts| {
                 for (range, piece) in from.ranges.iter().zip(parts) {
@@ -429,11 +429,11 @@ struct PartRanges {
 impl PartRanges {
     /// The layout of a payload's parts.
     fn of_payload(payload: &Payload) -> Self {
-        Self::of(payload.parts().unwrap_or_default(), payload.element_type().size())
+        Self::new(payload.parts().unwrap_or_default(), payload.element_type().size())
     }
 
     /// The layout of parts with `lens` elements of `size` bytes each.
-    fn of(lens: &[usize], size: usize) -> Self {
+    fn new(lens: &[usize], size: usize) -> Self {
         let (ranges, total) = (part_ranges(lens, size), lens.iter().sum());
         let longest = lens.iter().copied().max().unwrap_or(0) * size;
         Self { ranges, total, longest }

@@ -54,7 +54,7 @@ impl CellExchange {
         ranks: Arc<[usize]>,
         deadline: Duration,
     ) -> Self {
-        let current = CollectiveHeader::of(0, Collective::Barrier, &Payload::empty());
+        let current = CollectiveHeader::new(0, Collective::Barrier, &Payload::empty());
         Self { cells, network, segment, ranks, deadline, current }
     }
 

@@ -145,7 +145,7 @@ impl AllMessages {
     pub(super) fn forget(&self, group: &Arc<MessageGroup>, from: usize, count: u64) {
         for _ in 0..count {
             let (group, payload) = (Arc::clone(group), Payload::empty());
-            let header = CollectiveHeader::of(0, Collective::Recv { from }, &payload);
+            let header = CollectiveHeader::new(0, Collective::Recv { from }, &payload);
             self.ask(MessageRequest { group, header, payload, reply: None });
         }
     }

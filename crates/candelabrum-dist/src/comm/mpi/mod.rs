@@ -242,7 +242,7 @@ impl MpiTransport {
         loop {
             let free = if joins { self.job.free_number(number) } else { number };
             let own = Payload::from_slice(&[free as i64]);
-            let header = CollectiveHeader::of(0, Collective::AllGather, &own);
+            let header = CollectiveHeader::new(0, Collective::AllGather, &own);
             let all = self.collective(header, own)?;
             let all = all.as_slice::<i64>()?;
             let (least, most) = (all.iter().min().copied(), all.iter().max().copied());

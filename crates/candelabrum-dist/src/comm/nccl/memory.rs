@@ -24,7 +24,7 @@ pub(super) fn payload_of(element: ElementType, len: usize, slice: CudaSlice<u8>)
 
 /// A copy on the device.
 pub(super) fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
-    let location = Location::of(device);
+    let location = Location::from_device(device);
     let mut copy = Flat::zeros_on(&location, payload.element_type(), payload.len())?;
     copy.copy_from_host(payload)?;
     Ok(copy.into())

@@ -209,7 +209,9 @@ mod tests {
     use crate::comm::{ElementType, Payload};
 
     fn headers(op: Collective, element: ElementType, lens: &[usize]) -> Vec<CollectiveHeader> {
-        lens.iter().map(|&len| CollectiveHeader::of(1, op, &Payload::zeros(element, len))).collect()
+        lens.iter()
+            .map(|&len| CollectiveHeader::new(1, op, &Payload::zeros(element, len)))
+            .collect()
     }
 
     fn plans(headers: &[CollectiveHeader], table: &[Vec<usize>]) -> Vec<OperationPlan> {

@@ -46,7 +46,7 @@ pub trait GpuStrategy {
 
 /// Zeros in words of 32 bits.
 fn words(gpu: &Gpu, len: usize) -> Result<Flat> {
-    Ok(Flat::zeros_on(&Location::of(&gpu.device()), ElementType::I32, len)?)
+    Ok(Flat::zeros_on(&Location::from_device(&gpu.device()), ElementType::I32, len)?)
 }
 
 /// The words' memory, for a kernel that reads them.

@@ -21,7 +21,7 @@ use crate::kernels::scratch::{Pooled, Values};
 pub(super) fn wanted(op: &dyn Operation, dtype: DType, device: &Device) -> Option<Gpu> {
     let has_type = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     let has_kernels = has_type && !device.is_cpu() && op.on_gpu().is_some();
-    if has_kernels && !composite::are_forced() { Gpu::of(device) } else { None }
+    if has_kernels && !composite::are_forced() { Gpu::from_device(device) } else { None }
 }
 
 /// Computes `op` of contiguous inputs on a GPU.
@@ -88,7 +88,7 @@ impl Node {
 
     fn gpu(&self) -> Option<Gpu> {
         let target = self.targets.iter().flatten().next()?;
-        Gpu::of(target.graph_tensor().device())
+        Gpu::from_device(target.graph_tensor().device())
     }
 }
 

@@ -98,7 +98,7 @@ impl Leaf {
 
 /// A copy of a tensor's numbers.
 pub(super) fn copy(tensor: &Tensor) -> Result<Storage> {
-    if let Some(gpu) = Gpu::of(tensor.device()) {
+    if let Some(gpu) = Gpu::from_device(tensor.device()) {
         return Ok(Storage::Cuda(gpu.storage(to_flat(tensor)?)?));
     }
     for_float!(tensor.dtype(), NAME, T => {
@@ -113,7 +113,7 @@ pub(super) fn to_tensor(values: Values, like: &Tensor) -> Result<Tensor> {
     let storage = match values {
         Values::F32(values) => Storage::Cpu(CpuStorage::F32(values.to_vec())),
         Values::F64(values) => Storage::Cpu(CpuStorage::F64(values.to_vec())),
-        Values::Gpu(values) => match Gpu::of(like.device()) {
+        Values::Gpu(values) => match Gpu::from_device(like.device()) {
             Some(gpu) => Storage::Cuda(gpu.storage(values)?),
             None => bail!("{NAME}: a gradient on another device than the result"),
         },

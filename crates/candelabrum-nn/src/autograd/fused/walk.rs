@@ -90,7 +90,7 @@ impl Graph {
 
 /// Delivers the gradient of the loss by itself, which is 1.
 fn begin(loss: &Tensor, link: &Link) -> Result<()> {
-    match Gpu::of(loss.device()).filter(|_| loss.dtype() == DType::F32) {
+    match Gpu::from_device(loss.device()).filter(|_| loss.dtype() == DType::F32) {
         Some(gpu) => {
             let mut one = gpu.numbers(link.elements)?;
             one.span_mut()?.fill(1.0)?;

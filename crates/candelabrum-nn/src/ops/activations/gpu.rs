@@ -45,7 +45,7 @@ pub(in crate::ops) fn activate(
     // A pack has one number of the bias, or as many as the pack.
     let group = if plane == 1 && bias.is_some() { channels } else { plane };
     let group = bias.map_or(ys.len(), |_| group);
-    let packs = Packs::of(&[Some(ys.as_numbers()), xs], &[ys.len(), group]);
+    let packs = Packs::new(&[Some(ys.as_numbers()), xs], &[ys.len(), group]);
     let (grid, bias) = (packs.grid(ys.len()), bias.map(|(bias, _)| bias));
     let activation = code(activation);
     launch!(gpu, ys.element_type(), KERNELS, "activate", grid; ys, xs, bias, plane, channels, activation, packs)
@@ -93,7 +93,7 @@ pub(in crate::ops) fn differentiate(
     reference: Option<CudaNumbers<'_>>,
     activation: Activation,
 ) -> Result<()> {
-    let packs = Packs::of(&[Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
+    let packs = Packs::new(&[Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
     let (number, grid) = (dxs.element_type(), packs.grid(dxs.len()));
     let activation = code(Some(activation));
     launch!(gpu, number, KERNELS, "differentiate", grid; dxs, dys, reference, activation, packs)
@@ -107,7 +107,7 @@ pub(in crate::ops) fn add(
     ys: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
-    let packs = Packs::of(&[Some(sums.as_numbers()), xs, ys], &[sums.len()]);
+    let packs = Packs::new(&[Some(sums.as_numbers()), xs, ys], &[sums.len()]);
     let (number, grid) = (sums.element_type(), packs.grid(sums.len()));
     launch!(gpu, number, KERNELS, "add", grid; &mut sums, xs, ys, code(activation), packs)
 }

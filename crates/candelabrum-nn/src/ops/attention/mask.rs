@@ -17,7 +17,7 @@ pub(crate) struct MaskLayout {
 }
 
 impl MaskLayout {
-    pub(super) fn of(
+    pub(super) fn new(
         mask: &Tensor,
         dtype: DType,
         geometry: &AttentionGeometry,

@@ -191,7 +191,7 @@ impl<const PACKED: bool> Attention<PACKED> {
         let geometry =
             AttentionGeometry { batch, queries, keys, heads, kv_heads, dim, causal, scale };
         let rotary = rotary.map(|rotary| Table::new(rotary, &geometry, NAME)).transpose()?;
-        let mask = mask.map(|mask| MaskLayout::of(mask, dtype, &geometry, NAME)).transpose()?;
+        let mask = mask.map(|mask| MaskLayout::new(mask, dtype, &geometry, NAME)).transpose()?;
         Ok(Self { geometry, rotary, mask })
     }
 

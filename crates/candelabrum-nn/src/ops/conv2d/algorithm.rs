@@ -26,7 +26,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    fn of<T: Float>(geometry: &Geometry) -> Self {
+    fn from_geometry<T: Float>(geometry: &Geometry) -> Self {
         if let Some(amx) = tiles::applies::<T>(geometry) {
             return Self::Tiles(amx);
         }
@@ -44,7 +44,7 @@ impl<T: Float> Conv<'_, T> {
     /// Computes `ys` (N, O, OH, OW) from `xs` (N, C, H, W) and `bias` (O).
     pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let mut memory = Pooled::none();
-        match Algorithm::of::<T>(self.geometry) {
+        match Algorithm::from_geometry::<T>(self.geometry) {
             Algorithm::Tiles(amx) => self.forward_by_tiles(amx, xs, bias, ys),
             Algorithm::Depthwise => self.forward_depthwise(xs, bias, ys),
             Algorithm::Direct => self.forward_direct(xs, bias, ys),
@@ -68,7 +68,7 @@ impl<T: Float> Conv<'_, T> {
             return sums.into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
         }
         let mut memory = Pooled::none();
-        match Algorithm::of::<T>(self.geometry) {
+        match Algorithm::from_geometry::<T>(self.geometry) {
             Algorithm::Tiles(amx) => {
                 self.backward_by_tiles(amx, xs, reference, dys, gradients);
             }
@@ -154,7 +154,7 @@ mod tests {
         ] {
             let geometry = Geometry::new(&Shape::from(&xs[..]), &Shape::from(&weight[..]), config);
             let geometry = geometry.unwrap();
-            assert_eq!(Algorithm::of::<f64>(&geometry), algorithm);
+            assert_eq!(Algorithm::from_geometry::<f64>(&geometry), algorithm);
             let expected = step(&geometry, true);
             let worst = RefCell::new(0.0_f64);
             on_each_instruction_set(|| {

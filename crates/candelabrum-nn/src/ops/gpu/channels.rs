@@ -59,7 +59,7 @@ impl Channels {
 
     /// How the threads take these values.
     pub(in crate::ops) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> Packs {
-        Packs::of(values, &[self.plane])
+        Packs::new(values, &[self.plane])
     }
 
     /// The sizes as arguments (`SIZES` in channels.cu, of which the packs are the last).

@@ -15,7 +15,7 @@ pub(in crate::ops) struct Packs {
 impl Packs {
     /// Wide packs, if each run of numbers that is given is aligned and each of these lengths is a multiple of a
     /// pack.
-    pub(in crate::ops) fn of(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
+    pub(in crate::ops) fn new(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
         let numbers = || numbers.iter().flatten();
         let sizes = numbers().map(|numbers| numbers.element_type().size());
         let width = sizes.min().map_or(1, |size| BYTES / size);

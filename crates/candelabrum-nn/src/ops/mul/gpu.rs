@@ -20,7 +20,7 @@ fn multiply(
     ys: Option<CudaNumbers<'_>>,
 ) -> Result<()> {
     let (number, len) = (zs.element_type(), zs.len());
-    let packs = Packs::of(&[Some(zs.as_numbers()), xs, ys], &[len]);
+    let packs = Packs::new(&[Some(zs.as_numbers()), xs, ys], &[len]);
     launch!(gpu, number, KERNELS, "multiply", packs.grid(len); &mut zs, xs, ys, packs)
 }
 

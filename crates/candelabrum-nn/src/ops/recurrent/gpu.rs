@@ -22,7 +22,7 @@ const KERNELS: Kernels = Kernels {
 
 /// `len` zeros in f32.
 fn zeros(gpu: &Gpu, len: usize) -> Result<Flat> {
-    Ok(Flat::zeros_on(&Location::of(&gpu.device()), ElementType::F32, len)?)
+    Ok(Flat::zeros_on(&Location::from_device(&gpu.device()), ElementType::F32, len)?)
 }
 
 /// Calls `f` with the elements of a tensor, to change them in place.
