@@ -52,17 +52,20 @@ const LIBRARIES: [(&str, &str, &[&str]); 3] = [
 const GLIBC: [(&str, &str); 3] = [
     ("MALLOC_MMAP_THRESHOLD_", "33554432"),
     ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
-    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+    (TUNABLES, "glibc.malloc.hugetlb=1"),
 ];
 
-/// The variables by which a user sets up this allocator. If there is one of them, [`GLIBC`] is not set.
-const GLIBC_IS_SET: [&str; 6] = [
+/// Settings of several parts of glibc, with colons between them.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// The variables by which a user sets up this allocator. If there is one of them, or a tunable of the allocator, [`GLIBC`]
+/// is not set.
+const GLIBC_IS_SET: [&str; 5] = [
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "MALLOC_MMAP_MAX_",
     "MALLOC_ARENA_MAX",
-    "GLIBC_TUNABLES",
 ];
 
 /// The setting of mimalloc: it never returns memory. Other allocators do not read the setting.
@@ -111,7 +114,9 @@ impl RankEnvironment {
         let candle = env::var(CANDLE_THREADS).unwrap_or_else(|_| "1".to_owned());
         let mut variables =
             vec![(RAYON_THREADS, self.threads.to_string()), (CANDLE_THREADS, candle)];
-        variables.extend(for_allocators(|variable| env::var_os(variable).is_some()));
+        variables.extend(for_allocators(|variable| {
+            env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
+        }));
         if let Some(name) = &self.interface {
             interface_address(name)?;
             variables.push((vars::INTERFACE, name.clone()));
@@ -130,11 +135,17 @@ fn for_libraries(name: &str, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str
 }
 
 /// The variables of each allocator that the user has not set up.
-fn for_allocators(is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    let glibc_is_set = GLIBC_IS_SET.iter().any(|variable| is_set(variable));
+fn for_allocators(get: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
+    let tunables = get(TUNABLES).unwrap_or_default();
+    let glibc_is_set = tunables.contains("glibc.malloc.")
+        || GLIBC_IS_SET.iter().any(|variable| get(variable).is_some());
     let glibc = GLIBC.iter().filter(|_| !glibc_is_set);
-    let mimalloc = [&MIMALLOC].into_iter().filter(|(variable, _)| !is_set(variable));
-    glibc.chain(mimalloc).map(|(variable, value)| (*variable, (*value).to_owned())).collect()
+    let mimalloc = [&MIMALLOC].into_iter().filter(|(variable, _)| get(variable).is_none());
+    let beside_the_users = |&(variable, value): &(&'static str, &str)| match variable {
+        TUNABLES if !tunables.is_empty() => (variable, format!("{tunables}:{value}")),
+        _ => (variable, value.to_owned()),
+    };
+    glibc.chain(mimalloc).map(beside_the_users).collect()
 }
 
 /// Gives this process the environment `wanted`. If it has another one, the program is started again
@@ -179,7 +190,7 @@ pub fn prepare(wanted: &RankEnvironment) -> Result<()> {
 
 /// Limits this process to `threads` compute threads. If it was started with another number, the program is
 /// started again in its place, see [`prepare`]. glibc's allocator and mimalloc keep the memory of a step for
-/// the next one, unless the user has set them up in another way.
+/// the next one, and glibc's asks for huge pages, unless the user has set them up in another way.
 ///
 /// # Errors
 /// Those of [`prepare`].
@@ -217,16 +228,20 @@ mod tests {
         let some: Vec<String> = named(&["OMPI_MCA_btl_tcp_if_exclude", "NCCL_SOCKET_IFNAME"]);
         assert_eq!(some, ["FI_TCP_IFACE:ib0"]);
 
-        let allocators = |set: &[&str]| -> Vec<&str> {
-            let variables = for_allocators(|variable| set.contains(&variable));
-            variables.into_iter().map(|(variable, _)| variable).collect()
+        let allocators = |set: &[(&str, &str)]| {
+            let value = |variable: &str| set.iter().find(|(name, _)| *name == variable);
+            for_allocators(|variable| value(variable).map(|(_, value)| (*value).to_owned()))
         };
-        let all = allocators(&[]);
-        assert_eq!(all, [GLIBC[0].0, GLIBC[1].0, GLIBC[2].0, MIMALLOC.0]);
-        assert_eq!(allocators(&["GLIBC_TUNABLES"]), [MIMALLOC.0]);
-        assert_eq!(allocators(&[MIMALLOC.0]), GLIBC.map(|(variable, _)| variable));
+        let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
+        let all = [&GLIBC[..], &[MIMALLOC]].concat();
+        assert_eq!(allocators(&[]), all.iter().copied().map(owned).collect::<Vec<_>>());
+        assert_eq!(allocators(&[("MALLOC_ARENA_MAX", "1")]), [owned(MIMALLOC)]);
+        assert_eq!(allocators(&[(TUNABLES, "glibc.malloc.check=3")]), [owned(MIMALLOC)]);
+        assert_eq!(allocators(&[MIMALLOC]), GLIBC.map(owned));
+        let others = allocators(&[(TUNABLES, "glibc.pthread.rseq=0")]);
+        assert_eq!(others[2].1, "glibc.pthread.rseq=0:glibc.malloc.hugetlb=1");
         // A process that has been started again has these variables, and is not started once more.
-        assert_eq!(allocators(&all), [""; 0]);
+        assert_eq!(allocators(&all), []);
     }
 
     #[test]
