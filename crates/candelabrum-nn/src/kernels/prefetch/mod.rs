@@ -16,10 +16,11 @@ use self::request::request_behind;
 /// The elements between two requests for each slice.
 const STEP: usize = 64;
 
-/// Calls `f` with each pair of elements of two slices of the same length.
+/// Calls `f` with each element of `xs` and the one of `ys` at the same place. `ys` may be longer.
 #[inline(always)]
 pub(crate) fn for_each_pair<A, B>(xs: &mut [A], ys: &[B], f: impl Fn(&mut A, &B)) {
-    let ((xs, x_rest), (ys, y_rest)) = (xs.as_chunks_mut::<STEP>(), ys.as_chunks::<STEP>());
+    let (ys, y_rest) = ys[..xs.len()].as_chunks::<STEP>();
+    let (xs, x_rest) = xs.as_chunks_mut::<STEP>();
     for (xs, ys) in xs.iter_mut().zip(ys) {
         request_behind(xs);
         request_behind(ys);
@@ -28,7 +29,7 @@ pub(crate) fn for_each_pair<A, B>(xs: &mut [A], ys: &[B], f: impl Fn(&mut A, &B)
     x_rest.iter_mut().zip(y_rest).for_each(|(x, y)| f(x, y));
 }
 
-/// Calls `f` with each element of `xs` and those of `ys` and `zs` at the same place. All have the same length.
+/// Calls `f` with each element of `xs` and those of `ys` and `zs` at the same place. `ys` and `zs` may be longer.
 #[inline(always)]
 pub(crate) fn for_each_triple<A, B, C>(
     xs: &mut [A],
@@ -36,8 +37,9 @@ pub(crate) fn for_each_triple<A, B, C>(
     zs: &[C],
     f: impl Fn(&mut A, &B, &C),
 ) {
+    let (ys, y_rest) = ys[..xs.len()].as_chunks::<STEP>();
+    let (zs, z_rest) = zs[..xs.len()].as_chunks::<STEP>();
     let (xs, x_rest) = xs.as_chunks_mut::<STEP>();
-    let ((ys, y_rest), (zs, z_rest)) = (ys.as_chunks::<STEP>(), zs.as_chunks::<STEP>());
     for ((xs, ys), zs) in xs.iter_mut().zip(ys).zip(zs) {
         request_behind(xs);
         request_behind(ys);
@@ -54,8 +56,8 @@ mod tests {
     #[test]
     fn every_element_is_visited_once() {
         for len in [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP + 5] {
-            let ys: Vec<usize> = (0..len).collect();
-            let mut xs = ys.clone();
+            let ys: Vec<usize> = (0..len + 7).collect();
+            let mut xs = ys[..len].to_vec();
             for_each_pair(&mut xs, &ys, |x, &y| *x = 10 * *x + y);
             for_each_triple(&mut xs, &ys, &ys, |x, &y, &z| *x += 100 * y + 1000 * z);
             assert!(xs.iter().enumerate().all(|(index, &x)| x == 1111 * index), "{len}");

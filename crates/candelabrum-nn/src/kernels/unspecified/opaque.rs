@@ -16,6 +16,10 @@ pub(super) fn vector<T: Float>(len: usize) -> Vec<T> {
         for place in places.iter_mut().step_by(PAGE / size_of::<T>()) {
             place.write(T::default());
         }
+        // The vector need not begin with a page.
+        if let Some(last) = places.last_mut() {
+            last.write(T::default());
+        }
     });
     // SAFETY: the assembly has no instruction. But the compiler must take it for code that gets the address and writes all
     // elements, so they are initialised, and no page changes any more. The types of `Float` are f32 and f64, for which all
