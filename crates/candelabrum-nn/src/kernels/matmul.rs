@@ -152,7 +152,7 @@ pub(crate) fn matmul_unrounded<T: Float>(
     let threads = threads_for(m * k * n);
     let size = Size { rows: m, depth: k, columns: n };
     if (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
-        && (INDEPENDENT_ROWS.get() || few_rows_apply::<T>(size, b.col_stride))
+        && (INDEPENDENT_ROWS.get() && m * k > 0 || few_rows_apply::<T>(size, b.col_stride))
     {
         let (left, right) = (&a.data[..m * k], (b.data, b.col_stride));
         return product_of_few_rows(out, dst == Dst::Add, left, right, threads > 1);

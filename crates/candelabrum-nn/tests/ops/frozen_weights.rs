@@ -357,6 +357,17 @@ fn a_merge_leaves_no_trace_and_nothing_changes_what_is_merged() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn independent_rows_may_be_none_or_empty() -> Result<()> {
+    for (rows, inputs) in [(0, 3), (2, 0)] {
+        let (xs, weight) = (random((rows, inputs), 1)?, random((4, inputs), 2)?);
+        let gelu = Some(Activation::Gelu);
+        let ys = with_independent_rows(|| linear(&xs, &weight, None, gelu))?;
+        assert_eq!(ys.to_vec2::<f64>()?, vec![vec![0.0; 4]; rows]);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
