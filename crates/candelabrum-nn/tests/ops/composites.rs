@@ -43,7 +43,7 @@ struct Case {
 }
 
 /// The most elements of all inputs for which central differences are computed.
-const FEW: usize = 300;
+const FEW: usize = 600;
 
 #[derive(Default)]
 struct Cases(Vec<Case>);
