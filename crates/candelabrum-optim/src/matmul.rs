@@ -43,7 +43,7 @@ impl Panels {
     }
 
     /// Of the transpose of a matrix of shape (columns, depth).
-    pub(crate) fn of_transposed(matrix: &[f32], columns: usize, depth: usize) -> Self {
+    pub(crate) fn from_transposed(matrix: &[f32], columns: usize, depth: usize) -> Self {
         Self::new(depth, columns, |panel, numbers| {
             let rows = matrix.chunks_exact(depth).skip(panel * COLUMNS).take(COLUMNS);
             for (column, row) in rows.enumerate() {
@@ -254,7 +254,7 @@ mod tests {
                         "{sizes:?}"
                     );
                     let turned = transposed(&right, depth, columns);
-                    let panels = Panels::of_transposed(&turned, columns, depth);
+                    let panels = Panels::from_transposed(&turned, columns, depth);
                     assert_eq!(of(panels), expected, "{sizes:?}");
                 });
             }

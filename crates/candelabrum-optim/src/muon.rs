@@ -219,7 +219,7 @@ impl MuonRule {
         let (mut gram, mut polynomial) = (vec![0.0; short * short], vec![0.0; short * short]);
         let [a, b, c] = self.coefficients.map(|coefficient| coefficient as f32);
         for _ in 0..self.iterations {
-            multiply(&x, &Panels::of_transposed(&x, short, long), &mut gram, |_, sum| sum);
+            multiply(&x, &Panels::from_transposed(&x, short, long), &mut gram, |_, sum| sum);
             let squared = Panels::from_matrix(&gram, short, short);
             multiply(&gram, &squared, &mut polynomial, |at, sum| b * gram[at] + c * sum);
             let panels = Panels::from_matrix(&x, short, long);

@@ -75,14 +75,14 @@ fn none_is_missing(paths: &[PathBuf]) -> Result<()> {
     // By the names without the number.
     let mut sets: BTreeMap<_, (&Path, BTreeSet<u64>)> = BTreeMap::new();
     for path in paths {
-        if let Some(Numbered { before, number, count, after, .. }) = Numbered::new(path) {
+        if let Some(Numbered { before, number, count, after, .. }) = Numbered::from_path(path) {
             let set = sets.entry((before, count, after));
             set.or_insert((path, BTreeSet::new())).1.insert(number);
         }
     }
     for ((_, count, _), (path, numbers)) in sets {
         let missing = (0..count).find(|number| !numbers.contains(number));
-        if let (Some(missing), Some(name)) = (missing, Numbered::new(path)) {
+        if let (Some(missing), Some(name)) = (missing, Numbered::from_path(path)) {
             let path = path.with_file_name(name.with_number(missing));
             let found = numbers.len();
             let what = format!(
@@ -106,7 +106,7 @@ struct Numbered<'a> {
 }
 
 impl<'a> Numbered<'a> {
-    fn new(path: &'a Path) -> Option<Self> {
+    fn from_path(path: &'a Path) -> Option<Self> {
         let (first, second) = path.file_name()?.to_str()?.rsplit_once("-of-")?;
         let (before, number) = first.rsplit_once('-')?;
         let digits = second.bytes().take_while(u8::is_ascii_digit).count();

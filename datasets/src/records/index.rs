@@ -23,7 +23,7 @@ pub(crate) struct Index {
 impl Index {
     /// Reads the headers of a shard, or its index file if the options want one and there is one. Then it
     /// also writes that file.
-    pub(crate) fn new(path: &Path, format: ShardFormat, options: &ShardOptions) -> Result<Self> {
+    pub(crate) fn read(path: &Path, format: ShardFormat, options: &ShardOptions) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let state = file.metadata().map_err(Error::io("open", path))?;
         if !state.is_file() {

@@ -45,7 +45,7 @@ impl Shards {
         for path in paths {
             let path = path.into();
             let format = options.format.map_or_else(|| ShardFormat::from_path(&path), Ok)?;
-            let index = Index::new(&path, format, options)?;
+            let index = Index::read(&path, format, options)?;
             len += index.contents.len();
             starts.push(len);
             shards.push(Shard { path, format, index });

@@ -125,7 +125,7 @@ fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
     };
     let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let target = Target::from_gpu(10 * major + minor);
+    let target = Target::from_architecture(10 * major + minor);
     // A multiplication and an addition are rounded separately, as on the CPU, so an update has the
     // same bits on both.
     let options = ["--fmad=false".to_owned(), target.option()];

@@ -19,7 +19,7 @@ pub(super) enum Target {
 
 impl Target {
     /// The target for a device of this architecture.
-    pub(super) fn from_gpu(architecture: c_int) -> Self {
+    pub(super) fn from_architecture(architecture: c_int) -> Self {
         let known = architectures();
         if known.contains(&architecture) {
             return Self::Cubin(architecture);

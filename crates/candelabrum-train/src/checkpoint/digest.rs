@@ -30,7 +30,7 @@ impl FileDigest {
     }
 
     /// Of a file, which is read in parts.
-    pub(super) fn of_file(path: &Path) -> io::Result<Self> {
+    pub(super) fn from_file(path: &Path) -> io::Result<Self> {
         let mut hasher = Sha256::new();
         let bytes = io::copy(&mut File::open(path)?, &mut hasher)?;
         Ok(Self::new(bytes, hasher))

@@ -188,7 +188,7 @@ fn add_files_of_servers(dir: &Path, manifest: &mut Manifest) -> io::Result<()> {
         for entry in fs::read_dir(dir.join(&folder))? {
             let entry = entry?;
             let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
-            manifest.files.insert(name, FileDigest::of_file(&entry.path())?);
+            manifest.files.insert(name, FileDigest::from_file(&entry.path())?);
         }
         sync(&dir.join(&folder))?;
     }

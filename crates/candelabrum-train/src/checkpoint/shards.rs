@@ -124,7 +124,7 @@ pub(super) fn each_piece(
             None => restored.shared(part, file)?,
         };
         for name in file.names() {
-            let share = Share::new(name);
+            let share = Share::from_key(name);
             let Some(number) = wanted.iter().position(|wanted| wanted.name == share.vector) else {
                 let what = format!("has `{}`, which this model does not have", share.vector);
                 return Err(restored.refuse(what));
@@ -147,7 +147,7 @@ pub(crate) fn hook_vectors(
     let mut take = |file: &VectorFile, has_shares: bool| -> Result<()> {
         for key in file.names() {
             let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
-            let share = if has_shares { Share::new(key) } else { whole() };
+            let share = if has_shares { Share::from_key(key) } else { whole() };
             let all =
                 || OwnPart { dims: share.dims.clone(), elements: 0..share.dims.iter().product() };
             let (wanted, to) = vectors.entry(share.vector.to_owned()).or_insert_with(|| {

@@ -32,7 +32,7 @@ impl<'k> Share<'k> {
     }
 
     /// What [`key`](Self::key) has joined. A vector of a run without shares is whole.
-    pub(super) fn new(key: &'k str) -> Self {
+    pub(super) fn from_key(key: &'k str) -> Self {
         let share = key.rsplit_once('@').and_then(|(vector, numbers)| {
             let numbers = numbers.split(',').map(|number| number.parse().ok());
             let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
@@ -51,9 +51,9 @@ mod tests {
     fn a_name_with_an_at_sign_survives() {
         for dims in [vec![], vec![4, 5]] {
             let key = Share::key("a@b.weight.0", 70, &dims);
-            assert_eq!(Share::new(&key), Share { vector: "a@b.weight.0", start: 70, dims });
+            assert_eq!(Share::from_key(&key), Share { vector: "a@b.weight.0", start: 70, dims });
         }
         let whole = Share { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
-        assert_eq!(Share::new("a@b.weight.0"), whole);
+        assert_eq!(Share::from_key("a@b.weight.0"), whole);
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
     for shard in shards {
         let bytes = file(checkpoint, &manifest, shard)?;
         for (key, view) in parsed(checkpoint, &bytes)?.tensors() {
-            let Share { vector, start, dims } = Share::new(&key);
+            let Share { vector, start, dims } = Share::from_key(&key);
             let len = dims.iter().product::<usize>() * size_of::<f32>();
             let (_, place) =
                 tensors.entry(vector.to_owned()).or_insert_with(|| (dims.clone(), vec![0; len]));
