@@ -21,12 +21,10 @@ pub(super) fn vector<T: Float>(len: usize) -> Vec<T> {
             last.write(T::default());
         }
     });
-    // SAFETY: the assembly has no instruction. But the compiler must take it for code that gets the address and writes all
-    // elements, so they are initialised, and no page changes any more. The types of `Float` are f32 and f64, for which all
-    // bits are values.
-    unsafe {
-        asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
-        values.set_len(len);
-    }
+    // SAFETY: the assembly has no instruction.
+    unsafe { asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags)) };
+    // SAFETY: the compiler must take the assembly for code that gets the address and writes all elements, so they are
+    // initialised, and no page changes any more. The types of `Float` are f32 and f64, for which all bits are values.
+    unsafe { values.set_len(len) };
     values
 }
