@@ -7,7 +7,7 @@ use candelabrum_memory::simd::simd;
 
 use super::float::Float;
 use super::parallel::in_blocks;
-use super::prefetch::{for_each_pair, for_each_triple};
+use super::prefetch::for_each_with;
 use crate::activation::Activation;
 
 /// Runs a loop for the vectors of this machine, in which `$function` is that of the activation, and the constant `$needs`
@@ -95,7 +95,7 @@ pub(crate) fn activation_backward<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    with_function!(Some(activation), (function, _) => for_each_pair(dys, reference, |dy, &reference| {
+    with_function!(Some(activation), (function, _) => for_each_with(dys, [reference], |dy, [reference]| {
         *dy = function.backward(*dy, reference);
     }));
 }
@@ -107,14 +107,14 @@ pub(crate) fn activation_gradient<T: Float>(
     reference: &[T],
     activation: Activation,
 ) {
-    with_function!(Some(activation), (function, _) => for_each_triple(dxs, dys, reference, |dx, &dy, &reference| {
+    with_function!(Some(activation), (function, _) => for_each_with(dxs, [dys, reference], |dx, [dy, reference]| {
         *dx = function.backward(dy, reference);
     }));
 }
 
 /// `h = activation(z)`.
 pub(crate) fn activated<T: Float>(zs: &[T], hs: &mut [T], activation: Activation) {
-    with_function!(Some(activation), (function, _) => for_each_pair(hs, zs, |h, &z| *h = function.forward(z)));
+    with_function!(Some(activation), (function, _) => for_each_with(hs, [zs], |h, [z]| *h = function.forward(z)));
 }
 
 /// `h = activation(z)` again, and `dh *= activation'(z)`, in one pass: both need the same exponentials.
