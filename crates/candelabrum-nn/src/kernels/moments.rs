@@ -65,6 +65,15 @@ impl<T: Float, const N: usize> Sums<T, N> {
     }
 }
 
+/// The sum of `f(x, y)` of all pairs of two slices of the same length.
+#[inline(always)]
+pub(crate) fn sum_of<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
+    let mut sum = Sums::new();
+    sum.add(xs, ys, |x, y| [f(x, y)]);
+    let [sum] = sum.totals();
+    T::narrow(sum)
+}
+
 /// Mean and variance. The mean has two parts, so that `x - mean`, computed as `(x - shift) - rest`,
 /// is precise even if the mean is large compared with the deviation.
 #[derive(Clone, Copy, Debug)]

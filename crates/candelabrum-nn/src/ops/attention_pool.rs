@@ -15,7 +15,7 @@ use super::softmax::{exp_into, shifted};
 use super::{lengths, masked_fill};
 use crate::autograd::fused::{self, Backward, FusedOp, Reads};
 use crate::kernels::float::Float;
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::sum_of;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
@@ -98,9 +98,7 @@ impl FusedOp for AttentionPool {
                     #[inline(always)]
                     || {
                         for (d, x) in ds.iter_mut().zip(xs.chunks_exact(self.width)) {
-                            let mut sum = Sums::new();
-                            sum.add(x, dy, |x, dy| [x * dy]);
-                            [*d] = sum.totals().map(T::narrow);
+                            *d = sum_of(x, dy, |x, dy| x * dy);
                         }
                     },
                 );

@@ -28,7 +28,7 @@ use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{add_assign, largest, map_all};
 use crate::kernels::float::Float;
 use crate::kernels::matmul::{Dst, Mat, matmul};
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::{Sums, sum_of};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
@@ -169,9 +169,7 @@ impl LinearCrossEntropy {
                 for z in &mut *z {
                     *z = (*z - max).exp();
                 }
-                let mut sum = Sums::new();
-                sum.add(z, z, |z, _| [z]);
-                let [sum] = sum.totals().map(T::narrow);
+                let sum = sum_of(z, z, |z, _| z);
                 if let Some(scale) = scale {
                     let (factor, even) = (scale / sum, scale * smoothing / classes);
                     for z in &mut *z {

@@ -24,7 +24,7 @@ use crate::LossWeight;
 use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::autograd::pass;
 use crate::kernels::float::Float;
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::sum_of;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
@@ -403,13 +403,13 @@ impl SoftmaxCrossEntropy {
             ClassTarget::Probabilities(ts) => {
                 // 0 * infinity is 0 here: a class without weight does not count.
                 let zero = T::zero();
-                sum_of(z, ts, |z, t| if t == zero { zero } else { t * surprise(z) })
+                sum_of_rows(z, ts, |z, t| if t == zero { zero } else { t * surprise(z) })
             }
         };
         if self.smoothing == 0.0 {
             return labels;
         }
-        let all = sum_of(z, z, |z, _| surprise(z));
+        let all = sum_of_rows(z, z, |z, _| surprise(z));
         T::from_f64(1.0 - self.smoothing) * labels + self.even_share::<T>() * all
     }
 
@@ -441,7 +441,7 @@ impl SoftmaxCrossEntropy {
                 dz[class] -= labels;
             }
             ClassTarget::Probabilities(ts) => {
-                let weight = sum_of(ts, ts, |t, _| t);
+                let weight = sum_of_rows(ts, ts, |t, _| t);
                 softmax(dz, labels * weight + scale * T::from_f64(self.smoothing));
                 for (dz, &t) in dz.iter_mut().zip(ts) {
                     *dz -= labels * t;
@@ -452,14 +452,9 @@ impl SoftmaxCrossEntropy {
 }
 
 /// The sum of `f` over the pairs of two rows.
-fn sum_of<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
+fn sum_of_rows<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
     simd(
         #[inline(always)]
-        || {
-            let mut sum = Sums::new();
-            sum.add(xs, ys, |x, y| [f(x, y)]);
-            let [sum] = sum.totals();
-            T::narrow(sum)
-        },
+        || sum_of(xs, ys, &f),
     )
 }

@@ -17,7 +17,7 @@ use super::sizes::rows_and_last;
 use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
 use crate::kernels::elementwise::largest;
 use crate::kernels::float::Float;
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::sum_of;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
@@ -91,9 +91,7 @@ impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
             simd(
                 #[inline(always)]
                 || {
-                    let mut sum = Sums::new();
-                    sum.add(y, dy, |y, dy| [if LOG { dy } else { dy * y }]);
-                    let [sum] = sum.totals().map(T::narrow);
+                    let sum = sum_of(y, dy, |y, dy| if LOG { dy } else { dy * y });
                     for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
                         *dx = if LOG { dy - y.exp() * sum } else { y * (dy - sum) };
                     }
@@ -134,10 +132,7 @@ pub(super) fn exp_into<T: Float>(row: &[T], out: &mut [T]) -> (T, T) {
             for (out, &x) in out.iter_mut().zip(row) {
                 *out = (x - max).exp();
             }
-            let mut sum = Sums::new();
-            sum.add(out, out, |x, _| [x]);
-            let [sum] = sum.totals();
-            (max, T::narrow(sum))
+            (max, sum_of(out, out, |x, _| x))
         },
     )
 }
