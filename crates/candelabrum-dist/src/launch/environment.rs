@@ -140,7 +140,7 @@ fn for_allocators(get: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, St
     let glibc_is_set = tunables.contains("glibc.malloc.")
         || GLIBC_IS_SET.iter().any(|variable| get(variable).is_some());
     let glibc = GLIBC.iter().filter(|_| !glibc_is_set);
-    let mimalloc = [&MIMALLOC].into_iter().filter(|(variable, _)| get(variable).is_none());
+    let mimalloc = get(MIMALLOC.0).is_none().then_some(&MIMALLOC);
     let beside_the_users = |&(variable, value): &(&'static str, &str)| match variable {
         TUNABLES if !tunables.is_empty() => (variable, format!("{tunables}:{value}")),
         _ => (variable, value.to_owned()),
