@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::sample::Values;
+use super::sample::{Values, text};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bindings(Values);
@@ -29,8 +29,7 @@ impl Bindings {
     pub(crate) fn text(&self, name: &str) -> String {
         match self.0.get(name) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(value) => value.to_string(),
+            Some(value) => text(value),
         }
     }
 

@@ -15,7 +15,7 @@ use super::host::last_cache;
 use super::hosts::Hosts;
 use super::launch::Player;
 use super::programs::NeededPrograms;
-use super::sample::{Row, Values};
+use super::sample::{Row, Values, text};
 
 /// What the user says on the command line.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +152,6 @@ impl<'a> ExperimentPlan<'a> {
 
     /// The values of a setting, each once.
     fn values(&self, setting: Setting<'_>, scope: &Bindings, setup: &Setup) -> Result<Vec<Value>> {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let known = match setting.values {
             "network" => setup.networks.names(),
             "strategy" => setup.strategies.clone(),

@@ -10,6 +10,11 @@ use super::figures::Spread;
 /// Named values: the settings of a measurement, a request, or what a contender says of itself.
 pub(crate) type Values = Map<String, Value>;
 
+/// A value as text, without the quotation marks of JSON.
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// One measurement and its circumstances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {

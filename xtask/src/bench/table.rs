@@ -4,10 +4,9 @@ use anyhow::{Context, Result, ensure};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as Sheet};
 use indicatif::DecimalBytes;
-use serde_json::Value;
 
 use super::figures::{Spread, short};
-use super::sample::Row;
+use super::sample::{Row, text};
 
 /// A column: its head, and what a row shows there.
 #[derive(Clone, Copy, Debug)]
@@ -40,10 +39,7 @@ impl<'a> TableColumn<'a> {
         let figure = |value: f64| format!("{:.digits$}", scale * value);
         let spread = || row.figures.get(name).copied();
         Some(match content {
-            "setting" => match row.point.get(name)? {
-                Value::String(text) => text.clone(),
-                value => value.to_string(),
-            },
+            "setting" => text(row.point.get(name)?),
             "bytes" => DecimalBytes(row.point.get(name)?.as_u64()?).to_string(),
             "spread" => {
                 let Spread { median, min, max } = spread()?.map(|value| scale * value);
