@@ -12,6 +12,8 @@ import time
 import torch
 from torch.nn import functional as F
 
+from bench_step import say
+
 PASSES = {
     "gelu": F.gelu,
     "layer-norm": lambda xs, *weights: F.layer_norm(xs, xs.shape[1:], *weights),
@@ -33,10 +35,11 @@ class Case:
             shapes += [(columns,), (columns,)]
         self.forward = PASSES[name]
         self.inputs = [(2 * torch.rand(shape) - 1).requires_grad_() for shape in shapes]
-        self.gradient = torch.ones(rows, outputs[0] if outputs else columns)
         # Three products with an addition for each multiplication, or the bytes of five tensors.
         self.work = 6 * rows * columns * outputs[0] if outputs else 20 * rows * columns
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+        with self.autocast:
+            self.gradient = torch.ones_like(self.forward(*self.inputs))
         self.step_seconds = min(self.measure(1) for _ in range(2))
 
     def measure(self, steps):
@@ -45,7 +48,7 @@ class Case:
         for _ in range(steps):
             with self.autocast:
                 output = self.forward(*self.inputs)
-            torch.autograd.grad(output, self.inputs, self.gradient.to(output.dtype))
+            torch.autograd.grad(output, self.inputs, self.gradient)
         return (time.perf_counter() - start) / steps
 
     def sample(self, seconds):
@@ -59,10 +62,6 @@ class Case:
             "step_seconds": self.step_seconds,
             "speed": self.work / self.step_seconds,
         }
-
-
-def say(event, **figures):
-    print(json.dumps({"event": event, **figures}), flush=True)
 
 
 def main():

@@ -46,14 +46,15 @@ pub(crate) struct OperationRequest {
 
 /// Serves requests.
 pub(crate) fn run(args: &OperationArgs, world: &World) -> anyhow::Result<()> {
+    args.precision.check(world.device())?;
     set_product_precision(args.precision.products());
-    serve(&mut OperationPlayer { limit: args.limit, case: None, pace: Pace::new(world) }, world)
+    serve(&mut OperationPlayer { limit: args.limit, last: None, pace: Pace::new(world) }, world)
 }
 
 struct OperationPlayer {
     limit: bool,
     /// The last requested operation.
-    case: Option<(String, MeasuredOperation)>,
+    last: Option<(String, MeasuredOperation)>,
     pace: Pace,
 }
 
@@ -64,26 +65,26 @@ impl Player for OperationPlayer {
         &mut self,
         OperationRequest { operation, repeat }: Self::Request,
     ) -> anyhow::Result<Value> {
-        let Self { limit, case, pace } = self;
-        let (_, case) = match case {
+        let Self { limit, last, pace } = self;
+        let (_, measured) = match last {
             Some(last) if last.0 == operation => last,
-            case => {
+            last => {
                 let mut new = MeasuredOperation::parse(&operation, *limit)
                     .with_context(|| format!("there is no operation {operation}"))?;
                 *pace = Pace::new(&pace.world);
                 for _ in 0..2 {
                     pace.run(Repeat::Steps(NonZeroU32::MIN), |steps| new.time(steps))?;
                 }
-                case.insert((operation, new))
+                last.insert((operation, new))
             }
         };
         let cpu = cpu_time();
-        let (timed, time) = pace.run(repeat, |steps| case.time(steps))?;
+        let (timed, time) = pace.run(repeat, |steps| measured.time(steps))?;
         let seconds = time.as_secs_f64() / f64::from(timed.steps);
         let mut sample = timed.fields();
         sample["cpu_seconds"] = (cpu_time() - cpu).as_secs_f64().into();
         sample["step_seconds"] = seconds.into();
-        sample["speed"] = (case.work / seconds).into();
+        sample["speed"] = (measured.work / seconds).into();
         Ok(sample)
     }
 }
@@ -172,15 +173,14 @@ impl MeasuredOperation {
     }
 }
 
-/// A bucket for the gradient of each input.
+/// The gradients of all inputs, in one bucket.
 fn gradients(inputs: &[Param]) -> Result<FlatGradients> {
-    let plan = |(number, input): (usize, &Param)| {
-        let (mut plan, size) = (BucketPlan::default(), input.tensor().elem_count());
-        plan.push(number, size);
-        (plan, Flat::zeros(ElementType::F32, size))
-    };
-    let (plans, buckets): (Vec<_>, _) = inputs.iter().enumerate().map(plan).unzip();
-    FlatGradients::new(inputs.to_vec(), plans, buckets)
+    let mut plan = BucketPlan::default();
+    for (number, input) in inputs.iter().enumerate() {
+        plan.push(number, input.tensor().elem_count());
+    }
+    let bucket = Flat::zeros(ElementType::F32, plan.len);
+    FlatGradients::new(inputs.to_vec(), vec![plan], vec![bucket])
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     fn every_operation_has_a_speed_and_what_is_no_operation_is_refused() -> anyhow::Result<()> {
         let world = World::single();
         let sample = |operation: &str, limit| {
-            let mut player = OperationPlayer { limit, case: None, pace: Pace::new(&world) };
+            let mut player = OperationPlayer { limit, last: None, pace: Pace::new(&world) };
             let repeat = Repeat::Steps(NonZeroU32::MIN);
             player.sample(OperationRequest { operation: operation.to_owned(), repeat })
         };
