@@ -17,8 +17,8 @@ mod kvstore;
 mod overlap;
 mod overlap_forward;
 mod sharded;
-mod shared_parameters;
-mod shares;
+mod sharded_parameters;
+mod shards;
 mod strategies;
 mod sync_batch_norm;
 mod tensor_parallel;
@@ -34,7 +34,7 @@ mod plain_candle;
 
 // Whole runs.
 mod averages;
-mod averages_of_shares;
+mod averages_of_shards;
 mod best_models;
 mod evaluation_sets;
 mod export;

@@ -13,7 +13,7 @@ use candelabrum_testkit::uniform;
 use candle_nn::{VarBuilder, VarMap};
 
 use crate::ranks::world_of_rank;
-use crate::shares::{Dying, Mlp, WIDTH, bits};
+use crate::shards::{Dying, Mlp, WIDTH, bits};
 
 fn config(shard: Shard, overlap_forward: bool) -> DistOptConfig {
     let first_bucket_bytes = 1 << 10;

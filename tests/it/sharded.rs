@@ -1,5 +1,5 @@
-//! Ranks that share the optimizer's state, and gradients too, train as ranks that have all: the same bits, a part of the
-//! memory, the same bytes between ranks. So do hosts that each have a copy of all shares (PyTorch's HSDP). A rank that dies
+//! Ranks that divide the optimizer's state, and gradients too, train as ranks that have all: the same bits, a part of the
+//! memory, the same bytes between ranks. So do hosts that each have a copy of all shards (PyTorch's HSDP). A rank that dies
 //! in any phase of the exchange ends all of them.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::{runs_all, uniform};
 
 use crate::ranks::{on_processes, on_ranks, world_of_rank};
-use crate::shares::{Dying, Mlp, PAUSE, Training, WIDTH, bits};
+use crate::shards::{Dying, Mlp, PAUSE, Training, WIDTH, bits};
 
 #[test]
 fn rank_compares() {
@@ -28,7 +28,7 @@ fn rank_compares() {
     }
 }
 
-/// Trains with shares of the `replica` that this rank belongs to, and without. What the law draws is not here: few steps in
+/// Trains with shards of the `replica` that this rank belongs to, and without. What the law draws is not here: few steps in
 /// f32, their clipping, micro-batches and optimizers.
 fn compare(ranks: &Group, replica: &Group) {
     let adamw = || AdamW::new(1e-3).weight_decay(0.1).into();
@@ -114,7 +114,7 @@ fn compare(ranks: &Group, replica: &Group) {
 }
 
 #[test]
-fn shares_and_copies_of_them_on_hosts_change_no_bit() {
+fn shards_and_copies_of_them_on_hosts_change_no_bit() {
     for (backend, ranks) in
         [(Backend::Local, 2), (Backend::Tcp, 3), (Backend::Local, 4), (Backend::Tcp, 4)]
     {
@@ -134,7 +134,7 @@ fn a_share_is_an_even_part_and_no_number_travels_twice() {
     let mut each = vec![(world.group(), world.world_size(), false)];
     if world.world_size() == 4 {
         let uneven = world.comm().hierarchical(&[0, 0, 0, 1]).unwrap();
-        assert!(uneven.replica().is_none(), "one rank alone has no copy of all shares");
+        assert!(uneven.replica().is_none(), "one rank alone has no copy of all shards");
         assert!(world.comm().replica().is_none(), "a world is not divided into hosts");
         each.push((world.comm().hierarchical(&[0, 0, 1, 1]).unwrap(), 2, true));
         each.push((uneven, 4, false));
@@ -150,13 +150,13 @@ fn a_share_is_an_even_part_and_no_number_travels_twice() {
         let before = opt.traffic();
         opt.backward_and_update(&loss).unwrap();
         // Waits for new values that are still on their way.
-        let share = opt.optimizer_bytes().unwrap();
+        let shard = opt.optimizer_bytes().unwrap();
         let moved = opt.traffic() - before;
         let elements: usize = params.list().iter().map(|param| param.var().elem_count()).sum();
-        let (all, case) = (8 * elements, format!("{parts} parts: {share} bytes, {moved:?}"));
-        assert!(share as f64 <= all as f64 * (1.0 / parts as f64 + 0.02), "{all}, {case}");
+        let (all, case) = (8 * elements, format!("{parts} parts: {shard} bytes, {moved:?}"));
+        assert!(shard as f64 <= all as f64 * (1.0 / parts as f64 + 0.02), "{all}, {case}");
         // All gradients and this rank's new values leave, with the part of the gradients between hosts. As many numbers arrive.
-        let (whole, own) = (4 * elements as u64, share as u64 / 2);
+        let (whole, own) = (4 * elements as u64, shard as u64 / 2);
         let between = if has_copies { own } else { 0 };
         // Before the step the ranks have compared digests.
         let other = 2 << 10;

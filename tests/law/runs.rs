@@ -62,7 +62,7 @@ struct Case {
     is_recomputed: bool,
     /// Whether rank 0 says where the memory of a step is. The run that nobody disturbs does not.
     profiles_memory: bool,
-    /// What each rank keeps only its share of, until the first disturbance. The run that nobody disturbs shares
+    /// What each rank keeps only its shard of, until the first disturbance. The run that nobody disturbs shares
     /// nothing.
     shard: Shard,
     optimizer: usize,
@@ -126,7 +126,7 @@ struct Part {
     damage: bool,
     /// The files that note the best checkpoints are gone, as after a kill before the first of them was written.
     forgets_best: bool,
-    /// What each rank keeps only its share of.
+    /// What each rank keeps only its shard of.
     shard: Shard,
 }
 
@@ -666,7 +666,7 @@ fn averages(dir: &Path, step: u64) -> BTreeMap<String, Vec<u32>> {
         let hook = &name[..8];
         let tensors = candle::safetensors::load(&file, &Device::Cpu).unwrap();
         for (key, values) in tensors.into_iter().collect::<BTreeMap<_, _>>() {
-            // A share has the name of the vector, the place of its first value, and the dimensions.
+            // A shard has the name of the vector, the place of its first value, and the dimensions.
             let (vector, place) = key.rsplit_once('@').unwrap_or((&key, "0"));
             let start = place.split(',').next().unwrap().parse().unwrap();
             let values = values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -676,7 +676,7 @@ fn averages(dir: &Path, step: u64) -> BTreeMap<String, Vec<u32>> {
     }
     averages
         .into_iter()
-        .map(|(name, shares)| (name, shares.into_values().flatten().collect()))
+        .map(|(name, shards)| (name, shards.into_values().flatten().collect()))
         .collect()
 }
 

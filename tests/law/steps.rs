@@ -61,7 +61,7 @@ struct Case {
     labels: Vec<Vec<i64>>,
     /// By step and rank: the rows of each micro-batch. A rank may have none.
     parts: Vec<Vec<Vec<usize>>>,
-    /// What each rank keeps only its share of.
+    /// What each rank keeps only its shard of.
     shard: Shard,
     /// By rank: its host, if the ranks add by hosts.
     hosts: Option<Vec<usize>>,
@@ -186,7 +186,7 @@ impl Case {
         }
     }
 
-    /// What each rank keeps only its share of. A block's parameters have no tensors that can be kept.
+    /// What each rank keeps only its shard of. A block's parameters have no tensors that can be kept.
     fn sharing(&self, shard: Shard) -> Self {
         let mut case = Self { shard, ..self.clone() };
         if shard == Shard::Parameters && case.outside.tied == Tied::Kept {
@@ -453,21 +453,21 @@ fn check(seed: u64) {
     // What a failed rank keeps of the others' values is an error, and nothing else is wrong.
     let all = case.fails_at_end.is_none();
     if case.through != Through::Store && seed.is_multiple_of(2) {
-        // Ranks that share the state of the optimizer make the same bits.
+        // Ranks that divide the state of the optimizer make the same bits.
         let shard = match seed.is_multiple_of(4) {
             _ if case.is_recomputed => Shard::Parameters,
             true => Shard::Optimizer,
             false => Shard::Gradients,
         };
         let sharded = train(&case.sharing(shard));
-        assert!(are(&sharded, &ranks, all), "seed {seed}: shares change a step: {case:#?}");
+        assert!(are(&sharded, &ranks, all), "seed {seed}: shards change a step: {case:#?}");
         if case.ranks > 1 {
             let case = case.on_hosts(seed);
             let sharded = train(&case.sharing(shard));
             // Hosts with different numbers of ranks have no copies, and the ranks share as without hosts.
             let whole = Case { fails_at_end: None, ..case.clone() };
             let expected = if case.has_even_hosts() { train(&whole) } else { ranks.clone() };
-            let of = format!("seed {seed}: shares of hosts change a step: {case:#?}");
+            let of = format!("seed {seed}: shards of hosts change a step: {case:#?}");
             assert!(are(&sharded, &expected, all), "{of}");
         }
     }

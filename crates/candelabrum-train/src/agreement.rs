@@ -5,7 +5,7 @@ use candelabrum_dist::{Error as DistError, Group};
 use crate::{Error, Result};
 
 /// The result of this rank, unless another rank has failed. All ranks call it together.
-pub(crate) fn share<T>(group: &Group, own: Result<T>) -> Result<T> {
+pub(crate) fn agree<T>(group: &Group, own: Result<T>) -> Result<T> {
     let first = match first_failure(group, own.as_ref().err()) {
         // What has failed here is the reason, and nobody else says it.
         Err(_) if own.is_err() => return own,

@@ -8,7 +8,7 @@ use candelabrum_datasets::{
 use candelabrum_dist::Group;
 use candelabrum_nn::Params;
 
-use crate::agreement::share;
+use crate::agreement::agree;
 use crate::task::Task;
 use crate::{Error, FitConfig, Metrics, Result, parts};
 
@@ -35,7 +35,7 @@ where
     let group = task.optimizer().group().clone();
     // The ranks meet for each set, so that all of them hear of a failure at the same place.
     let passes =
-        sets.iter().map(|data| share(&group, Pass::over(&group, data, batch_size, loading)));
+        sets.iter().map(|data| agree(&group, Pass::over(&group, data, batch_size, loading)));
     let passes = passes.collect::<Result<Vec<_>>>()?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
@@ -43,11 +43,11 @@ where
         params.push(optimizer.params().clone());
     }
     let prepared = prepare(task);
-    share(&group, prepared)?;
+    agree(&group, prepared)?;
     let mut all = Vec::with_capacity(passes.len());
     for pass in &passes {
         let own = in_mode(&params, false, || measure(task, pass, &mut goes_on));
-        match share(&group, own)? {
+        match agree(&group, own)? {
             Some(own) => all.push(own.over_ranks(&*group)?),
             None => return Ok(None),
         }

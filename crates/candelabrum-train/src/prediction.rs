@@ -8,7 +8,7 @@ use candelabrum_dist::{Error as DistError, Group, check_consistency};
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::agreement::share;
+use crate::agreement::agree;
 use crate::evaluation::Pass;
 use crate::{Error, Result};
 
@@ -36,9 +36,9 @@ pub(crate) fn run<D: Dataset + Clone>(
     let facts = [("the samples to predict", samples), ("the batch size", batch_size.to_string())];
     check_consistency(&**group, &facts.map(|(name, value)| (name.to_owned(), value)))?;
     // A rank that has failed does not let the others wait.
-    let pass = share(group, Pass::over(group, data, batch_size, loading))?;
-    let own = share(group, outputs(&pass, forward))?;
-    let row = common_row(group, share(group, row_of(&own))?.as_ref())?;
+    let pass = agree(group, Pass::over(group, data, batch_size, loading))?;
+    let own = agree(group, outputs(&pass, forward))?;
+    let row = common_row(group, agree(group, row_of(&own))?.as_ref())?;
     let (dtype, size) = row.type_and_size()?;
     let lens = pass.parts.unwrap_or_else(|| vec![data.len()]);
     let samples = lens.iter().sum::<usize>();

@@ -1,4 +1,4 @@
-//! New values of other ranks' shares that arrive while the next forward pass begins. A step starts the gatherings, and the
+//! New values of other ranks' shards that arrive while the next forward pass begins. A step starts the gatherings, and the
 //! first access to a parameter waits for those of its bucket.
 //!
 //! The buckets carry the values, so they come back before the next step needs them for gradients.

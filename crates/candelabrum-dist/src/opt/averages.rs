@@ -35,7 +35,7 @@ impl<'a> Averages<'a> {
         self.values.is_on_device()
     }
 
-    /// The averages at these places of the bucket, which belong to this rank's share.
+    /// The averages at these places of the bucket, which belong to this rank's shard.
     pub(super) fn range(&self, places: Range<usize>) -> Result<Span<'_>> {
         Ok(self.values.range(places.start - self.start..places.end - self.start)?)
     }

@@ -53,9 +53,9 @@ pub(super) struct BucketExchange {
     found: Option<BadGradient>,
     /// By bucket: memory for numbers in the wire's type, while they are not being sent.
     pub(super) wire: Vec<Option<Flat>>,
-    /// The averages of this rank's share, if buckets are lent.
+    /// The averages of this rank's shard, if buckets are lent.
     pub(super) own: Option<OwnAverages>,
-    /// The search for averages that are not finite, in this rank's share of them.
+    /// The search for averages that are not finite, in this rank's shard of them.
     pub(super) average_search: FiniteCheck,
     /// Complete buckets whose turn has not come yet.
     complete: Vec<Option<Flat>>,
@@ -203,7 +203,7 @@ impl BucketExchange {
     }
 
     /// Looks for averages that are not finite in a bucket that has arrived. Returns the bucket, unless it is lent: then
-    /// the averages of this rank's share are taken out of it.
+    /// the averages of this rank's shard are taken out of it.
     pub(super) fn look_at_average(&mut self, index: usize, bucket: Flat) -> Result<Option<Flat>> {
         let range = self.context.own_range(index);
         let Self { average_search, own, figures, .. } = self;
@@ -275,10 +275,10 @@ impl BucketExchange {
             let numbered = context.plans.iter().zip(&*context.labels).enumerate();
             let buckets = numbered.map(|(index, (plan, label))| {
                 let element = all_reduce.element;
-                let bucket = match &context.shares {
+                let bucket = match &context.shards {
                     None => Announcement::all_reduce(op, element, plan.len),
-                    Some(shares) => {
-                        Announcement::reduce_scatter_v(op, element, Arc::clone(shares.parts(index)))
+                    Some(shards) => {
+                        Announcement::reduce_scatter_v(op, element, Arc::clone(shards.parts(index)))
                     }
                 };
                 bucket.labelled(label.clone()).of_step(context.step)
@@ -363,9 +363,9 @@ impl BucketExchange {
         let start = |op, payload: Payload| -> Result<Pending> {
             let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
             let payload = if search { payload.searched() } else { payload };
-            Ok(match (kind, op, &context.shares) {
-                (ExchangeKind::AllReduce(_), Collective::AllReduce(op), Some(shares)) => {
-                    let payload = payload.with_parts(&**shares.parts(index))?;
+            Ok(match (kind, op, &context.shards) {
+                (ExchangeKind::AllReduce(_), Collective::AllReduce(op), Some(shards)) => {
+                    let payload = payload.with_parts(&**shards.parts(index))?;
                     context.replica.start(Collective::ReduceScatterV(op), payload)
                 }
                 (ExchangeKind::AllReduce(_), ..) => context.group.start(op, payload),
@@ -459,10 +459,10 @@ impl BucketExchange {
         Ok(None)
     }
 
-    /// Whether each rank has only the averages of its own share. Other strategies than an all-reduce give all ranks all
+    /// Whether each rank has only the averages of its own shard. Other strategies than an all-reduce give all ranks all
     /// of them.
     pub(super) fn averages_are_shared_out(&self) -> bool {
-        self.context.shares.is_some() && matches!(self.kind, ExchangeKind::AllReduce(_))
+        self.context.shards.is_some() && matches!(self.kind, ExchangeKind::AllReduce(_))
     }
 
     /// Starts the vote of all ranks on whether their gradients can be used. It serves strategies whose

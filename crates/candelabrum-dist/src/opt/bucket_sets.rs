@@ -12,8 +12,8 @@ use super::arriving::InFlightValues;
 use super::config::Shard;
 use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
-use super::shard::Shares;
-use super::shared_values::{OpenValues, SharedValues};
+use super::param_shards::{OpenValues, ParamShards};
+use super::shard::Shards;
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Group, Label};
 use crate::consistency::check_consistency;
@@ -38,11 +38,11 @@ const GPU_STEP: usize = 4;
 #[derive(Debug)]
 pub(super) struct BucketSets {
     trained: TrainableParams,
-    /// If ranks keep shares of the optimizer's state: which ones. All layouts then have the same buckets.
-    shares: Option<Arc<Shares>>,
+    /// If ranks keep shards of the optimizer's state: which ones. All layouts then have the same buckets.
+    shards: Option<Arc<Shards>>,
     /// By parameter: whether its values are with their ranks, and fetched when a block needs them.
     away: Vec<bool>,
-    /// The values of parameters of which each rank keeps its share alone.
+    /// The values of parameters of which each rank keeps its shard alone.
     values: Option<OpenValues>,
     /// If buckets have memory only while they are on their way: the elements that each of them has room for.
     lent: Option<usize>,
@@ -76,8 +76,8 @@ pub(super) struct BucketSet {
     pub(super) gradients: FlatGradients,
     /// By bucket: its content, for messages.
     pub(super) labels: Arc<[Label]>,
-    pub(super) shares: Option<Arc<Shares>>,
-    /// By bucket, if the buckets are lent: memory for the averages of this rank's share. A step takes it and returns
+    pub(super) shards: Option<Arc<Shards>>,
+    /// By bucket, if the buckets are lent: memory for the averages of this rank's shard. A step takes it and returns
     /// it.
     pub(super) own: Vec<Flat>,
     /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
@@ -106,7 +106,7 @@ impl BucketSets {
     pub(super) fn new(trained: TrainableParams) -> Self {
         Self {
             trained,
-            shares: None,
+            shards: None,
             away: Vec::new(),
             values: None,
             lent: None,
@@ -122,7 +122,7 @@ impl BucketSets {
     ///
     /// # Errors
     /// Parameters to be shared in a model that has no blocks for it.
-    pub(super) fn share(
+    pub(super) fn shard(
         &mut self,
         store: &Params,
         shard: Shard,
@@ -149,8 +149,8 @@ impl BucketSets {
         let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
-        let shares = Shares::new(&plans, replica.rank(), replica.world_size(), whole);
-        self.shares = Some(Arc::new(shares));
+        let shards = Shards::new(&plans, replica.rank(), replica.world_size(), whole);
+        self.shards = Some(Arc::new(shards));
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl BucketSets {
         self.away.get(param).copied().unwrap_or_default()
     }
 
-    /// Leaves to each rank its share of the values: of those that blocks fetch, and of the masters of parameters in 16
+    /// Leaves to each rank its shard of the values: of those that blocks fetch, and of the masters of parameters in 16
     /// bits. The ranks of `replica` have all of them together. All ranks of `group` call it together.
     pub(super) fn share_values(
         &mut self,
@@ -167,19 +167,19 @@ impl BucketSets {
         replica: &Group,
         store: &Params,
     ) -> Result<()> {
-        let Some(shares) = self.shares.clone() else { return Ok(()) };
+        let Some(shards) = self.shards.clone() else { return Ok(()) };
         let params = Arc::clone(self.params());
         let is_rounded = |param: &Param| matches!(param.dtype(), DType::F16 | DType::BF16);
-        let is_shared = |number: usize| self.is_away(number) || is_rounded(&params[number]);
-        if self.values.is_some() || !(0..params.len()).any(is_shared) {
+        let is_sharded = |number: usize| self.is_away(number) || is_rounded(&params[number]);
+        if self.values.is_some() || !(0..params.len()).any(is_sharded) {
             return Ok(());
         }
         let away = (0..params.len()).filter(|&number| self.is_away(number));
         let away: Vec<Param> = away.map(|number| params[number].clone()).collect();
         let names = away.iter().map(Param::name).collect::<Vec<_>>().join(", ");
         check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
-        let values = Arc::new(SharedValues::new(replica, &params, &shares, is_shared)?);
-        for (number, param) in params.iter().enumerate().filter(|(number, _)| is_shared(*number)) {
+        let values = Arc::new(ParamShards::new(replica, &params, &shards, is_sharded)?);
+        for (number, param) in params.iter().enumerate().filter(|(number, _)| is_sharded(*number)) {
             param.shard(values.clone(), number, !self.is_away(number))?;
         }
         store.note_sharded(&away);
@@ -187,7 +187,7 @@ impl BucketSets {
         Ok(())
     }
 
-    pub(super) fn values(&self) -> Option<&Arc<SharedValues>> {
+    pub(super) fn values(&self) -> Option<&Arc<ParamShards>> {
         self.values.as_ref().map(|values| &values.0)
     }
 
@@ -217,8 +217,8 @@ impl BucketSets {
         self.lent.is_some()
     }
 
-    pub(super) fn shares(&self) -> Option<&Arc<Shares>> {
-        self.shares.as_ref()
+    pub(super) fn shards(&self) -> Option<&Arc<Shards>> {
+        self.shards.as_ref()
     }
 
     /// The order of parameters before a step has shown the order of gradients.
@@ -249,8 +249,8 @@ impl BucketSets {
                 if self.kept.len() == KEPT {
                     forget(self.kept.remove(0).id);
                 }
-                // The order of SINGA's buckets is fixed by SINGA, and that of shared buckets by the shares.
-                let settled = matches!(sizing, BucketSizing::Threshold(_)) || self.shares.is_some();
+                // The order of SINGA's buckets is fixed by SINGA, and that of shared buckets by the shards.
+                let settled = matches!(sizing, BucketSizing::Threshold(_)) || self.shards.is_some();
                 self.make(sizing, &self.order(), settled, comm)?;
             }
         }
@@ -272,7 +272,7 @@ impl BucketSets {
                 order,
                 gradients,
                 labels: Arc::from([]),
-                shares: None,
+                shards: None,
                 own: Vec::new(),
                 wire: Vec::new(),
                 arriving: Vec::new(),
@@ -388,8 +388,8 @@ impl BucketSets {
             return Err(Error::State { what });
         }
         self.kept.drain(..).for_each(|layout| forget(layout.id));
-        // The buckets of shares are those of this run.
-        let states = if self.shares.is_some() { &[] } else { states };
+        // The buckets of shards are those of this run.
+        let states = if self.shards.is_some() { &[] } else { states };
         for state in states.iter().rev().take(KEPT).rev() {
             self.make(state.sizing, &state.order, state.settled, comm)?;
             if let Some(layout) = self.kept.last_mut() {
@@ -427,10 +427,10 @@ impl BucketSets {
         }
         let memory = |len: usize| bucket_memory(&location, ElementType::F32, len, comm);
         let params = Arc::clone(self.params());
-        let gradients = match (&self.shares, self.lent) {
-            (Some(shares), Some(room)) => {
+        let gradients = match (&self.shards, self.lent) {
+            (Some(shards), Some(room)) => {
                 for index in 0..plans.len() {
-                    let len = shares.range(index).len();
+                    let len = shards.range(index).len();
                     own.push(Flat::zeros_on(&location, ElementType::F32, len)?);
                 }
                 // A bucket that is filled until it has enough may have more.
@@ -446,14 +446,14 @@ impl BucketSets {
             }
         };
         let (labels, wire, order) = (labels.into(), Vec::new(), order.to_vec());
-        let shares = self.shares.clone();
+        let shards = self.shards.clone();
         self.kept.push(BucketSet {
             id,
             sizing,
             order,
             gradients,
             labels,
-            shares,
+            shards,
             own,
             wire,
             arriving: Vec::new(),
@@ -509,7 +509,7 @@ impl BucketSet {
         self.gradients.plans().len()
     }
 
-    /// The place for the averages of this rank's share in a step, if buckets are lent. [`Self::put_own`] takes it back.
+    /// The place for the averages of this rank's shard in a step, if buckets are lent. [`Self::put_own`] takes it back.
     pub(super) fn take_own(&mut self) -> Option<OwnAverages> {
         let pool = self.gradients.pool()?.clone();
         Some(OwnAverages::new(std::mem::take(&mut self.own), pool))

@@ -59,24 +59,24 @@ pub struct DistOptConfig {
     pub clip_gradients: Option<Clip>,
     /// The factor of the loss in the backward pass, for parameters in f16.
     pub loss_scale: LossScale,
-    /// What each rank keeps only a share of. The ranks' models are the same as without it, bit for bit, where the
+    /// What each rank keeps only a shard of. The ranks' models are the same as without it, bit for bit, where the
     /// backend adds in rank order (all but NCCL).
     pub shard: Shard,
     /// The settings of strategies.
     pub strategy: StrategyConfig,
 }
 
-/// What each rank keeps only a share of, so that the ranks together have it once.
+/// What each rank keeps only a shard of, so that the ranks together have it once.
 ///
 /// # Hosts
 ///
 /// Over a [hierarchical](crate::Communicator::hierarchical) group whose hosts have equally many ranks, the ranks of
-/// *each host* together have it once (PyTorch's hybrid sharding, HSDP). A rank keeps the share that belongs to its
-/// place on its host, and the ranks of the same place on other hosts keep copies. Only averages of a rank's own share
+/// *each host* together have it once (PyTorch's hybrid sharding, HSDP). A rank keeps the shard that belongs to its
+/// place on its host, and the ranks of the same place on other hosts keep copies. Only averages of a rank's own shard
 /// travel between hosts: new values, and the values that blocks fetch, come from ranks of the same host. The ranks'
-/// models are those of the same group without shares, bit for bit. With one rank on each host every rank keeps all.
+/// models are those of the same group without shards, bit for bit. With one rank on each host every rank keeps all.
 ///
-/// If hosts have different numbers of ranks, and over NCCL, the shares are those of all ranks, and the models are those
+/// If hosts have different numbers of ranks, and over NCCL, the shards are those of all ranks, and the models are those
 /// of a group that knows no hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,7 +84,7 @@ pub enum Shard {
     /// Nothing is sharded: every rank has all.
     #[default]
     None,
-    /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its share, updates these
+    /// The state of the optimizer (ZeRO-1). A rank gets the averaged gradients of its shard, updates these
     /// elements, and sends their new values to the other ranks. That moves as many bytes as the all-reduce. With
     /// [`DistOptConfig::overlap_forward`] the new values arrive while the next forward pass begins, where the exchange
     /// takes no time from the threads that compute, as between hosts.
@@ -177,7 +177,7 @@ impl DistOptConfig {
 
     /// The sizing of SINGA's methods.
     pub(crate) fn singa_sizing(&self) -> BucketSizing {
-        // The state of a share belongs to one division into buckets.
+        // The state of a shard belongs to one division into buckets.
         if self.shard != Shard::None {
             return self.sizing();
         }

@@ -7,8 +7,8 @@ use candelabrum_memory::Location;
 use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::{self, BucketSet};
-use super::shard::Shares;
-use super::shared_values::SharedValues;
+use super::param_shards::ParamShards;
+use super::shard::Shards;
 use crate::comm::{CommStats, Group, Label};
 use crate::strategy::Bucket;
 
@@ -16,15 +16,15 @@ use crate::strategy::Bucket;
 #[derive(Clone, Debug)]
 pub(super) struct StepContext {
     pub(super) group: Group,
-    /// The ranks that have all shares together: those of this rank's host where hosts have copies, or all.
+    /// The ranks that have all shards together: those of this rank's host where hosts have copies, or all.
     pub(super) replica: Group,
     pub(super) params: Arc<[Param]>,
     pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
-    /// If ranks keep shares of the optimizer's state: which ones.
-    pub(super) shares: Option<Arc<Shares>>,
-    /// The values of parameters of which each rank keeps its share alone.
-    pub(super) values: Option<Arc<SharedValues>>,
+    /// If ranks keep shards of the optimizer's state: which ones.
+    pub(super) shards: Option<Arc<Shards>>,
+    /// The values of parameters of which each rank keeps its shard alone.
+    pub(super) values: Option<Arc<ParamShards>>,
     /// The number of the layout.
     pub(super) layout: usize,
     /// Earlier steps of this strategy.
@@ -36,7 +36,7 @@ impl StepContext {
     pub(super) fn new(
         (group, replica): (Group, Group),
         layout: &BucketSet,
-        values: Option<Arc<SharedValues>>,
+        values: Option<Arc<ParamShards>>,
         (step, spars): (u64, f32),
     ) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl StepContext {
             params: Arc::clone(layout.gradients.params()),
             plans: Arc::clone(layout.gradients.plans()),
             labels: Arc::clone(&layout.labels),
-            shares: layout.shares.clone(),
+            shards: layout.shards.clone(),
             layout: layout.id,
             step,
             spars,
@@ -73,18 +73,18 @@ impl StepContext {
 
     /// The elements of a bucket of which this rank gets the averages.
     pub(super) fn own_range(&self, index: usize) -> Range<usize> {
-        self.shares.as_ref().map_or(0..self.plans[index].len, |shares| shares.range(index))
+        self.shards.as_ref().map_or(0..self.plans[index].len, |shards| shards.range(index))
     }
 
     /// The elements of the parameter in a slot that this rank updates, counted from the parameter's first one.
     pub(super) fn owned(&self, slot: &BucketSlot) -> Range<usize> {
-        self.shares.as_ref().map_or(0..slot.range.len(), |shares| shares.owned(slot.param))
+        self.shards.as_ref().map_or(0..slot.range.len(), |shards| shards.owned(slot.param))
     }
 
     /// The same elements, counted from the first one that this rank keeps.
     pub(super) fn owned_of_kept(&self, slot: &BucketSlot) -> Range<usize> {
         let own = self.owned(slot);
-        if self.shares_values(slot.param) { 0..own.len() } else { own }
+        if self.is_sharded(slot.param) { 0..own.len() } else { own }
     }
 
     /// The place in the bucket of the elements that [`Self::owned`] counts from the parameter's first one.
@@ -96,13 +96,13 @@ impl StepContext {
     /// Whether blocks fetch the values of a bucket's parameters. Buckets have no other parameters then.
     pub(super) fn is_away(&self, index: usize) -> bool {
         let is_away = |slot: &BucketSlot| {
-            self.shares_values(slot.param) && self.params[slot.param].is_released()
+            self.is_sharded(slot.param) && self.params[slot.param].is_released()
         };
         self.plans[index].slots.iter().any(is_away)
     }
 
-    /// Whether ranks share the values of this parameter.
-    pub(super) fn shares_values(&self, param: usize) -> bool {
+    /// Whether the values of this parameter are divided among ranks.
+    pub(super) fn is_sharded(&self, param: usize) -> bool {
         self.values.as_ref().is_some_and(|values| values.has(param))
     }
 
@@ -112,7 +112,7 @@ impl StepContext {
     }
 }
 
-/// The traffic of all ranks' group and of that of the ranks that have all shares together, which may be the same.
+/// The traffic of all ranks' group and of that of the ranks that have all shards together, which may be the same.
 pub(super) fn traffic(group: &Group, replica: &Group) -> CommStats {
     match Arc::ptr_eq(group, replica) {
         true => group.stats(),

@@ -12,7 +12,7 @@ pub struct OptimizerMemory {
     pub parameters: usize,
     /// The gradients, in their buckets.
     pub gradients: usize,
-    /// The state of the optimizer: this rank's share, if the ranks share it.
+    /// The state of the optimizer: this rank's shard, if the ranks share it.
     pub state: usize,
     /// Messages in another type than the gradients, what a sparse strategy has not sent yet, and old values of updates
     /// that may have to be undone.

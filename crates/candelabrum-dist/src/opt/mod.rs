@@ -7,8 +7,8 @@
 //! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
-//! | the share of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
-//! | values of parameters that ranks share, and new values that arrive late | `shared_values.rs`, `arriving.rs` |
+//! | the shard of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
+//! | values of parameters that are divided among ranks, and new values that arrive late | `param_shards.rs`, `arriving.rs` |
 //! | ranks that run out of batches | `join.rs` |
 //! | how much each loss counts | `../step_weight.rs` |
 //! | the factor of the loss | `loss_scale.rs` |
@@ -30,12 +30,12 @@ mod join;
 mod loss_scale;
 mod memory;
 mod own_averages;
+mod param_shards;
 mod recording;
 mod replay;
 mod replicas;
 mod shard;
 mod sharded_step;
-mod shared_values;
 mod singa;
 mod state;
 mod step;
@@ -90,7 +90,7 @@ pub struct DistOpt {
     optimizer: Box<dyn Optimizer>,
     params: Params,
     group: Group,
-    /// The ranks that have all shares together: those of this rank's host where hosts have copies, or all.
+    /// The ranks that have all shards together: those of this rank's host where hosts have copies, or all.
     replica: Group,
     config: DistOptConfig,
     /// The number of parameters that have been set to rank 0's values.
@@ -222,14 +222,14 @@ impl DistOpt {
         &self.group
     }
 
-    /// Whether ranks keep [shares](Shard).
-    pub fn has_shares(&self) -> bool {
+    /// Whether ranks keep [shards](Shard).
+    pub fn has_shards(&self) -> bool {
         self.config.shard != Shard::None && self.replica.world_size() > 1
     }
 
-    /// Whether this rank's [shares](Shard) belong into a checkpoint. Where hosts have copies of them
+    /// Whether this rank's [shards](Shard) belong into a checkpoint. Where hosts have copies of them
     /// ([`Communicator::replica`](crate::Communicator::replica)), those of the first rank's host do.
-    pub fn saves_shares(&self) -> bool {
+    pub fn saves_shards(&self) -> bool {
         self.group.ranks().first().is_none_or(|first| self.replica.ranks().contains(first))
     }
 
@@ -282,7 +282,7 @@ impl DistOpt {
         Ok(())
     }
 
-    /// Refuses an average of parameters where ranks have shares of the state, because each rank would update with a
+    /// Refuses an average of parameters where ranks have shards of the state, because each rank would update with a
     /// part of its own gradients, and where states cannot be averaged.
     fn check_subject(&self, subject: Subject) -> Result<()> {
         if subject == Subject::Gradients {
@@ -429,7 +429,7 @@ impl DistOpt {
         synchronize_buffers(&self.params, &*self.group, self.config.buffers)
     }
 
-    /// Gives each rank all values of all parameters, where [`Shard`] has left it a share: those in f32 of a parameter in
+    /// Gives each rank all values of all parameters, where [`Shard`] has left it a shard: those in f32 of a parameter in
     /// 16 bits, too. It takes the memory of the whole model, until the next step or [`Self::shard_parameters`] divides the
     /// values again. Call it before the optimizer is dropped, if the model is used afterwards. All ranks call it between
     /// the same steps.
@@ -451,7 +451,7 @@ impl DistOpt {
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
     /// [`Self::new`] calls it. Call it again after you have changed parameters by hand. A parameter of which each rank
-    /// keeps its share of the values ([`Shard`]) stays as it is: all ranks together must change such a parameter.
+    /// keeps its shard of the values ([`Shard`]) stays as it is: all ranks together must change such a parameter.
     ///
     /// # Errors
     /// [`Error::Inconsistent`] if the ranks differ in version, optimizer or parameters. A failure
@@ -471,7 +471,7 @@ impl DistOpt {
                 let digest = self.constants.sha256(&self.params)?.unwrap_or_default();
                 check_consistency(group, &[(what.to_owned(), digest)])?;
             }
-            // Those of which each rank keeps its share cannot differ.
+            // Those of which each rank keeps its shard cannot differ.
             let params: Vec<_> = params.into_iter().filter(|param| !param.is_sharded()).collect();
             replicas::broadcast_parameters(group, &params)?;
         }
@@ -503,7 +503,7 @@ impl DistOpt {
             ("the precision".to_owned(), self.params.dtype().as_str().to_owned()),
             ("the optimizer".to_owned(), self.optimizer.describe()),
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
-            ("the ranks with all shares".to_owned(), self.replica.world_size().to_string()),
+            ("the ranks with all shards".to_owned(), self.replica.world_size().to_string()),
         ];
         facts.extend(parameter_facts(params));
         let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
@@ -526,8 +526,8 @@ impl DistOpt {
             self.check_uneven()?;
         }
         let mut layouts = BucketSets::new(trained);
-        let is_shared = self.has_shares();
-        if is_shared {
+        let is_sharded = self.has_shards();
+        if is_sharded {
             if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
                 let (setting, value) = ("shard", self.config.shard.to_string());
                 let range = "none, optimizer or gradients, unless all blocks are computed again (`Params::set_recompute`, --recompute all)";
@@ -535,10 +535,10 @@ impl DistOpt {
             }
             let whole = !self.optimizer.is_elementwise();
             let (shard, sizing) = (self.config.shard, self.config.sizing());
-            layouts.share(&self.params, shard, sizing, &*self.replica, whole)?;
+            layouts.shard(&self.params, shard, sizing, &*self.replica, whole)?;
             layouts.share_values(&self.group, &self.replica, &self.params)?;
         }
-        let part = |index: usize| layouts.shares().map(|shares| shares.owned(index));
+        let part = |index: usize| layouts.shards().map(|shards| shards.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             (param.name().to_owned(), param.dims().to_vec(), Location::from_device(param.device()))
         };
@@ -552,7 +552,7 @@ impl DistOpt {
             })
             .collect();
         self.optimizer.bind(&infos)?;
-        if is_shared && !infos.is_empty() && self.optimizer.parameter_state(0)?.is_none() {
+        if is_sharded && !infos.is_empty() && self.optimizer.parameter_state(0)?.is_none() {
             let optimizer = self.optimizer.describe();
             let what =
                 format!("shard with {optimizer}, which does not separate the states of parameters");
@@ -763,7 +763,7 @@ impl DistOpt {
     fn meet(&mut self) -> Result<()> {
         let Some(last) = &self.agreed else { return Ok(()) };
         let (_, kind) = self.used.of(last.option, &last.config)?;
-        let is_flat = self.has_shares() && Arc::ptr_eq(&self.replica, &self.group);
+        let is_flat = self.has_shards() && Arc::ptr_eq(&self.replica, &self.group);
         if matches!(kind, ExchangeKind::AllReduce(_)) && !is_flat {
             let nothing = Payload::from_slice(&[0_i64]).labelled("a change of the dist option");
             self.group.run(Collective::AllReduce(ReduceOp::Max), nothing)?;

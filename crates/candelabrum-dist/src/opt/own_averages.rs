@@ -1,4 +1,4 @@
-//! The averages of this rank's share, where gradients are shared out: they leave their buckets as soon as they have
+//! The averages of this rank's shard, where gradients are shared out: they leave their buckets as soon as they have
 //! arrived, and the bucket's memory serves a later one.
 
 use std::ops::Range;

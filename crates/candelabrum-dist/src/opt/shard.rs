@@ -19,7 +19,7 @@ use candelabrum_nn::BucketPlan;
 
 /// The parts of all buckets.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct Shards {
     /// By bucket: the elements of each rank's part.
     parts: Vec<Arc<[usize]>>,
     /// By bucket: the range of this rank's part.
@@ -29,7 +29,7 @@ pub(super) struct Shares {
     rank: usize,
 }
 
-impl Shares {
+impl Shards {
     /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. `whole`: parameters are not
     /// cut.
     pub(super) fn new(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
@@ -83,9 +83,9 @@ impl Shares {
 /// Cuts a bucket into one part for each rank, so that what a rank has together with its `loads` is as even as the
 /// places of cuts permit.
 fn cut(plan: &BucketPlan, loads: &[usize], whole: bool) -> Vec<usize> {
-    // A rank that has less than its share gets so much more of this bucket.
-    let share = (loads.iter().sum::<usize>() + plan.len) as f64 / loads.len() as f64;
-    let wishes: Vec<f64> = loads.iter().map(|&load| (share - load as f64).max(0.0)).collect();
+    // A rank that has less than its part gets so much more of this bucket.
+    let even = (loads.iter().sum::<usize>() + plan.len) as f64 / loads.len() as f64;
+    let wishes: Vec<f64> = loads.iter().map(|&load| (even - load as f64).max(0.0)).collect();
     let total = wishes.iter().sum::<f64>().max(1.0);
     let places = places(plan, whole);
     let (mut lens, mut start, mut wished) = (Vec::new(), 0, 0.0);
@@ -147,20 +147,20 @@ mod tests {
             whole in any::<bool>(),
         ) {
             let plans = plans(&buckets);
-            let of = |rank| Shares::new(&plans, rank, world_size, whole);
-            let shares: Vec<Shares> = (0..world_size).map(of).collect();
+            let of = |rank| Shards::new(&plans, rank, world_size, whole);
+            let shards: Vec<Shards> = (0..world_size).map(of).collect();
             for (bucket, plan) in plans.iter().enumerate() {
                 let mut end = 0;
-                for (rank, one) in shares.iter().enumerate() {
+                for (rank, one) in shards.iter().enumerate() {
                     let range = one.range(bucket);
                     prop_assert_eq!(range.start, end);
                     end = range.end;
                     prop_assert_eq!(one.parts(bucket)[rank], range.len());
-                    prop_assert_eq!(one.parts(bucket), shares[0].parts(bucket));
+                    prop_assert_eq!(one.parts(bucket), shards[0].parts(bucket));
                 }
                 prop_assert_eq!(end, plan.len);
                 for slot in &plan.slots {
-                    let ranges = shares.iter().map(|one| one.owned(slot.param));
+                    let ranges = shards.iter().map(|one| one.owned(slot.param));
                     let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
                     prop_assert!(!whole || ranges.len() <= 1);
                     let mut end = 0;
@@ -171,7 +171,7 @@ mod tests {
                     prop_assert_eq!(end, slot.range.len());
                 }
             }
-            let loads = shares.iter().map(|one| one.owners.iter().map(|owners| owners[one.rank].len()).sum::<usize>());
+            let loads = shards.iter().map(|one| one.owners.iter().map(|owners| owners[one.rank].len()).sum::<usize>());
             let (least, most) = loads.fold((usize::MAX, 0), |(least, most), load| {
                 (load.min(least), load.max(most))
             });
@@ -181,10 +181,10 @@ mod tests {
 
     #[test]
     fn large_parameters_are_cut_within_a_chunk_of_the_middle() {
-        let shares = Shares::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
-        assert_eq!(shares.owned(0), 5 * CHUNK..10 * CHUNK);
-        assert_eq!((shares.owned(1), shares.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
+        let shards = Shards::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
+        assert_eq!(shards.owned(0), 5 * CHUNK..10 * CHUNK);
+        assert_eq!((shards.owned(1), shards.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
         // The first rank has less so far.
-        assert!(shares.owned(2).is_empty());
+        assert!(shards.owned(2).is_empty());
     }
 }

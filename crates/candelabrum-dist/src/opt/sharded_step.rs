@@ -1,4 +1,4 @@
-//! The parts of a step in which each rank has a share of the averages and of the optimizer's state.
+//! The parts of a step in which each rank has a shard of the averages and of the optimizer's state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
 use super::own_averages::ON_THEIR_WAY;
 use super::replicas::lose;
-use super::shard::Shares;
+use super::shard::Shards;
 use super::step::Step;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
 use crate::{Error, Result};
 
 impl BucketExchange {
-    /// The first of the places that the ranks have found, bucket and position: each rank sees only its own share.
+    /// The first of the places that the ranks have found, bucket and position: each rank sees only its own shard.
     pub(super) fn first_of_all_ranks(
         &self,
         own: Option<(usize, usize)>,
@@ -37,10 +37,10 @@ impl BucketExchange {
 }
 
 impl Step<'_> {
-    /// Clips this rank's share of the averages. The norm is that of the whole gradient, with the bits that a rank with
+    /// Clips this rank's shard of the averages. The norm is that of the whole gradient, with the bits that a rank with
     /// all averages would compute: the ranks exchange the sums of the chunks of which that rank would make it. Where
     /// hosts have copies, the ranks of a host have all chunks, each once.
-    pub(super) fn clip_share(&mut self, limit: Clip) -> Result<()> {
+    pub(super) fn clip_shard(&mut self, limit: Clip) -> Result<()> {
         let factor = match limit {
             Clip::Norm(_) => limit.factor(self.shared_norm()?),
             _ => None,
@@ -96,14 +96,14 @@ impl Step<'_> {
         Ok(norm.get()?)
     }
 
-    /// Sends the new values of this rank's share to the ranks that have the others, and takes theirs. The buckets carry them, whose
+    /// Sends the new values of this rank's shard to the ranks that have the others, and takes theirs. The buckets carry them, whose
     /// gradients are not needed any more.
     pub(super) fn gather_updated(&mut self) -> Result<()> {
-        let Some(shares) = self.exchange.context.shares.clone() else { return Ok(()) };
+        let Some(shards) = self.exchange.context.shards.clone() else { return Ok(()) };
         let _span = tracing::trace_span!(target: "candelabrum::step", "gather").entered();
         let gathered = match self.exchange.own {
-            None => self.gather_all(&shares),
-            Some(_) => self.gather_in_turn(&shares),
+            None => self.gather_all(&shards),
+            Some(_) => self.gather_in_turn(&shards),
         };
         gathered.inspect_err(|error| self.lose_others(error))
     }
@@ -113,20 +113,20 @@ impl Step<'_> {
         let context = &self.exchange.context;
         let slots = context.plans.iter().flat_map(|plan| &plan.slots);
         let others = slots.filter(|slot| {
-            context.owned(slot).len() < slot.range.len() || context.shares_values(slot.param)
+            context.owned(slot).len() < slot.range.len() || context.is_sharded(slot.param)
         });
         let others = others.map(|slot| &context.params[slot.param]);
         lose(others.filter(|param| !param.is_frozen() && !param.is_released()), error);
     }
 
     /// Gathers lent buckets, of which few have memory at a time.
-    fn gather_in_turn(&mut self, shares: &Shares) -> Result<()> {
+    fn gather_in_turn(&mut self, shards: &Shards) -> Result<()> {
         let mut under_way = VecDeque::new();
         for index in 0..self.layout.buckets() {
             if self.exchange.context.is_away(index) {
                 continue;
             }
-            under_way.push_back((index, self.start_gather(index, shares)?));
+            under_way.push_back((index, self.start_gather(index, shards)?));
             if under_way.len() > ON_THEIR_WAY
                 && let Some((index, pending)) = under_way.pop_front()
             {
@@ -138,7 +138,7 @@ impl Step<'_> {
 
     /// Starts the gatherings of buckets that have memory all the time, in the order in which a forward pass needs them.
     /// They end now, or when the next pass accesses the parameters.
-    fn gather_all(&mut self, shares: &Shares) -> Result<()> {
+    fn gather_all(&mut self, shards: &Shards) -> Result<()> {
         let (mut under_way, mut traffic) = (Vec::new(), self.exchange.context.traffic());
         for index in (0..self.layout.buckets()).rev() {
             let context = &self.exchange.context;
@@ -148,7 +148,7 @@ impl Step<'_> {
             let (all, own) = (context.plans[index].len, context.own_range(index).len());
             traffic.bytes_sent += (own * size_of::<f32>()) as u64;
             traffic.bytes_received += ((all - own) * size_of::<f32>()) as u64;
-            under_way.push((index, self.start_gather(index, shares)?));
+            under_way.push((index, self.start_gather(index, shards)?));
         }
         // One that its waiting thread carries out only delays the pass.
         let comes = |(_, pending): &(usize, Pending)| !pending.needs_a_wait();
@@ -160,14 +160,14 @@ impl Step<'_> {
         under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
     }
 
-    fn start_gather(&mut self, index: usize, shares: &Shares) -> Result<Pending> {
+    fn start_gather(&mut self, index: usize, shards: &Shards) -> Result<Pending> {
         let mut bucket = match &self.exchange.own {
             Some(own) => own.pool.lend(self.exchange.context.plans[index].len)?,
             None => self.layout.gradients.take(index)?,
         };
-        self.load_share(index, &mut bucket)?;
+        self.load_shard(index, &mut bucket)?;
         let context = &self.exchange.context;
-        let payload = Payload::from(bucket).with_parts(&**shares.parts(index))?;
+        let payload = Payload::from(bucket).with_parts(&**shards.parts(index))?;
         let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
         Ok(context.replica.start(Collective::AllGatherInPlace, payload))
     }
@@ -209,7 +209,7 @@ impl Step<'_> {
     }
 
     /// Copies the values that this rank has updated into a bucket.
-    fn load_share(&mut self, index: usize, bucket: &mut Flat) -> Result<()> {
+    fn load_shard(&mut self, index: usize, bucket: &mut Flat) -> Result<()> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
@@ -237,7 +237,7 @@ impl Step<'_> {
                 if param.is_frozen() {
                     continue;
                 }
-                if context.shares_values(slot.param) {
+                if context.is_sharded(slot.param) {
                     param.put(bucket.range(place)?)?;
                 } else if own.len() < place.len() {
                     param.update_in_place(|values| copy_others(values, bucket, place, own))??;

@@ -68,7 +68,7 @@ impl DistOpt {
         self.singa_step(loss, DistOption::PartialUpdate, 0.0, self.config.strategy.clone())
     }
 
-    /// Each rank sends a part of its gradients. With `top_k` this is the share `spars` of each
+    /// Each rank sends a part of its gradients. With `top_k` this is the fraction `spars` of each
     /// bucket's elements with the largest magnitude, without `top_k` every element of magnitude
     /// `spars` or more. With `corr` the elements that were not sent are added to the next step's
     /// gradient. SINGA's defaults are 0.05, false, true.

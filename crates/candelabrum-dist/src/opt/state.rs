@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSetState;
 use super::memory::OptimizerMemory;
-use super::shard::Shares;
+use super::shard::Shards;
 use super::used::UsedStrategy;
 use super::{DistOpt, RankDrift};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
@@ -30,7 +30,7 @@ pub struct DistOptState {
     loss_scale: f32,
     good_steps: u32,
     drift: RankDrift,
-    /// Whether each rank has only its share of the vectors of the optimizer.
+    /// Whether each rank has only its shard of the vectors of the optimizer.
     #[serde(default)]
     pub sharded: bool,
     /// The order of the gradients in buckets, which ranks learn in their first steps. The buckets of a sparse
@@ -44,7 +44,7 @@ pub struct OptimizerVector<'a> {
     /// `name.0` and so on for a parameter `name`, or `0`, `1`, .. of an optimizer that does not separate
     /// parameters.
     pub name: String,
-    /// The place of the first value in the vector of the whole parameter. 0 unless ranks keep shares
+    /// The place of the first value in the vector of the whole parameter. 0 unless ranks keep shards
     /// ([`Shard`](super::Shard)).
     pub start: usize,
     /// The values.
@@ -84,7 +84,7 @@ impl DistOpt {
             loss_scale,
             good_steps,
             drift: self.drift,
-            sharded: self.shares().is_some(),
+            sharded: self.shards().is_some(),
             layouts: self.layouts.as_ref().map(|layouts| layouts.state()).unwrap_or_default(),
         }
     }
@@ -98,7 +98,7 @@ impl DistOpt {
     /// between ranks, settings without meaning.
     pub fn load_state(&mut self, state: &DistOptState) -> Result<()> {
         self.bound(|opt, layouts| {
-            if layouts.shares().is_some() && state.drift != RankDrift::Nothing {
+            if layouts.shards().is_some() && state.drift != RankDrift::Nothing {
                 let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without shard first".to_owned();
                 return Err(Error::State { what });
             }
@@ -113,14 +113,14 @@ impl DistOpt {
     }
 
     /// The vectors of the optimizer on this rank, in an order that depends only on the parameters. Those that belong to
-    /// elements of which this rank has no share are empty.
+    /// elements of which this rank has no shard are empty.
     ///
     /// # Errors
     /// Those of a first step, and a device's error.
     pub fn optimizer_vectors(&mut self) -> Result<Vec<OptimizerVector<'_>>> {
         let (owners, separate) = self.bound(|opt, layouts| {
             let owner = |(index, param): (usize, &Param)| {
-                let start = layouts.shares().map_or(0, |shares| shares.owned(index).start);
+                let start = layouts.shards().map_or(0, |shards| shards.owned(index).start);
                 (param.name().to_owned(), start)
             };
             let owners: Vec<_> = layouts.params().iter().enumerate().map(owner).collect();
@@ -168,9 +168,9 @@ impl DistOpt {
         Ok(memory)
     }
 
-    /// If the ranks keep shares of the optimizer's state: which ones. Known from the first step on.
-    fn shares(&self) -> Option<&Arc<Shares>> {
-        self.layouts.as_ref()?.shares()
+    /// If the ranks keep shards of the optimizer's state: which ones. Known from the first step on.
+    fn shards(&self) -> Option<&Arc<Shards>> {
+        self.layouts.as_ref()?.shards()
     }
 
     /// The state of every strategy used so far, on the host. If you save the parameters with it,

@@ -224,7 +224,7 @@ impl Step<'_> {
         self.optimizer.step();
         if let Some(values) = &self.exchange.context.values {
             values.advance()?;
-            // Also where this rank has no share, and where no block has been computed since an access.
+            // Also where this rank has no shard, and where no block has been computed since an access.
             self.exchange.context.params.iter().try_for_each(Param::release)?;
         }
         self.gather_updated()?;
@@ -358,7 +358,7 @@ impl Step<'_> {
     fn clip(&mut self) -> Result<()> {
         let Some(limit) = self.config.clip_gradients else { return Ok(()) };
         if self.exchange.averages_are_shared_out() {
-            return self.clip_share(limit);
+            return self.clip_shard(limit);
         }
         let plans = &self.exchange.context.plans;
         timed(&mut self.exchange.figures.update, || {
@@ -379,7 +379,7 @@ impl Step<'_> {
         })
     }
 
-    /// Updates the parameters of a bucket with the gradients in it, or this rank's share of them.
+    /// Updates the parameters of a bucket with the gradients in it, or this rank's shard of them.
     fn update(&mut self, index: usize) -> Result<()> {
         let _span =
             tracing::trace_span!(target: "candelabrum::step", "update", bucket = index).entered();
@@ -418,7 +418,7 @@ fn update_on_device<'a>(
     optimizer: &mut dyn Optimizer,
 ) -> Result<()> {
     let (mut shared, whole): (Vec<_>, Vec<_>) =
-        slots.partition(|slot| context.shares_values(slot.param));
+        slots.partition(|slot| context.is_sharded(slot.param));
     let gradient = |slot: &BucketSlot| bucket.range(context.place_of_owned(slot));
     if !whole.is_empty() {
         let params: Vec<&Param> = whole.iter().map(|slot| &context.params[slot.param]).collect();
@@ -435,7 +435,7 @@ fn update_on_device<'a>(
     {
         shared.sort_unstable_by_key(|slot| slot.param);
         let numbers: Vec<usize> = shared.iter().map(|slot| slot.param).collect();
-        values.with_shares(&numbers, |values| {
+        values.with_shards(&numbers, |values| {
             let updates = values.into_iter().zip(&shared).map(|(value, slot)| {
                 Ok(Update { index: slot.param, value, grad: gradient(slot)? })
             });

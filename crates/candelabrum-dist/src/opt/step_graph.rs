@@ -142,7 +142,7 @@ impl<const I: usize, const O: usize> StepGraph<I, O> {
         if let Some(known) = self.kinds.iter().position(|(other, _)| *other == kind) {
             return Some(known);
         }
-        let lends = opt.config.shard.lends() && opt.has_shares();
+        let lends = opt.config.shard.lends() && opt.has_shards();
         if !on_gpu || lends || self.kinds.len() == MOST {
             let why = match (on_gpu, lends) {
                 (false, _) => "there is no GPU",

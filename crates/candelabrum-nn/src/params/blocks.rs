@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use candle_core::Result;
 
 use super::param::Param;
-use super::sharding::{Place, Shared};
+use super::sharding::{Place, Sharded};
 use super::tensors::Whole;
 use super::uses;
 
@@ -101,31 +101,31 @@ impl Drop for Entered {
     }
 }
 
-/// The parameters that are not here, with what processes share of each.
-fn away(params: &[Param]) -> Vec<(Shared, &Param)> {
+/// The parameters that are not here, with what is divided of each.
+fn away(params: &[Param]) -> Vec<(Sharded, &Param)> {
     let away = params.iter().filter(|param| param.sharding().place() == Place::Away);
-    away.filter_map(|param| Some((param.sharding().shared()?, param))).collect()
+    away.filter_map(|param| Some((param.sharding().sharded()?, param))).collect()
 }
 
-fn numbers(away: &[(Shared, &Param)]) -> Vec<usize> {
-    away.iter().map(|(shared, _)| shared.number).collect()
+fn numbers(away: &[(Sharded, &Param)]) -> Vec<usize> {
+    away.iter().map(|(sharded, _)| sharded.number).collect()
 }
 
 fn prefetch(params: &[Param]) {
     let away = away(params);
-    if let Some((shared, _)) = away.first() {
-        shared.values.prefetch(&numbers(&away));
+    if let Some((sharded, _)) = away.first() {
+        sharded.values.prefetch(&numbers(&away));
     }
 }
 
 /// Fetches the values of these parameters that are not here.
 fn gather(params: &[Param]) -> Result<()> {
     let away = away(params);
-    let Some((shared, _)) = away.first() else { return Ok(()) };
+    let Some((sharded, _)) = away.first() else { return Ok(()) };
     let numbers = numbers(&away);
     let mut whole: Vec<Whole> =
         away.iter().map(|(_, param)| Whole::from_var(param.variable())).collect();
-    shared.values.read(&numbers, &mut |number, values| {
+    sharded.values.read(&numbers, &mut |number, values| {
         if let Some(place) = numbers.iter().position(|other| *other == number) {
             whole[place].push(values);
         }

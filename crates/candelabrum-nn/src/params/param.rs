@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Shape, Storage, Tensor, TensorId, Var, bail};
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::sharding::{Place, ShardedValues, Sharding, Shared};
+use super::sharding::{Place, Sharded, ShardedValues, Sharding};
 use super::tensors::{VariableValues, Whole, tensor_bytes, to_flat, with_span, with_variable};
 use super::together::update_together;
 use super::uses::Uses;
@@ -229,9 +229,9 @@ impl Param {
     pub fn gather(&self) -> Result<()> {
         self.await_arrival()?;
         if self.sharding.place() == Place::Away
-            && let Some(shared) = self.sharding.shared()
+            && let Some(sharded) = self.sharding.sharded()
         {
-            shared.gather(&self.var)?;
+            sharded.gather(&self.var)?;
             self.sharding.set(Place::Gathered);
         }
         Ok(())
@@ -259,8 +259,8 @@ impl Param {
     /// # Errors
     /// A failure of another process.
     pub fn unshard(&self) -> Result<()> {
-        let Some(shared) = self.sharding.shared() else { return Ok(()) };
-        let values = shared.read(&self.var)?;
+        let Some(sharded) = self.sharding.sharded() else { return Ok(()) };
+        let values = sharded.read(&self.var)?;
         self.put(values.span()?)?;
         self.sharding.end();
         if master::is_half(self.var.dtype()) {
@@ -280,7 +280,7 @@ impl Param {
         self.uses.block()
     }
 
-    /// The place of the values and what processes share of them.
+    /// The place of the values and what is divided among processes.
     pub(super) fn sharding(&self) -> &Sharding {
         &self.sharding
     }
@@ -301,7 +301,7 @@ impl Param {
         if self.uses.is_elsewhere() { Ok(()) } else { self.release() }
     }
 
-    /// Sets the variable to `values`, rounded to its type, and changes nothing that processes share.
+    /// Sets the variable to `values`, rounded to its type, and changes nothing that is divided among processes.
     ///
     /// # Errors
     /// Another number of values, or a device's error.
@@ -335,11 +335,11 @@ impl Param {
     /// # Errors
     /// Those of [`Self::update_in_place`], and a failure of another process.
     pub fn update_own<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
-        let Some(shared) = self.sharding.shared() else { return self.update_in_place(update) };
-        let result = shared.with_own(true, update)?;
+        let Some(sharded) = self.sharding.sharded() else { return self.update_in_place(update) };
+        let result = sharded.with_own(true, update)?;
         self.note_update()?;
-        if shared.is_kept {
-            shared.gather(&self.var)?;
+        if sharded.is_kept {
+            sharded.gather(&self.var)?;
         }
         Ok(result)
     }
@@ -349,13 +349,13 @@ impl Param {
     /// # Errors
     /// Those of [`Self::update_in_place`].
     pub fn update_own_in_step<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
-        let Some(shared) = self.sharding.shared() else { return self.update_in_place(update) };
-        let result = shared.with_own(false, update)?;
+        let Some(sharded) = self.sharding.sharded() else { return self.update_in_place(update) };
+        let result = sharded.with_own(false, update)?;
         self.note_update()?;
         Ok(result)
     }
 
-    /// Says that the values that processes share have changed.
+    /// Says that the divided values have changed.
     ///
     /// # Errors
     /// Those of [`Self::release`].
@@ -366,7 +366,7 @@ impl Param {
 
     /// Whether the values are here only while they are used ([`Self::shard`] without `is_kept`).
     pub fn is_released(&self) -> bool {
-        self.sharding.shared().is_some_and(|shared| !shared.is_kept)
+        self.sharding.sharded().is_some_and(|sharded| !sharded.is_kept)
     }
 
     /// Calls `f` with the place of the first value that this process keeps, and with these values.
@@ -377,9 +377,11 @@ impl Param {
         &self,
         f: impl FnOnce(usize, Span<'_>) -> candelabrum_memory::Result<R>,
     ) -> Result<R> {
-        let Some(shared) = self.sharding.shared() else { return self.with_values(|all| f(0, all)) };
-        let start = shared.values.own(shared.number).start;
-        Ok(shared.with_own(false, |values| f(start, values.as_span()))??)
+        let Some(sharded) = self.sharding.sharded() else {
+            return self.with_values(|all| f(0, all));
+        };
+        let start = sharded.values.own(sharded.number).start;
+        Ok(sharded.with_own(false, |values| f(start, values.as_span()))??)
     }
 
     /// Makes fused operations that are created from now on report to
@@ -421,10 +423,10 @@ impl Param {
 
     fn write<R>(&self, update: impl FnOnce(SpanMut<'_>) -> R) -> Result<R> {
         self.note_change();
-        if let Some(shared) = self.sharding.shared() {
-            let mut all = shared.read(&self.var)?;
+        if let Some(sharded) = self.sharding.sharded() {
+            let mut all = sharded.read(&self.var)?;
             let result = update(all.span_mut()?);
-            self.write_own(&shared, &all)?;
+            self.write_own(&sharded, &all)?;
             return Ok(result);
         }
         if master::is_half(self.var.dtype()) {
@@ -436,9 +438,9 @@ impl Param {
         })?)
     }
 
-    /// Takes this process's share of new values. Other processes take theirs, of what they were given.
-    fn write_own(&self, shared: &Shared, values: &Flat) -> Result<()> {
-        let own = values.range(shared.values.own(shared.number))?;
+    /// Takes this process's shard of new values. Other processes take theirs, of what they were given.
+    fn write_own(&self, sharded: &Sharded, values: &Flat) -> Result<()> {
+        let own = values.range(sharded.values.own(sharded.number))?;
         Ok(self.update_own(|mut place| place.copy_from(own))??)
     }
 
@@ -479,7 +481,7 @@ impl Param {
         self.await_arrival()?;
         let f = |values: Span<'_>| f(values).map_err(candle_core::Error::from);
         let is_rounded = master::is_half(self.var.dtype());
-        let Some(shared) = self.sharding.shared() else {
+        let Some(sharded) = self.sharding.sharded() else {
             return Ok(match is_rounded {
                 true => self.master.read(&self.var, f)?,
                 false => with_span(&self.var, f)?,
@@ -494,7 +496,7 @@ impl Param {
             }));
         }
         match (read, f) {
-            (None, Some(f)) => Ok(f(shared.read(&self.var)?.span()?)?),
+            (None, Some(f)) => Ok(f(sharded.read(&self.var)?.span()?)?),
             (read, _) => Ok(read.unwrap_or_else(|| bail!("values were not given"))?),
         }
     }
@@ -527,8 +529,8 @@ impl Param {
         }
         self.note_change();
         self.master.forget();
-        if let Some(shared) = self.sharding.shared() {
-            return self.write_own(&shared, &to_flat(value)?);
+        if let Some(sharded) = self.sharding.sharded() {
+            return self.write_own(&sharded, &to_flat(value)?);
         }
         Ok(self.var.set(&value.detach())?)
     }

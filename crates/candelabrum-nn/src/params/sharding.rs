@@ -55,12 +55,12 @@ pub(crate) struct Sharding(Arc<State>);
 #[derive(Default)]
 struct State {
     place: AtomicU8,
-    shared: RwLock<Option<Shared>>,
+    sharded: RwLock<Option<Sharded>>,
 }
 
-/// The values of a parameter among those that processes share.
+/// The values of a parameter among those that are divided among processes.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct Sharded {
     pub(crate) values: Arc<dyn ShardedValues>,
     pub(crate) number: usize,
     /// Whether the variable has the values all the time, rounded to its type.
@@ -88,30 +88,30 @@ impl Sharding {
         }
     }
 
-    /// What the processes share. `None` if every process has all values.
-    pub(crate) fn shared(&self) -> Option<Shared> {
+    /// What is divided among processes. `None` if every process has all values.
+    pub(crate) fn sharded(&self) -> Option<Sharded> {
         if self.place() == Place::Here {
             return None;
         }
-        self.0.shared.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.sharded.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Divides the values among processes.
     pub(crate) fn begin(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
-        let mut shared = self.0.shared.write().unwrap_or_else(PoisonError::into_inner);
-        *shared = Some(Shared { values, number, is_kept });
+        let mut sharded = self.0.sharded.write().unwrap_or_else(PoisonError::into_inner);
+        *sharded = Some(Sharded { values, number, is_kept });
         self.set(Place::Gathered);
     }
 
     /// Ends the division. The variable has the values.
     pub(crate) fn end(&self) {
         self.set(Place::Here);
-        *self.0.shared.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.sharded.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Empties the variable, unless it keeps its values.
     pub(crate) fn release(&self, var: &Var) -> Result<()> {
-        let is_kept = self.shared().is_none_or(|shared| shared.is_kept);
+        let is_kept = self.sharded().is_none_or(|sharded| sharded.is_kept);
         if is_kept || self.place() != Place::Gathered {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Sharding {
     }
 }
 
-impl Shared {
+impl Sharded {
     /// All values in f32, where those of `var` are.
     pub(crate) fn read(&self, var: &Var) -> Result<Flat> {
         let mut all = Vec::with_capacity(var.elem_count());

@@ -3,9 +3,9 @@
 //! | file | content | written by |
 //! |---|---|---|
 //! | `parameters` | parameters and buffers, without what the model's own files have and nothing trains | rank 0 |
-//! | `parameters-shard-N` | the share of rank N in parameters, if ranks keep shares of them | rank N of one host, if hosts have copies |
+//! | `parameters-shard-N` | the shard of rank N in parameters, if ranks keep shards of them | rank N of one host, if hosts have copies |
 //! | `optimizer` | the vectors of the optimizer, if they are the same on all ranks | rank 0 |
-//! | `optimizer-shard-N` | the share of rank N in these vectors, if ranks keep shares | rank N of one host, if hosts have copies |
+//! | `optimizer-shard-N` | the shard of rank N in these vectors, if ranks keep shards | rank N of one host, if hosts have copies |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
 //! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
 //! | `residuals-rank-N` | what the strategies have not sent yet, by number of the strategy, kind and parameter | rank N |
@@ -21,7 +21,7 @@ use super::manifest::{PartState, SavedStrategy};
 use super::model::{
     OPTIMIZER, PARAMETERS, RESIDUALS, check_buffers, device, load_buffers, mean_of, save_buffers,
 };
-use super::parameters::{check_parameters, load_parameters, save_parameters, save_shares};
+use super::parameters::{check_parameters, load_parameters, save_parameters, save_shards};
 use super::restored::{Restored, VectorFile};
 use super::shards;
 use super::snapshot::Snapshot;
@@ -44,16 +44,16 @@ impl Stateful for DistOpt {
         if let Some(file) = snapshot.shared(name, PARAMETERS) {
             save_parameters(self.params(), file)?;
         }
-        let saves_shares = self.saves_shares();
-        if saves_shares {
-            save_shares(self.params(), || snapshot.shard(name, PARAMETERS))?;
+        let saves_shards = self.saves_shards();
+        if saves_shards {
+            save_shards(self.params(), || snapshot.shard(name, PARAMETERS))?;
         }
         let own_buffers = has_own_buffers(self);
         if own_buffers {
             save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
         }
         let file = match state.has_equal_vectors() {
-            _ if state.sharded => saves_shares.then(|| snapshot.shard(name, OPTIMIZER)),
+            _ if state.sharded => saves_shards.then(|| snapshot.shard(name, OPTIMIZER)),
             true => snapshot.shared(name, OPTIMIZER),
             false => Some(snapshot.own(name, OPTIMIZER)),
         };
@@ -61,7 +61,7 @@ impl Stateful for DistOpt {
             for OptimizerVector { name, start, values } in self.optimizer_vectors()? {
                 let values = values.as_span();
                 match state.sharded {
-                    true => file.put_share(&name, start, &[], values),
+                    true => file.put_shard(&name, start, &[], values),
                     false => file.put(&name, &[values.len()], values),
                 }
                 .map_err(device)?;
@@ -110,7 +110,7 @@ impl Stateful for DistOpt {
             )),
             other => other,
         };
-        let is_divided = state.sharded || self.has_shares();
+        let is_divided = state.sharded || self.has_shards();
         let vectors = self.optimizer_vectors()?;
         if is_divided {
             return shards::check(restored, name, state, &vectors).map_err(explained);
@@ -139,7 +139,7 @@ impl Stateful for DistOpt {
         }
         self.load_state(state)?;
         let own = restored.own(name, OPTIMIZER);
-        let is_divided = state.sharded || self.has_shares();
+        let is_divided = state.sharded || self.has_shards();
         let vectors = self.optimizer_vectors()?;
         if is_divided {
             shards::load(restored, name, state, vectors)?;

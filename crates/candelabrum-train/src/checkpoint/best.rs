@@ -10,7 +10,7 @@ use super::directory::{BEST, Directory};
 use super::manifest::{Best, Ranked};
 use super::model::PARAMETERS;
 use super::restored::HOOK_FILES;
-use super::share::SHARD;
+use super::shard::SHARD;
 use super::whole_file;
 use crate::{Error, Result};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::config::Resume;
 use super::directory::{Directory, is_checkpoint};
 use super::manifest::{Manifest, Parent};
-use crate::agreement::share;
+use crate::agreement::agree;
 use crate::{Error, Result};
 
 /// Checkpoints that may be continued.
@@ -40,7 +40,7 @@ impl Candidates {
         resume: &Resume,
     ) -> Result<Option<Self>> {
         let own = if group.rank() == 0 { Self::find(directory, resume) } else { Ok(None) };
-        let own = serde_json::to_string(&share(group, own)?).unwrap_or_default();
+        let own = serde_json::to_string(&agree(group, own)?).unwrap_or_default();
         let told = group.broadcast_text(&own, 0)?;
         Ok(serde_json::from_str(&told).unwrap_or_default())
     }

@@ -25,7 +25,7 @@ use super::saving::{self, WriteJob, WriteOutcome};
 use super::settings::RunSettings;
 use super::snapshot::Snapshot;
 use super::stateful::Stateful;
-use crate::agreement::{first_error, share};
+use crate::agreement::{agree, first_error};
 use crate::{Error, Metrics, Result};
 
 /// The shortest time for which rank 0 waits for the files of other ranks. It is the deadline between ranks, if that is
@@ -132,8 +132,8 @@ impl Checkpoints {
             0 => take(&directory, must_be_empty).map(Some),
             _ => Ok(None),
         };
-        let RunDirectory { lock, number, best } = share(group, taken)?.unwrap_or_default();
-        share(group, find_mark(&directory, &word))?;
+        let RunDirectory { lock, number, best } = agree(group, taken)?.unwrap_or_default();
+        agree(group, find_mark(&directory, &word))?;
         if group.rank() == 0 {
             drop(fs::remove_file(directory.mark(&word)));
             if begins {
@@ -266,7 +266,7 @@ impl Checkpoints {
             }),
             _ => Ok(0),
         };
-        let mut count = [share(&self.group, own)? as i64];
+        let mut count = [agree(&self.group, own)? as i64];
         self.group.broadcast(&mut count, 0)?;
         Ok(count[0] as usize)
     }
@@ -295,13 +295,13 @@ impl Checkpoints {
             .and_then(|()| {
                 parts.iter_mut().try_for_each(|(name, part)| part.check(name, restored))
             });
-        share(&self.group, checked)?;
+        agree(&self.group, checked)?;
         let loaded = parts.iter_mut().try_for_each(|(name, part)| {
             part.load(name, restored)?;
             part.params().set_noise_draws(restored.noise_draws(name));
             Ok(())
         });
-        share(&self.group, loaded)
+        agree(&self.group, loaded)
     }
 
     /// Copies the state of `parts` and of the run, and has another thread write it. It first waits for the

@@ -13,7 +13,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::digest::FileDigest;
 use super::direct_file::DirectFile;
-use super::share::Share;
+use super::shard::Shard;
 
 /// The bytes of a file's numbers begin at a multiple of it.
 const ALIGNMENT: usize = 8;
@@ -64,12 +64,12 @@ impl Numbers {
         Ok(())
     }
 
-    /// Copies this rank's share of a tensor of these dimensions, from the element `start` on. A share of nothing is left
+    /// Copies this rank's shard of a tensor of these dimensions, from the element `start` on. A shard of nothing is left
     /// out.
     ///
     /// # Errors
     /// A device's error.
-    pub fn put_share(
+    pub fn put_shard(
         &mut self,
         name: &str,
         start: usize,
@@ -79,7 +79,7 @@ impl Numbers {
         if values.is_empty() {
             return Ok(());
         }
-        self.put(&Share::key(name, start, dims), &[values.len()], values)
+        self.put(&Shard::key(name, start, dims), &[values.len()], values)
     }
 
     /// Begins the next checkpoint. What it does not put is dropped by [`end`](Self::end).

@@ -1,4 +1,4 @@
-//! The parameters of a model in a checkpoint: those of which each rank has all values, and shares of the others.
+//! The parameters of a model in a checkpoint: those of which each rank has all values, and shards of the others.
 
 use std::ops::Range;
 
@@ -18,8 +18,8 @@ pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
     save_buffers(params, to)
 }
 
-/// Copies this rank's shares of parameters. `file` is asked for only if there are any.
-pub(super) fn save_shares<'f>(
+/// Copies this rank's shards of parameters. `file` is asked for only if there are any.
+pub(super) fn save_shards<'f>(
     params: &Params,
     file: impl FnOnce() -> &'f mut Numbers,
 ) -> Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn save_shares<'f>(
     let to = file();
     for param in shared {
         param.with_own_values(|start, values| {
-            to.put_share(param.name(), start, param.dims(), values)
+            to.put_shard(param.name(), start, param.dims(), values)
         })?;
     }
     Ok(())
@@ -45,9 +45,9 @@ fn saved(params: &Params) -> impl Iterator<Item = Param> {
 pub(super) fn check_parameters(params: &Params, restored: &Restored, part: &str) -> Result<()> {
     let mut list: Vec<(String, Vec<usize>)> =
         saved(params).map(|p| (p.name().to_owned(), p.dims().to_vec())).collect();
-    let has_shares = restored.has_shares(part, PARAMETERS);
+    let has_shards = restored.has_shards(part, PARAMETERS);
     let whole = restored.shared(part, PARAMETERS);
-    if has_shares {
+    if has_shards {
         let is_whole = |name: &str| whole.as_ref().is_ok_and(|file| file.has(name));
         let mut shared: Vec<VectorSlice> = Vec::new();
         for param in saved(params).filter(|param| !is_whole(param.name())) {
@@ -60,7 +60,7 @@ pub(super) fn check_parameters(params: &Params, restored: &Restored, part: &str)
     list.extend(buffers(params));
     match whole {
         // A model of blocks alone may have nothing that is not shared.
-        Err(_) if has_shares && list.is_empty() => Ok(()),
+        Err(_) if has_shards && list.is_empty() => Ok(()),
         whole => whole?.check(&list),
     }
 }
@@ -70,15 +70,15 @@ fn own_range(param: &Param) -> Result<Range<usize>> {
     Ok(param.with_own_values(|start, values| Ok(start..start + values.len()))?)
 }
 
-/// Sets all parameters and buffers, or this rank's shares of them. All ranks call it together.
+/// Sets all parameters and buffers, or this rank's shards of them. All ranks call it together.
 pub(super) fn load_parameters(params: &Params, restored: &Restored, part: &str) -> Result<()> {
     let whole = restored.shared(part, PARAMETERS);
-    let has_shares = restored.has_shares(part, PARAMETERS);
-    let (in_whole, in_shares): (Vec<Param>, Vec<Param>) = saved(params)
-        .partition(|param| !has_shares || whole.as_ref().is_ok_and(|file| file.has(param.name())));
+    let has_shards = restored.has_shards(part, PARAMETERS);
+    let (in_whole, in_shards): (Vec<Param>, Vec<Param>) = saved(params)
+        .partition(|param| !has_shards || whole.as_ref().is_ok_and(|file| file.has(param.name())));
     let mut values = Vec::new();
     let mut wanted = Vec::new();
-    for param in &in_shares {
+    for param in &in_shards {
         let (name, own) = (param.name().to_owned(), own_range(param)?);
         values.push(vec![0.0; own.len()]);
         wanted.push(VectorSlice::new(name, own, Some(param.dims())));
@@ -87,11 +87,11 @@ pub(super) fn load_parameters(params: &Params, restored: &Restored, part: &str) 
         values[number][place].copy_from_slice(from);
         Ok(())
     })?;
-    for (param, values) in in_shares.iter().zip(values) {
+    for (param, values) in in_shards.iter().zip(values) {
         param.update_own(|mut place| place.copy_from((&values).into()))?.map_err(device)?;
     }
     let whole = match whole {
-        Err(_) if has_shares && in_whole.is_empty() => return Ok(()),
+        Err(_) if has_shards && in_whole.is_empty() => return Ok(()),
         whole => whole?,
     };
     for param in in_whole {

@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::manifest::{Manifest, PartState};
 use super::saving::own_facts;
-use super::share::SHARD;
+use super::shard::SHARD;
 use super::snapshot::{OwnFacts, own_name, shard_name, shared_name};
 use crate::{Error, Metrics, Result};
 
@@ -69,7 +69,7 @@ impl Restored {
         {
             digest.read(&path.join(name))?;
         }
-        // Shares are read again when the vectors are there that they are for. A damaged one is found now.
+        // Shards are read again when the vectors are there that they are for. A damaged one is found now.
         for (name, digest) in &manifest.files {
             let rank =
                 name.rsplit_once(SHARD).and_then(|(_, rank)| rank.strip_suffix(".safetensors"));
@@ -129,7 +129,7 @@ impl Restored {
         ranks.filter_map(|rank| self.files.get(&own_name(part, name, rank))).collect()
     }
 
-    /// Reads the share of rank `rank` of the file called `name` of a part. `None` if that rank had no share.
+    /// Reads the shard of rank `rank` of the file called `name` of a part. `None` if that rank had no shard.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a damaged file.
@@ -140,13 +140,13 @@ impl Restored {
         VectorFile::new(&file, digest.read(&file)?).map(Some)
     }
 
-    /// Whether ranks have written shares of the file called `name` of a part.
-    pub(super) fn has_shares(&self, part: &str, name: &str) -> bool {
+    /// Whether ranks have written shards of the file called `name` of a part.
+    pub(super) fn has_shards(&self, part: &str, name: &str) -> bool {
         let start = format!("{}{SHARD}", shared_name(part, name));
         self.manifest.files.keys().any(|file| file.starts_with(&start))
     }
 
-    /// The ranks that have written shares. This rank's number comes first, if it is among them.
+    /// The ranks that have written shards. This rank's number comes first, if it is among them.
     pub(super) fn shards(&self) -> impl Iterator<Item = usize> + use<> {
         let (own, count) = (self.rank, self.manifest.world_size);
         (own..count).take(1).chain((0..count).filter(move |&rank| rank != own))
@@ -154,7 +154,7 @@ impl Restored {
 
     /// Whether a hook has written the file of this name.
     pub(crate) fn has_hook_vectors(&self, name: &str) -> bool {
-        self.whole(name).is_some() || self.has_shares("", name)
+        self.whole(name).is_some() || self.has_shards("", name)
     }
 
     /// The file of this name that rank 0 has written as a whole.

@@ -1,7 +1,7 @@
-//! The vectors of an optimizer or of a hook, or the parameters, that the ranks share: each rank has written a part of them, and each rank reads
+//! The vectors of an optimizer or of a hook, or the parameters, that are divided among ranks: each rank has written a part of them, and each rank reads
 //! what it needs. The numbers of ranks may differ, and one of the two runs may have had the whole state on every rank.
 //!
-//! Files are read one at a time, so a rank needs the memory of one share beside its own.
+//! Files are read one at a time, so a rank needs the memory of one shard beside its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use candelabrum_memory::Span;
 
 use super::model::{OPTIMIZER, device};
 use super::restored::{Restored, VectorFile};
-use super::share::{OwnPart, Share};
+use super::shard::{OwnPart, Shard};
 use crate::Result;
 
 /// Returns an error if the files of a part do not have all of these vectors, or have others.
@@ -59,16 +59,16 @@ impl VectorSlice {
         Self::new(name.clone(), *start..*start + values.len(), None)
     }
 
-    /// Calls `take` with a range of what is wanted, and the values there, if `share`, which `file` has by `key`, has any.
+    /// Calls `take` with a range of what is wanted, and the values there, if `shard`, which `file` has by `key`, has any.
     fn take_from(
         &mut self,
         restored: &Restored,
         file: &VectorFile,
         key: &str,
-        share: &Share<'_>,
+        shard: &Shard<'_>,
         take: impl FnOnce(Range<usize>, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let Share { vector, start, dims } = share;
+        let Shard { vector, start, dims } = shard;
         if let Some(expected) = self.dims.as_ref().filter(|expected| *expected != dims) {
             let what = format!("has `{vector}` of {dims:?}, in this model it is {expected:?}");
             return Err(restored.refuse(what));
@@ -124,12 +124,12 @@ pub(super) fn each_piece(
             None => restored.shared(part, file)?,
         };
         for name in file.names() {
-            let share = Share::from_key(name);
-            let Some(number) = wanted.iter().position(|wanted| wanted.name == share.vector) else {
-                let what = format!("has `{}`, which this model does not have", share.vector);
+            let shard = Shard::from_key(name);
+            let Some(number) = wanted.iter().position(|wanted| wanted.name == shard.vector) else {
+                let what = format!("has `{}`, which this model does not have", shard.vector);
                 return Err(restored.refuse(what));
             };
-            wanted[number].take_from(restored, file, name, &share, |place, values| {
+            wanted[number].take_from(restored, file, name, &shard, |place, values| {
                 take(number, place, values)
             })?;
         }
@@ -144,19 +144,19 @@ pub(crate) fn hook_vectors(
     parts: &BTreeMap<String, OwnPart>,
 ) -> Result<BTreeMap<String, Vec<f32>>> {
     let mut vectors: BTreeMap<String, (VectorSlice, Vec<f32>)> = BTreeMap::new();
-    let mut take = |file: &VectorFile, has_shares: bool| -> Result<()> {
+    let mut take = |file: &VectorFile, has_shards: bool| -> Result<()> {
         for key in file.names() {
-            let whole = || Share { vector: key, start: 0, dims: file.dims(key) };
-            let share = if has_shares { Share::from_key(key) } else { whole() };
+            let whole = || Shard { vector: key, start: 0, dims: file.dims(key) };
+            let shard = if has_shards { Shard::from_key(key) } else { whole() };
             let all =
-                || OwnPart { dims: share.dims.clone(), elements: 0..share.dims.iter().product() };
-            let (wanted, to) = vectors.entry(share.vector.to_owned()).or_insert_with(|| {
+                || OwnPart { dims: shard.dims.clone(), elements: 0..shard.dims.iter().product() };
+            let (wanted, to) = vectors.entry(shard.vector.to_owned()).or_insert_with(|| {
                 let OwnPart { dims, elements } =
-                    parts.get(share.vector).cloned().unwrap_or_else(all);
+                    parts.get(shard.vector).cloned().unwrap_or_else(all);
                 let to = vec![0.0; elements.len()];
-                (VectorSlice::new(share.vector.to_owned(), elements, Some(&dims)), to)
+                (VectorSlice::new(shard.vector.to_owned(), elements, Some(&dims)), to)
             });
-            wanted.take_from(restored, file, key, &share, |place, values| {
+            wanted.take_from(restored, file, key, &shard, |place, values| {
                 to[place].copy_from_slice(values);
                 Ok(())
             })?;

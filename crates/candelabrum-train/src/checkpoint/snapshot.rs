@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::numbers::Numbers;
-use super::share::SHARD;
+use super::shard::SHARD;
 use crate::Metrics;
 
 /// The numbers of the files that this rank writes, and what else is its own.
@@ -51,7 +51,7 @@ impl Snapshot {
         (self.rank == 0).then(|| self.files.entry(shared_name(part, name)).or_default())
     }
 
-    /// The file with this rank's share of what all ranks have together, called `name`, of part `part`.
+    /// The file with this rank's shard of what all ranks have together, called `name`, of part `part`.
     pub fn shard(&mut self, part: &str, name: &str) -> &mut Numbers {
         self.files.entry(shard_name(part, name, self.rank)).or_default()
     }
@@ -67,7 +67,7 @@ pub(super) fn shared_name(part: &str, name: &str) -> String {
     if part.is_empty() { name.to_owned() } else { format!("{part}-{name}") }
 }
 
-/// As [`shared_name`], for a rank's share. A rank that continues reads the shares that it needs, one at a time.
+/// As [`shared_name`], for a rank's shard. A rank that continues reads the shards that it needs, one at a time.
 pub(super) fn shard_name(part: &str, name: &str, rank: usize) -> String {
     format!("{}{SHARD}{rank}", shared_name(part, name))
 }

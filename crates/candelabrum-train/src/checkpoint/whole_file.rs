@@ -1,4 +1,4 @@
-//! A file of a checkpoint as a whole, where ranks have written their shares of it.
+//! A file of a checkpoint as a whole, where ranks have written their shards of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,14 +7,14 @@ use safetensors::tensor::{TensorView, serialize};
 use safetensors::{Dtype, SafeTensors};
 
 use super::manifest::Manifest;
-use super::share::{SHARD, Share};
+use super::shard::{SHARD, Shard};
 use crate::{Error, Result};
 
 /// A tensor of a file: its dimensions, and the bytes of its numbers, which are f32.
 type Whole = (Vec<usize>, Vec<u8>);
 
 /// The bytes of a safetensors file of a checkpoint, verified. Its name is given without the ending. Tensors of which
-/// each rank has written a share are put together.
+/// each rank has written a shard are put together.
 pub(super) fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
     let manifest = Manifest::read(checkpoint)?;
     let (whole, start) = (format!("{name}.safetensors"), format!("{name}{SHARD}"));
@@ -35,7 +35,7 @@ pub(super) fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
     for shard in shards {
         let bytes = file(checkpoint, &manifest, shard)?;
         for (key, view) in parsed(checkpoint, &bytes)?.tensors() {
-            let Share { vector, start, dims } = Share::from_key(&key);
+            let Shard { vector, start, dims } = Shard::from_key(&key);
             let len = dims.iter().product::<usize>() * size_of::<f32>();
             let (_, place) =
                 tensors.entry(vector.to_owned()).or_insert_with(|| (dims.clone(), vec![0; len]));

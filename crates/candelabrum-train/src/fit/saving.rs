@@ -100,11 +100,11 @@ impl TrainerState<'_, '_> {
     }
 }
 
-/// Copies a vector of a hook, or this rank's share of it, to the file called `name`.
+/// Copies a vector of a hook, or this rank's shard of it, to the file called `name`.
 fn put(snapshot: &mut Snapshot, name: &str, vector: NamedVector<'_>) -> Result<()> {
-    let NamedVector { name: vector, dims, values, share } = vector;
-    let put = match share {
-        Some(start) => snapshot.shard("", name).put_share(&vector, start, &dims, values),
+    let NamedVector { name: vector, dims, values, shard } = vector;
+    let put = match shard {
+        Some(start) => snapshot.shard("", name).put_shard(&vector, start, &dims, values),
         None => snapshot.shared("", name).map_or(Ok(()), |file| file.put(&vector, &dims, values)),
     };
     Ok(put.map_err(candelabrum_dist::Error::from)?)

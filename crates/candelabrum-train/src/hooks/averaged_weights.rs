@@ -32,9 +32,9 @@ struct Entry {
     /// The names of the model and of the parameter.
     name: String,
     param: Param,
-    /// The place of the first value, if this rank keeps only its share of the parameter, and so of the average.
-    share: Option<usize>,
-    /// Whether it goes into a checkpoint: another host may save a copy of the share.
+    /// The place of the first value, if this rank keeps only its shard of the parameter, and so of the average.
+    shard: Option<usize>,
+    /// Whether it goes into a checkpoint: another host may save a copy of the shard.
     is_saved: bool,
     values: Flat,
 }
@@ -44,7 +44,7 @@ impl AveragedWeights {
     pub(super) fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
         self.bind(run)?;
         let part = |entry: &Entry| {
-            let start = entry.share.unwrap_or_default();
+            let start = entry.shard.unwrap_or_default();
             let elements = start..start + entry.values.len();
             (entry.name.clone(), OwnPart { dims: entry.param.dims().to_vec(), elements })
         };
@@ -94,24 +94,24 @@ impl AveragedWeights {
                 };
                 let location = Location::from_device(param.device());
                 let (start, len) = param.with_own_values(|start, own| Ok((start, own.len())))?;
-                let share = param.is_sharded().then_some(start);
+                let shard = param.is_sharded().then_some(start);
                 let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;
-                let is_saved = share.is_none() || optimizer.saves_shares();
-                self.entries.push(Entry { name, param, share, is_saved, values });
+                let is_saved = shard.is_none() || optimizer.saves_shards();
+                self.entries.push(Entry { name, param, shard, is_saved, values });
             }
         }
         Ok(())
     }
 
-    /// Moves all averages towards the weights by this share of the way.
-    pub(super) fn move_by(&mut self, share: f64, run: &mut Run<'_, '_>) -> Result<()> {
+    /// Moves all averages towards the weights by this shard of the way.
+    pub(super) fn move_by(&mut self, fraction: f64, run: &mut Run<'_, '_>) -> Result<()> {
         if self.entries.is_empty() {
             self.bind(run)?;
         }
         shard_parameters(run)?;
         self.differ |= run.optimizers.iter().any(|(_, optimizer)| optimizer.may_differ());
         for Entry { param, values, .. } in &mut self.entries {
-            param.with_own_values(|_, weights| moved(values.span_mut()?, weights, share))?;
+            param.with_own_values(|_, weights| moved(values.span_mut()?, weights, fraction))?;
         }
         Ok(())
     }
@@ -149,9 +149,9 @@ impl AveragedWeights {
     /// The averages by their names.
     pub(super) fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
         let mut vectors = Vec::with_capacity(self.entries.len());
-        for Entry { name, param, share, values, .. } in self.entries.iter().filter(|e| e.is_saved) {
-            let (name, dims, share) = (name.clone(), param.dims().to_vec(), *share);
-            vectors.push(NamedVector { name, dims, values: memory(values.span())?, share });
+        for Entry { name, param, shard, values, .. } in self.entries.iter().filter(|e| e.is_saved) {
+            let (name, dims, shard) = (name.clone(), param.dims().to_vec(), *shard);
+            vectors.push(NamedVector { name, dims, values: memory(values.span())?, shard });
         }
         Ok(vectors)
     }
@@ -172,10 +172,10 @@ fn swapped(mut weights: SpanMut<'_>, values: &mut Flat) -> candelabrum_memory::R
     values.span_mut()?.copy_from(kept.span()?)
 }
 
-/// `average + share · (weights - average)`, or the same from the other end if the share is above a half: PyTorch's
-/// `lerp`, so that a share of 1 gives the weights. The host and a GPU compute the same bits.
-fn moved(average: SpanMut<'_>, weights: Span<'_>, share: f64) -> candelabrum_memory::Result<()> {
-    let (take, keep) = (share as f32, (1.0 - share) as f32);
+/// `average + shard · (weights - average)`, or the same from the other end if the shard is above a half: PyTorch's
+/// `lerp`, so that a shard of 1 gives the weights. The host and a GPU compute the same bits.
+fn moved(average: SpanMut<'_>, weights: Span<'_>, fraction: f64) -> candelabrum_memory::Result<()> {
+    let (take, keep) = (fraction as f32, (1.0 - fraction) as f32);
     match (average, weights) {
         (SpanMut::Host(average), Span::Host(weights)) => {
             by_chunks(
@@ -183,14 +183,15 @@ fn moved(average: SpanMut<'_>, weights: Span<'_>, share: f64) -> candelabrum_mem
                 #[inline(always)]
                 |AverageAndWeights { average, weights }| {
                     for (a, &w) in average.iter_mut().zip(weights) {
-                        *a = if share > 0.5 { keep * (*a - w) + w } else { take * (w - *a) + *a };
+                        *a =
+                            if fraction > 0.5 { keep * (*a - w) + w } else { take * (w - *a) + *a };
                     }
                     [0.0; 2]
                 },
             );
             Ok(())
         }
-        (mut average, weights) if share > 0.5 => {
+        (mut average, weights) if fraction > 0.5 => {
             let mut negative = weights.to_flat()?;
             negative.span_mut()?.scale(-1.0)?;
             average.add(negative.span()?)?;
@@ -232,12 +233,12 @@ mod tests {
     #[test]
     fn an_average_moves_by_its_share_and_by_a_whole_one_exactly() {
         let weights = [1e12_f32, -0.5, 1e-30, 3.0];
-        for (share, expected) in
+        for (fraction, expected) in
             [(1.0, weights), (0.0, [1.0; 4]), (0.25, [2.5e11, 0.625, 0.75, 1.5])]
         {
             let mut average = [1.0_f32; 4];
-            moved((&mut average).into(), (&weights).into(), share).unwrap();
-            assert_eq!(average, expected, "{share}");
+            moved((&mut average).into(), (&weights).into(), fraction).unwrap();
+            assert_eq!(average, expected, "{fraction}");
         }
     }
 }

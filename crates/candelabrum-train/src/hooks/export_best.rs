@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::hook::{Hook, Run};
-use crate::agreement::share;
+use crate::agreement::agree;
 use crate::checkpoint::{Best, best_checkpoint, export_best, export_best_average, has_average};
 use crate::progress::Progress;
 use crate::report::writable;
@@ -91,5 +91,5 @@ impl Hook for ExportBest {
 /// Does `work` on the rank that writes files. Its error is an error on all ranks.
 fn on_root(run: &Run<'_, '_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let own = if run.is_root() { work() } else { Ok(()) };
-    run.optimizer().map_or(Ok(()), |optimizer| share(optimizer.group(), own))
+    run.optimizer().map_or(Ok(()), |optimizer| agree(optimizer.group(), own))
 }

@@ -307,10 +307,10 @@ pub struct NamedVector<'a> {
     pub name: String,
     /// The dimensions of its tensor.
     pub dims: Vec<usize>,
-    /// Its numbers, or this rank's share of them.
+    /// Its numbers, or this rank's shard of them.
     pub values: Span<'a>,
-    /// The place of the first number in the tensor, if ranks have shares of it.
-    pub share: Option<usize>,
+    /// The place of the first number in the tensor, if ranks have shards of it.
+    pub shard: Option<usize>,
 }
 
 /// What a hook asks for.

@@ -48,8 +48,8 @@ impl DistributedOptimizer for DistOpt {
     fn may_differ(&self) -> bool {
         !self.state().has_equal_vectors()
     }
-    fn saves_shares(&self) -> bool {
-        self.saves_shares()
+    fn saves_shards(&self) -> bool {
+        self.saves_shards()
     }
     fn figures(&self, option: DistOption) -> StepFigures {
         self.figures(option)

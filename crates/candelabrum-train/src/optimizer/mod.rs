@@ -104,9 +104,9 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// Whether ranks may have different parameters at present.
     fn may_differ(&self) -> bool;
 
-    /// Whether this rank's shares, of parameters and of what belongs to them, go into a checkpoint. Where hosts have
-    /// copies of all shares, one host saves them.
-    fn saves_shares(&self) -> bool {
+    /// Whether this rank's shards, of parameters and of what belongs to them, go into a checkpoint. Where hosts have
+    /// copies of all shards, one host saves them.
+    fn saves_shards(&self) -> bool {
         true
     }
 
@@ -116,7 +116,7 @@ pub trait DistributedOptimizer: Stateful + Any + fmt::Debug {
     /// The Euclidean norm of what this rank's strategies have not sent yet.
     fn residual_norm(&self) -> f64;
 
-    /// Gives each rank all values of all parameters, if ranks keep shares of them, until the next step or
+    /// Gives each rank all values of all parameters, if ranks keep shards of them, until the next step or
     /// [`shard_parameters`](Self::shard_parameters). It needs the memory of the whole model. All ranks call it between the
     /// same steps.
     ///

@@ -1,4 +1,4 @@
-//! Averages of weights of which each rank keeps its share: what an evaluation that fails on one rank, a hook that makes the
+//! Averages of weights of which each rank keeps its shard: what an evaluation that fails on one rank, a hook that makes the
 //! model whole, and a run that continues make of them.
 
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ impl Hook for Halves<'_> {
         let start = self.1 * ELEMENTS / 2;
         self.2 = (start..start + ELEMENTS / 2).map(|number| number as f32).collect();
         let (name, dims) = ("numbers".to_owned(), vec![2, ELEMENTS / 2]);
-        Ok(vec![NamedVector { name, dims, values: (&self.2).into(), share: Some(start) }])
+        Ok(vec![NamedVector { name, dims, values: (&self.2).into(), shard: Some(start) }])
     }
 
     fn own_parts(&mut self, _: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
@@ -223,7 +223,7 @@ fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
 }
 
 #[test]
-fn an_average_continues_with_other_shares() {
+fn an_average_continues_with_other_shards() {
     let dirs: [_; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let [whole, mixed] = dirs.each_ref().map(tempfile::TempDir::path);
     let expected = run(whole, Shard::None, 2, 4);

@@ -1,4 +1,4 @@
-//! A network whose parameters ranks can share, trainings of it with and without shares, and an optimizer whose rank dies.
+//! A network whose parameters can be divided among ranks, trainings of it with and without shards, and an optimizer whose rank dies.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The names of what a rank writes of its share of a file, and what a rank needs of it.
+//! The names of what a rank writes of its shard of a file, and what a rank needs of it.
 
 use std::ops::Range;
 
-/// What distinguishes the names of files with shares.
+/// What distinguishes the names of files with shards.
 pub(super) const SHARD: &str = "-shard-";
 
 /// The part of a saved vector that a rank needs.
@@ -16,7 +16,7 @@ pub struct OwnPart {
 
 /// A part of a vector in a file, as its name in the file has it.
 #[derive(Debug, PartialEq)]
-pub(super) struct Share<'k> {
+pub(super) struct Shard<'k> {
     pub(super) vector: &'k str,
     /// The place of its first value in the vector.
     pub(super) start: usize,
@@ -24,22 +24,22 @@ pub(super) struct Share<'k> {
     pub(super) dims: Vec<usize>,
 }
 
-impl<'k> Share<'k> {
+impl<'k> Shard<'k> {
     /// The name of a part of a vector.
     pub(super) fn key(vector: &str, start: usize, dims: &[usize]) -> String {
         let dims: String = dims.iter().map(|dim| format!(",{dim}")).collect();
         format!("{vector}@{start}{dims}")
     }
 
-    /// What [`key`](Self::key) has joined. A vector of a run without shares is whole.
+    /// What [`key`](Self::key) has joined. A vector of a run without shards is whole.
     pub(super) fn from_key(key: &'k str) -> Self {
-        let share = key.rsplit_once('@').and_then(|(vector, numbers)| {
+        let shard = key.rsplit_once('@').and_then(|(vector, numbers)| {
             let numbers = numbers.split(',').map(|number| number.parse().ok());
             let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
             let (&start, dims) = numbers.split_first()?;
             Some(Self { vector, start, dims: dims.to_vec() })
         });
-        share.unwrap_or(Self { vector: key, start: 0, dims: Vec::new() })
+        shard.unwrap_or(Self { vector: key, start: 0, dims: Vec::new() })
     }
 }
 
@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn a_name_with_an_at_sign_survives() {
         for dims in [vec![], vec![4, 5]] {
-            let key = Share::key("a@b.weight.0", 70, &dims);
-            assert_eq!(Share::from_key(&key), Share { vector: "a@b.weight.0", start: 70, dims });
+            let key = Shard::key("a@b.weight.0", 70, &dims);
+            assert_eq!(Shard::from_key(&key), Shard { vector: "a@b.weight.0", start: 70, dims });
         }
-        let whole = Share { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
-        assert_eq!(Share::from_key("a@b.weight.0"), whole);
+        let whole = Shard { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
+        assert_eq!(Shard::from_key("a@b.weight.0"), whole);
     }
 }

@@ -1,6 +1,6 @@
-//! The values of parameters of which each rank keeps its share alone: in f32, in the memory of the parameters' device.
+//! The values of parameters of which each rank keeps its shard alone: in f32, in the memory of the parameters' device.
 //!
-//! A rank that needs a parameter asks the others for their shares, by a message, and a thread of each rank answers. So
+//! A rank that needs a parameter asks the others for their shards, by a message, and a thread of each rank answers. So
 //! a rank may read any parameter at any time, whatever the other ranks do: one that has no batch left, or has failed,
 //! or waits for this rank's checkpoint, need not know that another one reads.
 //!
@@ -9,7 +9,7 @@
 //! answers when it has come so far. A rank cannot be ahead: an update needs the gradients of all ranks, which they
 //! compute after they have read the parameters, and before another change all ranks wait for each other. A step that is
 //! not taken counts, too, because some ranks may have to undo early updates. Where hosts have
-//! copies of all shares, a rank reads from the ranks of its host alone, and so only these wait for each other. A thread
+//! copies of all shards, a rank reads from the ranks of its host alone, and so only these wait for each other. A thread
 //! that reads while another thread of its rank takes a step may be behind the other ranks, or ask for what a rank is just
 //! changing. It reads again when its rank has come so far.
 
@@ -26,7 +26,7 @@ use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
 use candelabrum_nn::{Param, ShardedValues};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::shard::Shares;
+use super::shard::Shards;
 use crate::comm::{Collective, Communicator, Group, Payload, Pending, Service};
 use crate::launch;
 use crate::{Error, Result};
@@ -40,7 +40,7 @@ const BREAK: Duration = Duration::from_micros(200);
 /// The first number of every message.
 const MAGIC: u64 = 0x5A4E_D7A1_0E50_0001;
 
-/// The first part of a message. A request is followed by the numbers of parameters, as u64, and an answer by the shares
+/// The first part of a message. A request is followed by the numbers of parameters, as u64, and an answer by the shards
 /// of these parameters, in this order, as f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -62,9 +62,9 @@ const VALUES: u64 = 2;
 /// A rank reads nothing any more.
 const GOODBYE: u64 = 3;
 
-/// The shares of all ranks, as one rank sees them.
-pub(super) struct SharedValues {
-    /// The ranks that have all shares together. Parameters, which have the values, do not keep the ranks in the group.
+/// The shards of all ranks, as one rank sees them.
+pub(super) struct ParamShards {
+    /// The ranks that have all shards together. Parameters, which have the values, do not keep the ranks in the group.
     group: Weak<dyn Communicator>,
     /// Carries requests.
     requests: Group,
@@ -86,27 +86,27 @@ struct ShardTable {
     names: Vec<String>,
 }
 
-/// By parameter: this rank's share, where the parameter is. An update of a large matrix takes long, and other parameters
+/// By parameter: this rank's shard, where the parameter is. An update of a large matrix takes long, and other parameters
 /// can be read meanwhile.
 type OwnShards = [Mutex<Flat>];
 
 /// What other ranks get.
 struct ServedShards {
     version: u64,
-    /// The parameters whose shares have values of the next version in part, in the middle of a step. Only a thread beside
+    /// The parameters whose shards have values of the next version in part, in the middle of a step. Only a thread beside
     /// the one that takes the step asks for them.
     changing: BTreeSet<usize>,
-    shares: ShardMemory,
+    shards: ShardMemory,
     /// Requests of ranks that are ahead.
     deferred: Vec<Request>,
     /// Answers under way.
     sent: Vec<Pending>,
 }
 
-/// The shares of this rank, in the memory of the host.
+/// The shards of this rank, in the memory of the host.
 enum ShardMemory {
     Themselves(Arc<OwnShards>),
-    /// Copies of shares on a GPU. An answer must not wait for the GPU, which may wait for the gradients of the rank that
+    /// Copies of shards on a GPU. An answer must not wait for the GPU, which may wait for the gradients of the rank that
     /// has asked.
     Copies(Vec<Flat>),
 }
@@ -139,20 +139,21 @@ struct Ticket {
     ranks: usize,
 }
 
-impl SharedValues {
-    /// Takes the share of this rank of the values of `params`, as far as `is_shared` says so by their numbers. The ranks of
-    /// `group` have all shares together, and call it together.
+impl ParamShards {
+    /// Takes the shard of this rank of the values of `params`, as far as `is_sharded` says so by their numbers. The ranks of
+    /// `group` have all shards together, and call it together.
     pub(super) fn new(
         group: &Group,
         params: &[Param],
-        shares: &Shares,
-        is_shared: impl Fn(usize) -> bool,
+        shards: &Shards,
+        is_sharded: impl Fn(usize) -> bool,
     ) -> Result<Self> {
         let (requests, answers) = (group.channel()?, group.channel()?);
         let (mut own, mut owners) = (Vec::new(), Vec::new());
         for (number, param) in params.iter().enumerate() {
             let location = Location::from_device(param.device());
-            let owned = if is_shared(number) { shares.owners(number).to_vec() } else { Vec::new() };
+            let owned =
+                if is_sharded(number) { shards.owners(number).to_vec() } else { Vec::new() };
             let range = owned.get(group.rank()).cloned().unwrap_or_default();
             let mut values = Flat::zeros_on(&location, ElementType::F32, range.len())?;
             if !range.is_empty() {
@@ -163,10 +164,10 @@ impl SharedValues {
             owners.push(owned);
         }
         let own: Arc<OwnShards> = own.into();
-        let shares = ShardMemory::new(&own)?;
+        let shards = ShardMemory::new(&own)?;
         let (changing, deferred, sent) = (BTreeSet::new(), Vec::new(), Vec::new());
         let kept =
-            Arc::new(Mutex::new(ServedShards { version: 0, changing, shares, deferred, sent }));
+            Arc::new(Mutex::new(ServedShards { version: 0, changing, shards, deferred, sent }));
         let names = params.iter().map(|param| param.name().to_owned()).collect();
         let (table, closed) = (Arc::new(ShardTable { answers, owners, names }), Arc::default());
         let (group, reader) = (Arc::downgrade(group), Mutex::default());
@@ -207,38 +208,38 @@ impl SharedValues {
         say_goodbye(&self.requests, &self.closed);
     }
 
-    /// Whether processes share the values of this parameter.
+    /// Whether the values of this parameter are divided among processes.
     pub(super) fn has(&self, param: usize) -> bool {
         !self.table.owners[param].is_empty()
     }
 
-    /// Says that this rank is about to change its share of a parameter in a step.
+    /// Says that this rank is about to change its shard of a parameter in a step.
     pub(super) fn begin_change(&self, param: usize) {
         self.kept.lock().changing.insert(param);
     }
 
     /// Notes that the values have changed on all ranks.
     pub(super) fn advance(&self) -> Result<()> {
-        let shares = ShardMemory::new(&self.own)?;
+        let shards = ShardMemory::new(&self.own)?;
         let mut kept = self.kept.lock();
-        kept.shares = shares;
+        kept.shards = shards;
         kept.advance(&self.table)
     }
 
-    /// Calls `f` with the shares of these parameters, whose numbers rise.
-    pub(super) fn with_shares<R>(
+    /// Calls `f` with the shards of these parameters, whose numbers rise.
+    pub(super) fn with_shards<R>(
         &self,
         params: &[usize],
         f: impl FnOnce(Vec<SpanMut<'_>>) -> R,
     ) -> Result<R> {
         let mut own: Vec<_> = params.iter().map(|&number| self.own[number].lock()).collect();
-        let shares = own.iter_mut().map(|share| share.span_mut());
-        Ok(f(shares.collect::<candelabrum_memory::Result<_>>()?))
+        let shards = own.iter_mut().map(|shard| shard.span_mut());
+        Ok(f(shards.collect::<candelabrum_memory::Result<_>>()?))
     }
 
-    /// The bytes of this rank's shares.
+    /// The bytes of this rank's shards.
     pub(super) fn bytes(&self) -> usize {
-        self.own.iter().map(|share| share.lock().byte_len()).sum()
+        self.own.iter().map(|shard| shard.lock().byte_len()).sum()
     }
 
     /// Returns an error if this rank reads nothing any more.
@@ -251,7 +252,7 @@ impl SharedValues {
         Error::Closed { name: name.to_owned() }
     }
 
-    /// Asks the other ranks for their shares of these parameters.
+    /// Asks the other ranks for their shards of these parameters.
     fn ask(&self, reader: &mut ShardRequests, version: u64, params: &[usize]) -> Result<Ticket> {
         self.check_open(params)?;
         reader.tickets += 1;
@@ -299,7 +300,7 @@ impl SharedValues {
         }
     }
 
-    /// The shares of the other ranks, with the version that this rank has: its values do not change before the guard is
+    /// The shards of the other ranks, with the version that this rank has: its values do not change before the guard is
     /// dropped.
     fn read_others(
         &self,
@@ -367,8 +368,8 @@ impl SharedValues {
         for &param in params {
             for (rank, range) in self.table.owners[param].iter().enumerate() {
                 if rank == self.requests.rank() {
-                    kept.shares.with(param, |share| {
-                        take(param, share.as_slice()?);
+                    kept.shards.with(param, |shard| {
+                        take(param, shard.as_slice()?);
                         Ok(())
                     })?;
                     continue;
@@ -395,7 +396,7 @@ impl SharedValues {
     }
 }
 
-impl ShardedValues for SharedValues {
+impl ShardedValues for ParamShards {
     fn prefetch(&self, params: &[usize]) {
         let mut reader = self.reader.lock();
         let version = self.kept.lock().version;
@@ -425,7 +426,7 @@ impl ShardedValues for SharedValues {
 
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
         self.check_open(&[param])?;
-        // No rank may still need the old values. Only the ranks that have the other shares read this one.
+        // No rank may still need the old values. Only the ranks that have the other shards read this one.
         let group = self.group.upgrade().ok_or_else(|| self.is_closed(&[param]))?;
         let label = format!("change of `{}`", self.table.names[param]);
         group.run(Collective::Barrier, Payload::empty().labelled(label))?;
@@ -435,7 +436,7 @@ impl ShardedValues for SharedValues {
         f(own.span_mut()?);
         let copy = own.is_on_device().then(|| own.to_host()).transpose()?;
         drop(own);
-        if let (ShardMemory::Copies(copies), Some(copy)) = (&mut kept.shares, copy) {
+        if let (ShardMemory::Copies(copies), Some(copy)) = (&mut kept.shards, copy) {
             copies[param] = copy;
         }
         Ok(kept.advance(&self.table)?)
@@ -467,7 +468,7 @@ impl ServedShards {
         due.into_iter().try_for_each(|request| self.answer(table, request))
     }
 
-    /// Sends this rank's shares, now or when they have the version that is asked for.
+    /// Sends this rank's shards, now or when they have the version that is asked for.
     fn answer(&mut self, table: &ShardTable, request: Request) -> Result<()> {
         if request.version > self.version {
             self.deferred.push(request);
@@ -487,8 +488,8 @@ impl ServedShards {
         for (&param, len) in request.params.iter().zip(lens) {
             let (place, tail) = rest.split_at_mut(len * size_of::<f32>());
             rest = tail;
-            self.shares.with(param, |share| {
-                place.copy_from_slice(share.bytes());
+            self.shards.with(param, |shard| {
+                place.copy_from_slice(shard.bytes());
                 Ok(())
             })?;
         }
@@ -501,10 +502,10 @@ impl ServedShards {
 
 impl ShardMemory {
     fn new(own: &Arc<OwnShards>) -> Result<Self> {
-        if !own.iter().any(|share| share.lock().is_on_device()) {
+        if !own.iter().any(|shard| shard.lock().is_on_device()) {
             return Ok(Self::Themselves(Arc::clone(own)));
         }
-        let copies = own.iter().map(|share| share.lock().to_host());
+        let copies = own.iter().map(|shard| shard.lock().to_host());
         Ok(Self::Copies(copies.collect::<candelabrum_memory::Result<_>>()?))
     }
 
@@ -589,15 +590,15 @@ fn protocol(what: &str) -> Error {
     Error::Protocol { what: what.to_owned() }
 }
 
-impl fmt::Debug for SharedValues {
+impl fmt::Debug for ParamShards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedValues").field("version", &self.kept.lock().version).finish()
+        f.debug_struct("ParamShards").field("version", &self.kept.lock().version).finish()
     }
 }
 
 /// The shared values of an optimizer. When it is dropped, this rank reads none of them any more.
 #[derive(Debug)]
-pub(super) struct OpenValues(pub(super) Arc<SharedValues>);
+pub(super) struct OpenValues(pub(super) Arc<ParamShards>);
 
 impl Drop for OpenValues {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Ranks that keep only their share of the parameters of blocks: who may read what and when, what is refused, and what a
+//! Ranks that keep only their shard of the parameters of blocks: who may read what and when, what is refused, and what a
 //! checkpoint has.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::uniform;
 
 use crate::ranks::{on_processes, on_ranks, world_of_rank};
-use crate::shares::bits;
+use crate::shards::bits;
 
 const WIDTH: usize = 6;
 
@@ -195,7 +195,7 @@ fn run(dir: &Path, shard: Shard, ranks: usize, epochs: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
+fn a_checkpoint_of_shards_is_one_of_all_parameters_for_whoever_reads_it() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [whole, shared] = dirs.each_ref().map(tempfile::TempDir::path);
     let expected = run(whole, Shard::None, 2, 4);
@@ -205,7 +205,7 @@ fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
     for file in ["parameters-shard-0", "parameters-shard-1", "hook-ema-shard-1"] {
         assert!(step.join(format!("{file}.safetensors")).exists(), "{file}");
     }
-    // The run goes on with shares.
+    // The run goes on with shards.
     assert_eq!(run(shared, Shard::Parameters, 2, 4), expected);
     let file = |dir: &Path, name: &str| dir.join(name);
     for dir in [whole, shared] {
@@ -230,7 +230,7 @@ fn a_checkpoint_of_shares_is_one_of_all_parameters_for_whoever_reads_it() {
     let params = Params::new(1);
     Net::new(&params).compile_with(&params, &inputs()).unwrap();
     load_best_average(shared, None, "ema", &params).unwrap();
-    // A rank alone goes on from the shares of two.
+    // A rank alone goes on from the shards of two.
     run(shared, Shard::None, 1, 5);
 }
 
