@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use candelabrum::prelude::*;
 use candelabrum::transformers::{
-    GenerationConfig, Message, Pretrained, check_vocabulary, load_adapter,
+    ChatMessage, GenerationConfig, Pretrained, check_vocabulary, load_adapter,
 };
 use clap::Parser;
 
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
         load_adapter(&params, folder)?.merge()?; // into the weights, so they cost no time
     }
     let text = if args.chat {
-        tokenizer.chat(&[Message::user(&args.prompt)], true)?
+        tokenizer.chat(&[ChatMessage::user(&args.prompt)], true)?
     } else {
         args.prompt.clone()
     };

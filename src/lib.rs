@@ -93,7 +93,7 @@ pub mod prelude {
         load_best_average,
     };
     pub use candelabrum_train::hooks::{
-        BestModel, EarlyStopping, ExportBest, Goal, Hook, LearningRateFinder, Monitor,
+        BestModel, Direction, EarlyStopping, ExportBest, Hook, LearningRateFinder, Monitor,
         ReduceOnPlateau, WeightAverage,
     };
     pub use candelabrum_train::{

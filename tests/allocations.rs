@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use candelabrum::memory::heap::{self, CountedHeap};
 use candelabrum::models::{Cnn, Mlp};
 use candelabrum::prelude::*;
-use candelabrum_testkit::{Large, LargeAllocations, mnist_cnn_recipe};
+use candelabrum_testkit::{LargeAllocations, RecordedAllocations, mnist_cnn_recipe};
 
 /// gemm packs the operands of each product into memory that it allocates (`dyn_stack`). A caller
 /// cannot provide this memory. An allocator such as mimalloc reuses it.
@@ -35,7 +35,7 @@ fn of_a_step(
         model.train_one_batch(&mut opt, images, labels, DistOption::Fp32, 0.0).unwrap();
     };
     (0..20).for_each(&mut step);
-    let Large { sizes, excused } = ALLOCATOR.0.during(|| step(20));
+    let RecordedAllocations { sizes, excused } = ALLOCATOR.0.during(|| step(20));
     assert!(excused > 0, "the products' memory is seen");
     sizes.into_iter().map(|bytes| bytes / size_of::<f32>()).collect()
 }

@@ -17,9 +17,9 @@ use std::{
 
 use crate::{
     cache::cache_dir,
-    download::{HttpTransport, Remote, check_files, download},
+    download::{HttpTransport, RemoteFiles, check_files, download},
     environment::Environment,
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
     image_dataset::ImageDataset,
     image_set::{ImageSet, ImageSplit},
     mnist_files::FILE_NAMES,
@@ -146,14 +146,14 @@ impl Located {
 /// names a set, none in any of the places.
 pub fn locate(request: &DataRequest) -> Result<Located> {
     let transport = HttpTransport::new(request.download.unwrap_or_default());
-    locate_with(request, &Remote::new(wanted(request), &transport))
+    locate_with(request, &RemoteFiles::new(wanted(request), &transport))
 }
 
 /// [`locate`] with other download addresses.
 ///
 /// # Errors
 /// Those of [`locate`].
-pub fn locate_with(request: &DataRequest, remote: &Remote<'_>) -> Result<Located> {
+pub fn locate_with(request: &DataRequest, remote: &RemoteFiles<'_>) -> Result<Located> {
     let set = wanted(request);
     if request.kind == DatasetKind::Synthetic {
         return Ok(Located { source: Source::synthetic(set, request.seed), note: None });
@@ -187,7 +187,7 @@ fn wanted(request: &DataRequest) -> ImageSet {
 /// attempts are added to `tried`.
 fn search(
     request: &DataRequest,
-    remote: &Remote<'_>,
+    remote: &RemoteFiles<'_>,
     tried: &mut Vec<String>,
 ) -> Result<Option<PathBuf>> {
     let set = wanted(request);
@@ -213,7 +213,7 @@ fn search(
     // same shape.
     match check_files(remote.files, &cache) {
         Ok(()) => return Ok(Some(cache)),
-        Err(Error::Data { fault: Fault::Missing, .. }) => {
+        Err(Error::Data { fault: DataFault::Missing, .. }) => {
             tried.push(format!("not in the cache {}", cache.display()));
         }
         Err(damaged) => tried.push(format!("in the cache: {damaged}")),

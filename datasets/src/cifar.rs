@@ -16,7 +16,7 @@ use flate2::bufread::MultiGzDecoder;
 use tar::Archive;
 
 use crate::{
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
     idx::is_gzip,
     image_dataset::{ImageDataset, wrong_label},
 };
@@ -31,7 +31,7 @@ const MOST_BYTES: u64 = 1 << 30;
 
 /// The files of one of the two sets.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct CifarFiles {
     /// The name of the archive without `.gz`.
     pub(crate) archive: &'static str,
     /// The folder in the archive.
@@ -42,7 +42,7 @@ pub(crate) struct Layout {
     labels: &'static [usize],
 }
 
-pub(crate) const CIFAR_10: Layout = Layout {
+pub(crate) const CIFAR_10: CifarFiles = CifarFiles {
     archive: "cifar-10-binary.tar",
     folder: "cifar-10-batches-bin",
     train: &[
@@ -56,7 +56,7 @@ pub(crate) const CIFAR_10: Layout = Layout {
     labels: &[10],
 };
 
-pub(crate) const CIFAR_100: Layout = Layout {
+pub(crate) const CIFAR_100: CifarFiles = CifarFiles {
     archive: "cifar-100-binary.tar",
     folder: "cifar-100-binary",
     train: &["train.bin"],
@@ -71,7 +71,7 @@ enum CifarLocation {
     Archive(PathBuf),
 }
 
-impl Layout {
+impl CifarFiles {
     /// The files that a directory has neither itself nor in the folder of the archive. None are missing if
     /// it has the archive.
     pub(crate) fn missing(&self, dir: &Path) -> Vec<&'static str> {
@@ -103,7 +103,7 @@ impl Layout {
                     let content = |name: &&str| {
                         let path = archive.join(self.folder).join(name);
                         let content = contents.remove(*name).ok_or_else(|| {
-                            Fault::Missing.at(&path, "not in the archive, fetch it again")
+                            DataFault::Missing.at(&path, "not in the archive, fetch it again")
                         });
                         Ok((content?, path))
                     };
@@ -119,7 +119,7 @@ impl Layout {
     pub(crate) fn not_in(&self, dir: &Path) -> Error {
         let (archive, missing) = (self.archive, self.missing(dir).join(", "));
         let what = format!("neither the archive {archive}.gz nor its files in it: no {missing}");
-        Fault::Missing.at(dir, what)
+        DataFault::Missing.at(dir, what)
     }
 
     fn files(&self) -> impl Iterator<Item = &'static str> {
@@ -141,7 +141,7 @@ impl Layout {
     fn unpacked(&self, archive: &Path) -> Result<BTreeMap<&'static str, Vec<u8>>> {
         let damaged = |error: io::Error| {
             let what = format!("damaged or cut short ({error}), fetch the archive again");
-            Fault::Corrupt.at(archive, what)
+            DataFault::Corrupt.at(archive, what)
         };
         let mut file = BufReader::new(File::open(archive).map_err(Error::io("open", archive))?);
         let gzipped = is_gzip(file.fill_buf().map_err(Error::io("read", archive))?);
@@ -191,7 +191,7 @@ impl Layout {
                 "record {records} has {rest} bytes where {record} are needed ({bytes} bytes in \
                  all): the file was cut short, fetch it again"
             );
-            return Err(Fault::CutShort.at(path, what));
+            return Err(DataFault::CutShort.at(path, what));
         }
         pixels.reserve(records * PIXELS);
         for (index, record) in content.chunks_exact(record).enumerate() {
@@ -199,7 +199,7 @@ impl Layout {
             let wrong =
                 own.iter().zip(self.labels).find(|(label, most)| usize::from(**label) >= **most);
             if let Some((label, &classes)) = wrong {
-                return Err(Fault::Corrupt.at(path, wrong_label(label, index, classes)));
+                return Err(DataFault::Corrupt.at(path, wrong_label(label, index, classes)));
             }
             labels.extend(own.last().map(|&label| u32::from(label)));
             pixels.extend_from_slice(image);
@@ -221,5 +221,5 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
 
 fn too_large(path: &Path, bytes: u64) -> Error {
     let what = format!("{bytes} bytes, the limit is {MOST_BYTES}: not a file of CIFAR");
-    Fault::Unsupported.at(path, what)
+    DataFault::Unsupported.at(path, what)
 }

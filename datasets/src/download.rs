@@ -19,7 +19,7 @@ use crate::{
     cache::write_atomically,
     cifar::{CIFAR_10, CIFAR_100},
     digest::hexadecimal,
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
     idx::is_gzip,
     image_set::ImageSet,
     mnist_files::{FILE_NAMES, find_file},
@@ -101,7 +101,7 @@ pub enum Digested {
 
 /// Files and their mirrors.
 #[derive(Clone, Copy)]
-pub struct Remote<'a> {
+pub struct RemoteFiles<'a> {
     /// The files.
     pub files: &'a [RemoteFile<'a>],
     /// Address prefixes, in the order in which they are tried.
@@ -110,7 +110,7 @@ pub struct Remote<'a> {
     pub transport: &'a dyn Transport,
 }
 
-impl<'a> Remote<'a> {
+impl<'a> RemoteFiles<'a> {
     /// The files of a set at their mirrors.
     pub fn new(set: ImageSet, transport: &'a dyn Transport) -> Self {
         let (files, mirrors): (&[RemoteFile<'_>], &[&str]) = match set {
@@ -123,7 +123,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-impl std::fmt::Debug for Remote<'_> {
+impl std::fmt::Debug for RemoteFiles<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { files, mirrors, .. } = self;
         f.debug_struct("Remote")
@@ -134,14 +134,14 @@ impl std::fmt::Debug for Remote<'_> {
 }
 
 /// A transport's answer for an address.
-pub struct Body {
+pub struct Response {
     /// The length in bytes, if the server sent it.
     pub length: Option<u64>,
     /// The bytes.
     pub reader: Box<dyn Read>,
 }
 
-impl std::fmt::Debug for Body {
+impl std::fmt::Debug for Response {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Body").field("length", &self.length).finish_non_exhaustive()
     }
@@ -154,11 +154,11 @@ pub trait Transport {
     /// # Errors
     /// Any failure before the body can be read: no route, no such name, a status other than
     /// success.
-    fn get(&self, url: &str) -> io::Result<Body>;
+    fn get(&self, url: &str) -> io::Result<Response>;
 }
 
-impl<F: Fn(&str) -> io::Result<Body>> Transport for F {
-    fn get(&self, url: &str) -> io::Result<Body> {
+impl<F: Fn(&str) -> io::Result<Response>> Transport for F {
+    fn get(&self, url: &str) -> io::Result<Response> {
         self(url)
     }
 }
@@ -202,7 +202,7 @@ fn agent_config() -> ureq::config::ConfigBuilder<ureq::typestate::AgentScope> {
 }
 
 impl Transport for HttpTransport {
-    fn get(&self, url: &str) -> io::Result<Body> {
+    fn get(&self, url: &str) -> io::Result<Response> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let all = self.within.as_secs_f64();
@@ -211,7 +211,7 @@ impl Transport for HttpTransport {
         }
         let request = self.agent.get(url).config().timeout_global(Some(left)).build();
         let body = request.call().map_err(ureq::Error::into_io)?.into_body();
-        Ok(Body { length: body.content_length(), reader: Box::new(body.into_reader()) })
+        Ok(Response { length: body.content_length(), reader: Box::new(body.into_reader()) })
     }
 }
 
@@ -225,7 +225,7 @@ impl Transport for HttpTransport {
 /// # Errors
 /// A file of which no mirror has a good copy, with the failure of each mirror, or a directory that
 /// cannot be written.
-pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
+pub fn download(remote: &RemoteFiles<'_>, dir: &Path, quiet: bool) -> Result<()> {
     let mut mirrors = remote.mirrors.to_vec();
     for file in remote.files {
         let damaged = match find_file(dir, file.name) {
@@ -244,11 +244,11 @@ pub fn download(remote: &Remote<'_>, dir: &Path, quiet: bool) -> Result<()> {
 /// Checks the files in `dir`. The error is about the first missing or damaged file.
 ///
 /// # Errors
-/// A missing file ([`Fault::Missing`]), a wrong checksum, or a file that cannot be read.
+/// A missing file ([`DataFault::Missing`]), a wrong checksum, or a file that cannot be read.
 pub(crate) fn check_files(files: &[RemoteFile<'_>], dir: &Path) -> Result<()> {
     for file in files {
         let Some(path) = find_file(dir, file.name) else {
-            return Err(Fault::Missing.at(dir, format!("{} not found", file.name)));
+            return Err(DataFault::Missing.at(dir, format!("{} not found", file.name)));
         };
         check(file, &path)?;
     }
@@ -264,7 +264,7 @@ fn check(file: &RemoteFile<'_>, path: &Path) -> Result<()> {
     }
     let expected = file.sha256;
     let what = format!("wrong checksum: sha-256 {found}, expected {expected}: delete the file");
-    Err(Fault::Corrupt.at(path, what))
+    Err(DataFault::Corrupt.at(path, what))
 }
 
 /// A good copy of a file, from the first mirror that has one. Mirrors without one are moved to the
@@ -293,7 +293,7 @@ fn from_any_mirror(
         "could not be downloaded: {}; fetch it by hand and name its folder with --data-dir",
         failures.join("; ")
     );
-    Err(Fault::Missing.at(file.name, what))
+    Err(DataFault::Missing.at(file.name, what))
 }
 
 fn fetch(

@@ -2,7 +2,7 @@
 //!
 //! Every message is a fragment of one line that names the file (or the option), the cause and, if
 //! there is one, the remedy. Users see it at the end of a failed start. The message is written where
-//! the error is found. The variants and [`Fault`] are what a program can decide by.
+//! the error is found. The variants and [`DataFault`] are what a program can decide by.
 
 use std::{
     fmt, io,
@@ -32,9 +32,9 @@ pub enum Error {
     #[error("{place}: {what}")]
     Data {
         /// The kind of the fault.
-        fault: Fault,
+        fault: DataFault,
         /// Where it is.
-        place: Place,
+        place: DataPlace,
         /// What is wrong and, if there is a remedy, what to do.
         what: String,
     },
@@ -100,7 +100,7 @@ pub enum Error {
 /// What is wrong with a file or a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum DataFault {
     /// It is needed and not there.
     Missing,
     /// Its end has not arrived.
@@ -113,16 +113,16 @@ pub enum Fault {
     Mismatch,
 }
 
-impl Fault {
+impl DataFault {
     /// The error that this fault is at a place.
-    pub(crate) fn at(self, place: impl Into<Place>, what: impl Into<String>) -> Error {
+    pub(crate) fn at(self, place: impl Into<DataPlace>, what: impl Into<String>) -> Error {
         Error::Data { fault: self, place: place.into(), what: what.into() }
     }
 }
 
 /// A place in the data: a file or a folder, or a part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct DataPlace {
     /// The file or the folder.
     pub path: PathBuf,
     /// In a table, the line on which the record begins, counted from 1, the header included.
@@ -133,7 +133,7 @@ pub struct Place {
     pub byte: Option<u64>,
 }
 
-impl Place {
+impl DataPlace {
     pub(crate) fn line(path: &Path, line: u64) -> Self {
         Self { line: Some(line), ..path.into() }
     }
@@ -147,13 +147,13 @@ impl Place {
     }
 }
 
-impl<P: AsRef<Path>> From<P> for Place {
+impl<P: AsRef<Path>> From<P> for DataPlace {
     fn from(path: P) -> Self {
         Self { path: path.as_ref().into(), line: None, column: None, byte: None }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DataPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         self.line.map_or(Ok(()), |line| write!(f, ", line {line}"))?;
@@ -193,14 +193,14 @@ impl Error {
     }
 
     /// The path of a data file is a directory or a device.
-    pub(crate) fn no_file(path: impl Into<Place>) -> Self {
+    pub(crate) fn no_file(path: impl Into<DataPlace>) -> Self {
         let what = "a directory or another thing that is no file; a file of data is expected here";
-        Fault::Unsupported.at(path, what)
+        DataFault::Unsupported.at(path, what)
     }
 
     /// The path of a folder cannot be sent to other ranks as text.
-    pub(crate) fn no_text(path: impl Into<Place>) -> Self {
-        Fault::Unsupported.at(path, "the path is not valid UTF-8, rename the directory")
+    pub(crate) fn no_text(path: impl Into<DataPlace>) -> Self {
+        DataFault::Unsupported.at(path, "the path is not valid UTF-8, rename the directory")
     }
 }
 

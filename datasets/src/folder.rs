@@ -20,7 +20,7 @@ use crate::{
     batch::Batch,
     dataset::Dataset,
     digest::{sampled, sha256},
-    error::{Error, Fault, Result, check_count},
+    error::{DataFault, Error, Result, check_count},
     folder_files::FolderListing,
     image_pipeline::ImagePipeline,
     pass::Pass,
@@ -117,7 +117,7 @@ impl ImageFolder {
             let what = format!(
                 "not one of the {classes} classes: open it with those of the folder for training"
             );
-            return Err(Fault::Mismatch.at(folder, what));
+            return Err(DataFault::Mismatch.at(folder, what));
         }
         let mut empty = None;
         for (class, name) in (0..).zip(classes).filter(|(_, name)| names.contains(name)) {
@@ -135,12 +135,12 @@ impl ImageFolder {
                  files in the folders of classes are read, so convert, rename or move the others, \
                  or set FolderOptions::ignore_others"
             );
-            return Err(Fault::Unsupported.at(root, what));
+            return Err(DataFault::Unsupported.at(root, what));
         }
         if let Some(folder) = empty {
             let what = "no files with the ending png, jpg or jpeg in the folder of this class or \
                         below it";
-            return Err(Fault::Missing.at(folder, what));
+            return Err(DataFault::Missing.at(folder, what));
         }
         check_count(images.len())?;
         Ok(Self {
@@ -214,7 +214,7 @@ impl ImageFolder {
         let what = format!(
             "not a readable image: {error}: repair or delete the file, or skip corrupt files"
         );
-        let error = Fault::Corrupt.at(path, what);
+        let error = DataFault::Corrupt.at(path, what);
         if !self.skips_corrupt {
             return Err(error);
         }
@@ -237,7 +237,7 @@ impl ImageFolder {
         let what = format!(
             "none of the {files} files is a readable image, the first one because: {first}"
         );
-        Err(Fault::Corrupt.at(&self.root, what))
+        Err(DataFault::Corrupt.at(&self.root, what))
     }
 
     fn strictly(self) -> Self {

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     decoded_image::is_image,
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
 };
 
 /// What is below a folder of images.
@@ -57,7 +57,7 @@ impl FolderListing {
         }
         if names.is_empty() {
             let what = "no folders in it; each class needs a folder with its images";
-            return Err(Fault::Missing.at(root, what));
+            return Err(DataFault::Missing.at(root, what));
         }
         Ok((names, found))
     }
@@ -86,7 +86,7 @@ impl FolderListing {
         let own = state(folder)?;
         if above.iter().any(|other| (other.dev(), other.ino()) == (own.dev(), own.ino())) {
             let what = "a link to a folder that contains it, so the images have no end: delete it";
-            return Err(Fault::Unsupported.at(folder, what));
+            return Err(DataFault::Unsupported.at(folder, what));
         }
         above.push(own);
         for name in names_in(folder)? {
@@ -138,7 +138,7 @@ pub(crate) fn state(path: &Path) -> Result<Metadata> {
         let is_link = fs::symlink_metadata(path).is_ok_and(|link| link.is_symlink());
         if is_link {
             let what = format!("a link that cannot be followed ({source}): repair or delete it");
-            Fault::Missing.at(path, what)
+            DataFault::Missing.at(path, what)
         } else {
             Error::io("find", path)(source)
         }

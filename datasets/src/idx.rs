@@ -14,7 +14,7 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{DataFault, Error, Result};
 
 const IMAGES: u32 = 0x0000_0803;
 const LABELS: u32 = 0x0000_0801;
@@ -71,7 +71,7 @@ pub fn read_images(path: &Path, limits: &Limits) -> Result<IdxImages> {
         let [height, width] = expected;
         let what =
             format!("images of {rows} x {columns} pixels, this dataset has {height} x {width}");
-        return Err(Fault::Mismatch.at(path, what));
+        return Err(DataFault::Mismatch.at(path, what));
     }
     let pixels = file.elements(&dims, limits.bytes)?;
     Ok(IdxImages { count, rows, columns, pixels })
@@ -102,7 +102,7 @@ impl<'a> IdxFile<'a> {
             return Err(Error::no_file(path));
         }
         if metadata.len() == 0 {
-            return Err(Fault::CutShort.at(path, "the file is empty, fetch it again"));
+            return Err(DataFault::CutShort.at(path, "the file is empty, fetch it again"));
         }
         let mut file = File::open(path).map_err(Error::io("open", path))?;
         let mut start = Vec::new();
@@ -127,7 +127,7 @@ impl<'a> IdxFile<'a> {
             let what = format!(
                 "magic number {found:#010x}, expected {magic:#010x} for {what}: not such a file"
             );
-            return Err(Fault::Unsupported.at(path, what));
+            return Err(DataFault::Unsupported.at(path, what));
         }
         let mut dims = [0; RANK];
         for dim in &mut dims {
@@ -135,7 +135,7 @@ impl<'a> IdxFile<'a> {
         }
         if dims.contains(&0) {
             let what = format!("the header gives dimensions {dims:?}, none may be zero");
-            return Err(Fault::Corrupt.at(path, what));
+            return Err(DataFault::Corrupt.at(path, what));
         }
         Ok(dims)
     }
@@ -147,7 +147,7 @@ impl<'a> IdxFile<'a> {
         let claims = || format!("the header claims {dims:?} = {claimed} bytes");
         if claimed > u128::from(limit) {
             let what = format!("{}, the limit is {limit}", claims());
-            return Err(Fault::Unsupported.at(path, what));
+            return Err(DataFault::Unsupported.at(path, what));
         }
         let file_bytes = self.bytes;
         let ratio = if self.gzipped { MAX_DEFLATE_RATIO } else { 1 };
@@ -157,7 +157,7 @@ impl<'a> IdxFile<'a> {
                  file was cut short",
                 claims()
             );
-            return Err(Fault::Corrupt.at(path, what));
+            return Err(DataFault::Corrupt.at(path, what));
         }
         let (header, claimed) = (header_bytes(dims.len()), claimed as u64); // at most `limit`
         // One more byte than needed: it detects trailing bytes, and reaching the end checks gzip's
@@ -172,7 +172,7 @@ impl<'a> IdxFile<'a> {
             let what = format!(
                 "bytes follow after the {expected} that the header announces: the file is corrupt"
             );
-            return Err(Fault::Corrupt.at(path, what));
+            return Err(DataFault::Corrupt.at(path, what));
         }
         elements.shrink_to_fit();
         Ok(elements)
@@ -187,7 +187,7 @@ impl<'a> IdxFile<'a> {
             if self.gzipped && is_decoding_error(&source) {
                 let what =
                     format!("damaged or truncated gzip stream ({source}), fetch the file again");
-                Fault::Corrupt.at(self.path, what)
+                DataFault::Corrupt.at(self.path, what)
             } else {
                 Error::Io { operation: "read", path: self.path.into(), source }
             }
@@ -199,7 +199,7 @@ impl<'a> IdxFile<'a> {
         let what = format!(
             "{got} bytes where {expected} are needed: the file was cut short, fetch it again"
         );
-        Fault::CutShort.at(self.path, what)
+        DataFault::CutShort.at(self.path, what)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, path::Path};
 
 use crate::{
-    cifar::{self, CIFAR_10, CIFAR_100, Layout},
+    cifar::{self, CIFAR_10, CIFAR_100, CifarFiles},
     error::{Error, Result},
     image_dataset::ImageDataset,
     mnist::Mnist,
@@ -124,7 +124,7 @@ impl ImageSet {
         self.cifar().map_or_else(mnist, |layout| layout.not_in(dir))
     }
 
-    fn cifar(self) -> Option<&'static Layout> {
+    fn cifar(self) -> Option<&'static CifarFiles> {
         match self {
             Self::Mnist | Self::FashionMnist => None,
             Self::Cifar10 => Some(&CIFAR_10),

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     classes::Classes,
-    error::{Error, Fault, Place, Result, check_count},
+    error::{DataFault, DataPlace, Error, Result, check_count},
     folder_files::{is_hidden, names_in, state},
     padded_texts::PaddedTexts,
     split::split,
@@ -70,7 +70,7 @@ impl LabelledTexts {
         files: impl IntoIterator<Item = (N, P)>,
         options: &TextOptions,
     ) -> Result<Self> {
-        let mut reader = Reader::new(options);
+        let mut reader = TextReader::new(options);
         for (class, path) in files {
             let (class, path) = (class.into(), path.as_ref());
             let before = reader.texts.len();
@@ -78,7 +78,7 @@ impl LabelledTexts {
                 reader.add(&class, line, || path.into())?;
             }
             if reader.texts.len() == before {
-                return Err(Fault::Missing.at(path, "no texts: each line is one"));
+                return Err(DataFault::Missing.at(path, "no texts: each line is one"));
             }
         }
         reader.finish()
@@ -96,26 +96,26 @@ impl LabelledTexts {
         [class, text]: [usize; 2],
         options: &TextOptions,
     ) -> Result<Self> {
-        let (path, mut reader) = (path.as_ref(), Reader::new(options));
+        let (path, mut reader) = (path.as_ref(), TextReader::new(options));
         for (line, number) in read_text(path, options.encoding)?.lines().zip(1..) {
             let columns: Vec<&str> = line.split('\t').collect();
             if line.trim().is_empty() {
                 reader.left_out += 1;
                 continue;
             }
-            let place = || Place::line(path, number);
+            let place = || DataPlace::line(path, number);
             let (Some(class), Some(text)) = (columns.get(class), columns.get(text)) else {
                 let (found, needed) = (columns.len(), class.max(text) + 1);
                 let what = format!("{found} column(s) separated by tabs, {needed} are needed");
-                return Err(Fault::Corrupt.at(place(), what));
+                return Err(DataFault::Corrupt.at(place(), what));
             };
             if class.trim().is_empty() {
-                return Err(Fault::Corrupt.at(place(), "no name of a class"));
+                return Err(DataFault::Corrupt.at(place(), "no name of a class"));
             }
             reader.add(class.trim(), text, place)?;
         }
         if reader.texts.is_empty() {
-            return Err(Fault::Missing.at(path, "no texts: each line is one"));
+            return Err(DataFault::Missing.at(path, "no texts: each line is one"));
         }
         reader.finish()
     }
@@ -127,7 +127,7 @@ impl LabelledTexts {
     /// A folder that cannot be read, no folders of classes, a class without texts, a folder within that of a class,
     /// a class that is not one of those that are known. Text that is not in the encoding, with its file and line.
     pub fn folder(root: impl AsRef<Path>, options: &TextOptions) -> Result<Self> {
-        let (root, mut reader) = (root.as_ref(), Reader::new(options));
+        let (root, mut reader) = (root.as_ref(), TextReader::new(options));
         let mut has_classes = false;
         for name in names_in(root)? {
             let folder = root.join(&name);
@@ -141,7 +141,7 @@ impl LabelledTexts {
         }
         if !has_classes {
             let what = "no folders in it; each class needs a folder with its texts";
-            return Err(Fault::Missing.at(root, what));
+            return Err(DataFault::Missing.at(root, what));
         }
         reader.finish()
     }
@@ -251,21 +251,21 @@ fn quantile(mut numbers: Vec<usize>, share: f64) -> Result<usize> {
 }
 
 /// What has been read so far.
-struct Reader {
+struct TextReader {
     classes: Classes,
     texts: Vec<String>,
     labels: Vec<u32>,
     left_out: usize,
 }
 
-impl Reader {
+impl TextReader {
     fn new(options: &TextOptions) -> Self {
         let classes = Classes::new(options.classes.as_deref());
         Self { classes, texts: Vec::new(), labels: Vec::new(), left_out: 0 }
     }
 
     /// Adds a text, or counts it if there is none.
-    fn add(&mut self, class: &str, text: &str, place: impl FnOnce() -> Place) -> Result<()> {
+    fn add(&mut self, class: &str, text: &str, place: impl FnOnce() -> DataPlace) -> Result<()> {
         if text.trim().is_empty() {
             self.left_out += 1;
             return Ok(());
@@ -273,7 +273,7 @@ impl Reader {
         let label = self.classes.number(class).ok_or_else(|| {
             let known = self.classes.len();
             let what = format!("the class {class:?} is not one of the {known} that are known");
-            Fault::Mismatch.at(place(), what)
+            DataFault::Mismatch.at(place(), what)
         })?;
         self.texts.push(text.to_owned());
         self.labels.push(label);
@@ -289,13 +289,13 @@ impl Reader {
                 self.left_out += 1;
             } else if state(&path)?.is_dir() {
                 let what = "a folder within that of a class: move its texts up, or open it as a set of its own";
-                return Err(Fault::Unsupported.at(path, what));
+                return Err(DataFault::Unsupported.at(path, what));
             } else {
                 self.add(class, &read_text(&path, encoding)?, || folder.into())?;
             }
         }
         if self.texts.len() == before {
-            return Err(Fault::Missing.at(folder, "no texts in the folder of this class"));
+            return Err(DataFault::Missing.at(folder, "no texts in the folder of this class"));
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ pub use dataset::Dataset;
 #[doc(hidden)]
 pub use digest::hexadecimal;
 pub use environment::Environment;
-pub use error::{Error, Fault, Place, Result};
+pub use error::{DataFault, DataPlace, Error, Result};
 pub use folder::{FolderOptions, ImageFolder};
 pub use image_batches::BatchOptions;
 pub use image_dataset::ImageDataset;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
     idx::{self, Limits},
     image_dataset::{ImageDataset, wrong_label},
     mnist::{CLASSES, Mnist, SIDE},
@@ -63,7 +63,7 @@ pub(crate) fn no_mnist(dir: &Path, missing: &[&str]) -> Error {
     } else {
         format!("not an MNIST directory: {} not found (it has {four})", missing.join(", "))
     };
-    Fault::Missing.at(dir, what)
+    DataFault::Missing.at(dir, what)
 }
 
 /// The files of the four that `dir` does not contain under any of their names.
@@ -90,10 +90,10 @@ fn read_pair(images_path: &Path, labels_path: &Path) -> Result<ImageDataset> {
             labels_path.display(),
             labels.len()
         );
-        return Err(Fault::Mismatch.at(images_path, what));
+        return Err(DataFault::Mismatch.at(images_path, what));
     }
     if let Some(index) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-        return Err(Fault::Corrupt.at(labels_path, wrong_label(labels[index], index, CLASSES)));
+        return Err(DataFault::Corrupt.at(labels_path, wrong_label(labels[index], index, CLASSES)));
     }
     let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
     ImageDataset::new(images.pixels, labels, [1, SIDE, SIDE], CLASSES)

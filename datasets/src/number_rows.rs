@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use candle_core::{DType, Device, Tensor};
 
 use crate::{
-    error::{Error, Fault, Place, Result},
+    error::{DataFault, DataPlace, Error, Result},
     standardization::mean_and_deviation,
 };
 
@@ -24,14 +24,14 @@ pub(crate) struct Columns {
     /// Row by row.
     numbers: Vec<f64>,
     /// The first number with more digits than f32 has.
-    long: Option<Cell>,
+    long: Option<TableCell>,
     /// In each column the number that f32 rounds most.
-    rounded: Vec<Cell>,
+    rounded: Vec<TableCell>,
 }
 
 /// A number of a table.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cell {
+struct TableCell {
     line: u64,
     column: usize,
     number: f64,
@@ -58,14 +58,14 @@ pub(crate) struct NumberRows {
 impl Columns {
     /// No rows yet of columns with these names.
     pub(crate) fn new(path: PathBuf, names: Vec<String>) -> Self {
-        let rounded = vec![Cell::default(); names.len()];
+        let rounded = vec![TableCell::default(); names.len()];
         Self { path, names, numbers: Vec::new(), long: None, rounded }
     }
 
     /// Appends the next number of a row.
     pub(crate) fn push(&mut self, number: f64, line: u64) {
         let column = self.numbers.len() % self.names.len();
-        let cell = Cell { line, column, number };
+        let cell = TableCell { line, column, number };
         if rounding(number) > rounding(self.rounded[column].number) {
             self.rounded[column] = cell;
         }
@@ -91,14 +91,14 @@ impl Columns {
 
     /// A number that matters and is another one in f32.
     fn lost(&self) -> Option<RoundedNumber> {
-        let matters = |cell: &&Cell| {
+        let matters = |cell: &&TableCell| {
             let column = self.numbers.iter().skip(cell.column).step_by(self.len()).copied();
             let (_, deviation) = mean_and_deviation(column);
             deviation > 0.0 && rounding(cell.number) > MOST * deviation
         };
         let rounded = self.rounded.iter().filter(|cell| rounding(cell.number) > 0.0);
         let cell = self.long.or_else(|| rounded.copied().find(|cell| matters(&cell)))?;
-        let Cell { line, column, number } = cell;
+        let TableCell { line, column, number } = cell;
         Some(RoundedNumber {
             path: self.path.clone(),
             line,
@@ -125,7 +125,7 @@ impl RoundedNumber {
              column out",
             *number as f32
         );
-        Fault::Unsupported.at(Place::cell(path, *line, column), what)
+        DataFault::Unsupported.at(DataPlace::cell(path, *line, column), what)
     }
 }
 

@@ -35,7 +35,7 @@ pub struct PaddedTexts {
     /// In documents, the words of a sentence.
     words: Option<usize>,
     /// In the order of the samples.
-    buckets: Arc<[Bucket]>,
+    buckets: Arc<[LengthBucket]>,
     /// The longest text or document.
     longest: usize,
     left_out: usize,
@@ -45,7 +45,7 @@ pub struct PaddedTexts {
 
 /// Adjacent samples that are filled up to the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bucket {
+struct LengthBucket {
     /// The number of the first sample behind the bucket.
     end: usize,
     /// The words of a text, or the sentences of a document.
@@ -127,7 +127,7 @@ impl PaddedTexts {
         if self.samples.is_empty() {
             return Err(Error::empty_dataset());
         }
-        let whole = Bucket { end: self.samples.len(), width: self.longest };
+        let whole = LengthBucket { end: self.samples.len(), width: self.longest };
         Ok(Self { buckets: Arc::from([whole]), ..self })
     }
 
@@ -146,14 +146,14 @@ impl PaddedTexts {
         }
         let mut order: Vec<usize> = (0..self.samples.len()).collect();
         order.sort_by_key(|&sample| self.length(sample)); // stable
-        let mut buckets: Vec<Bucket> = Vec::new();
+        let mut buckets: Vec<LengthBucket> = Vec::new();
         for bucket in 1..=count {
             let share = (order.len() * bucket).div_ceil(count);
             let width = self.length(order[share - 1]);
             // All texts of a length are in one bucket.
             let end = order.partition_point(|&sample| self.length(sample) <= width);
             if buckets.last().is_none_or(|last| last.end < end) {
-                buckets.push(Bucket { end, width });
+                buckets.push(LengthBucket { end, width });
             }
         }
         Ok(Self {

@@ -16,7 +16,7 @@ use csv::{ReaderBuilder, StringRecord, Trim};
 use crate::{
     batch::Batch,
     classes::Classes,
-    error::{Error, Fault, Place, Result},
+    error::{DataFault, DataPlace, Error, Result},
     number_rows::{Columns, NumberRows},
     quotes::Quotes,
     split::split,
@@ -97,11 +97,11 @@ pub struct CsvTable {
     classes: Vec<String>,
     /// (N, F)
     xs: Columns,
-    ys: Targets,
+    ys: TargetColumn,
 }
 
 #[derive(Debug, Clone)]
-enum Targets {
+enum TargetColumn {
     Classes(Vec<u32>),
     /// (N, K)
     Numbers(Columns),
@@ -147,7 +147,7 @@ impl CsvTable {
             None => table,
             Some(wrong) => {
                 let (line, what) = wrong.in_words();
-                Err(Fault::Corrupt.at(Place::line(path, line), what))
+                Err(DataFault::Corrupt.at(DataPlace::line(path, line), what))
             }
         }
     }
@@ -161,9 +161,9 @@ impl CsvTable {
         let chosen = Chosen::new(path, &header, config)?;
         let mut xs = Columns::new(path.into(), chosen.names(&chosen.inputs));
         let mut ys = if chosen.is_class {
-            Targets::Classes(Vec::new())
+            TargetColumn::Classes(Vec::new())
         } else {
-            Targets::Numbers(Columns::new(path.into(), chosen.names(&chosen.targets)))
+            TargetColumn::Numbers(Columns::new(path.into(), chosen.names(&chosen.targets)))
         };
         let mut names = Classes::new(config.targets.known());
         let mut rows = 0;
@@ -171,8 +171,10 @@ impl CsvTable {
         while reader.read_record(&mut record).map_err(|error| unreadable(path, error))? {
             chosen.numbers(&chosen.inputs, &record, &mut xs)?;
             match &mut ys {
-                Targets::Classes(labels) => labels.push(chosen.class(&mut names, &record)?),
-                Targets::Numbers(numbers) => chosen.numbers(&chosen.targets, &record, numbers)?,
+                TargetColumn::Classes(labels) => labels.push(chosen.class(&mut names, &record)?),
+                TargetColumn::Numbers(numbers) => {
+                    chosen.numbers(&chosen.targets, &record, numbers)?;
+                }
             }
             rows += 1;
         }
@@ -181,11 +183,11 @@ impl CsvTable {
             let what = format!(
                 "{rows} rows, {inputs} columns of inputs and {targets} of targets: none may be 0"
             );
-            return Err(Fault::Mismatch.at(path, what));
+            return Err(DataFault::Mismatch.at(path, what));
         }
         let classes = match &mut ys {
-            Targets::Classes(labels) => names.sorted(labels),
-            Targets::Numbers(_) => Vec::new(),
+            TargetColumn::Classes(labels) => names.sorted(labels),
+            TargetColumn::Numbers(_) => Vec::new(),
         };
         Ok(Self { rows, inputs: chosen.names(&chosen.inputs), classes, xs, ys })
     }
@@ -234,11 +236,11 @@ impl CsvTable {
 
     fn part(&self, rows: &[usize]) -> Result<TensorDataset<Batch>> {
         let ys = match &self.ys {
-            Targets::Classes(labels) => {
+            TargetColumn::Classes(labels) => {
                 let labels: Vec<u32> = rows.iter().map(|&row| labels[row]).collect();
                 Column::Plain(Tensor::from_vec(labels, rows.len(), &Device::Cpu)?)
             }
-            Targets::Numbers(numbers) => Column::Written(numbers.rows(rows)?),
+            TargetColumn::Numbers(numbers) => Column::Written(numbers.rows(rows)?),
         };
         TensorDataset::of_table([Column::Written(self.xs.rows(rows)?), ys])
     }
@@ -302,7 +304,7 @@ impl<'a> Chosen<'a> {
                     format!("no column {name:?}; the header has {}", columns.join(", "))
                 }
             };
-            Err(Fault::Mismatch.at(path, what))
+            Err(DataFault::Mismatch.at(path, what))
         };
         let (targets, is_class) = match &config.targets {
             CsvTargets::Class(column) | CsvTargets::KnownClass { column, .. } => {
@@ -324,7 +326,7 @@ impl<'a> Chosen<'a> {
                         unnamed + 1,
                         header.len()
                     );
-                    return Err(Fault::Corrupt.at(path, what));
+                    return Err(DataFault::Corrupt.at(path, what));
                 }
                 for &other in &others {
                     place(&header[other].to_owned())?;
@@ -345,12 +347,12 @@ impl<'a> Chosen<'a> {
         let name = &record[self.targets[0]];
         let line = record.position().map_or(0, csv::Position::line);
         if name.is_empty() && !names.are_known() {
-            let cell = Place::cell(self.path, line, &self.header[self.targets[0]]);
-            return Err(Fault::Corrupt.at(cell, "no class: fill the cell or delete the row"));
+            let cell = DataPlace::cell(self.path, line, &self.header[self.targets[0]]);
+            return Err(DataFault::Corrupt.at(cell, "no class: fill the cell or delete the row"));
         }
         names.number(name).ok_or_else(|| {
             let what = format!("{name:?} is not one of the {} known classes", names.len());
-            Fault::Mismatch.at(Place::line(self.path, line), what)
+            DataFault::Mismatch.at(DataPlace::line(self.path, line), what)
         })
     }
 
@@ -359,18 +361,20 @@ impl<'a> Chosen<'a> {
         let line = record.position().map_or(0, csv::Position::line);
         for &place in places {
             let cell = &record[place];
-            let at = || Place::cell(self.path, line, &self.header[place]);
+            let at = || DataPlace::cell(self.path, line, &self.header[place]);
             match cell.parse::<f64>().ok().filter(|&number| (number as f32).is_finite()) {
                 Some(number) if is_too_long(cell, number) => {
                     let what = format!(
                         "{cell} would become {number}: subtract a base, shorten the number, or \
                          leave the column out"
                     );
-                    return Err(Fault::Unsupported.at(at(), what));
+                    return Err(DataFault::Unsupported.at(at(), what));
                 }
                 Some(number) => to.push(number, line),
                 None => {
-                    return Err(Fault::Corrupt.at(at(), format!("{cell:?} is no finite number")));
+                    return Err(
+                        DataFault::Corrupt.at(at(), format!("{cell:?} is no finite number"))
+                    );
                 }
             }
         }
@@ -387,12 +391,14 @@ fn is_too_long(cell: &str, number: f64) -> bool {
 
 /// An error of the reader as one of ours.
 fn unreadable(path: &Path, error: csv::Error) -> Error {
-    let line = Place::line(path, error.position().map_or(0, csv::Position::line));
+    let line = DataPlace::line(path, error.position().map_or(0, csv::Position::line));
     match *error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len: expected, len: got, .. } => {
-            Fault::Corrupt.at(line, format!("{got} cells, the header has {expected}"))
+            DataFault::Corrupt.at(line, format!("{got} cells, the header has {expected}"))
         }
-        csv::ErrorKind::Utf8 { .. } => Fault::Unsupported.at(line, "not UTF-8: convert the file"),
+        csv::ErrorKind::Utf8 { .. } => {
+            DataFault::Unsupported.at(line, "not UTF-8: convert the file")
+        }
         _ => Error::io("read the table", path)(error.into()),
     }
 }

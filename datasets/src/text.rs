@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     dataset::Dataset,
     digest::{hexadecimal, sampled},
-    error::{Error, Fault, Result, check_count},
+    error::{DataFault, Error, Result, check_count},
     pass::Pass,
     vocabulary::Vocabulary,
 };
@@ -118,7 +118,7 @@ impl TextDataset {
             let what = format!(
                 "not UTF-8 at byte {offset}: convert the file, or use the vocabulary of bytes"
             );
-            Fault::Unsupported.at(path, what)
+            DataFault::Unsupported.at(path, what)
         })?;
         Self::of_text(&text, vocabulary, length, stride)
     }
@@ -141,7 +141,7 @@ impl TextDataset {
         if !bytes.is_multiple_of(width.bytes() as u64) {
             let width = width.bytes();
             let what = format!("{bytes} bytes are not a whole number of tokens of {width} bytes");
-            return Err(Fault::Corrupt.at(path, what));
+            return Err(DataFault::Corrupt.at(path, what));
         }
         let count = (bytes / width.bytes() as u64) as usize;
         let (file, path) = (Arc::new(file), path.into());

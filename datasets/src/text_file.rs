@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use crate::error::{Error, Fault, Place, Result};
+use crate::error::{DataFault, DataPlace, Error, Result};
 
 /// How the characters of a file are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +46,7 @@ pub(crate) fn read_text(path: &Path, encoding: TextEncoding) -> Result<String> {
                     "byte {offset} of the file, {byte:#04x}, is not UTF-8: convert the file, or say \
                      that it is in another encoding (TextEncoding::Windows1252)"
                 );
-                Fault::Unsupported.at(Place::line(path, line), what)
+                DataFault::Unsupported.at(DataPlace::line(path, line), what)
             })?;
             Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
         }

@@ -37,11 +37,11 @@ enum TokenKind {
     Bytes,
     /// In ascending order.
     Characters(Arc<[char]>),
-    Words(Arc<Words>),
+    Words(Arc<WordCounts>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Words {
+struct WordCounts {
     /// By their tokens, which count from [`FIRST_WORD`].
     words: Vec<String>,
     tokens: BTreeMap<String, u32>,
@@ -92,7 +92,7 @@ impl Vocabulary {
         counted.sort_by_key(|(_, count)| Reverse(*count)); // stable: the alphabet decides otherwise
         let words: Vec<String> = counted.into_iter().take(most).map(|(word, _)| word).collect();
         let tokens = words.iter().cloned().zip(FIRST_WORD..).collect();
-        Self(TokenKind::Words(Arc::new(Words { words, tokens })))
+        Self(TokenKind::Words(Arc::new(WordCounts { words, tokens })))
     }
 
     /// The number of tokens. Padding and unknown words count in a vocabulary of words.

@@ -7,7 +7,7 @@
 use candelabrum::candle::{
     CpuStorage, CudaStorage, CustomOp1, Device, Layout, Result, Shape, bail,
 };
-use candelabrum::memory::cuda::{self, Arg, Gpu, Grid, Kernels};
+use candelabrum::memory::cuda::{self, Gpu, KernelArg, Kernels, LaunchGrid};
 use candelabrum::memory::simd::simd;
 use rayon::prelude::*;
 
@@ -53,13 +53,13 @@ impl CustomOp1 for Convolve {
         let ([count, height, width], shape) = self.sizes(layout)?;
         let (kernel, grid) = if self.tiled {
             let tiles = count * height.div_ceil(TILE) * width.div_ceil(TILE);
-            ("tiled", Grid::by_share(tiles, 1))
+            ("tiled", LaunchGrid::by_share(tiles, 1))
         } else {
-            ("untiled", Grid::for_each(count * height * width))
+            ("untiled", LaunchGrid::for_each(count * height * width))
         };
         let mut ys = gpu.numbers(shape.elem_count())?;
         let mut span = ys.span_mut()?.cuda()?;
-        let sizes = [self.filters.count(), self.filters.radius, height, width].map(Arg::from);
+        let sizes = [self.filters.count(), self.filters.radius, height, width].map(KernelArg::from);
         let args = [cuda::span(xs, layout)?.into(), (&mut span).into()];
         gpu.launch(KERNELS, kernel, grid, &[&args[..], &sizes].concat())?;
         Ok((gpu.storage(ys)?, shape))

@@ -11,7 +11,7 @@ use candelabrum_nn::ops::LocalResponseNormConfig;
 use candelabrum_nn::{Activation, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
-use crate::classifier::{Classifier, ClassifierConfig};
+use crate::classifier::{ClassifierConfig, ClassifierLayers};
 
 /// The poolings of an [`AlexNet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,13 +51,13 @@ impl Default for AlexNetConfig {
 pub struct AlexNet {
     /// Each convolution with what follows it.
     features: Vec<(Conv2d, Option<LocalResponseNorm>, Option<MaxPool2d>)>,
-    average: Average,
-    classifier: Classifier,
+    average: AveragePooling,
+    classifier: ClassifierLayers,
 }
 
 /// The pooling before the linear layers.
 #[derive(Debug)]
-enum Average {
+enum AveragePooling {
     Adaptive(AdaptiveAvgPool2d),
     Windows(AvgPool2d),
 }
@@ -90,13 +90,13 @@ impl AlexNet {
         Self {
             average: match pooling {
                 AlexNetPooling::Overlapping => {
-                    Average::Adaptive(AdaptiveAvgPool2d::new(6).named(&scope_of_average))
+                    AveragePooling::Adaptive(AdaptiveAvgPool2d::new(6).named(&scope_of_average))
                 }
                 AlexNetPooling::Singa => {
-                    Average::Windows(AvgPool2d::new(3).stride(2).named(&scope_of_average))
+                    AveragePooling::Windows(AvgPool2d::new(3).stride(2).named(&scope_of_average))
                 }
             },
-            classifier: Classifier::new(
+            classifier: ClassifierLayers::new(
                 &scope.pp("classifier"),
                 ClassifierConfig {
                     classes,
@@ -131,8 +131,8 @@ impl Model for AlexNet {
             }
         }
         let ys = match &self.average {
-            Average::Adaptive(average) => average.forward(&ys),
-            Average::Windows(average) => average.forward(&ys),
+            AveragePooling::Adaptive(average) => average.forward(&ys),
+            AveragePooling::Windows(average) => average.forward(&ys),
         };
         self.classifier.forward(&ys?)
     }

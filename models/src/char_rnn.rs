@@ -64,12 +64,12 @@ impl CharRnnConfig {
 pub struct CharRnn {
     params: Params,
     vocabulary: usize,
-    cell: Cell,
+    cell: CharRnnCell,
     linear: Linear,
 }
 
 #[derive(Debug)]
-enum Cell {
+enum CharRnnCell {
     Rnn(Rnn),
     Gru(Gru),
     Lstm(Lstm),
@@ -97,9 +97,9 @@ impl CharRnn {
         let CharRnnConfig { vocabulary, hidden, layers, cell } = config;
         let at = scope.pp("rnn");
         let cell = match cell {
-            CharCell::Rnn => Cell::Rnn(Rnn::new(&at, hidden).layers(layers)),
-            CharCell::Gru => Cell::Gru(Gru::new(&at, hidden).layers(layers)),
-            CharCell::Lstm => Cell::Lstm(Lstm::new(&at, hidden).layers(layers)),
+            CharCell::Rnn => CharRnnCell::Rnn(Rnn::new(&at, hidden).layers(layers)),
+            CharCell::Gru => CharRnnCell::Gru(Gru::new(&at, hidden).layers(layers)),
+            CharCell::Lstm => CharRnnCell::Lstm(Lstm::new(&at, hidden).layers(layers)),
         };
         let linear = Linear::new(&scope.pp("linear"), vocabulary);
         Self { params: scope.params().clone(), vocabulary, cell, linear }
@@ -119,15 +119,15 @@ impl CharRnn {
         let hidden = state.map(|state| &state.hidden);
         let lengths = full_lengths(&xs)?;
         let (ys, hidden, cell) = match &self.cell {
-            Cell::Rnn(layer) => {
+            CharRnnCell::Rnn(layer) => {
                 let (ys, hidden) = layer.forward_lengths(&xs, &lengths, hidden)?;
                 (ys, hidden, None)
             }
-            Cell::Gru(layer) => {
+            CharRnnCell::Gru(layer) => {
                 let (ys, hidden) = layer.forward_lengths(&xs, &lengths, hidden)?;
                 (ys, hidden, None)
             }
-            Cell::Lstm(layer) => {
+            CharRnnCell::Lstm(layer) => {
                 let cell = state.map(|state| state.cell.as_ref());
                 let state = hidden.zip(cell.flatten());
                 let (ys, (hidden, cell)) = layer.forward_lengths(&xs, &lengths, state)?;
@@ -157,9 +157,9 @@ impl Model for CharRnn {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let xs = self.one_hot(xs)?;
         let ys = match &self.cell {
-            Cell::Rnn(layer) => layer.forward(&xs)?,
-            Cell::Gru(layer) => layer.forward(&xs)?,
-            Cell::Lstm(layer) => layer.forward(&xs)?,
+            CharRnnCell::Rnn(layer) => layer.forward(&xs)?,
+            CharRnnCell::Gru(layer) => layer.forward(&xs)?,
+            CharRnnCell::Lstm(layer) => layer.forward(&xs)?,
         };
         self.linear.forward(&ys)
     }

@@ -6,14 +6,14 @@ use candle_core::{Module, Result, Tensor};
 
 /// `(N, C, H, W) -> (N, classes)`.
 #[derive(Debug)]
-pub(crate) struct Classifier {
+pub(crate) struct ClassifierLayers {
     /// Whether dropout comes before a hidden layer, and not behind it.
     drops_first: bool,
     hidden: [(Dropout, Linear); 2],
     last: Linear,
 }
 
-/// The sizes of a [`Classifier`], and the numbers that torchvision gives to its layers.
+/// The sizes of a [`ClassifierLayers`], and the numbers that torchvision gives to its layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassifierConfig {
     pub(crate) classes: usize,
@@ -29,7 +29,7 @@ pub(crate) struct ClassifierConfig {
     pub(crate) init: Option<Init>,
 }
 
-impl Classifier {
+impl ClassifierLayers {
     pub(crate) fn new(scope: &Scope, config: ClassifierConfig) -> Self {
         let ClassifierConfig { classes, units, dropout, linear: numbers, drops, init } = config;
         let linear = |number: usize, outputs| {
@@ -48,7 +48,7 @@ impl Classifier {
     }
 }
 
-impl Module for Classifier {
+impl Module for ClassifierLayers {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let mut ys = xs.flatten_from(1)?;
         for (dropout, linear) in &self.hidden {

@@ -71,14 +71,14 @@ impl GptConfig {
 pub struct Gpt {
     scope: Scope,
     config: GptConfig,
-    tables: OnceCell<Tables>,
+    tables: OnceCell<GptTables>,
     dropout: Option<Dropout>,
     blocks: Blocks<TransformerBlock>,
     norm: LayerNorm,
 }
 
 #[derive(Debug)]
-struct Tables {
+struct GptTables {
     tokens: Param,
     positions: Option<Param>,
     head: Option<Param>,
@@ -155,7 +155,7 @@ impl Gpt {
         Ok(tables.head.as_ref().unwrap_or(&tables.tokens))
     }
 
-    fn tables(&self) -> Result<&Tables> {
+    fn tables(&self) -> Result<&GptTables> {
         self.tables.get_or_try_init(|| {
             let GptConfig { vocabulary, context, width, rotary, tied, .. } = self.config;
             let table = |name, rows: usize| {
@@ -164,7 +164,7 @@ impl Gpt {
             let tokens = table("tokens", vocabulary)?;
             let positions = rotary.is_none().then(|| table("positions", context)).transpose()?;
             let head = (!tied).then(|| table("head", vocabulary)).transpose()?;
-            Ok(Tables { tokens, positions, head })
+            Ok(GptTables { tokens, positions, head })
         })
     }
 }

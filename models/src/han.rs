@@ -41,19 +41,19 @@ impl Default for HanConfig {
 #[derive(Debug)]
 pub struct Han {
     embedding: Embedding,
-    words: Encoder,
-    sentences: Encoder,
+    words: HanEncoder,
+    sentences: HanEncoder,
     linear: Linear,
 }
 
 /// A level of the hierarchy: `(N, T, in) -> (N, 2 hidden)`.
 #[derive(Debug)]
-struct Encoder {
+struct HanEncoder {
     gru: Gru,
     attention: AttentionPooling,
 }
 
-impl Encoder {
+impl HanEncoder {
     fn new(scope: &Scope, hidden: usize, context: usize) -> Self {
         Self {
             gru: Gru::new(&scope.pp("gru"), hidden).bidirectional(),
@@ -74,8 +74,8 @@ impl Han {
         let words = Embedding::new(&scope.pp("embedding"), vocabulary, embedding);
         Self {
             embedding: words.padding_index(PADDING as usize),
-            words: Encoder::new(&scope.pp("words"), hidden, context),
-            sentences: Encoder::new(&scope.pp("sentences"), hidden, context),
+            words: HanEncoder::new(&scope.pp("words"), hidden, context),
+            sentences: HanEncoder::new(&scope.pp("sentences"), hidden, context),
             linear: Linear::new(&scope.pp("linear"), classes),
         }
     }

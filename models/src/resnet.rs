@@ -63,13 +63,13 @@ networks! {
 
 /// The convolutions of a block: the size of each kernel, and by how many times the convolution has the
 /// channels of the block's stage. The first kernel of 3×3 has the block's stride.
-type Plan = &'static [[usize; 2]];
+type ResidualPlan = &'static [[usize; 2]];
 
 /// The block on the left of the paper's figure 5.
-const BASIC: Plan = &[[3, 1], [3, 1]];
+const BASIC: ResidualPlan = &[[3, 1], [3, 1]];
 
 /// The block on the right of the paper's figure 5.
-const BOTTLENECK: Plan = &[[1, 1], [3, 1], [1, 4]];
+const BOTTLENECK: ResidualPlan = &[[1, 1], [3, 1], [1, 4]];
 
 /// A network of four stages.
 #[derive(Debug)]
@@ -96,7 +96,13 @@ struct ResidualBlock {
 
 impl ResNet {
     /// A network with so many blocks in each stage.
-    fn new(scope: &Scope, classes: usize, stem: Stem, counts: [usize; 4], plan: Plan) -> Self {
+    fn new(
+        scope: &Scope,
+        classes: usize,
+        stem: Stem,
+        counts: [usize; 4],
+        plan: ResidualPlan,
+    ) -> Self {
         let conv1 = match stem {
             Stem::ImageNet => conv(&scope.pp("conv1"), 64, 7).stride(2),
             Stem::Small => conv(&scope.pp("conv1"), 64, 3),
@@ -146,7 +152,13 @@ impl Module for ResNet {
 
 impl ResidualBlock {
     /// A block for inputs of so many channels, which become the block's outputs.
-    fn new(scope: &Scope, plan: Plan, inputs: &mut usize, channels: usize, stride: usize) -> Self {
+    fn new(
+        scope: &Scope,
+        plan: ResidualPlan,
+        inputs: &mut usize,
+        channels: usize,
+        stride: usize,
+    ) -> Self {
         let wide = plan.iter().position(|[kernel, _]| *kernel == 3);
         let convolution = |index: usize| {
             let [kernel, times] = plan[index];

@@ -6,7 +6,7 @@ use candelabrum_nn::layers::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, MaxPool2d};
 use candelabrum_nn::{Activation, Init, Model, Scope};
 use candle_core::{Module, Result, Tensor};
 
-use crate::classifier::{Classifier, ClassifierConfig};
+use crate::classifier::{ClassifierConfig, ClassifierLayers};
 
 /// How many layers with weights a [`Vgg`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl VggConfig {
 /// `(N, C, H, W) -> (N, classes)`, with `H` and `W` from 32 on.
 #[derive(Debug)]
 pub struct Vgg {
-    stages: Vec<(Stage, MaxPool2d)>,
+    stages: Vec<(VggStage, MaxPool2d)>,
     average: AdaptiveAvgPool2d,
-    classifier: Classifier,
+    classifier: ClassifierLayers,
 }
 
 /// Convolutions of 3×3 that keep the size.
 #[derive(Debug)]
-struct Stage {
+struct VggStage {
     first: Conv2d,
     /// Each convolution with the normalisation of its input, if there is one.
     others: Vec<(Option<BatchNorm2d>, Conv2d)>,
@@ -88,12 +88,12 @@ impl Vgg {
             let scope = |index: usize, layer: usize| features.pp(first + layers * index + layer);
             number += layers * count + 1;
             let pool = MaxPool2d::new(2).named(&scope(count, 0));
-            (Stage::new(scope, count, channels, batch_norm), pool)
+            (VggStage::new(scope, count, channels, batch_norm), pool)
         });
         Self {
             stages: stages.collect(),
             average: AdaptiveAvgPool2d::new(7).named(&scope.pp("avgpool")),
-            classifier: Classifier::new(
+            classifier: ClassifierLayers::new(
                 &scope.pp("classifier"),
                 ClassifierConfig {
                     classes,
@@ -108,7 +108,7 @@ impl Vgg {
     }
 }
 
-impl Stage {
+impl VggStage {
     /// A stage of `count` convolutions. `scope` is that of each of them (layer 0) and of its normalisation (layer 1).
     fn new(
         scope: impl Fn(usize, usize) -> Scope,
@@ -130,7 +130,7 @@ impl Stage {
     }
 }
 
-impl Module for Stage {
+impl Module for VggStage {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let mut ys = self.first.forward(xs)?;
         for (norm, conv) in &self.others {

@@ -51,7 +51,7 @@ pub struct Vit {
     scope: Scope,
     config: VitConfig,
     conv_proj: Conv2d,
-    tables: OnceCell<Tables>,
+    tables: OnceCell<VitTables>,
     dropout: Option<Dropout>,
     blocks: Blocks<TransformerBlock>,
     norm: LayerNorm,
@@ -59,7 +59,7 @@ pub struct Vit {
 }
 
 #[derive(Debug)]
-struct Tables {
+struct VitTables {
     class_token: Param,
     /// (1, tokens, width)
     positions: Param,
@@ -119,15 +119,15 @@ impl Vit {
     }
 
     /// Both tables. The first call makes them for so many patches.
-    fn tables(&self, patches: usize) -> Result<&Tables> {
+    fn tables(&self, patches: usize) -> Result<&VitTables> {
         let tokens = patches + 1;
         let width = self.config.width;
-        let tables = self.tables.get_or_try_init(|| -> Result<Tables> {
+        let tables = self.tables.get_or_try_init(|| -> Result<VitTables> {
             let class_token = self.scope.param("class_token", (1, 1, width), Init::ZEROS)?;
             let init = Init::Normal { std: 0.02 };
             let scope = self.scope.pp("encoder");
             let positions = scope.param("pos_embedding", (1, tokens, width), init)?;
-            Ok(Tables { class_token, positions })
+            Ok(VitTables { class_token, positions })
         })?;
         let expected = tables.positions.var().dim(1)?;
         if expected != tokens {
@@ -143,7 +143,7 @@ impl Vit {
     fn tokens(&self, xs: &Tensor) -> Result<Tensor> {
         let patches = self.patches(xs)?;
         let (batch, count, width) = patches.dims3()?;
-        let Tables { class_token, positions } = self.tables(count)?;
+        let VitTables { class_token, positions } = self.tables(count)?;
         let nothing = Tensor::zeros((batch, 1, width), patches.dtype(), patches.device())?;
         let class_tokens = ops::add(&nothing, class_token.tensor(), None)?;
         let tokens = ops::cat(&[&class_tokens, &patches], 1)?;

@@ -23,7 +23,7 @@ pub struct Xception {
     bn1: BatchNorm2d,
     conv2: Conv2d,
     bn2: BatchNorm2d,
-    blocks: Blocks<Block>,
+    blocks: Blocks<XceptionBlock>,
     conv3: SeparableConv2d,
     bn3: BatchNorm2d,
     conv4: SeparableConv2d,
@@ -40,7 +40,7 @@ enum LastPool {
 
 /// Separable convolutions whose result is added to their input.
 #[derive(Debug)]
-struct Block {
+struct XceptionBlock {
     /// Whether an activation comes before the first convolution.
     is_rectified: bool,
     first: SeparableConv2d,
@@ -54,13 +54,13 @@ struct Block {
 
 /// What is not the same for all blocks: whether an activation comes first, the channels of each convolution's
 /// result, and whether the block halves the size.
-type Plan = (bool, &'static [usize], bool);
+type XceptionPlan = (bool, &'static [usize], bool);
 
 /// The blocks of the paper's figure 5, the middle one of them eight times.
-const ENTRY: [Plan; 3] =
+const ENTRY: [XceptionPlan; 3] =
     [(false, &[128, 128], true), (true, &[256, 256], true), (true, &[728, 728], true)];
-const MIDDLE: Plan = (true, &[728, 728, 728], false);
-const EXIT: Plan = (true, &[728, 1024], true);
+const MIDDLE: XceptionPlan = (true, &[728, 728, 728], false);
+const EXIT: XceptionPlan = (true, &[728, 1024], true);
 
 impl Xception {
     /// The network with `classes` outputs.
@@ -76,7 +76,7 @@ impl Xception {
 
     fn with(scope: &Scope, classes: usize, padding: usize, pool: LastPool) -> Self {
         let plans = ENTRY.into_iter().chain([MIDDLE; 8]).chain([EXIT]);
-        let block = |(number, plan)| Block::new(&scope.pp(format!("block{number}")), plan);
+        let block = |(number, plan)| XceptionBlock::new(&scope.pp(format!("block{number}")), plan);
         Self {
             conv1: conv(&scope.pp("conv1"), 32, 3).stride(2).padding(0),
             bn1: rectified(&scope.pp("bn1")),
@@ -118,8 +118,8 @@ impl Model for Xception {
     }
 }
 
-impl Block {
-    fn new(scope: &Scope, (is_rectified, channels, is_smaller): Plan) -> Self {
+impl XceptionBlock {
+    fn new(scope: &Scope, (is_rectified, channels, is_smaller): XceptionPlan) -> Self {
         let layers = scope.pp("rep");
         let outputs = channels[channels.len() - 1];
         // The port counts activations, too: one before each convolution, perhaps not before the first.
@@ -141,7 +141,7 @@ impl Block {
     }
 }
 
-impl Module for Block {
+impl Module for XceptionBlock {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let first = if self.is_rectified {
             self.first.forward(&ops::relu(xs)?)?

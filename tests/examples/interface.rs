@@ -2,7 +2,7 @@
 //! that lists the existing ones.
 
 use candelabrum::dist::launch::limit_threads;
-use candelabrum_testkit::{Ended, Program};
+use candelabrum_testkit::{EndedProgram, Program};
 
 use crate::run::example;
 
@@ -12,7 +12,7 @@ fn mnist_dist(options: &[&str]) -> Program {
     example("mnist_dist").args(options)
 }
 
-fn assert_trained(ended: Ended) {
+fn assert_trained(ended: EndedProgram) {
     let ended = ended.success();
     assert!(ended.out.contains("Evaluation accuracy"), "{}", ended.text);
 }

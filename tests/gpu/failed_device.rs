@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use candelabrum::memory::cuda::{Arg, Gpu, Grid, Kernels};
+use candelabrum::memory::cuda::{Gpu, KernelArg, Kernels, LaunchGrid};
 use candelabrum::nn::layers::Linear;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
@@ -37,7 +37,7 @@ fn training_main() {
     for step in 0..10 {
         if (world.rank(), step) == FAILS {
             let gpu = Gpu::from_device(world.device()).unwrap();
-            gpu.launch(KERNELS, "wild", Grid::one_block(1), &[Arg::U64(64)]).unwrap();
+            gpu.launch(KERNELS, "wild", LaunchGrid::one_block(1), &[KernelArg::U64(64)]).unwrap();
         }
         let result = loss().map_err(Into::into).and_then(|loss| opt.backward_and_update(&loss));
         if let Err(error) = result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candelabrum::dist::{
     BufferSync, Collective, Group, LossScale, parameters_sha256, synchronize_batch_norm,
 };
-use candelabrum::memory::{ElementType, Flat, Location};
+use candelabrum::memory::{ElementType, FlatTensor, Location};
 use candelabrum::models::{Gpt, GptConfig, GruClassifier, GruClassifierConfig};
 use candelabrum::nn::ops::Rotary;
 use candelabrum::nn::{Recompute, recompute};
@@ -429,7 +429,8 @@ struct Exchanges(Network, Group);
 impl Model for Exchanges {
     fn forward(&self, xs: &Tensor) -> candelabrum::candle::Result<Tensor> {
         let ys = self.0.forward(xs)?;
-        let numbers = Flat::zeros_on(&Location::from_device(xs.device()), ElementType::F32, 4)?;
+        let numbers =
+            FlatTensor::zeros_on(&Location::from_device(xs.device()), ElementType::F32, 4)?;
         let sum = self.1.start(Collective::AllReduce(ReduceOp::Sum), numbers.into()).wait();
         sum.map_err(candelabrum::candle::Error::from)?;
         Ok(ys)

@@ -1,7 +1,9 @@
 //! The arithmetic on memory of the GPU gives the bits of the arithmetic on the host.
 
 use candelabrum::candle::Device;
-use candelabrum::memory::{ElementType, FiniteCheck, Flat, Location, Norm, Result, Span, SpanMut};
+use candelabrum::memory::{
+    ElementType, FiniteCheck, FlatTensor, Location, Norm, Result, Span, SpanMut,
+};
 
 use crate::device::gpu;
 
@@ -16,14 +18,15 @@ fn numbers(len: usize) -> Vec<f32> {
     (0..len).map(number).collect()
 }
 
-pub(crate) fn on(device: &Device, values: &[f32]) -> Flat {
+pub(crate) fn on(device: &Device, values: &[f32]) -> FlatTensor {
     let mut flat =
-        Flat::zeros_on(&Location::from_device(device), ElementType::F32, values.len()).unwrap();
-    flat.copy_from_host(&Flat::from_slice(values)).unwrap();
+        FlatTensor::zeros_on(&Location::from_device(device), ElementType::F32, values.len())
+            .unwrap();
+    flat.copy_from_host(&FlatTensor::from_slice(values)).unwrap();
     flat
 }
 
-pub(crate) fn bits(flat: &Flat) -> Vec<u32> {
+pub(crate) fn bits(flat: &FlatTensor) -> Vec<u32> {
     let values = flat.to_host().unwrap().to_vec::<f32>().unwrap();
     values.iter().map(|value| value.to_bits()).collect()
 }
@@ -67,7 +70,7 @@ fn sixteen_bits_are_rounded_alike() {
             let sent = |device: &Device| {
                 let mut values = on(device, &values);
                 let mut wire =
-                    Flat::zeros_on(&Location::from_device(device), element, len).unwrap();
+                    FlatTensor::zeros_on(&Location::from_device(device), element, len).unwrap();
                 wire.narrow_from(values.span().unwrap(), divisor).unwrap();
                 wire.widen_into(values.span_mut().unwrap()).unwrap();
                 bits(&values)
@@ -98,7 +101,7 @@ fn a_bad_number_is_found_and_named_by_unit_and_position() {
 fn a_loss_that_is_not_finite_poisons_the_gradients() {
     let Some(gpu) = gpu() else { return };
     let mut gradients = on(&gpu, &[1.0, 2.0]);
-    let poison = |loss: f32, gradients: &mut Flat| {
+    let poison = |loss: f32, gradients: &mut FlatTensor| {
         let loss = on(&gpu, &[loss]);
         gradients.span_mut().unwrap().poison_unless_finite(loss.span().unwrap()).unwrap();
         gradients.to_host().unwrap().to_vec::<f32>().unwrap()

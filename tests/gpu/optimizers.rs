@@ -1,10 +1,10 @@
 //! Every optimizer updates parameters on the GPU with the bits that it computes on the CPU.
 
 use candelabrum::candle::Device;
-use candelabrum::memory::{ElementType, Flat, Location};
+use candelabrum::memory::{ElementType, FlatTensor, Location};
 use candelabrum::optim::{
-    AdaGrad, Adam, AdamW, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, Parts, RmsProp, Rule,
-    RuleOptimizer, Schedule, Sgd, StepSettings, Update,
+    AdaGrad, Adam, AdamW, Lamb, Lars, Optimizer, ParamGroup, ParamInfo, ParamParts, RmsProp,
+    RuleOptimizer, Schedule, Sgd, StepSettings, Update, UpdateRule,
 };
 
 use crate::device::gpu;
@@ -37,11 +37,11 @@ fn train(
 ) -> Vec<Vec<f32>> {
     let location = Location::from_device(device);
     let upload = |values: &[f32]| {
-        let mut flat = Flat::zeros_on(&location, ElementType::F32, values.len()).unwrap();
-        flat.copy_from_host(&Flat::from_slice(values)).unwrap();
+        let mut flat = FlatTensor::zeros_on(&location, ElementType::F32, values.len()).unwrap();
+        flat.copy_from_host(&FlatTensor::from_slice(values)).unwrap();
         flat
     };
-    let mut params: Vec<Flat> =
+    let mut params: Vec<FlatTensor> =
         sizes.iter().enumerate().map(|(i, &len)| upload(&numbers(len, i))).collect();
     let names: Vec<String> = (0..sizes.len()).map(|i| format!("w{i}")).collect();
     let infos: Vec<ParamInfo<'_>> = names
@@ -55,7 +55,7 @@ fn train(
         })
         .collect();
     optimizer.bind(&infos).unwrap();
-    let mut gradients: Vec<Flat> = sizes.iter().map(|&len| upload(&vec![0.0; len])).collect();
+    let mut gradients: Vec<FlatTensor> = sizes.iter().map(|&len| upload(&vec![0.0; len])).collect();
     for step in 0..STEPS {
         let mut updates: Vec<Update<'_>> = Vec::new();
         for (index, (param, gradient)) in params.iter_mut().zip(&mut gradients).enumerate() {
@@ -66,7 +66,7 @@ fn train(
             }
             match way {
                 Way::Single => *gradient = upload(&new),
-                Way::Joint => gradient.copy_from_host(&Flat::from_slice(&new)).unwrap(),
+                Way::Joint => gradient.copy_from_host(&FlatTensor::from_slice(&new)).unwrap(),
             }
             let (value, grad) = (param.span_mut().unwrap(), gradient.span().unwrap());
             match way {
@@ -103,7 +103,7 @@ fn on_both<O: Optimizer>(new: impl Fn() -> O, sizes: &[usize]) -> Option<[Vec<Ve
 }
 
 /// Adds groups, so that parameters have different rates, decays and trust ratios.
-fn grouped<R: Rule>(optimizer: RuleOptimizer<R>) -> RuleOptimizer<R> {
+fn grouped<R: UpdateRule>(optimizer: RuleOptimizer<R>) -> RuleOptimizer<R> {
     let schedule = Schedule::Linear { lr: 0.02, from: 0.5, to: 1.0, steps: 3 };
     optimizer
         .group(ParamGroup::matching("w1").lr_scale(0.25).weight_decay(0.3))
@@ -111,7 +111,7 @@ fn grouped<R: Rule>(optimizer: RuleOptimizer<R>) -> RuleOptimizer<R> {
         .group(ParamGroup::matching("w4").trust_ratio(false))
 }
 
-fn same_bits<R: Rule>(new: impl Fn() -> RuleOptimizer<R>) {
+fn same_bits<R: UpdateRule>(new: impl Fn() -> RuleOptimizer<R>) {
     let check = |new: &dyn Fn() -> RuleOptimizer<R>| {
         let Some([on_gpu, on_cpu]) = on_both(new, &SIZES) else { return };
         assert_eq!(bits(&on_gpu), bits(&on_cpu), "{}", new().describe());
@@ -121,7 +121,7 @@ fn same_bits<R: Rule>(new: impl Fn() -> RuleOptimizer<R>) {
 }
 
 /// For updates that depend on sums over a parameter, which the GPU adds in another order.
-fn close<R: Rule>(new: impl Fn() -> RuleOptimizer<R>) {
+fn close<R: UpdateRule>(new: impl Fn() -> RuleOptimizer<R>) {
     let check = |new: &dyn Fn() -> RuleOptimizer<R>| {
         let Some([on_gpu, on_cpu]) = on_both(new, &SIZES) else { return };
         for (gpu, cpu) in on_gpu.iter().flatten().zip(on_cpu.iter().flatten()) {
@@ -184,7 +184,7 @@ fn lars() {
 #[derive(Debug)]
 struct SignRule;
 
-impl Rule for SignRule {
+impl UpdateRule for SignRule {
     const NAME: &'static str = "Sign";
 
     fn check(&self) -> candelabrum::optim::Result<()> {
@@ -199,8 +199,8 @@ impl Rule for SignRule {
         1
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
-        parts.for_each(|Parts { value, grad, state: [sum, ..] }| {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
+        parts.for_each(|ParamParts { value, grad, state: [sum, ..] }| {
             for ((p, g), s) in value.iter_mut().zip(grad).zip(sum) {
                 *s += g;
                 *p -= now.lr as f32 * s.signum();

@@ -6,7 +6,7 @@ use candelabrum::dist::strategy::{Bucket, ErrorFeedback, Message, Strategy, regi
 use candelabrum::dist::{
     Collective, DistOptConfig, Error, Payload, StrategyConfig, StrategyState, parameters_sha256,
 };
-use candelabrum::memory::Flat;
+use candelabrum::memory::FlatTensor;
 use candelabrum::memory::cuda::{CudaSpanMut, Gpu};
 use candelabrum::nn::Init;
 use candelabrum::prelude::*;
@@ -64,11 +64,11 @@ fn host_bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn words(flat: &Flat) -> Vec<i32> {
+fn words(flat: &FlatTensor) -> Vec<i32> {
     flat.to_host().unwrap().to_vec().unwrap()
 }
 
-fn span(flat: &mut Flat) -> CudaSpanMut<'_> {
+fn span(flat: &mut FlatTensor) -> CudaSpanMut<'_> {
     flat.span_mut().unwrap().cuda().unwrap()
 }
 
@@ -316,7 +316,7 @@ impl GpuStrategy for Forged {
         if self.forge {
             sent[0] = bucket.len() as i32;
         }
-        message.copy_from_host(&Flat::from_slice(&sent))?;
+        message.copy_from_host(&FlatTensor::from_slice(&sent))?;
         Ok(Message::new(Collective::AllGather, message.into()))
     }
 

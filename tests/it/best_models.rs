@@ -28,12 +28,12 @@ fn config(dir: &Path, epochs: usize, resume: Resume) -> FitConfig {
 }
 
 /// The `most` best models by an error that falls: the last ones if smaller is better, the first ones otherwise.
-fn best(goal: Goal, most: usize) -> BestModel {
+fn best(goal: Direction, most: usize) -> BestModel {
     BestModel::new(Monitor::new("mae", goal)).keep(most)
 }
 
 fn best_of(most: usize) -> BestModel {
-    best(Goal::Minimize, most)
+    best(Direction::Minimize, most)
 }
 
 fn run(config: FitConfig, hook: impl Hook) {
@@ -67,9 +67,10 @@ fn of_epochs(kept: &[Ranked]) -> Vec<u64> {
 fn the_k_best_checkpoints_stay_and_a_run_that_continues_goes_on_with_the_list() {
     for pieces in [&[6][..], &[1, 2, 3, 6]] {
         let dir = tempfile::tempdir().unwrap();
-        let (mut falling, mut rising) = (best(Goal::Minimize, 3), best(Goal::Maximize, 2));
+        let (mut falling, mut rising) =
+            (best(Direction::Minimize, 3), best(Direction::Maximize, 2));
         for &epochs in pieces {
-            (falling, rising) = (best(Goal::Minimize, 3), best(Goal::Maximize, 2));
+            (falling, rising) = (best(Direction::Minimize, 3), best(Direction::Maximize, 2));
             let fit = Fit::new(config(dir.path(), epochs, Resume::Auto))
                 .hook(&mut falling)
                 .hook(&mut rising);
@@ -96,7 +97,7 @@ fn ranks_keep_the_same_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     for last in [2, 4] {
         let kept = on_ranks(2, |world| {
-            let mut best = best(Goal::Maximize, 2);
+            let mut best = best(Direction::Maximize, 2);
             let config = FitConfig { batch_size: 4, ..config(dir.path(), last, Resume::Auto) };
             let fit = Fit::new(config).hook(&mut best);
             trainer(world).fit_with(fit, &data(), Some(&data())).unwrap();
@@ -163,7 +164,7 @@ impl Hook for InTheWay<'_> {
 fn a_checkpoint_that_was_not_written_is_none_of_the_best() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("checkpoints");
-    let (mut falling, mut rising) = (best_of(2), best(Goal::Maximize, 2));
+    let (mut falling, mut rising) = (best_of(2), best(Direction::Maximize, 2));
     let fit = Fit::new(config(&place, 4, Resume::Auto))
         .hook(InTheWay { dir: &place, epoch: 2 })
         .hook(&mut falling)

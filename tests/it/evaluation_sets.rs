@@ -85,11 +85,11 @@ fn hooks_follow_the_measures_of_any_set_and_the_log_has_them() {
     let run = |epochs| {
         let mut trainer = trainer(&World::single());
         let checkpoints = Some((saved.clone(), CheckpointConfig::default()));
-        let mut best = BestModel::new(Monitor::new("test/mse", Goal::Minimize));
+        let mut best = BestModel::new(Monitor::new("test/mse", Direction::Minimize));
         let fit = Fit::new(FitConfig { checkpoints, ..config(epochs, 1) })
             .hook(&mut best)
             // The loss falls and never rises.
-            .hook(EarlyStopping::new(Monitor::new("all/loss", Goal::Maximize), 2))
+            .hook(EarlyStopping::new(Monitor::new("all/loss", Direction::Maximize), 2))
             .hook(LogFiles::new(&log, Default::default()).may_continue(true));
         let reports = trainer.fit_with(fit, &data(), sets()).unwrap();
         (reports, best.best())
@@ -111,7 +111,7 @@ fn hooks_follow_the_measures_of_any_set_and_the_log_has_them() {
     assert_eq!(values["test/mse"], rest[0].measures["test/mse"]);
     assert_eq!(values["loss"], rest[0].eval_loss.unwrap());
     // A set that nobody has given.
-    let stop = EarlyStopping::new(Monitor::new("other/loss", Goal::Minimize), 2);
+    let stop = EarlyStopping::new(Monitor::new("other/loss", Direction::Minimize), 2);
     let fit = Fit::new(config(1, 1)).hook(stop);
     let error = trainer(&World::single()).fit_with(fit, &data(), sets()).unwrap_err().to_string();
     assert!(error.contains("no evaluation has measured `other/loss`"), "{error}");

@@ -63,7 +63,7 @@ fn the_file_has_the_best_weights_for_this_crate_and_for_candle() {
         let [saved, file] = ["saved", "best.safetensors"].map(|name| dir.path().join(name));
         on_ranks(ranks, |world| {
             // The first epoch is the best one, and the training goes on.
-            let best = BestModel::new(Monitor::new("loss", Goal::Maximize));
+            let best = BestModel::new(Monitor::new("loss", Direction::Maximize));
             let fit = Fit::new(config(&saved, ranks, 3)).hook(best).hook(ExportBest::new(&file));
             trainer(world).fit_with(fit, &data(), Some(&data())).unwrap();
         });
@@ -111,7 +111,7 @@ fn an_average_that_was_evaluated_takes_the_place_of_the_weights() {
     let (saved, file) = (dir.path().join("saved"), dir.path().join("best.safetensors"));
     let fit = Fit::new(config(&saved, 1, 2))
         .hook(WeightAverage::swa(20, 1))
-        .hook(BestModel::new(Monitor::new("loss", Goal::Maximize)))
+        .hook(BestModel::new(Monitor::new("loss", Direction::Maximize)))
         .hook(ExportBest::new(&file).average("swa"));
     let reports = trainer(&World::single()).fit_with(fit, &data(), Some(&data())).unwrap();
     assert!((loss_of(&file) - reports[0].eval_loss.unwrap()).abs() < 1e-9);

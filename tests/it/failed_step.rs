@@ -4,7 +4,7 @@
 use candelabrum::dist::{Result, parameters_sha256};
 use candelabrum::nn::{Init, Param, layers::BatchNorm2d, ops::with_composites};
 use candelabrum::prelude::*;
-use candelabrum_testkit::Ended;
+use candelabrum_testkit::EndedProgram;
 use candelabrum_testkit::ranks::RanksOf;
 
 use crate::ranks::world_of_rank;
@@ -130,7 +130,7 @@ fn ranks(fault: &str, option: &str, overlap: bool) -> RanksOf {
 
 /// Asserts that every rank received the cause and that all models are equal at the end.
 #[track_caller]
-fn check(outputs: &[Ended], ranks: usize, cause: &str) {
+fn check(outputs: &[EndedProgram], ranks: usize, cause: &str) {
     let text: String = outputs.iter().map(|output| output.text.as_str()).collect();
     assert!(outputs.iter().all(|output| output.code == Some(0)), "{text}");
     for rank in 0..ranks {

@@ -242,8 +242,8 @@ fn in_dir(dir: &std::path::Path, config: FitConfig) -> FitConfig {
 fn two_hooks_of_a_kind_keep_two_states_and_two_best_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let run = |epochs| {
-        let mut least = BestModel::new(Monitor::new("mae", Goal::Minimize));
-        let mut most = BestModel::new(Monitor::new("mse", Goal::Maximize));
+        let mut least = BestModel::new(Monitor::new("mae", Direction::Minimize));
+        let mut most = BestModel::new(Monitor::new("mse", Direction::Maximize));
         let fit = Fit::new(in_dir(dir.path(), config(epochs))).hook(&mut least).hook(&mut most);
         trainer(&World::single(), 0.001).fit_with(fit, &data(), Some(&data())).unwrap();
         (least.best().unwrap(), most.best().unwrap())
@@ -323,7 +323,7 @@ fn a_report_with_numbers_that_are_not_finite_does_not_stop_a_resume() {
         let options = format!("--report {report_to} --checkpoint-dir {checkpoints}");
         let args = args(&format!("--epochs {epochs} --batch-size 8 {options}")).unwrap();
         let mut trainer = trainer(&World::single(), 0.01).with_score(Perplexity);
-        let best = BestModel::new(Monitor::new("perplexity", Goal::Minimize));
+        let best = BestModel::new(Monitor::new("perplexity", Direction::Minimize));
         let fit = args.fit_on(&World::single(), "points", SAMPLES).unwrap().hook(best);
         trainer.fit_with(fit, &data(), Some(&data())).unwrap();
         let text = std::fs::read_to_string(&report).unwrap();

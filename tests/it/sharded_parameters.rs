@@ -396,7 +396,7 @@ fn a_parameter_that_one_rank_changes_alone_is_a_disagreement_at_once() {
 /// The bits of a parameter as its values are now.
 fn values_of(params: &Params) -> candelabrum::nn::Result<Vec<u32>> {
     let weight = params.get("blocks.1.weight")?;
-    let bits = |flat: candelabrum::memory::Flat| flat.to_vec::<f32>();
+    let bits = |flat: candelabrum::memory::FlatTensor| flat.to_vec::<f32>();
     let values = weight.with_values(|values| values.to_flat().and_then(bits))?;
     Ok(values.into_iter().map(f32::to_bits).collect())
 }

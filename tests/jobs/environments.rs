@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use candelabrum_testkit::{Ended, Program};
+use candelabrum_testkit::{EndedProgram, Program};
 use tempfile::TempDir;
 
 use crate::programs::{command, example};
@@ -72,7 +72,7 @@ const ONE: [&str; 6] = [
 ];
 
 /// Whether a refusal names a variable of the environment.
-fn is_named(environment: &str, ended: &Ended) -> bool {
+fn is_named(environment: &str, ended: &EndedProgram) -> bool {
     variables(environment).any(|(name, _)| ended.err.contains(name))
 }
 

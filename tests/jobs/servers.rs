@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use candelabrum::kvstore::{Error, KvStore};
 use candelabrum::train::cli::run_with_servers;
-use candelabrum_testkit::{Ended, Program, Running, kill};
+use candelabrum_testkit::{EndedProgram, Program, Running, kill};
 use rustix::process::Signal;
 
 use crate::programs::{example, wait_for_training};
@@ -46,7 +46,7 @@ fn program(mark: &str) -> Program {
 
 /// The ranks' lines, sorted.
 #[track_caller]
-fn lines(ended: &Ended) -> Vec<String> {
+fn lines(ended: &EndedProgram) -> Vec<String> {
     assert!(ended.succeeded(), "{}", ended.err);
     let mut lines: Vec<String> = (ended.out.lines())
         .filter_map(|line| Some(line[line.find("worker ")?..].to_owned()))

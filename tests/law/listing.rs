@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use candelabrum::train::checkpoint::{Best, Manifest};
+use candelabrum::train::checkpoint::{BestCheckpoint, Manifest};
 
 /// The names in a directory of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,7 +14,7 @@ pub(crate) struct Listing {
     /// The steps of the checkpoints that were left behind.
     abandoned: Vec<u64>,
     /// The best checkpoints, by the names of their files.
-    pub(crate) best: BTreeMap<String, Best>,
+    pub(crate) best: BTreeMap<String, BestCheckpoint>,
 }
 
 impl Listing {
@@ -79,7 +79,7 @@ impl Listing {
             return Err(format!("step {source}, to which the run went back, is gone"));
         }
         let is_gone = |step: u64| !self.named.contains_key(&step);
-        let has_gone = |best: &Best| best.ranked().any(|ranked| is_gone(ranked.step));
+        let has_gone = |best: &BestCheckpoint| best.ranked().any(|ranked| is_gone(ranked.step));
         if let Some((name, best)) = self.best.iter().find(|(_, best)| has_gone(best)) {
             return Err(format!("{name} names {best:?}, which is gone"));
         }
@@ -90,7 +90,7 @@ impl Listing {
         {
             return Err(format!("step {step} is gone, although the newest {keep} stay"));
         }
-        let best = self.best.values().flat_map(Best::ranked).count();
+        let best = self.best.values().flat_map(BestCheckpoint::ranked).count();
         let most = keep + best + usize::from(source.is_some());
         if !written.is_empty() && self.named.len() > most {
             return Err(format!("{:?} are more than {most}", self.named.keys()));

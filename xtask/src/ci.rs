@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use crate::checkout::target_folder;
 use crate::machine::OPEN_MPI;
 use crate::shell::{DENY_WARNINGS, UNOPTIMIZED, cargo, find_program, run as run_command};
-use crate::test::build::Build;
-use crate::test::report::Report;
-use crate::test::{self, Part};
+use crate::test::build::TestBuild;
+use crate::test::report::TestReport;
+use crate::test::{self, TestPart};
 use crate::{gpu_bundle, interface, kernels, portable, tidy};
 
 pub(crate) fn run() -> Result<()> {
-    let (mut steps, mut report) = (Steps::default(), Report::default());
+    let (mut steps, mut report) = (CiSteps::default(), TestReport::default());
     let result = run_steps(&mut steps, &mut report);
     println!("\n== summary\n{}", steps.0);
     if !report.runs.is_empty() {
@@ -23,8 +23,8 @@ pub(crate) fn run() -> Result<()> {
     result
 }
 
-fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
-    let build = Build::of_this_machine()?;
+fn run_steps(steps: &mut CiSteps, report: &mut TestReport) -> Result<()> {
+    let build = TestBuild::of_this_machine()?;
     steps.run("fmt", || run_command(&mut cargo(&["fmt", "--all", "--check"])))?;
     steps.run("tidy", tidy::run)?;
     steps.run("clippy", || {
@@ -39,7 +39,7 @@ fn run_steps(steps: &mut Steps, report: &mut Report) -> Result<()> {
         Err(error) => steps.add("ptxas", &format!("not run: {error}")),
     }
     steps.run("test --all", || {
-        *report = test::run_part(&build, Part::All, true)?;
+        *report = test::run_part(&build, TestPart::All, true)?;
         print!("{}", report.table());
         report.verdict(true)
     })?;
@@ -84,9 +84,9 @@ fn publish() -> Result<()> {
 
 /// The summary of the steps so far, a line for each.
 #[derive(Default)]
-struct Steps(String);
+struct CiSteps(String);
 
-impl Steps {
+impl CiSteps {
     fn run(&mut self, name: &str, step: impl FnOnce() -> Result<()>) -> Result<()> {
         println!("\n== {name}");
         let (start, result) = (Instant::now(), step());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_summary_tells_passed_and_failed_apart() {
-        let mut steps = Steps::default();
+        let mut steps = CiSteps::default();
         steps.run("fmt", || Ok(())).unwrap();
         let error = steps.run("doc", || bail!("broken link")).unwrap_err();
         assert_eq!(error.to_string(), "ci failed at doc");

@@ -16,14 +16,14 @@ use fs_err as fs;
 
 use crate::checkout::{repo_root, workspace};
 use crate::shell::run as run_command;
-use crate::test::build::Build;
+use crate::test::build::TestBuild;
 
 /// The folder of the listings, a file for each library.
 const FOLDER: &str = "docs/interface";
 
 /// Writes the listings.
 pub(crate) fn write() -> Result<()> {
-    let build = Build::of_this_machine()?;
+    let build = TestBuild::of_this_machine()?;
     ensure!(build.is_complete(), "{INCOMPLETE}");
     document(&build)?;
     fs::create_dir_all(repo_root().join(FOLDER))?;
@@ -34,7 +34,7 @@ pub(crate) fn write() -> Result<()> {
 }
 
 /// Builds the documentation without warnings, and compares the listings with the code.
-pub(crate) fn check(build: &Build) -> Result<()> {
+pub(crate) fn check(build: &TestBuild) -> Result<()> {
     document(build)?;
     if !build.is_complete() {
         println!("{INCOMPLETE}");
@@ -65,7 +65,7 @@ const INCOMPLETE: &str = "the listing of the public interface needs MPI and the 
                           compared";
 
 /// Lets rustdoc describe all packages.
-fn document(build: &Build) -> Result<()> {
+fn document(build: &TestBuild) -> Result<()> {
     let mut doc = build.cargo(&["doc", "--no-deps"]);
     doc.env("RUSTDOC", repo_root().join("xtask/rustdoc.sh"));
     doc.env("RUSTDOCFLAGS", "-D warnings -Z unstable-options --output-format json");
@@ -85,7 +85,7 @@ fn file(package: &Package) -> PathBuf {
 }
 
 /// The public items of a library, a line for each. What a `derive` writes is not among them.
-fn listing(build: &Build, package: &Package) -> Result<String> {
+fn listing(build: &TestBuild, package: &Package) -> Result<String> {
     let json = format!("doc/{}.json", package.name.replace('-', "_"));
     let json = build.target_folder().join(json);
     let items = public_api::Builder::from_rustdoc_json(&json)

@@ -21,9 +21,9 @@ impl Interrupted {
 
 /// From its creation on, signals are recorded and no longer end this program.
 #[derive(Debug)]
-pub(crate) struct Watch(Arc<AtomicUsize>);
+pub(crate) struct SignalWatch(Arc<AtomicUsize>);
 
-impl Watch {
+impl SignalWatch {
     pub(crate) fn start() -> Result<Self> {
         let noted = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM] {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_noted_signal_is_an_error_with_a_name_and_its_own_exit_code() {
-        let watch = Watch::quiet();
+        let watch = SignalWatch::quiet();
         assert!(watch.check().is_ok());
         for (signal, name, code) in [(2, "SIGINT", 130), (15, "SIGTERM", 143)] {
             watch.0.store(signal, Ordering::Relaxed);

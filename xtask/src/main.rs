@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use self::interrupt::Interrupted;
-use self::test::Part;
-use self::test::build::Build;
+use self::test::TestPart;
+use self::test::build::TestBuild;
 
 mod bench;
 mod checkout;
@@ -29,7 +29,7 @@ mod tidy;
 
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask", about = "The tasks of this repository")]
-struct Tasks {
+struct TaskCommand {
     #[command(subcommand)]
     command: Command,
 }
@@ -64,7 +64,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = Tasks::parse_from(bench::with_new_names(std::env::args())).command;
+    let command = TaskCommand::parse_from(bench::with_new_names(std::env::args())).command;
     let entered = checkout::enter().and_then(|other| other.map_or(Ok(()), rebuild::rebuild));
     let Err(error) = entered.and_then(|()| run(command)) else { return ExitCode::SUCCESS };
     // On one line and without the backtrace that RUST_BACKTRACE would add: another program failed,
@@ -82,7 +82,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::GpuBundle => gpu_bundle::build().map(drop),
         Command::Kernels => kernels::check(&kernels::nvrtc()?, &kernels::ARCHITECTURES),
         Command::GpuTest => {
-            test::run_part(&Build::of_this_machine()?, Part::OnGpu, true)?.finish(true)
+            test::run_part(&TestBuild::of_this_machine()?, TestPart::OnGpu, true)?.finish(true)
         }
         Command::Softgpu(args) => softgpu::run(&args),
         Command::Portable => portable::run(),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use candelabrum_softgpu::Kit;
+use candelabrum_softgpu::SoftGpuKit;
 
 use crate::checkout::{repo_root, target_folder};
 use crate::machine;
@@ -22,7 +22,7 @@ pub(crate) struct SoftgpuArgs {
 pub(crate) fn run(args: &SoftgpuArgs) -> Result<()> {
     let lacks = machine::lacks_for_softgpu().join(" and ");
     ensure!(lacks.is_empty(), "the software GPU needs {lacks}: cargo xtask setup installs it");
-    let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
+    let kit = SoftGpuKit::build(&repo_root(), &target_folder()).context("no software GPU")?;
     let mut command = Command::new(&args.command[0]);
     let shown = display(command.args(&args.command[1..]));
     without_package(&mut command);

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::exchange::{number, sum};
-use crate::serve::{Player, Seconds, serve};
+use crate::serve::{RequestHandler, Seconds, serve};
 
 /// The minimum time of a batch in seconds.
 const BATCH: f64 = 2e-3;
@@ -29,7 +29,7 @@ const BATCHES: (usize, usize) = (3, 500);
 #[derive(Debug, clap::Args)]
 pub(crate) struct AllReduceArgs {
     #[arg(long, default_value = "segment")]
-    numbers: Numbers,
+    numbers: RankOperand,
     /// Milliseconds by which rank 0 begins every batch later than the others; the clock starts then
     #[arg(long, default_value = "0")]
     late_ms: u64,
@@ -37,7 +37,7 @@ pub(crate) struct AllReduceArgs {
 
 /// The memory of a rank's numbers, and the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Numbers {
+enum RankOperand {
     /// All-reduce in a buffer of the communicator's, as of gradients
     Segment,
     /// All-reduce in a vector of the caller's
@@ -47,7 +47,7 @@ enum Numbers {
 }
 
 pub(crate) fn run(args: &AllReduceArgs, world: &World) -> anyhow::Result<()> {
-    let mut all_reduce = AllReduce {
+    let mut all_reduce = AllReduceTimer {
         world: world.clone(),
         numbers: args.numbers,
         late: Duration::from_millis(args.late_ms),
@@ -58,19 +58,19 @@ pub(crate) fn run(args: &AllReduceArgs, world: &World) -> anyhow::Result<()> {
     serve(&mut all_reduce, world)
 }
 
-struct AllReduce {
+struct AllReduceTimer {
     world: World,
-    numbers: Numbers,
+    numbers: RankOperand,
     late: Duration,
     /// `None` only while the buffer is being reduced.
     segment: Option<Payload>,
     slice: Vec<f32>,
-    batch: Option<Batch>,
+    batch: Option<TimedBatch>,
 }
 
 /// A number of operations that is large enough to be timed.
 #[derive(Clone, Copy, Debug)]
-struct Batch {
+struct TimedBatch {
     operations: usize,
     seconds: f64,
     /// The number of elements, and whether their sums were right before the timing.
@@ -85,7 +85,7 @@ struct AllReduceRequest {
     seconds: Seconds,
 }
 
-impl Player for AllReduce {
+impl RequestHandler for AllReduceTimer {
     type Request = AllReduceRequest;
 
     fn sample(&mut self, request: AllReduceRequest) -> anyhow::Result<Value> {
@@ -95,7 +95,7 @@ impl Player for AllReduce {
             _ => self.prepare(elements)?,
         };
         self.batch = Some(batch);
-        let Batch { operations, correct, .. } = batch;
+        let TimedBatch { operations, correct, .. } = batch;
         // Every rank knows the same times, so all ranks run the same number of batches.
         let batches = ((seconds.0 / batch.seconds) as usize).clamp(BATCHES.0, BATCHES.1);
         let time = |_| self.time(operations);
@@ -108,26 +108,26 @@ impl Player for AllReduce {
     }
 }
 
-impl AllReduce {
+impl AllReduceTimer {
     /// Allocates the numbers, checks the result for known values, and finds the size of a batch. The
     /// numbers are zeros then, whose repeated sums stay finite.
-    fn prepare(&mut self, elements: u32) -> anyhow::Result<Batch> {
+    fn prepare(&mut self, elements: u32) -> anyhow::Result<TimedBatch> {
         // Frees the old buffer first, because two large buffers may not fit.
         (self.segment, self.slice) = (None, Vec::new());
         let comm = self.world.comm();
         match self.numbers {
-            Numbers::Segment => {
+            RankOperand::Segment => {
                 self.segment = Some(comm.alloc(ElementType::F32, elements as usize)?);
             }
-            Numbers::Slice | Numbers::Alone => self.slice = vec![0.0; elements as usize],
+            RankOperand::Slice | RankOperand::Alone => self.slice = vec![0.0; elements as usize],
         }
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
         self.values()?.iter_mut().enumerate().for_each(|(i, value)| *value = number(rank, i));
         self.operate()?;
         let numbers = self.numbers;
         let expected = |i| match numbers {
-            Numbers::Alone => -number(rank, i),
-            Numbers::Segment | Numbers::Slice => sum(ranks, i),
+            RankOperand::Alone => -number(rank, i),
+            RankOperand::Segment | RankOperand::Slice => sum(ranks, i),
         };
         let right = |(i, value): (usize, &f32)| *value == expected(i);
         let is_right = self.values()?.iter().enumerate().all(right);
@@ -139,7 +139,7 @@ impl AllReduce {
             let times = [self.time(operations)?, self.time(operations)?, self.time(operations)?];
             let seconds = times.into_iter().fold(f64::INFINITY, f64::min);
             if seconds >= BATCH {
-                return Ok(Batch { operations, seconds, elements, correct });
+                return Ok(TimedBatch { operations, seconds, elements, correct });
             }
             operations *= 2;
         }
@@ -162,12 +162,12 @@ impl AllReduce {
     fn operate(&mut self) -> anyhow::Result<()> {
         let (comm, op) = (self.world.comm(), ReduceOp::Sum);
         match self.numbers {
-            Numbers::Segment => {
+            RankOperand::Segment => {
                 let buffer = self.segment.take().context("no buffer")?;
                 self.segment = Some(comm.run(Collective::AllReduce(op), buffer)?);
             }
-            Numbers::Slice => comm.all_reduce(&mut self.slice, op)?,
-            Numbers::Alone => black_box(&mut self.slice).iter_mut().for_each(|x| *x = -*x),
+            RankOperand::Slice => comm.all_reduce(&mut self.slice, op)?,
+            RankOperand::Alone => black_box(&mut self.slice).iter_mut().for_each(|x| *x = -*x),
         }
         Ok(())
     }

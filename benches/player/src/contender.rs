@@ -7,10 +7,10 @@ use candle_core::Tensor;
 use serde_json::Value;
 
 use crate::pace::Timing;
-use crate::problem::Batches;
+use crate::problem::ProblemBatches;
 
 /// A network with its optimizer.
-pub(crate) trait Train {
+pub(crate) trait TrainableNetwork {
     /// Forward, loss, backward, update. Returns the loss before the update.
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor>;
 
@@ -18,12 +18,12 @@ pub(crate) trait Train {
     fn elements(&self) -> usize;
 
     /// The evaluation of examples on which it does not train, if the contender has one.
-    fn evaluate(&self, _: &Batches) -> anyhow::Result<Option<Evaluation>> {
+    fn evaluate(&self, _: &ProblemBatches) -> anyhow::Result<Option<Evaluation>> {
         Ok(None)
     }
 
     /// The cost of the steps so far on this rank, if the contender measures it.
-    fn cost(&self) -> Option<Cost> {
+    fn cost(&self) -> Option<StepCost> {
         None
     }
 }
@@ -47,7 +47,7 @@ impl Evaluation {
 
 /// The cost of steps on one rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cost {
+pub(crate) struct StepCost {
     /// The forward pass and the loss; `None` if they are part of a recorded step.
     pub(crate) forward: Option<Duration>,
     pub(crate) figures: StepFigures,
@@ -55,7 +55,7 @@ pub(crate) struct Cost {
     pub(crate) residual_norm: Option<f64>,
 }
 
-impl Cost {
+impl StepCost {
     /// Adds the parts of the mean step since `before` to a sample.
     pub(crate) fn add_to(&self, sample: &mut Value, before: &Self, timed: &Timing) {
         let figures = self.figures - before.figures;

@@ -14,8 +14,8 @@ use candelabrum::datasets::{
 use candle_core::Tensor;
 
 use crate::networks::{self, InputKind, Network};
-use crate::problem::{Batches, Problem};
-use crate::sizes::{LSTM, Sizes, TEXT};
+use crate::problem::{ProblemBatches, TrainingProblem};
+use crate::sizes::{LSTM, NetworkSizes, TEXT};
 
 /// The words of the vocabulary occur so often at least.
 const LEAST: usize = 2;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &DataArgs) -> anyhow::Result<()> {
 }
 
 impl DataArgs {
-    fn problem(&self) -> anyhow::Result<Problem> {
+    fn problem(&self) -> anyhow::Result<TrainingProblem> {
         let Network { name, inputs, zoo, .. } = self.network;
         match (zoo.data, inputs) {
             (Some("mnist"), InputKind::Rows) => {
@@ -73,20 +73,20 @@ impl DataArgs {
         }
     }
 
-    fn images(&self, set: ImageSet) -> anyhow::Result<Problem> {
+    fn images(&self, set: ImageSet) -> anyhow::Result<TrainingProblem> {
         let split = match &self.data_dir {
             Some(dir) => set.open(dir)?,
             None => set.synthetic(self.seed, 20_000, TEST_IMAGES)?,
         };
-        let sizes = Sizes { classes: split.train.classes(), ..self.network.drawn_sizes() };
+        let sizes = NetworkSizes { classes: split.train.classes(), ..self.network.drawn_sizes() };
         self.collect(&split.train, &split.test, TEST_IMAGES, sizes, pair)
     }
 
     /// Texts with their polarity, in sentences or as one sequence of words.
-    fn classified(&self, in_sentences: bool) -> anyhow::Result<Problem> {
+    fn classified(&self, in_sentences: bool) -> anyhow::Result<TrainingProblem> {
         let (train, test) = polarity(self.data_dir.as_deref())?.split(0.1, self.seed)?;
         let vocabulary = Vocabulary::words(train.texts(), LEAST, usize::MAX);
-        let sizes = Sizes { vocabulary: vocabulary.len(), classes: train.classes().len() };
+        let sizes = NetworkSizes { vocabulary: vocabulary.len(), classes: train.classes().len() };
         let (train, test) = if in_sentences {
             let lengths = train.sentences_at(WHOLE)?;
             (train.documents(&vocabulary, lengths)?, test.documents(&vocabulary, lengths)?)
@@ -98,14 +98,14 @@ impl DataArgs {
     }
 
     /// Characters, each with the one that follows.
-    fn characters(&self) -> anyhow::Result<Problem> {
+    fn characters(&self) -> anyhow::Result<TrainingProblem> {
         let texts = polarity(self.data_dir.as_deref())?;
         let text = texts.texts().collect::<Vec<_>>().join("\n");
         let text: String = text.chars().take(CHARACTERS).collect();
         let vocabulary = Vocabulary::characters(&text);
         let tokens = vocabulary.encode(&text)?;
         let (train, test) = tokens.split_at(tokens.len() * 9 / 10);
-        let sizes = Sizes { vocabulary: vocabulary.len(), classes: LSTM.vocabulary };
+        let sizes = NetworkSizes { vocabulary: vocabulary.len(), classes: LSTM.vocabulary };
         let train = TextDataset::new(train, TEXT, TEXT)?;
         let test = TextDataset::new(test, TEXT, TEXT)?;
         self.collect(&train, &test, usize::MAX, sizes, |batch| batch)
@@ -117,9 +117,9 @@ impl DataArgs {
         train: &D,
         test: &D,
         most_tests: usize,
-        sizes: Sizes,
+        sizes: NetworkSizes,
         pair: impl Fn(D::Batch) -> (Tensor, Tensor),
-    ) -> anyhow::Result<Problem> {
+    ) -> anyhow::Result<TrainingProblem> {
         let (batch_size, steps) = (self.batch_size.get(), self.steps.get());
         let sampler = DistributedSampler::new(SamplerConfig {
             len: train.len(),
@@ -130,7 +130,7 @@ impl DataArgs {
             shuffle: true,
             remainder: Remainder::Drop,
         })?;
-        let mut batches = Batches::new();
+        let mut batches = ProblemBatches::new();
         for epoch in 0.. {
             for samples in sampler.epoch(epoch).batches().take(steps - batches.len()) {
                 let pass = Pass::training(self.seed, epoch as u64);
@@ -142,8 +142,8 @@ impl DataArgs {
         }
         let tests: Vec<u32> = (0..test.len().min(most_tests) as u32).collect();
         let read = |samples: &[u32]| Ok(pair(test.read(samples, &Pass::evaluation())?));
-        let test: anyhow::Result<Batches> = tests.chunks(batch_size).map(read).collect();
-        Ok(Problem { train: batches, test: test?, sizes })
+        let test: anyhow::Result<ProblemBatches> = tests.chunks(batch_size).map(read).collect();
+        Ok(TrainingProblem { train: batches, test: test?, sizes })
     }
 }
 

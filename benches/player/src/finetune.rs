@@ -16,10 +16,10 @@ use clap::Parser;
 use procfs::process::{ClearRefs, Process};
 use serde_json::Value;
 
-use crate::contender::{Cost, Train};
+use crate::contender::{StepCost, TrainableNetwork};
 use crate::hash::{TOKENS, hash, uniform};
-use crate::problem::{BATCHES, Batches};
-use crate::serve::{Player, Seconds, serve};
+use crate::problem::{BATCHES, ProblemBatches};
+use crate::serve::{RequestHandler, Seconds, serve};
 use crate::train::profile;
 use crate::training::{Training, TrainingRequest, peak_rss_mb};
 
@@ -95,7 +95,7 @@ impl Finetune {
     }
 }
 
-impl Player for Finetune {
+impl RequestHandler for Finetune {
     type Request = TrainingRequest;
 
     fn ready(&self) -> Value {
@@ -112,7 +112,7 @@ impl Player for Finetune {
 }
 
 /// Batches of tokens, and at each position the token that follows.
-fn drawn(args: &FinetuneArgs, vocabulary: usize) -> candle_core::Result<Batches> {
+fn drawn(args: &FinetuneArgs, vocabulary: usize) -> candle_core::Result<ProblemBatches> {
     let (size, length) = (args.batch_size.get(), args.length.get());
     let batch = |index: usize| {
         let token = |place| hash(TOKENS + index, place) % vocabulary as u32;
@@ -153,7 +153,7 @@ impl FinetunedModel {
     }
 }
 
-impl Train for FinetunedModel {
+impl TrainableNetwork for FinetunedModel {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
         // The work of `Model::train_one_batch`, with a clock around the forward pass.
         let start = Instant::now();
@@ -168,9 +168,9 @@ impl Train for FinetunedModel {
         self.opt.params().trainable_count()
     }
 
-    fn cost(&self) -> Option<Cost> {
+    fn cost(&self) -> Option<StepCost> {
         let figures = self.opt.figures(DistOption::Fp32);
-        Some(Cost { forward: Some(self.forward), figures, residual_norm: None })
+        Some(StepCost { forward: Some(self.forward), figures, residual_norm: None })
     }
 }
 

@@ -50,7 +50,7 @@ use candelabrum::train::cli;
 use clap::Parser;
 
 use crate::serve::Seconds;
-use crate::settings::Settings;
+use crate::settings::TrainingSettings;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -61,14 +61,14 @@ enum Command {
     /// Train a network; a request is {"seconds":S} or {"steps":N}, with "evaluate":true for an evaluation
     Train {
         #[command(flatten)]
-        settings: Settings,
+        settings: TrainingSettings,
         /// Instead of samples, the time of each operation in some seconds of training
         #[arg(long, value_parser = |text: &str| serde_json::from_str::<Seconds>(text))]
         profile: Option<Seconds>,
     },
     /// Multiply large matrices: the speed of a network whose step is nothing else; a request is as for
     /// train
-    Products(Settings),
+    Products(TrainingSettings),
     /// Compute one operation, forward and backward; a request is {"operation":"gelu:ROWSxCOLUMNS","seconds":S}
     Operation(operation::OperationArgs),
     /// Write the batches of a network's own data to a file, for the option --problem of train
@@ -78,7 +78,7 @@ enum Command {
     /// Write a pretrained language model as a folder of Hugging Face in f32
     Widen { model: PathBuf, folder: PathBuf },
     /// Train with and without overlap; a request is {"way":"off|on|exchange|alone","seconds":S}
-    Overlap(Settings),
+    Overlap(TrainingSettings),
     /// Reduce numbers over all ranks; a request is {"elements":N,"seconds":S}
     Allreduce(allreduce::AllReduceArgs),
     /// Push and pull all parameters of ResNet-18, or reduce them over all ranks; a request is

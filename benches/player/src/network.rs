@@ -7,13 +7,13 @@ use candelabrum::nn::{Model, Params, Summary};
 use candle_core::{Result, Tensor};
 
 use crate::hash::{MORE_PARAMETERS, NOISE, uniform};
-use crate::networks::{Loss, ModelRecipe, Network};
-use crate::sizes::Sizes;
+use crate::networks::{LossFn, ModelRecipe, Network};
+use crate::sizes::NetworkSizes;
 
 /// A network with its initial values.
-pub(crate) struct Built {
+pub(crate) struct BuiltNetwork {
     pub(crate) model: Rc<dyn Model>,
-    pub(crate) loss: Loss,
+    pub(crate) loss: LossFn,
     pub(crate) summary: Summary,
 }
 
@@ -22,15 +22,15 @@ pub(crate) struct Built {
 pub(crate) fn build(
     network: &Network,
     blocks: NonZeroUsize,
-    sizes: Sizes,
+    sizes: NetworkSizes,
     params: &Params,
     xs: &Tensor,
-) -> anyhow::Result<Built> {
+) -> anyhow::Result<BuiltNetwork> {
     let recipe = ModelRecipe { root: &params.root(), sizes, blocks: blocks.get() };
     let (model, loss) = (network.model)(&recipe);
     let summary = model.compile_with(params, xs)?;
     initialise(params)?;
-    Ok(Built { model, loss, summary })
+    Ok(BuiltNetwork { model, loss, summary })
 }
 
 /// Sets every parameter to its initial value: uniform in ±1/√fan-in. A normalisation keeps its 1 and

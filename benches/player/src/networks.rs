@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::candle::small::{cnn, gru, lstm, mlp};
 use crate::candle::{gpt, mobilenet_v2, resnet};
-use crate::sizes::{GRU, LSTM, Sizes, TEXT};
+use crate::sizes::{GRU, LSTM, NetworkSizes, TEXT};
 
 /// A network, and how it is measured.
 #[derive(Clone, Debug, Serialize)]
@@ -88,19 +88,19 @@ pub(crate) enum InputKind {
 /// What a model is made of.
 pub(crate) struct ModelRecipe<'a> {
     pub(crate) root: &'a Scope,
-    pub(crate) sizes: Sizes,
+    pub(crate) sizes: NetworkSizes,
     /// Of the network gpt.
     pub(crate) blocks: usize,
 }
 
 /// The loss of a network for a batch.
-pub(crate) type Loss = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor>>;
+pub(crate) type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor>>;
 
 type MakeModel = fn(&ModelRecipe<'_>) -> ModelAndLoss;
 type CandleProgram = fn(&VarBuilder<'_>) -> Result<Func<'static>>;
 
 /// A model and its loss.
-pub(crate) type ModelAndLoss = (Rc<dyn Model>, Loss);
+pub(crate) type ModelAndLoss = (Rc<dyn Model>, LossFn);
 
 /// The characters in a text of gpt.
 const CONTEXT: usize = 256;
@@ -310,14 +310,14 @@ pub(crate) static NETWORKS: [Network; 29] = [
         .torch(0, &[4.565_531_3, 4.564_024_4, 4.561_764_7], 1e-5),
     Network { inputs: InputKind::Padded(&[40]), ..WORDS }
         .named("text-gru", "GRU on texts of up to 40 words", |r| {
-            let Sizes { vocabulary, classes } = r.sizes;
+            let NetworkSizes { vocabulary, classes } = r.sizes;
             let config = TextGruConfig { vocabulary, embedding: 64, hidden: 64, classes };
             parts(models::TextGru::new(r.root, config))
         })
         .torch(0, &[0.672_371_0, 0.708_761_1, 0.721_237_5], 1e-5),
     Network { inputs: InputKind::Padded(&[8, 20]), ..WORDS }
         .named("han", "Hierarchical attention on 8 sentences of up to 20 words", |r| {
-            let Sizes { vocabulary, classes } = r.sizes;
+            let NetworkSizes { vocabulary, classes } = r.sizes;
             let config = HanConfig { vocabulary, embedding: 64, classes, ..HanConfig::default() };
             parts(models::Han::new(r.root, config))
         })
@@ -347,13 +347,13 @@ impl Network {
     }
 
     /// The sizes of batches from the hash. The labels of images are the first ten classes of any number.
-    pub(crate) fn drawn_sizes(&self) -> Sizes {
+    pub(crate) fn drawn_sizes(&self) -> NetworkSizes {
         let (vocabulary, classes) = match self.inputs {
             InputKind::Padded(_) => (10_000, 2),
             InputKind::Images(_, side) if side > 32 => (0, 1000),
             _ => (LSTM.vocabulary, 10),
         };
-        Sizes { vocabulary, classes }
+        NetworkSizes { vocabulary, classes }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use candelabrum::dist::World;
-use candelabrum::memory::{ElementType, Flat};
+use candelabrum::memory::{ElementType, FlatTensor};
 use candelabrum::nn::ops::{self, profile, set_product_precision};
 use candelabrum::nn::{BucketPlan, FlatGradients, Init, Param, Params};
 use candelabrum::train::cli::Precision;
@@ -18,8 +18,8 @@ use candle_core::{Result, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::pace::{Pace, Repeat, cpu_time};
-use crate::serve::{Player, serve};
+use crate::pace::{RankPace, Repeat, cpu_time};
+use crate::serve::{RequestHandler, serve};
 
 /// The features of the linear layer that other linear layers are judged by.
 const FEATURES: usize = 1024;
@@ -48,17 +48,17 @@ pub(crate) struct OperationRequest {
 pub(crate) fn run(args: &OperationArgs, world: &World) -> anyhow::Result<()> {
     args.precision.check(world.device())?;
     set_product_precision(args.precision.products());
-    serve(&mut OperationPlayer { limit: args.limit, last: None, pace: Pace::new(world) }, world)
+    serve(&mut OperationPlayer { limit: args.limit, last: None, pace: RankPace::new(world) }, world)
 }
 
 struct OperationPlayer {
     limit: bool,
     /// The last requested operation.
     last: Option<(String, MeasuredOperation)>,
-    pace: Pace,
+    pace: RankPace,
 }
 
-impl Player for OperationPlayer {
+impl RequestHandler for OperationPlayer {
     type Request = OperationRequest;
 
     fn sample(
@@ -71,7 +71,7 @@ impl Player for OperationPlayer {
             last => {
                 let mut new = MeasuredOperation::parse(&operation, *limit)
                     .with_context(|| format!("there is no operation {operation}"))?;
-                *pace = Pace::new(&pace.world);
+                *pace = RankPace::new(&pace.world);
                 for _ in 0..2 {
                     pace.run(Repeat::Steps(NonZeroU32::MIN), |steps| new.time(steps))?;
                 }
@@ -179,7 +179,7 @@ fn gradients(inputs: &[Param]) -> Result<FlatGradients> {
     for (number, input) in inputs.iter().enumerate() {
         plan.push(number, input.tensor().elem_count());
     }
-    let bucket = Flat::zeros(ElementType::F32, plan.len);
+    let bucket = FlatTensor::zeros(ElementType::F32, plan.len);
     FlatGradients::new(inputs.to_vec(), vec![plan], vec![bucket])
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn every_operation_has_a_speed_and_what_is_no_operation_is_refused() -> anyhow::Result<()> {
         let world = World::single();
         let sample = |operation: &str, limit| {
-            let mut player = OperationPlayer { limit, last: None, pace: Pace::new(&world) };
+            let mut player = OperationPlayer { limit, last: None, pace: RankPace::new(&world) };
             let repeat = Repeat::Steps(NonZeroU32::MIN);
             player.sample(OperationRequest { operation: operation.to_owned(), repeat })
         };

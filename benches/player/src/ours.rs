@@ -9,15 +9,15 @@ use candelabrum::dist::{DistOptConfig, Error, StepGraph};
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::RunState;
 
-use crate::contender::{Cost, Evaluation, Train};
-use crate::network::{Built, build};
-use crate::problem::Batches;
-use crate::settings::Settings;
-use crate::sizes::Sizes;
+use crate::contender::{Evaluation, StepCost, TrainableNetwork};
+use crate::network::{BuiltNetwork, build};
+use crate::problem::ProblemBatches;
+use crate::settings::TrainingSettings;
+use crate::sizes::NetworkSizes;
 
 /// A network and its optimizer.
 pub(crate) struct OurContender {
-    network: Built,
+    network: BuiltNetwork,
     opt: DistOpt,
     strategy: DistOption,
     spars: f32,
@@ -59,13 +59,14 @@ impl Saving {
 
 impl OurContender {
     pub(crate) fn new(
-        settings: &Settings,
-        sizes: Sizes,
+        settings: &TrainingSettings,
+        sizes: NetworkSizes,
         xs: &Tensor,
         world: &World,
     ) -> anyhow::Result<Self> {
-        let &Settings { network, blocks, strategy, spars, overlap, strangers, shard, .. } =
-            settings;
+        let &TrainingSettings {
+            network, blocks, strategy, spars, overlap, strangers, shard, ..
+        } = settings;
         let params = settings.precision.params(0, world.device());
         params.set_recompute(settings.recompute.into());
         let network = build(network, blocks, sizes, &params, xs)?;
@@ -85,7 +86,7 @@ impl OurContender {
     }
 }
 
-impl Train for OurContender {
+impl TrainableNetwork for OurContender {
     fn step(&mut self, xs: &Tensor, ys: &Tensor) -> anyhow::Result<Tensor> {
         if let Some(saving) = &mut self.saving {
             saving.after_step(&mut self.opt)?;
@@ -109,7 +110,7 @@ impl Train for OurContender {
         }
     }
 
-    fn evaluate(&self, tests: &Batches) -> anyhow::Result<Option<Evaluation>> {
+    fn evaluate(&self, tests: &ProblemBatches) -> anyhow::Result<Option<Evaluation>> {
         let params = self.opt.params();
         params.eval();
         let mut sum = Evaluation::default();
@@ -130,10 +131,10 @@ impl Train for OurContender {
         self.opt.params().element_count()
     }
 
-    fn cost(&self) -> Option<Cost> {
+    fn cost(&self) -> Option<StepCost> {
         let has_residuals =
             matches!(self.strategy, DistOption::SparseTopK | DistOption::SparseThreshold);
-        Some(Cost {
+        Some(StepCost {
             forward: self.graph.is_none().then_some(self.forward),
             figures: self.opt.figures(self.strategy),
             residual_norm: has_residuals.then(|| self.opt.residual_norm()),

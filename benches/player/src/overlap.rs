@@ -8,15 +8,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::exchange::Buckets;
-use crate::pace::{Pace, Repeat, Timing};
-use crate::serve::{Player, Seconds, serve};
-use crate::settings::{Contender, Settings};
+use crate::pace::{RankPace, Repeat, Timing};
+use crate::serve::{RequestHandler, Seconds, serve};
+use crate::settings::{ContenderKind, TrainingSettings};
 use crate::training::Training;
 
-pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {
-    ensure!(settings.contender == Contender::Ours, "only ours overlaps");
+pub(crate) fn run(settings: &TrainingSettings, world: &World) -> anyhow::Result<()> {
+    ensure!(settings.contender == ContenderKind::Ours, "only ours overlaps");
     let training = |overlap, strangers| {
-        Training::new(&Settings { overlap, strangers, ..settings.clone() }, world)
+        Training::new(&TrainingSettings { overlap, strangers, ..settings.clone() }, world)
     };
     let (off, on, alone) = (training(false, false)?, training(true, false)?, training(true, true)?);
     let exchange = ExchangeAlone::new(off.gradient_bytes(), world)?;
@@ -33,20 +33,20 @@ struct Overlap {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OverlapRequest {
-    way: Way,
+    way: OverlapMode,
     seconds: Seconds,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Way {
+enum OverlapMode {
     Off,
     On,
     Alone,
     Exchange,
 }
 
-impl Player for Overlap {
+impl RequestHandler for Overlap {
     type Request = OverlapRequest;
 
     fn ready(&self) -> Value {
@@ -56,10 +56,10 @@ impl Player for Overlap {
     fn sample(&mut self, request: OverlapRequest) -> anyhow::Result<Value> {
         let OverlapRequest { way, seconds } = request;
         let training = match way {
-            Way::Off => &mut self.off,
-            Way::On => &mut self.on,
-            Way::Alone => &mut self.alone,
-            Way::Exchange => return Ok(self.exchange.run(seconds)?.fields()),
+            OverlapMode::Off => &mut self.off,
+            OverlapMode::On => &mut self.on,
+            OverlapMode::Alone => &mut self.alone,
+            OverlapMode::Exchange => return Ok(self.exchange.run(seconds)?.fields()),
         };
         training.train(Repeat::Seconds(seconds))
     }
@@ -68,12 +68,13 @@ impl Player for Overlap {
 /// The exchange alone.
 struct ExchangeAlone {
     buckets: Buckets,
-    pace: Pace,
+    pace: RankPace,
 }
 
 impl ExchangeAlone {
     fn new(bytes: usize, world: &World) -> anyhow::Result<Self> {
-        let mut exchange = Self { buckets: Buckets::new(world, bytes)?, pace: Pace::new(world) };
+        let mut exchange =
+            Self { buckets: Buckets::new(world, bytes)?, pace: RankPace::new(world) };
         for _ in 0..2 {
             exchange.run(Seconds(0.01))?; // Finds the pace. The first run touches new memory.
         }

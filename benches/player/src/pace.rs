@@ -45,12 +45,12 @@ impl Timing {
 
 /// The ranks that repeat an operation together, and the time of one repetition.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RankPace {
     pub(crate) world: World,
     step_seconds: f64,
 }
 
-impl Pace {
+impl RankPace {
     /// The first request for a time gets one repetition, because the time of one is not known.
     pub(crate) fn new(world: &World) -> Self {
         Self { world: world.clone(), step_seconds: f64::INFINITY }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_second_request_for_a_time_fills_it() -> anyhow::Result<()> {
-        let mut pace = Pace::new(&World::single());
+        let mut pace = RankPace::new(&World::single());
         let mut steps = |request: &str| -> anyhow::Result<u32> {
             let work = |steps| {
                 sleep(steps * Duration::from_millis(5));

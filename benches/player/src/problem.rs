@@ -11,32 +11,32 @@ use candle_core::{Device, Result, Tensor};
 
 use crate::hash::{LABELS, NOISE, PATTERNS, TOKENS, hash, uniform};
 use crate::networks::{InputKind, Network};
-use crate::sizes::{GRU, LSTM, Sizes};
+use crate::sizes::{GRU, LSTM, NetworkSizes};
 
 /// InputKind and labels, `(size,)` or one at every position.
-pub(crate) type Batches = Vec<(Tensor, Tensor)>;
+pub(crate) type ProblemBatches = Vec<(Tensor, Tensor)>;
 
 /// The batches of a file.
-pub(crate) struct Problem {
+pub(crate) struct TrainingProblem {
     /// Used in turn.
-    pub(crate) train: Batches,
+    pub(crate) train: ProblemBatches,
     /// Never trained on.
-    pub(crate) test: Batches,
-    pub(crate) sizes: Sizes,
+    pub(crate) test: ProblemBatches,
+    pub(crate) sizes: NetworkSizes,
 }
 
 /// Batches of `size` from the hash, which the rank uses in turn. Those of the ranks differ.
-pub(crate) fn drawn(network: &Network, size: usize, rank: usize) -> Result<Batches> {
+pub(crate) fn drawn(network: &Network, size: usize, rank: usize) -> Result<ProblemBatches> {
     (rank * BATCHES..(rank + 1) * BATCHES).map(|index| batch(network, index, size)).collect()
 }
 
 /// Batches of `size` from the hash that no rank trains on.
-pub(crate) fn drawn_tests(network: &Network, size: usize) -> Result<Batches> {
+pub(crate) fn drawn_tests(network: &Network, size: usize) -> Result<ProblemBatches> {
     let first = MOST_RANKS * BATCHES;
     (first..first + TESTS).map(|index| batch(network, index, size)).collect()
 }
 
-impl Problem {
+impl TrainingProblem {
     /// The batches of `size` of a file that `bench-player problem` wrote.
     pub(crate) fn read(path: &Path, size: usize) -> anyhow::Result<Self> {
         let file = candle_core::safetensors::load(path, &Device::Cpu)
@@ -46,7 +46,7 @@ impl Problem {
         };
         let number =
             |name: &str| -> anyhow::Result<usize> { Ok(named(name)?.to_scalar::<u32>()? as usize) };
-        let batches = |part: &str| -> anyhow::Result<Batches> {
+        let batches = |part: &str| -> anyhow::Result<ProblemBatches> {
             let [xs, ys] = ["xs", "ys"].map(|name| named(&format!("{part}.{name}")));
             let (xs, ys) = (xs?, ys?);
             let count = xs.dim(0)?;
@@ -57,7 +57,7 @@ impl Problem {
             };
             (0..count).step_by(size).map(batch).collect()
         };
-        let sizes = Sizes { vocabulary: number("vocabulary")?, classes: number("classes")? };
+        let sizes = NetworkSizes { vocabulary: number("vocabulary")?, classes: number("classes")? };
         Ok(Self { train: batches("train")?, test: batches("test")?, sizes })
     }
 
@@ -69,7 +69,7 @@ impl Problem {
             file.insert(format!("{part}.xs"), Tensor::cat(&xs, 0)?);
             file.insert(format!("{part}.ys"), Tensor::cat(&ys, 0)?);
         }
-        let Sizes { vocabulary, classes } = self.sizes;
+        let NetworkSizes { vocabulary, classes } = self.sizes;
         for (name, number) in [("vocabulary", vocabulary), ("classes", classes)] {
             file.insert(name.to_owned(), Tensor::new(number as u32, &Device::Cpu)?);
         }

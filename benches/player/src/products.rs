@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::arithmetic::Multiplications;
 use crate::network::build;
-use crate::pace::{Pace, Repeat, cpu_time};
+use crate::pace::{RankPace, Repeat, cpu_time};
 use crate::problem;
-use crate::serve::{Player, serve};
-use crate::settings::Settings;
+use crate::serve::{RequestHandler, serve};
+use crate::settings::TrainingSettings;
 
 /// The rows and columns of the matrices. They need 12 MiB, more than the second-level cache has.
 const SIDE: usize = 1024;
@@ -25,7 +25,7 @@ const SIDE: usize = 1024;
 const WARM_UP: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 /// Serves requests.
-pub(crate) fn run(settings: &Settings, world: &World) -> anyhow::Result<()> {
+pub(crate) fn run(settings: &TrainingSettings, world: &World) -> anyhow::Result<()> {
     serve(&mut Products::new(settings, world)?, world)
 }
 
@@ -36,12 +36,12 @@ struct Products {
     /// The number of examples of one step.
     batch_size: usize,
     multiplications: Multiplications,
-    pace: Pace,
+    pace: RankPace,
 }
 
 impl Products {
-    fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
-        let &Settings { network, blocks, .. } = settings;
+    fn new(settings: &TrainingSettings, world: &World) -> anyhow::Result<Self> {
+        let &TrainingSettings { network, blocks, .. } = settings;
         let batch_size = settings.batch_size.get();
         let params = Params::new(0);
         // The network with one example, because a large batch would only take time.
@@ -54,14 +54,14 @@ impl Products {
         let products_per_step = multiplications.step as f64 / SIDE.pow(3) as f64;
         let matrix = || Tensor::rand(-1_f32, 1.0, (SIDE, SIDE), &Device::Cpu);
         let matrices = [matrix()?, matrix()?];
-        let pace = Pace::new(world);
+        let pace = RankPace::new(world);
         let mut products = Self { matrices, products_per_step, batch_size, multiplications, pace };
         products.sample(Repeat::Steps(WARM_UP))?;
         Ok(products)
     }
 }
 
-impl Player for Products {
+impl RequestHandler for Products {
     type Request = Repeat;
 
     fn ready(&self) -> Value {

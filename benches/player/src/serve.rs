@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// A program that answers requests. All ranks call each method at the same time, servers of a key-value
 /// store too.
-pub(crate) trait Player {
+pub(crate) trait RequestHandler {
     type Request: DeserializeOwned;
 
     /// The fields of the first line, besides the ranks and their backend.
@@ -40,12 +40,12 @@ impl TryFrom<f64> for Seconds {
 }
 
 /// Answers the requests of standard input on standard output.
-pub(crate) fn serve(player: &mut impl Player, world: &World) -> anyhow::Result<()> {
+pub(crate) fn serve(player: &mut impl RequestHandler, world: &World) -> anyhow::Result<()> {
     serve_lines(player, world, io::stdin().lock(), io::stdout())
 }
 
 fn serve_lines(
-    player: &mut impl Player,
+    player: &mut impl RequestHandler,
     world: &World,
     mut input: impl BufRead,
     mut output: impl Write,
@@ -81,7 +81,7 @@ mod tests {
 
     struct Twice;
 
-    impl Player for Twice {
+    impl RequestHandler for Twice {
         type Request = Seconds;
 
         fn sample(&mut self, Seconds(seconds): Seconds) -> anyhow::Result<Value> {

@@ -12,9 +12,9 @@ use crate::networks::{self, Network};
 
 /// The settings of a training, as options of the program.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct Settings {
+pub(crate) struct TrainingSettings {
     #[arg(long, default_value = "ours")]
-    pub(crate) contender: Contender,
+    pub(crate) contender: ContenderKind,
     #[arg(long, value_parser = networks::find)]
     pub(crate) network: &'static Network,
     /// Examples in a rank's batch
@@ -68,15 +68,15 @@ pub(crate) struct Settings {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Contender {
+pub(crate) enum ContenderKind {
     Ours,
     Candle,
 }
 
-impl Settings {
+impl TrainingSettings {
     /// The compute threads of a rank. `None` for candle, which knows no ranks and keeps its defaults:
     /// there RAYON_NUM_THREADS, which the caller sets, limits both of its pools.
     pub(crate) fn threads(&self) -> Option<NonZeroUsize> {
-        (self.contender == Contender::Ours).then_some(self.threads)
+        (self.contender == ContenderKind::Ours).then_some(self.threads)
     }
 }

@@ -4,7 +4,7 @@ use candelabrum::models::{CharLstmConfig, GruClassifierConfig};
 
 /// The sizes of a network that depend on its data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct NetworkSizes {
     pub(crate) vocabulary: usize,
     pub(crate) classes: usize,
 }

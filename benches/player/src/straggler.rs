@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::exchange::Exchange;
-use crate::serve::{Player, Seconds, serve};
+use crate::serve::{RequestHandler, Seconds, serve};
 
 /// Steps of each worker before the clock starts.
 const WARM_UP: usize = 5;
@@ -78,7 +78,7 @@ struct Straggler {
     name: &'static str,
 }
 
-impl Player for Straggler {
+impl RequestHandler for Straggler {
     type Request = StragglerRequest;
 
     fn ready(&self) -> Value {
@@ -141,8 +141,8 @@ struct Worker {
     world: World,
     params: Params,
     model: Cnn,
-    opt: Opt,
-    share: Share,
+    opt: WorkerOptimizer,
+    share: WorkerImages,
     /// The factor of its computing time.
     slow: f64,
     /// The time of the last backward pass.
@@ -161,18 +161,23 @@ impl Worker {
         let [channels, height, width] = data.train.image_shape();
         model.compile(&params, (1, channels, height, width))?;
         let sgd = || Sgd::new(args.lr).momentum(args.momentum);
-        let over_store = |kind| -> anyhow::Result<Opt> {
+        let over_store = |kind| -> anyhow::Result<WorkerOptimizer> {
             let config = StoreConfig { staleness_bound: request.bound, ..StoreConfig::new(kind) };
             let store = KvStore::with_config(&config, world)?;
             let config = StoreOptConfig { overlap_forward: true, ..StoreOptConfig::default() };
-            Ok(Opt::Store(Box::new(StoreOpt::with_config(sgd(), &params, &store, config)?)))
+            Ok(WorkerOptimizer::Store(Box::new(StoreOpt::with_config(
+                sgd(),
+                &params,
+                &store,
+                config,
+            )?)))
         };
         let opt = match (request.exchange.store(), request.exchange) {
             (Some(kind), _) => over_store(kind)?,
             (None, Exchange::Memory) => bail!("there is no training by memory"),
-            (None, _) => Opt::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
+            (None, _) => WorkerOptimizer::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
         };
-        let share = Share::new(&data.train, args.batch_size, world.rank() as u64)?;
+        let share = WorkerImages::new(&data.train, args.batch_size, world.rank() as u64)?;
         let slow = if world.rank() == 1 { request.slow } else { 1.0 };
         let (world, backward) = (world.clone(), Duration::ZERO);
         Ok(Self { world, params, model, opt, share, slow, backward })
@@ -218,7 +223,7 @@ impl Worker {
 
     /// Sets the parameters to those that the servers have, and returns what the servers have counted.
     fn take_servers_parameters(&self) -> anyhow::Result<Vec<ServerStats>> {
-        let Opt::Store(opt) = &self.opt else { return Ok(Vec::new()) };
+        let WorkerOptimizer::Store(opt) = &self.opt else { return Ok(Vec::new()) };
         for param in self.params.list() {
             param.set(&opt.store().pull(param.name(), 0)?.wait()?)?;
         }
@@ -238,12 +243,12 @@ impl Worker {
 }
 
 /// The optimizer of a worker.
-enum Opt {
+enum WorkerOptimizer {
     Dist(Box<DistOpt>),
     Store(Box<StoreOpt>),
 }
 
-impl Opt {
+impl WorkerOptimizer {
     fn backward_and_update(&mut self, loss: &Tensor) -> anyhow::Result<()> {
         let (option, spars) = (DistOption::Fp32, 0.0);
         match self {
@@ -270,7 +275,7 @@ impl Opt {
 }
 
 /// The images of a worker, shuffled anew each time it has seen all of them.
-struct Share {
+struct WorkerImages {
     data: ImageDataset,
     sampler: DistributedSampler,
     options: BatchOptions,
@@ -278,7 +283,7 @@ struct Share {
     batches: Batches,
 }
 
-impl Share {
+impl WorkerImages {
     fn new(data: &ImageDataset, batch_size: usize, seed: u64) -> anyhow::Result<Self> {
         let sampler = DistributedSampler::new(SamplerConfig {
             len: data.len(),

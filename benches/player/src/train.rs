@@ -8,12 +8,12 @@ use candelabrum::nn::ops::profile;
 
 use crate::pace::Repeat;
 use crate::serve::{Seconds, serve};
-use crate::settings::Settings;
+use crate::settings::TrainingSettings;
 use crate::training::Training;
 
 /// Serves requests; or prints the time of each operation in some seconds of training.
 pub(crate) fn run(
-    settings: &Settings,
+    settings: &TrainingSettings,
     profiled: Option<Seconds>,
     world: &World,
 ) -> anyhow::Result<()> {

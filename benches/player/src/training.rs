@@ -10,44 +10,46 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::candle::Candle;
-use crate::contender::Train;
+use crate::contender::TrainableNetwork;
 use crate::ours::OurContender;
-use crate::pace::{Pace, Repeat, cpu_time};
-use crate::problem::{Batches, Problem, drawn, drawn_tests};
-use crate::serve::Player;
-use crate::settings::{Contender, Settings};
+use crate::pace::{RankPace, Repeat, cpu_time};
+use crate::problem::{ProblemBatches, TrainingProblem, drawn, drawn_tests};
+use crate::serve::RequestHandler;
+use crate::settings::{ContenderKind, TrainingSettings};
 
 /// A contender and its batches.
 pub(crate) struct Training {
-    contender: Box<dyn Train>,
-    batches: Batches,
+    contender: Box<dyn TrainableNetwork>,
+    batches: ProblemBatches,
     /// None until they are drawn for the first evaluation.
-    tests: Option<Batches>,
+    tests: Option<ProblemBatches>,
     /// None for a contender that is not evaluated.
-    settings: Option<Settings>,
+    settings: Option<TrainingSettings>,
     taken: usize,
-    pace: Pace,
+    pace: RankPace,
     /// Every contender takes these steps on the same batches.
     warm_up_losses: Vec<Value>,
 }
 
 impl Training {
     /// The contender of `settings` on this rank of `world`, after its warm-up.
-    pub(crate) fn new(settings: &Settings, world: &World) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &TrainingSettings, world: &World) -> anyhow::Result<Self> {
         settings.precision.check(world.device())?;
         let (network, size) = (settings.network, settings.batch_size.get());
         let (train, test, sizes) = match &settings.problem {
             Some(path) => {
-                let Problem { train, test, sizes } = Problem::read(path, size)?;
+                let TrainingProblem { train, test, sizes } = TrainingProblem::read(path, size)?;
                 (train, Some(test), sizes)
             }
             None => (drawn(network, size, world.rank())?, None, network.drawn_sizes()),
         };
         let batches = on_device(train, settings, world)?;
         let tests = test.map(|test| on_device(test, settings, world)).transpose()?;
-        let contender: Box<dyn Train> = match settings.contender {
-            Contender::Ours => Box::new(OurContender::new(settings, sizes, &batches[0].0, world)?),
-            Contender::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
+        let contender: Box<dyn TrainableNetwork> = match settings.contender {
+            ContenderKind::Ours => {
+                Box::new(OurContender::new(settings, sizes, &batches[0].0, world)?)
+            }
+            ContenderKind::Candle => Box::new(Candle::new(settings, &batches[0].0)?),
         };
         let training = Self::from_contender(contender, batches, settings.warm_up, world)?;
         Ok(Self { tests, settings: Some(settings.clone()), ..training })
@@ -55,12 +57,12 @@ impl Training {
 
     /// A contender after so many steps, without an evaluation.
     pub(crate) fn from_contender(
-        contender: Box<dyn Train>,
-        batches: Batches,
+        contender: Box<dyn TrainableNetwork>,
+        batches: ProblemBatches,
         warm_up: usize,
         world: &World,
     ) -> anyhow::Result<Self> {
-        let (pace, warm_up_losses) = (Pace::new(world), Vec::new());
+        let (pace, warm_up_losses) = (RankPace::new(world), Vec::new());
         let (tests, settings) = (None, None);
         let mut training =
             Self { contender, batches, tests, settings, taken: 0, pace, warm_up_losses };
@@ -133,7 +135,11 @@ pub(crate) fn peak_rss_mb() -> Option<f64> {
 }
 
 /// The batches on the device of the rank, with inputs in the type of the settings.
-fn on_device(batches: Batches, settings: &Settings, world: &World) -> candle_core::Result<Batches> {
+fn on_device(
+    batches: ProblemBatches,
+    settings: &TrainingSettings,
+    world: &World,
+) -> candle_core::Result<ProblemBatches> {
     let device = world.device();
     let there = |(xs, ys): (Tensor, Tensor)| {
         let dtype =
@@ -152,7 +158,7 @@ pub(crate) struct TrainingRequest {
     evaluate: bool,
 }
 
-impl Player for Training {
+impl RequestHandler for Training {
     type Request = TrainingRequest;
 
     fn ready(&self) -> Value {
@@ -180,11 +186,15 @@ mod tests {
     use super::*;
     use crate::networks::{NETWORKS, Network};
 
-    fn training(contender: Contender, network: &str, strategy: &str) -> anyhow::Result<Training> {
+    fn training(
+        contender: ContenderKind,
+        network: &str,
+        strategy: &str,
+    ) -> anyhow::Result<Training> {
         let options =
             ["", "--batch-size", "4", "--warm-up", "3", "--network", network, "--strategy"];
-        let settings = Settings::parse_from([&options[..], &[strategy]].concat());
-        Training::new(&Settings { contender, ..settings }, &World::single())
+        let settings = TrainingSettings::parse_from([&options[..], &[strategy]].concat());
+        Training::new(&TrainingSettings { contender, ..settings }, &World::single())
     }
 
     /// The networks that are tried: all, or the small ones.
@@ -196,7 +206,7 @@ mod tests {
     #[test]
     fn every_strategy_is_measured() -> anyhow::Result<()> {
         for strategy in DistOption::ALL.iter().map(|option| option.name()) {
-            let mut training = training(Contender::Ours, "mlp", strategy)?;
+            let mut training = training(ContenderKind::Ours, "mlp", strategy)?;
             let sample = training.train(Repeat::Steps(2.try_into()?))?;
             let fields = sample.as_object().expect("it is an object");
             assert_eq!(fields.len(), if strategy.starts_with("sparse") { 18 } else { 17 });
@@ -226,11 +236,11 @@ mod tests {
             if losses.is_empty() {
                 continue;
             }
-            same(Contender::Ours, losses, rounding)?;
+            same(ContenderKind::Ours, losses, rounding)?;
             // candle's max-pool has another gradient, so only its first loss of the CNN is the same.
             let steps = if name == "cnn" || network.is_large() { 1 } else { 2 };
             if network.candle.is_some() {
-                same(Contender::Candle, &losses[..steps], rounding)?;
+                same(ContenderKind::Candle, &losses[..steps], rounding)?;
             }
         }
         Ok(())
@@ -241,12 +251,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new()?;
         for network in ["text-gru", "han", "char-rnn", "mlp"] {
             let options = ["", "--batch-size", "4", "--warm-up", "2", "--network", network];
-            let settings = Settings::parse_from(options);
+            let settings = TrainingSettings::parse_from(options);
             let drawn_of = settings.network;
             let (train, test) = (drawn(drawn_of, 4, 0)?, drawn_tests(drawn_of, 4)?);
-            Problem { train, test, sizes: drawn_of.drawn_sizes() }.write(file.path())?;
-            let read = Settings { problem: Some(file.path().to_owned()), ..settings.clone() };
-            let sample = |settings: &Settings| -> anyhow::Result<Vec<Value>> {
+            TrainingProblem { train, test, sizes: drawn_of.drawn_sizes() }.write(file.path())?;
+            let read =
+                TrainingSettings { problem: Some(file.path().to_owned()), ..settings.clone() };
+            let sample = |settings: &TrainingSettings| -> anyhow::Result<Vec<Value>> {
                 let asked = serde_json::from_str(r#"{"steps":2,"evaluate":true}"#)?;
                 let sample = Training::new(settings, &World::single())?.sample(asked)?;
                 Ok(["loss", "test_loss", "test_accuracy"].map(|name| sample[name].clone()).into())
@@ -256,7 +267,7 @@ mod tests {
             assert_eq!(from_file, expected, "{network}");
         }
         std::fs::write(file.path(), "no tensors")?;
-        let error = Problem::read(file.path(), 4).err().expect("it is refused").to_string();
+        let error = TrainingProblem::read(file.path(), 4).err().expect("it is refused").to_string();
         assert!(error.contains(&*file.path().to_string_lossy()), "{error}");
         Ok(())
     }

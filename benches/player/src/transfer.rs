@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::exchange::{Buckets, Exchange, number, numbers, sum};
-use crate::pace::{Pace, Repeat};
-use crate::serve::{Player, Seconds, serve};
+use crate::pace::{RankPace, Repeat};
+use crate::serve::{RequestHandler, Seconds, serve};
 
 /// The classes of ImageNet.
 const CLASSES: usize = 1000;
@@ -43,20 +43,20 @@ struct TransferRequest {
     /// Whether servers update by SGD with momentum. Otherwise the sum becomes the value.
     #[serde(default)]
     optimizer: bool,
-    compression: Option<Code>,
+    compression: Option<PushCompression>,
     seconds: Seconds,
 }
 
 /// The compression of pushes.
 #[derive(Clone, Copy, Debug, Deserialize)]
-enum Code {
+enum PushCompression {
     #[serde(rename = "fp16")]
     Fp16,
     #[serde(rename = "2bit")]
     TwoBit,
 }
 
-impl Player for Transfer {
+impl RequestHandler for Transfer {
     type Request = TransferRequest;
 
     fn ready(&self) -> Value {
@@ -72,7 +72,7 @@ impl Player for Transfer {
         let is_right =
             self.expected(request).map(|expected| work.is_right(&expected)).transpose()?;
         work.forget()?;
-        let mut pace = Pace::new(&self.world);
+        let mut pace = RankPace::new(&self.world);
         let mut times = Vec::new();
         let mut rounds = |count: u32| -> anyhow::Result<CommStats> {
             times.clear();
@@ -117,27 +117,27 @@ impl Transfer {
         self.params.list().iter().map(|param| param.var().elem_count()).collect()
     }
 
-    fn work(&self, request: TransferRequest) -> anyhow::Result<Work> {
+    fn work(&self, request: TransferRequest) -> anyhow::Result<TransferWork> {
         let (rank, sizes) = (self.world.rank(), self.sizes());
         if let Some(kind) = request.exchange.store() {
             return self.store(kind, request);
         }
         if request.exchange == Exchange::Memory {
-            return Ok(Work::Own(numbers(rank, sizes.iter().sum())));
+            return Ok(TransferWork::Own(numbers(rank, sizes.iter().sum())));
         }
         let mut buckets = Buckets::new(&self.world, self.bytes())?;
         for values in buckets.values()? {
             values.copy_from_slice(&numbers(rank, values.len()));
         }
-        Ok(Work::Buckets(buckets))
+        Ok(TransferWork::Buckets(buckets))
     }
 
-    fn store(&self, kind: StoreKind, request: TransferRequest) -> anyhow::Result<Work> {
+    fn store(&self, kind: StoreKind, request: TransferRequest) -> anyhow::Result<TransferWork> {
         let store = KvStore::with_config(&StoreConfig::new(kind), &self.world)?;
         store.set_gradient_compression(match request.compression {
             None => Compression::None,
-            Some(Code::Fp16) => Compression::Fp16,
-            Some(Code::TwoBit) => Compression::TwoBit { threshold: 0.5 },
+            Some(PushCompression::Fp16) => Compression::Fp16,
+            Some(PushCompression::TwoBit) => Compression::TwoBit { threshold: 0.5 },
         })?;
         if request.optimizer {
             store.set_optimizer(Sgd::new(0.05).momentum(0.9), store.num_workers() as f32)?;
@@ -148,7 +148,7 @@ impl Transfer {
         };
         store.init_all(params.iter().map(value))?;
         let sizes = self.sizes();
-        Ok(Work::Store {
+        Ok(TransferWork::Store {
             names: params.iter().map(|param| param.name().to_owned()).collect(),
             gradients: sizes.iter().map(|&len| numbers(store.rank(), len)).collect(),
             values: sizes.iter().map(|&len| vec![0.0; len]).collect(),
@@ -159,7 +159,7 @@ impl Transfer {
     /// The number at each place after the first round, if it is certain.
     fn expected(&self, request: TransferRequest) -> Option<Box<dyn Fn(usize) -> f32>> {
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
-        let is_lossy = matches!(request.compression, Some(Code::TwoBit));
+        let is_lossy = matches!(request.compression, Some(PushCompression::TwoBit));
         match request.exchange {
             Exchange::Memory => Some(Box::new(move |i| -number(rank, i))),
             Exchange::DistSync if request.optimizer || is_lossy => None,
@@ -170,13 +170,13 @@ impl Transfer {
 }
 
 /// What is measured.
-enum Work {
+enum TransferWork {
     Store { store: KvStore, names: Vec<String>, gradients: Vec<Vec<f32>>, values: Vec<Vec<f32>> },
     Buckets(Buckets),
     Own(Vec<f32>),
 }
 
-impl Work {
+impl TransferWork {
     fn round(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Store { store, names, gradients, values } => {

@@ -1,9 +1,9 @@
 //! What is wrong with a log, in sentences.
 
-use candelabrum_runlog::Reader;
+use candelabrum_runlog::LogReader;
 
 /// A sentence for each line that was left out, or that is incomplete.
-pub(crate) fn broken(reader: &Reader) -> Vec<String> {
+pub(crate) fn broken(reader: &LogReader) -> Vec<String> {
     let lines = reader.broken().iter();
     let mut all: Vec<String> = lines
         .map(|b| format!("Line {} of the log is no event and was left out: {}.", b.line, b.reason))

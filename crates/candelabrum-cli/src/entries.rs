@@ -1,9 +1,9 @@
 //! What happened in a run besides numbers, as lines of text: notes, checkpoints, resumes, the end.
 
-use candelabrum_runlog::{Run, Stamped, duration_in_words};
+use candelabrum_runlog::{RunHistory, Stamped, duration_in_words};
 
 /// All entries of a run, in the order of their times.
-pub(crate) fn entries(run: &Run) -> Vec<Stamped<String>> {
+pub(crate) fn entries(run: &RunHistory) -> Vec<Stamped<String>> {
     let mut all: Vec<Stamped<String>> = run.notes.clone();
     let mut add = |time, what| all.push(Stamped { time, what });
     for made in &run.checkpoints {
@@ -24,20 +24,23 @@ pub(crate) fn entries(run: &Run) -> Vec<Stamped<String>> {
 
 #[cfg(test)]
 mod tests {
-    use candelabrum_runlog::{Checkpoint, End, Event, Kind, Resume, Settings};
+    use candelabrum_runlog::{Checkpoint, EndEvent, Event, EventKind, ResumePoint, Settings};
 
     use super::*;
 
     #[test]
     fn entries_of_all_kinds_come_in_the_order_of_their_times() {
-        let mut run = Run::default();
+        let mut run = RunHistory::default();
         let settings = Settings::new(1, "0");
-        let resume = Resume { step: 4, epoch: 0, from: "c4".to_owned(), settings };
+        let resume = ResumePoint { step: 4, epoch: 0, from: "c4".to_owned(), settings };
         for (time, kind) in [
-            (2.0, Kind::Resume(resume)),
-            (1.0, Kind::Note { text: "a note".to_owned() }),
-            (3.0, Kind::Checkpoint(Checkpoint { step: 8, path: "c8".to_owned(), seconds: 0.25 })),
-            (4.0, Kind::End(End { reason: "finished".to_owned(), step: 9 })),
+            (2.0, EventKind::Resume(resume)),
+            (1.0, EventKind::Note { text: "a note".to_owned() }),
+            (
+                3.0,
+                EventKind::Checkpoint(Checkpoint { step: 8, path: "c8".to_owned(), seconds: 0.25 }),
+            ),
+            (4.0, EventKind::End(EndEvent { reason: "finished".to_owned(), step: 9 })),
         ] {
             run.event(Event { time, kind });
         }

@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
     version,
     about = "Starts training runs, watches them and reports on them"
 )]
-struct Cli {
+struct CliArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -29,11 +29,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match CliArgs::parse().command {
         // It says itself what failed, and has exit codes of its own.
         Command::Run(args) => return run::run(&args),
         Command::Report(args) => {
-            args.check::<Cli>().unwrap_or_else(|error| error.exit());
+            args.check::<CliArgs>().unwrap_or_else(|error| error.exit());
             report::run(&args)
         }
         Command::Watch(args) => watch::run(&args),

@@ -1,6 +1,6 @@
 //! Whether a run goes on, is over, or has fallen silent.
 
-use candelabrum_runlog::{Run, duration_in_words};
+use candelabrum_runlog::{RunHistory, duration_in_words};
 
 /// A run is silent after this many seconds without an event, or after ten times the usual time between
 /// events, whichever is longer.
@@ -8,7 +8,7 @@ const SILENCE: f64 = 60.0;
 
 /// What a run does now.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum State {
+pub(crate) enum RunActivity {
     /// The log has no event.
     Empty,
     Running,
@@ -18,9 +18,9 @@ pub(crate) enum State {
     Ended(String),
 }
 
-impl State {
+impl RunActivity {
     /// The state at a Unix time.
-    pub(crate) fn new(run: &Run, now: f64) -> Self {
+    pub(crate) fn new(run: &RunHistory, now: f64) -> Self {
         let Some(last) = run.last_time() else { return Self::Empty };
         if let Some(end) = &run.end {
             return Self::Ended(end.what.reason.clone());
@@ -54,24 +54,24 @@ pub(crate) fn now() -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use candelabrum_runlog::{End, Event, Kind, Measured};
+    use candelabrum_runlog::{EndEvent, Event, EventKind, Measured};
 
     use super::*;
 
     #[test]
     fn a_run_is_silent_after_much_more_than_its_usual_pause() {
-        let mut run = Run::default();
-        assert_eq!(State::new(&run, 5.0), State::Empty);
+        let mut run = RunHistory::default();
+        assert_eq!(RunActivity::new(&run, 5.0), RunActivity::Empty);
         for step in 1..=5 {
             let values = [("loss".to_owned(), 1.0)].into();
-            let kind = Kind::Train(Measured { step, epoch: 0, values });
+            let kind = EventKind::Train(Measured { step, epoch: 0, values });
             run.event(Event { time: 20.0 * step as f64, kind });
         }
-        assert_eq!(State::new(&run, 290.0), State::Running);
-        assert_eq!(State::new(&run, 310.0), State::Silent(210.0));
-        assert_eq!(State::new(&run, 310.0).describe(), "no event for 3 min 30 s");
-        let end = End { reason: "finished".to_owned(), step: 5 };
-        run.event(Event { time: 101.0, kind: Kind::End(end) });
-        assert_eq!(State::new(&run, 1e9).describe(), "finished");
+        assert_eq!(RunActivity::new(&run, 290.0), RunActivity::Running);
+        assert_eq!(RunActivity::new(&run, 310.0), RunActivity::Silent(210.0));
+        assert_eq!(RunActivity::new(&run, 310.0).describe(), "no event for 3 min 30 s");
+        let end = EndEvent { reason: "finished".to_owned(), step: 5 };
+        run.event(Event { time: 101.0, kind: EventKind::End(end) });
+        assert_eq!(RunActivity::new(&run, 1e9).describe(), "finished");
     }
 }

@@ -21,13 +21,13 @@ pub(crate) fn with_backward(
     xs.apply_op1(CustomBackward { ys, name, backward: Box::new(backward) })
 }
 
-type Backward = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
+type BackwardFn = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 struct CustomBackward {
     /// `None` after the forward pass, whose result is a copy.
     ys: Mutex<Option<Tensor>>,
     name: &'static str,
-    backward: Box<Backward>,
+    backward: Box<BackwardFn>,
 }
 
 impl CustomBackward {

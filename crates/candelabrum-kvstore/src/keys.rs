@@ -9,14 +9,14 @@ const SHOWN: usize = 12;
 
 /// The keys of a store, numbered in the order of their initialisation, with what is known of each.
 #[derive(Debug)]
-pub(crate) struct Keys<T> {
+pub(crate) struct KeyTable<T> {
     /// The rank of this process, for errors.
     rank: usize,
     numbers: BTreeMap<Key, u32>,
     entries: Vec<T>,
 }
 
-impl<T> Keys<T> {
+impl<T> KeyTable<T> {
     pub(crate) fn new(rank: usize) -> Self {
         Self { rank, numbers: BTreeMap::new(), entries: Vec::new() }
     }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn keys_are_of_one_kind_and_known_once() {
-        let mut keys = Keys::new(3);
+        let mut keys = KeyTable::new(3);
         assert_eq!(keys.insert(&"w".into(), ()).unwrap(), 0);
         assert_eq!(keys.insert(&"a".into(), ()).unwrap(), 1);
         assert_eq!(keys.find(&"w".into()).unwrap().0, 0);

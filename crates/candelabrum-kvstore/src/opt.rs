@@ -16,7 +16,7 @@ use candelabrum_dist::{
     BufferSync, Constants, OptimizerMemory, StepFigures, StepWeight, TrainableParams,
     check_consistency, synchronize_buffers,
 };
-use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, Location, Span, SpanMut};
 use candelabrum_nn::{
     BackwardAndUpdate, BucketPlan, DistOption, FlatGradients, LossWeight, MissingGradients, Param,
     Params,
@@ -393,7 +393,7 @@ impl StoreOpt {
                 plan.push(number, len);
                 plans.push(plan);
                 let location = Location::from_device(var.device());
-                buckets.push(Flat::zeros_on(&location, ElementType::F32, len)?);
+                buckets.push(FlatTensor::zeros_on(&location, ElementType::F32, len)?);
             }
             self.gradients = Some(FlatGradients::new(params, plans, buckets)?);
             self.trained = Some(trained);
@@ -531,7 +531,7 @@ struct Sender {
     /// By parameter.
     pulls: Vec<Option<PendingPull>>,
     /// Buckets that left the backward pass early.
-    taken: Vec<(usize, Flat)>,
+    taken: Vec<(usize, FlatTensor)>,
     /// Time in pushes.
     spent: Duration,
 }
@@ -542,14 +542,14 @@ impl Sender {
         Self { store, params, compression, pulls, taken: Vec::new(), spent: Duration::ZERO }
     }
 
-    fn take(&mut self, index: usize, bucket: Flat) -> Result<()> {
+    fn take(&mut self, index: usize, bucket: FlatTensor) -> Result<()> {
         let pushed = self.push(index, &bucket);
         self.taken.push((index, bucket));
         pushed
     }
 
     /// Pushes a gradient, and asks for the updated parameter.
-    fn push(&mut self, index: usize, bucket: &Flat) -> Result<()> {
+    fn push(&mut self, index: usize, bucket: &FlatTensor) -> Result<()> {
         let start = Instant::now();
         let copy = if bucket.is_on_device() { Some(bucket.to_host()?) } else { None };
         let values = PushValues::Slice(copy.as_ref().unwrap_or(bucket).as_slice()?);

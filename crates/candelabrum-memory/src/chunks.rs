@@ -12,14 +12,14 @@ use crate::thread_pool;
 pub const CHUNK: usize = 1 << 15;
 
 /// A vector, or several of equal length, that can be cut in two.
-pub trait Split: Sized + Send {
+pub trait Splittable: Sized + Send {
     /// The length.
     fn elements(&self) -> usize;
     /// The first `at` elements, and the rest.
     fn split(self, at: usize) -> (Self, Self);
 }
 
-impl Split for &[f32] {
+impl Splittable for &[f32] {
     fn elements(&self) -> usize {
         self.len()
     }
@@ -29,7 +29,7 @@ impl Split for &[f32] {
     }
 }
 
-impl Split for &mut [f32] {
+impl Splittable for &mut [f32] {
     fn elements(&self) -> usize {
         self.len()
     }
@@ -41,17 +41,20 @@ impl Split for &mut [f32] {
 
 /// Runs `work` on every chunk of `whole` and adds up the pairs that it returns, in a fixed order.
 /// What is inlined into `work` uses this machine's vectors ([`crate::simd`]).
-pub fn by_chunks<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f64; 2] {
+pub fn by_chunks<S: Splittable>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> [f64; 2] {
     // Most parameters are small.
     if whole.elements() <= CHUNK {
-        return simd_once(Task { work: &work, chunk: whole });
+        return simd_once(ChunkTask { work: &work, chunk: whole });
     }
     total(&of_each_chunk(whole, work))
 }
 
 /// The pair that `work` returns of every chunk of `whole`, in order. Their [`total`] is that of [`by_chunks`], also if
 /// parts of the vector that begin at multiples of [`CHUNK`] were worked on apart.
-pub fn of_each_chunk<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) -> Vec<[f64; 2]> {
+pub fn of_each_chunk<S: Splittable>(
+    whole: S,
+    work: impl Fn(S) -> [f64; 2] + Sync,
+) -> Vec<[f64; 2]> {
     let work = &work;
     let mut chunks = Vec::with_capacity(whole.elements().div_ceil(CHUNK));
     let mut rest = whole;
@@ -63,18 +66,18 @@ pub fn of_each_chunk<S: Split>(whole: S, work: impl Fn(S) -> [f64; 2] + Sync) ->
     chunks.push(rest);
     let mut sums = vec![[0.0; 2]; chunks.len()];
     thread_pool::for_each(chunks.into_par_iter().zip(&mut sums), |(chunk, sum)| {
-        *sum = simd_once(Task { work, chunk });
+        *sum = simd_once(ChunkTask { work, chunk });
     });
     sums
 }
 
 /// The work on one chunk.
-struct Task<'a, S, W> {
+struct ChunkTask<'a, S, W> {
     work: &'a W,
     chunk: S,
 }
 
-impl<S, W: Fn(S) -> [f64; 2]> NullaryFnOnce for Task<'_, S, W> {
+impl<S, W: Fn(S) -> [f64; 2]> NullaryFnOnce for ChunkTask<'_, S, W> {
     type Output = [f64; 2];
 
     #[inline(always)]

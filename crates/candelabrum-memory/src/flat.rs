@@ -41,14 +41,14 @@ pub trait SharedMemory: Send + Sync {
 
 /// `len` numbers of one type: on the heap, in memory that a backend shares between processes, or on a
 /// device.
-pub struct Flat {
+pub struct FlatTensor {
     element: ElementType,
     len: usize,
-    store: Store,
+    store: FlatMemory,
 }
 
-enum Store {
-    Heap(Heap),
+enum FlatMemory {
+    Heap(HeapBytes),
     Shared(Box<dyn SharedMemory>),
     Cuda(CudaMemory),
 }
@@ -57,13 +57,13 @@ enum Store {
 pub const CACHE_LINE: usize = 64;
 
 /// Bytes on the heap that start with a cache line.
-struct Heap {
+struct HeapBytes {
     words: Vec<u64>,
     /// The first word of the first whole line.
     start: usize,
 }
 
-impl Heap {
+impl HeapBytes {
     fn zeros(bytes: usize) -> Self {
         // The allocator gives zeros without touching them, but only at its own alignment.
         let words = vec![0_u64; (bytes + CACHE_LINE).div_ceil(size_of::<u64>())];
@@ -80,7 +80,7 @@ impl Heap {
     }
 }
 
-impl Flat {
+impl FlatTensor {
     /// Zeros at a location. For the host, they are on the heap.
     ///
     /// The numbers of a GPU cannot be borrowed as slices, only as spans. [`Self::to_host`],
@@ -101,7 +101,7 @@ impl Flat {
 
     /// Zeros on the heap.
     pub fn zeros(element: ElementType, len: usize) -> Self {
-        Self { element, len, store: Store::Heap(Heap::zeros(len * element.size())) }
+        Self { element, len, store: FlatMemory::Heap(HeapBytes::zeros(len * element.size())) }
     }
 
     /// A copy of `values` on the heap.
@@ -114,12 +114,12 @@ impl Flat {
     /// `len` numbers in memory that a backend shares between processes. The memory must be large
     /// enough.
     pub fn shared(element: ElementType, len: usize, memory: Box<dyn SharedMemory>) -> Self {
-        Self { element, len, store: Store::Shared(memory) }
+        Self { element, len, store: FlatMemory::Shared(memory) }
     }
 
     /// `len` numbers in the memory of a GPU, which must be large enough.
     pub fn cuda(element: ElementType, len: usize, memory: CudaMemory) -> Self {
-        Self { element, len, store: Store::Cuda(memory) }
+        Self { element, len, store: FlatMemory::Cuda(memory) }
     }
 
     /// The same memory as `len` numbers: the first ones, or more of them where the memory has room.
@@ -138,9 +138,9 @@ impl Flat {
     /// The bytes of the memory, which may have room for more numbers.
     pub fn room(&self) -> usize {
         match &self.store {
-            Store::Heap(heap) => heap.bytes().len(),
-            Store::Shared(memory) => memory.bytes().len(),
-            Store::Cuda(memory) => memory.room(),
+            FlatMemory::Heap(heap) => heap.bytes().len(),
+            FlatMemory::Shared(memory) => memory.bytes().len(),
+            FlatMemory::Cuda(memory) => memory.room(),
         }
     }
 
@@ -166,12 +166,12 @@ impl Flat {
 
     /// Whether the numbers are in memory that this processor cannot access.
     pub fn is_on_device(&self) -> bool {
-        matches!(self.store, Store::Cuda(_))
+        matches!(self.store, FlatMemory::Cuda(_))
     }
 
     /// Whether the numbers are in memory that the processes of a host share.
     pub fn is_shared(&self) -> bool {
-        matches!(self.store, Store::Shared(_))
+        matches!(self.store, FlatMemory::Shared(_))
     }
 
     /// Refuses numbers that this processor cannot read.
@@ -188,11 +188,11 @@ impl Flat {
     /// [`Error::ElementType`] for numbers of another type.
     pub fn span(&self) -> Result<Span<'_>> {
         match &self.store {
-            Store::Cuda(memory) => {
+            FlatMemory::Cuda(memory) => {
                 self.check_type::<f32>()?;
                 Ok(Span::Cuda(memory.span(self.len)))
             }
-            Store::Heap(_) | Store::Shared(_) => Ok(Span::Host(self.as_slice()?)),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => Ok(Span::Host(self.as_slice()?)),
         }
     }
 
@@ -204,9 +204,9 @@ impl Flat {
         self.check_type::<f32>()?;
         let count = self.byte_len();
         let bytes = match &mut self.store {
-            Store::Heap(heap) => &mut heap.bytes_mut()[..count],
-            Store::Shared(memory) => &mut memory.bytes_mut()[..count],
-            Store::Cuda(memory) => return Ok(SpanMut::Cuda(memory.span_mut(self.len))),
+            FlatMemory::Heap(heap) => &mut heap.bytes_mut()[..count],
+            FlatMemory::Shared(memory) => &mut memory.bytes_mut()[..count],
+            FlatMemory::Cuda(memory) => return Ok(SpanMut::Cuda(memory.span_mut(self.len))),
         };
         Ok(SpanMut::Host(bytemuck::cast_slice_mut(bytes)))
     }
@@ -280,9 +280,9 @@ impl Flat {
     pub fn bytes(&self) -> &[u8] {
         let count = self.byte_len();
         match &self.store {
-            Store::Heap(heap) => &heap.bytes()[..count],
-            Store::Shared(memory) => &memory.bytes()[..count],
-            Store::Cuda(_) => &[],
+            FlatMemory::Heap(heap) => &heap.bytes()[..count],
+            FlatMemory::Shared(memory) => &memory.bytes()[..count],
+            FlatMemory::Cuda(_) => &[],
         }
     }
 
@@ -290,9 +290,9 @@ impl Flat {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let count = self.byte_len();
         match &mut self.store {
-            Store::Heap(heap) => &mut heap.bytes_mut()[..count],
-            Store::Shared(memory) => &mut memory.bytes_mut()[..count],
-            Store::Cuda(_) => &mut [],
+            FlatMemory::Heap(heap) => &mut heap.bytes_mut()[..count],
+            FlatMemory::Shared(memory) => &mut memory.bytes_mut()[..count],
+            FlatMemory::Cuda(_) => &mut [],
         }
     }
 
@@ -303,8 +303,10 @@ impl Flat {
     pub fn to_host(&self) -> Result<Self> {
         let mut copy = Self::zeros(self.element, self.len);
         match &self.store {
-            Store::Cuda(memory) => memory.read(copy.bytes_mut())?,
-            Store::Heap(_) | Store::Shared(_) => copy.bytes_mut().copy_from_slice(self.bytes()),
+            FlatMemory::Cuda(memory) => memory.read(copy.bytes_mut())?,
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => {
+                copy.bytes_mut().copy_from_slice(self.bytes());
+            }
         }
         Ok(copy)
     }
@@ -320,8 +322,8 @@ impl Flat {
         check_len("copy_from_host", self.len, from.len)?;
         from.check_on_host()?;
         match &mut self.store {
-            Store::Cuda(memory) => memory.write(from.bytes()),
-            Store::Heap(_) | Store::Shared(_) => {
+            FlatMemory::Cuda(memory) => memory.write(from.bytes()),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => {
                 self.bytes_mut().copy_from_slice(from.bytes());
                 Ok(())
             }
@@ -337,8 +339,8 @@ impl Flat {
     pub fn copy_from_tensor(&mut self, tensor: &Tensor) -> Result<()> {
         let (element, len) = (self.element, self.len);
         match &mut self.store {
-            Store::Cuda(memory) => memory.copy_from_tensor(element, len, tensor),
-            Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_from_tensor")),
+            FlatMemory::Cuda(memory) => memory.copy_from_tensor(element, len, tensor),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => Err(on_host("copy_from_tensor")),
         }
     }
 
@@ -350,40 +352,40 @@ impl Flat {
     /// instead.
     pub fn copy_to_tensor(&self, tensor: &Tensor) -> Result<()> {
         match &self.store {
-            Store::Cuda(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
-            Store::Heap(_) | Store::Shared(_) => Err(on_host("copy_to_tensor")),
+            FlatMemory::Cuda(memory) => memory.copy_to_tensor(self.element, self.len, tensor),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => Err(on_host("copy_to_tensor")),
         }
     }
 
     /// The backend's own memory, if the numbers are in shared memory of type `M`.
     pub fn shared_memory<M: SharedMemory + 'static>(&mut self) -> Option<&mut M> {
         match &mut self.store {
-            Store::Shared(memory) => memory.as_any_mut().downcast_mut(),
-            Store::Heap(_) | Store::Cuda(_) => None,
+            FlatMemory::Shared(memory) => memory.as_any_mut().downcast_mut(),
+            FlatMemory::Heap(_) | FlatMemory::Cuda(_) => None,
         }
     }
 
     /// The GPU's memory, if the numbers are there.
     pub fn cuda_memory(&self) -> Option<&CudaMemory> {
         match &self.store {
-            Store::Cuda(memory) => Some(memory),
-            Store::Heap(_) | Store::Shared(_) => None,
+            FlatMemory::Cuda(memory) => Some(memory),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => None,
         }
     }
 
     /// The GPU's memory, if the numbers are there.
     pub fn into_cuda_memory(self) -> Option<CudaMemory> {
         match self.store {
-            Store::Cuda(memory) => Some(memory),
-            Store::Heap(_) | Store::Shared(_) => None,
+            FlatMemory::Cuda(memory) => Some(memory),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => None,
         }
     }
 
     /// The GPU's memory, mutable, if the numbers are there.
     pub fn cuda_memory_mut(&mut self) -> Option<&mut CudaMemory> {
         match &mut self.store {
-            Store::Cuda(memory) => Some(memory),
-            Store::Heap(_) | Store::Shared(_) => None,
+            FlatMemory::Cuda(memory) => Some(memory),
+            FlatMemory::Heap(_) | FlatMemory::Shared(_) => None,
         }
     }
 
@@ -409,7 +411,7 @@ fn on_host(what: &str) -> Error {
     Error::Unsupported { what }
 }
 
-impl fmt::Debug for Flat {
+impl fmt::Debug for FlatTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Flat({} × {})", self.len, self.element)
     }
@@ -421,19 +423,19 @@ mod tests {
 
     #[test]
     fn numbers_come_out_as_they_were_put_in() -> Result<()> {
-        let mut flat = Flat::from_slice(&[1.5_f32, -2.0, 3.0]);
+        let mut flat = FlatTensor::from_slice(&[1.5_f32, -2.0, 3.0]);
         flat.as_mut_slice::<f32>()?[1] = 7.0;
         assert_eq!(flat.to_vec::<f32>()?, [1.5, 7.0, 3.0]);
         assert_eq!(flat.bytes().len(), 12);
         assert_eq!(flat.range(1..3)?.host()?, [7.0, 3.0]);
         assert!(flat.range_mut(2..4).is_err());
-        assert!(Flat::from_slice::<u8>(&[]).is_empty());
+        assert!(FlatTensor::from_slice::<u8>(&[]).is_empty());
         Ok(())
     }
 
     #[test]
     fn numbers_at_the_hosts_location_are_on_the_heap() -> Result<()> {
-        let mut flat = Flat::zeros_on(&Location::HOST, ElementType::F32, 3)?;
+        let mut flat = FlatTensor::zeros_on(&Location::HOST, ElementType::F32, 3)?;
         assert_eq!(flat.to_vec::<f32>()?, [0.0; 3]);
         let tensor = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu)?;
         let message = flat.copy_from_tensor(&tensor).unwrap_err().to_string();
@@ -444,7 +446,7 @@ mod tests {
 
     #[test]
     fn the_wrong_type_is_refused() {
-        let error = Flat::from_slice(&[1_i32]).as_slice::<f32>().unwrap_err();
+        let error = FlatTensor::from_slice(&[1_i32]).as_slice::<f32>().unwrap_err();
         assert!(error.to_string().contains("i32") && error.to_string().contains("f32"));
     }
 }

@@ -3,7 +3,7 @@
 //! | idea | where |
 //! |---|---|
 //! | the types of numbers that can be stored and sent | [`ElementType`], [`Element`] |
-//! | numbers of one type, in host memory, shared memory or a GPU's memory | [`Flat`], [`Location`] |
+//! | numbers of one type, in host memory, shared memory or a GPU's memory | [`FlatTensor`], [`Location`] |
 //! | a borrowed run of f32 numbers, and the arithmetic of a training step on it | [`Span`], [`SpanMut`] |
 //! | the norm of several spans | [`Norm`] |
 //! | a search for the first number that is not finite | [`FiniteCheck`] |
@@ -17,7 +17,7 @@
 //! | loops compiled for the vectors of this machine | [`simd`] |
 //!
 //! Parameters, gradients, the state of an optimizer and the buckets of an all-reduce are all
-//! [`Flat`]s or [`Span`]s. Code that only moves or scales numbers calls the methods of a span and
+//! [`FlatTensor`]s or [`Span`]s. Code that only moves or scales numbers calls the methods of a span and
 //! does not know the kind of memory. Code that computes on the host uses the slice
 //! ([`SpanMut::host`]).
 //!
@@ -52,7 +52,7 @@ pub use convolution::Convolution;
 pub use element::{Element, ElementType};
 pub use error::{Error, Result};
 pub use finite::{FiniteCheck, first_bad};
-pub use flat::{CACHE_LINE, Flat, Location, SharedMemory};
+pub use flat::{CACHE_LINE, FlatTensor, Location, SharedMemory};
 pub use half::Half;
 pub use reduce::{BadNumber, ReduceOp};
 pub use span::{Norm, Span, SpanMut, square_sums};

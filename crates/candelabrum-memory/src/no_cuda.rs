@@ -222,16 +222,16 @@ types! {
             &self,
             kernels: Kernels,
             kernel: &'static str,
-            grid: Grid,
-            args: &[Arg<'_>]
+            grid: LaunchGrid,
+            args: &[KernelArg<'_>]
         ) -> Result<()>;
         pub fn launch_for(
             &self,
             number: ElementType,
             kernels: Kernels,
             kernel: &'static str,
-            grid: Grid,
-            args: &[Arg<'_>]
+            grid: LaunchGrid,
+            args: &[KernelArg<'_>]
         ) -> Result<()>;
         pub fn write_constant(
             &self,
@@ -300,9 +300,9 @@ pub struct CudaMatrix<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Grid(());
+pub struct LaunchGrid(());
 
-impl Grid {
+impl LaunchGrid {
     pub fn for_each(count: usize) -> Self {
         Self(())
     }
@@ -321,12 +321,12 @@ impl Grid {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Arg<'a> {
+pub enum KernelArg<'a> {
     Nothing,
     Some(PhantomData<&'a ()>),
 }
 
-impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
+impl<'a, T: Into<KernelArg<'a>>> From<Option<T>> for KernelArg<'a> {
     fn from(memory: Option<T>) -> Self {
         Self::Some(PhantomData)
     }
@@ -335,7 +335,7 @@ impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
 /// Defines the arguments of kernels by their types.
 macro_rules! arguments {
     ($($from:ty),*) => { $(
-        impl<'a> From<$from> for Arg<'a> {
+        impl<'a> From<$from> for KernelArg<'a> {
             fn from(value: $from) -> Self {
                 Self::Some(PhantomData)
             }

@@ -3,12 +3,12 @@
 use half::{bf16, f16};
 
 use crate::error::check_len;
-use crate::{ElementType, Error, Flat, Half, Result, Span, SpanMut};
+use crate::{ElementType, Error, FlatTensor, Half, Result, Span, SpanMut};
 
 /// The number of elements converted at a time, which stay in the first-level cache.
 const BLOCK: usize = 1024;
 
-impl Flat {
+impl FlatTensor {
     /// Replaces the numbers of this buffer, which are fp16 or bf16, by `values / divisor`: divided
     /// in f32, then rounded to nearest, ties to even. A quotient that is too large becomes
     /// infinite.
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn numbers_are_divided_before_they_are_rounded() -> Result<()> {
         let values: Vec<f32> = (0..2500).map(|i| i as f32 * 65.5).collect();
-        let mut wire = Flat::zeros(ElementType::F16, values.len());
+        let mut wire = FlatTensor::zeros(ElementType::F16, values.len());
         wire.narrow_from(Span::from(&values), 4.0)?;
         let mut back = vec![0.0_f32; values.len()];
         wire.widen_into(SpanMut::from(&mut back))?;
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(*back, f16::from_f32(value / 4.0).to_f32());
         }
         assert!(wire.narrow_from(Span::from(&values[1..]), 4.0).is_err());
-        let mut whole = Flat::zeros(ElementType::F32, values.len());
+        let mut whole = FlatTensor::zeros(ElementType::F32, values.len());
         assert!(whole.narrow_from(Span::from(&values), 1.0).is_err());
         Ok(())
     }

@@ -53,7 +53,7 @@ pub use error::{Error, Result};
 pub use layer_row::LayerRow;
 pub use lora::{LoraConfig, LoraLayers};
 pub use model::{BackwardAndUpdate, FromModule, FromModuleT, Model};
-pub use noise::{Noise, NoiseRecorder};
+pub use noise::{NoiseRecorder, RecordedNoise};
 pub use params::{
     Buffer, Init, InitialValues, Param, Params, QuantizedMatrix, Recompute, Scope, ShardedValues,
     Weight, to_flat, with_span,

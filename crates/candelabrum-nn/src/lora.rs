@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use crate::autograd::fused::widen;
 use crate::layers::Dropout;
-use crate::ops::Base;
-use crate::params::{Adapter, Matrix, layer_of};
+use crate::ops::BaseWeight;
+use crate::params::{Adapter, WeightMatrix, layer_of};
 use crate::{Error, Init, Param, Params, Result, Weight, ops};
 
 /// Which layers get an adapter, and of which kind.
@@ -268,15 +268,17 @@ impl LoraAdapter {
     /// `W + s B A` in f32 or f64, outside of the graph.
     fn sum(&self, weight: &Weight) -> CandleResult<Tensor> {
         let base = match &weight.matrix {
-            Matrix::Param(param) => wide(param)?,
-            Matrix::Quantized(matrix) => matrix.dequantize(DType::F32, self.a.var().device())?,
+            WeightMatrix::Param(param) => wide(param)?,
+            WeightMatrix::Quantized(matrix) => {
+                matrix.dequantize(DType::F32, self.a.var().device())?
+            }
         };
         let change = wide(&self.b)?.matmul(&wide(&self.a)?)?;
         base + (change * self.scale)?
     }
 
     fn merge(&self, weight: &Weight) -> CandleResult<()> {
-        let Matrix::Param(param) = &weight.matrix else { return Ok(()) };
+        let WeightMatrix::Param(param) = &weight.matrix else { return Ok(()) };
         let mut before = self.before_merge.lock();
         if before.is_some() {
             return Ok(());
@@ -296,7 +298,7 @@ impl LoraAdapter {
 
     fn unmerge(&self, weight: &Weight) -> CandleResult<()> {
         let Some(before) = self.before_merge.lock().take() else { return Ok(()) };
-        let Matrix::Param(param) = &weight.matrix else { return Ok(()) };
+        let WeightMatrix::Param(param) = &weight.matrix else { return Ok(()) };
         self.note_merged(param, false);
         param.set(&before.values)?;
         if before.is_constant {
@@ -326,8 +328,8 @@ impl Adapter for LoraAdapter {
         let drops = self.dropout.as_ref().is_some_and(Dropout::is_active);
         if !drops && self.magnitude.is_none() && xs.device().is_cpu() {
             let base = match &weight.matrix {
-                Matrix::Param(param) => Base::Dense(param.tensor()),
-                Matrix::Quantized(matrix) => Base::Quantized(matrix),
+                WeightMatrix::Param(param) => BaseWeight::Dense(param.tensor()),
+                WeightMatrix::Quantized(matrix) => BaseWeight::Quantized(matrix),
             };
             let adapter = ([self.a.tensor(), self.b.tensor()], self.scale);
             return ops::linear_lora(xs, base, bias, adapter, residual);

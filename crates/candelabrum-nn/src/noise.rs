@@ -9,9 +9,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use candelabrum_memory::cuda::{Arg, CudaSpan, Gpu, Grid, Kernels};
+use candelabrum_memory::cuda::{CudaSpan, Gpu, KernelArg, Kernels, LaunchGrid};
 use candelabrum_memory::hash::mix;
-use candelabrum_memory::{ElementType, Flat, Location};
+use candelabrum_memory::{ElementType, FlatTensor, Location};
 use candle_core::{Result, bail};
 
 use crate::autograd::recomputing;
@@ -30,16 +30,16 @@ const NUMBERS: usize = 2;
 
 thread_local! {
     /// The recording of this thread.
-    static RECORDING: RefCell<Option<Noise>> = const { RefCell::new(None) };
+    static RECORDING: RefCell<Option<RecordedNoise>> = const { RefCell::new(None) };
 }
 
 /// The seeds that a recorded pass has drawn, and the memory of their keys on the GPU.
 #[derive(Debug)]
-pub struct Noise {
+pub struct RecordedNoise {
     params: Params,
     /// The draws of `params` before the recording.
     draws_before: u64,
-    keys: Flat,
+    keys: FlatTensor,
     scopes: Vec<Scope>,
     seeds: Vec<u64>,
 }
@@ -55,10 +55,10 @@ impl NoiseRecorder {
     /// Too little memory on the device.
     pub fn begin(params: &Params) -> Result<Self> {
         let location = Location::from_device(params.device());
-        let noise = Noise {
+        let noise = RecordedNoise {
             params: params.clone(),
             draws_before: params.noise_draws(),
-            keys: Flat::zeros_on(&location, ElementType::F32, MOST * NUMBERS)?,
+            keys: FlatTensor::zeros_on(&location, ElementType::F32, MOST * NUMBERS)?,
             scopes: Vec::new(),
             seeds: Vec::new(),
         };
@@ -70,7 +70,7 @@ impl NoiseRecorder {
     ///
     /// # Errors
     /// A recording that another one has ended.
-    pub fn end(self) -> Result<Noise> {
+    pub fn end(self) -> Result<RecordedNoise> {
         let Some(noise) = RECORDING.take() else { bail!("noise: nothing is being recorded") };
         Ok(noise)
     }
@@ -122,7 +122,7 @@ pub(crate) fn with_key<R>(
     })
 }
 
-impl Noise {
+impl RecordedNoise {
     fn keys(&self, numbers: Range<usize>) -> Result<CudaSpan<'_>> {
         let range = numbers.start * NUMBERS..numbers.end * NUMBERS;
         Ok(self.keys.range(range)?.cuda()?)
@@ -148,8 +148,8 @@ impl Noise {
             let count = seeds.len();
             let range = start * NUMBERS..(start + count) * NUMBERS;
             let mut place = self.keys.range_mut(range)?.cuda()?;
-            let args = [&[Arg::from(&mut place)], &keys.map(Arg::from)[..]].concat();
-            gpu.launch(KERNELS, "set_keys", Grid::one_block(count), &args)?;
+            let args = [&[KernelArg::from(&mut place)], &keys.map(KernelArg::from)[..]].concat();
+            gpu.launch(KERNELS, "set_keys", LaunchGrid::one_block(count), &args)?;
         }
         Ok(())
     }

@@ -12,9 +12,9 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// AdaGrad.
 ///
@@ -56,13 +56,17 @@ impl AdaGrad {
     }
 }
 
-impl Rule for AdaGradRule {
+impl UpdateRule for AdaGradRule {
     const NAME: &'static str = "AdaGrad";
 
     fn check(&self) -> Result<()> {
-        Range::NotNegative.check(Self::NAME, "lr_decay", self.lr_decay)?;
-        Range::NotNegative.check(Self::NAME, "initial_accumulator", self.initial_accumulator)?;
-        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+        AllowedRange::NotNegative.check(Self::NAME, "lr_decay", self.lr_decay)?;
+        AllowedRange::NotNegative.check(
+            Self::NAME,
+            "initial_accumulator",
+            self.initial_accumulator,
+        )?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps", self.eps)
     }
 
     fn describe(&self) -> String {
@@ -89,12 +93,12 @@ impl Rule for AdaGradRule {
         Some((formula, [now.weight_decay, -lr, self.eps, 0.0, 0.0, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
         let lr = now.lr / (1.0 + (now.step - 1) as f64 * self.lr_decay);
         let factors = [now.weight_decay as f32, -lr as f32, self.eps as f32];
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [sums, ..] }| {
+            |ParamParts { value, grad, state: [sums, ..] }| {
                 ada_grad(value, grad, sums, factors);
             },
         );

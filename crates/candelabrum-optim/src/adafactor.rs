@@ -18,17 +18,17 @@
 //! consists of matrices of its last two. Shazeer and Stern, ICML 2018 (arXiv 1804.04235). As in PyTorch,
 //! `lr` is the largest relative step, and there is no momentum.
 
-use candelabrum_memory::chunks::{Split, by_chunks, squares};
+use candelabrum_memory::chunks::{Splittable, by_chunks, squares};
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::average::Average;
-use crate::error::Range;
+use crate::average::MovingAverage;
+use crate::error::AllowedRange;
 use crate::param_traits::ParamTraits;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// Adafactor, whose state takes little memory.
 ///
@@ -80,14 +80,14 @@ impl Adafactor {
     }
 }
 
-impl Rule for AdafactorRule {
+impl UpdateRule for AdafactorRule {
     const NAME: &'static str = "Adafactor";
 
     fn check(&self) -> Result<()> {
-        Range::NotPositive.check(Self::NAME, "beta2_decay", self.beta2_decay)?;
-        Range::NotNegative.check(Self::NAME, "eps1", self.eps1)?;
-        Range::NotNegative.check(Self::NAME, "eps2", self.eps2)?;
-        Range::FromOne.check(Self::NAME, "the clipping threshold", self.threshold)
+        AllowedRange::NotPositive.check(Self::NAME, "beta2_decay", self.beta2_decay)?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps1", self.eps1)?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps2", self.eps2)?;
+        AllowedRange::FromOne.check(Self::NAME, "the clipping threshold", self.threshold)
     }
 
     fn describe(&self) -> String {
@@ -111,24 +111,30 @@ impl Rule for AdafactorRule {
         }
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
-        let Parts { value, grad, state: [first, second, _] } = parts;
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
+        let ParamParts { value, grad, state: [first, second, _] } = parts;
         let ParamTraits { elements, dims, rows, columns, .. } = now.param;
         if elements == 0 {
             return;
         }
-        let moving = Average::new((now.step as f64).powf(self.beta2_decay));
+        let moving = MovingAverage::new((now.step as f64).powf(self.beta2_decay));
         let floor = (self.eps1 * self.eps1) as f32;
         let moments = if dims < 2 {
             move_elements(first, grad, moving);
-            Moments { of_rows: vec![1.0], of_columns: first, rows: 1, columns: elements, floor }
+            SecondMoments {
+                of_rows: vec![1.0],
+                of_columns: first,
+                rows: 1,
+                columns: elements,
+                floor,
+            }
         } else {
             move_rows(first, grad, columns, moving);
             move_columns(second, grad, [rows, columns], moving);
             let of_rows = relative(first, rows, self.eps1);
-            Moments { of_rows, of_columns: second, rows, columns, floor }
+            SecondMoments { of_rows, of_columns: second, rows, columns, floor }
         };
-        let piece = Piece { value: &mut *value, grad, start: 0 };
+        let piece = ParamPiece { value: &mut *value, grad, start: 0 };
         let sums = by_chunks(
             piece,
             #[inline(always)]
@@ -144,7 +150,7 @@ impl Rule for AdafactorRule {
         let keep = (1.0 - now.lr * now.weight_decay) as f32;
         // Computes the direction again, which costs less than storing and reading it.
         by_chunks(
-            Piece { value, grad, start: 0 },
+            ParamPiece { value, grad, start: 0 },
             #[inline(always)]
             |piece| moments.go(piece, keep, alpha),
         );
@@ -152,11 +158,11 @@ impl Rule for AdafactorRule {
 }
 
 /// Moves the second moments of a vector.
-fn move_elements(moments: &mut [f32], grad: &[f32], moving: Average) {
+fn move_elements(moments: &mut [f32], grad: &[f32], moving: MovingAverage) {
     let state = Default::default();
-    Parts { value: moments, grad, state }.for_each(
+    ParamParts { value: moments, grad, state }.for_each(
         #[inline(always)]
-        |Parts { value: moments, grad, .. }| {
+        |ParamParts { value: moments, grad, .. }| {
             for (v, &g) in moments.iter_mut().zip(grad) {
                 *v = moving.moved(*v, g * g);
             }
@@ -165,7 +171,7 @@ fn move_elements(moments: &mut [f32], grad: &[f32], moving: Average) {
 }
 
 /// Moves the mean square of each row.
-fn move_rows(means: &mut [f32], grad: &[f32], columns: usize, moving: Average) {
+fn move_rows(means: &mut [f32], grad: &[f32], columns: usize, moving: MovingAverage) {
     thread_pool::for_each(means.par_iter_mut().zip(grad.par_chunks(columns)), |(mean, row)| {
         let sum = simd(
             #[inline(always)]
@@ -176,7 +182,12 @@ fn move_rows(means: &mut [f32], grad: &[f32], columns: usize, moving: Average) {
 }
 
 /// Moves the mean square of each column of each matrix.
-fn move_columns(means: &mut [f32], grad: &[f32], [rows, columns]: [usize; 2], moving: Average) {
+fn move_columns(
+    means: &mut [f32],
+    grad: &[f32],
+    [rows, columns]: [usize; 2],
+    moving: MovingAverage,
+) {
     let move_stripe = |first: usize, means: &mut [f32], matrix: &[f32]| {
         let mut sums = [0.0_f64; STRIPE];
         simd(
@@ -219,7 +230,7 @@ fn relative(means: &[f32], rows: usize, eps1: f64) -> Vec<f32> {
 }
 
 /// The second moments of all elements: each is the product of a number of its row and one of its column.
-struct Moments<'a> {
+struct SecondMoments<'a> {
     /// For each row of each matrix.
     of_rows: Vec<f32>,
     /// For each column of each matrix.
@@ -230,10 +241,10 @@ struct Moments<'a> {
     floor: f32,
 }
 
-impl Moments<'_> {
+impl SecondMoments<'_> {
     /// The sums of squares of the value and of the direction of the step.
     #[inline(always)]
-    fn sums(&self, piece: Piece<'_>) -> [f64; 2] {
+    fn sums(&self, piece: ParamPiece<'_>) -> [f64; 2] {
         let mut sums = [squares(piece.value), 0.0];
         let mut block = [0.0; BLOCK];
         self.blocks(piece, |_, grad, of_row, of_columns| {
@@ -246,7 +257,7 @@ impl Moments<'_> {
     }
 
     #[inline(always)]
-    fn go(&self, piece: Piece<'_>, keep: f32, alpha: f32) -> [f64; 2] {
+    fn go(&self, piece: ParamPiece<'_>, keep: f32, alpha: f32) -> [f64; 2] {
         self.blocks(piece, |value, grad, of_row, of_columns| {
             for ((p, &g), &of_column) in value.iter_mut().zip(grad).zip(of_columns) {
                 *p = keep * *p + alpha * self.step(g, of_row * of_column);
@@ -263,8 +274,8 @@ impl Moments<'_> {
     /// Calls `work` with the value, the gradient, the row's number and the columns' numbers of at most
     /// [`BLOCK`] elements of one row.
     #[inline(always)]
-    fn blocks(&self, piece: Piece<'_>, mut work: impl FnMut(&mut [f32], &[f32], f32, &[f32])) {
-        let Piece { mut value, mut grad, mut start } = piece;
+    fn blocks(&self, piece: ParamPiece<'_>, mut work: impl FnMut(&mut [f32], &[f32], f32, &[f32])) {
+        let ParamPiece { mut value, mut grad, mut start } = piece;
         while !grad.is_empty() {
             let (row, column) = (start / self.columns, start % self.columns);
             let len = grad.len().min(self.columns - column).min(BLOCK);
@@ -277,13 +288,13 @@ impl Moments<'_> {
 }
 
 /// A part of a parameter, from the element number `start` on.
-struct Piece<'a> {
+struct ParamPiece<'a> {
     value: &'a mut [f32],
     grad: &'a [f32],
     start: usize,
 }
 
-impl Split for Piece<'_> {
+impl Splittable for ParamPiece<'_> {
     fn elements(&self) -> usize {
         self.grad.len()
     }

@@ -17,10 +17,10 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::average::Average;
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::average::MovingAverage;
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// Adam with weight decay as part of the gradient.
 ///
@@ -103,13 +103,13 @@ impl<const DECOUPLED: bool> AdamRule<DECOUPLED> {
     }
 }
 
-impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
+impl<const DECOUPLED: bool> UpdateRule for AdamRule<DECOUPLED> {
     const NAME: &'static str = if DECOUPLED { "AdamW" } else { "Adam" };
 
     fn check(&self) -> Result<()> {
-        Range::Share.check(Self::NAME, "beta1", self.beta1)?;
-        Range::Share.check(Self::NAME, "beta2", self.beta2)?;
-        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+        AllowedRange::Share.check(Self::NAME, "beta1", self.beta1)?;
+        AllowedRange::Share.check(Self::NAME, "beta2", self.beta2)?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps", self.eps)
     }
 
     fn describe(&self) -> String {
@@ -132,11 +132,11 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
         Some((Formula { name, text, needs_sums: false }, self.factors(now)))
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
         let factors = AdamFactors::new(self.factors(now));
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [m, v, max] }| {
+            |ParamParts { value, grad, state: [m, v, max] }| {
                 if self.amsgrad {
                     amsgrad(value, grad, m, v, max, &factors);
                 } else {
@@ -151,7 +151,7 @@ impl<const DECOUPLED: bool> Rule for AdamRule<DECOUPLED> {
 pub(crate) struct AdamFactors {
     l2: f32,
     shrink: f32,
-    first: Average,
+    first: MovingAverage,
     keep2: f32,
     take2: f32,
     root: f32,
@@ -161,7 +161,7 @@ pub(crate) struct AdamFactors {
 
 impl AdamFactors {
     pub(crate) fn new(factors: [f64; SCALARS]) -> Self {
-        let first = Average::new(factors[2]);
+        let first = MovingAverage::new(factors[2]);
         let [l2, shrink, _, keep2, take2, root, eps, step] = factors.map(|factor| factor as f32);
         Self { l2, shrink, first, keep2, take2, root, eps, step }
     }

@@ -20,14 +20,14 @@
 //! the weight decay comes before the step. A negative m that is nearest to 0 becomes 0, as a positive one does;
 //! in bitsandbytes it becomes the highest negative number.
 
-use candelabrum_memory::chunks::{Split, by_chunks};
+use candelabrum_memory::chunks::{Splittable, by_chunks};
 use serde::{Deserialize, Serialize};
 
 use crate::adam::{AdamFactors, AdamRule, AdamW};
 use crate::dynamic_code::{DynamicCode, SIGNED, UNSIGNED};
 use crate::param_traits::ParamTraits;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// The elements that share a scale.
 const BLOCK: usize = 256;
@@ -89,7 +89,7 @@ impl AdamW8bitRule {
     }
 }
 
-impl Rule for AdamW8bitRule {
+impl UpdateRule for AdamW8bitRule {
     const NAME: &'static str = "AdamW8bit";
 
     fn check(&self) -> Result<()> {
@@ -118,20 +118,20 @@ impl Rule for AdamW8bitRule {
         false
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
         if !self.has_codes(&now.param) {
             return self.adamw.update(now, parts);
         }
         let factors = AdamFactors::new(self.adamw.factors(now));
         let (signed, unsigned) = (&*SIGNED, &*UNSIGNED);
-        let Parts { value, grad, state: [m, v, scales] } = parts;
+        let ParamParts { value, grad, state: [m, v, scales] } = parts;
         let len = value.len();
         let (m, v) = (bytemuck::cast_slice_mut(m), bytemuck::cast_slice_mut(v));
         let (m, v, scales) = (&mut m[..len], &mut v[..len], scales.as_chunks_mut().0);
         by_chunks(
-            Blocks { value, grad, m, v, scales },
+            QuantizedBlocks { value, grad, m, v, scales },
             #[inline(always)]
-            |Blocks { value, grad, m, v, scales }| {
+            |QuantizedBlocks { value, grad, m, v, scales }| {
                 let blocks = value.chunks_mut(BLOCK).zip(grad.chunks(BLOCK));
                 let kept = m.chunks_mut(BLOCK).zip(v.chunks_mut(BLOCK)).zip(scales);
                 for ((value, grad), ((m, v), [of_m, of_v])) in blocks.zip(kept) {
@@ -176,7 +176,7 @@ fn encode(code: &DynamicCode, numbers: &[f32; BLOCK], codes: &mut [u8]) -> f32 {
 }
 
 /// A parameter, or blocks of it, with its gradient and state.
-struct Blocks<'a> {
+struct QuantizedBlocks<'a> {
     value: &'a mut [f32],
     grad: &'a [f32],
     m: &'a mut [u8],
@@ -184,7 +184,7 @@ struct Blocks<'a> {
     scales: &'a mut [[f32; 2]],
 }
 
-impl Split for Blocks<'_> {
+impl Splittable for QuantizedBlocks<'_> {
     fn elements(&self) -> usize {
         self.value.len()
     }

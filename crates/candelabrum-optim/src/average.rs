@@ -11,7 +11,7 @@
 
 /// The factors of a moving average.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Average {
+pub(crate) struct MovingAverage {
     /// The share of the new number.
     take: f32,
     /// The share of the old average.
@@ -19,7 +19,7 @@ pub(crate) struct Average {
     starts_at_new: bool,
 }
 
-impl Average {
+impl MovingAverage {
     /// An average that moves by this share.
     pub(crate) fn new(share: f64) -> Self {
         Self { take: share as f32, keep: (1.0 - share) as f32, starts_at_new: share > 0.5 }
@@ -43,7 +43,7 @@ mod tests {
     fn from_a_half_down_the_bits_are_those_of_the_plain_formula() {
         let numbers = [0.0_f32, 1.0, -1e-3, 1e12, 3.7e-20, -1.0 / 3.0];
         for share in [0.0, 0.001, 1.0 - 0.9, 0.5] {
-            let average = Average::new(share);
+            let average = MovingAverage::new(share);
             for (old, new) in numbers.into_iter().flat_map(|a| numbers.map(|b| (a, b))) {
                 let plain = old + share as f32 * (new - old);
                 assert_eq!(average.moved(old, new).to_bits(), plain.to_bits(), "{old} {new}");
@@ -57,7 +57,7 @@ mod tests {
             for (old, new) in [(1e12_f32, 0.5_f32), (1.0, 1e-6), (-3.0, 2.0), (1e-6, 1.0)] {
                 let exact = f64::from(old) * (1.0 - share) + f64::from(new) * share;
                 let parts = (f64::from(old) * (1.0 - share)).abs() + (f64::from(new) * share).abs();
-                let error = (f64::from(Average::new(share).moved(old, new)) - exact).abs();
+                let error = (f64::from(MovingAverage::new(share).moved(old, new)) - exact).abs();
                 assert!(error <= 2e-7 * parts, "{share} {old} {new}: {error:e}");
             }
         }

@@ -9,12 +9,12 @@
 //! It depends neither on threads nor on ranks, so all replicas round alike, and so does a run that
 //! continues from a checkpoint. Two numbers lie in one element of a state vector.
 
-use candelabrum_memory::chunks::{Split, by_chunks};
+use candelabrum_memory::chunks::{Splittable, by_chunks};
 use candelabrum_memory::hash::{self, GOLDEN, fnv1a};
 use candelabrum_memory::simd::simd;
 
-use crate::parts::{MAX_STATES, Parts};
-use crate::rule::{Rule, StepSettings};
+use crate::parts::{MAX_STATES, ParamParts};
+use crate::rule::{StepSettings, UpdateRule};
 
 /// The elements that are computed at a time: their states in f32 fit the first-level cache.
 const BLOCK: usize = 512;
@@ -40,13 +40,13 @@ impl Packing {
     }
 
     /// Updates the parameter, whose state is packed.
-    pub(crate) fn update<R: Rule>(&self, rule: &R, now: StepSettings, parts: Parts<'_>) {
-        let Parts { value, grad, state } = parts;
+    pub(crate) fn update<R: UpdateRule>(&self, rule: &R, now: StepSettings, parts: ParamParts<'_>) {
+        let ParamParts { value, grad, state } = parts;
         let mut lens = self.lens.into_iter();
         let state: [&mut [u16]; MAX_STATES] =
             state.map(|state| &mut bytemuck::cast_slice_mut(state)[..lens.next().unwrap_or(0)]);
-        let noise: [Noise; MAX_STATES] =
-            std::array::from_fn(|number| Noise::new(self.key, now.step, number as u64));
+        let noise: [RoundingNoise; MAX_STATES] =
+            std::array::from_fn(|number| RoundingNoise::new(self.key, now.step, number as u64));
         let packed = PackedChunk { value, grad, state, first: 0 };
         if rule.is_elementwise() {
             by_chunks(packed, |packed| {
@@ -76,7 +76,12 @@ struct PackedChunk<'a> {
 
 impl PackedChunk<'_> {
     /// For formulas that treat each element alone.
-    fn update_in_blocks<R: Rule>(self, rule: &R, now: StepSettings, noise: [Noise; MAX_STATES]) {
+    fn update_in_blocks<R: UpdateRule>(
+        self,
+        rule: &R,
+        now: StepSettings,
+        noise: [RoundingNoise; MAX_STATES],
+    ) {
         let Self { value, grad, mut state, first } = self;
         let mut wide = [[0.0; BLOCK]; MAX_STATES];
         for (block, (value, grad)) in value.chunks_mut(BLOCK).zip(grad.chunks(BLOCK)).enumerate() {
@@ -88,7 +93,7 @@ impl PackedChunk<'_> {
                     widen(&state[start..start + len], vector);
                 }
             }
-            rule.update(now, Parts { value, grad, state: vectors });
+            rule.update(now, ParamParts { value, grad, state: vectors });
             let state = state.iter_mut().zip(&wide).zip(noise);
             for ((state, wide), noise) in state.filter(|((state, _), _)| !state.is_empty()) {
                 noise.narrow(first + start, &wide[..len], &mut state[start..start + len]);
@@ -97,21 +102,29 @@ impl PackedChunk<'_> {
     }
 
     /// For formulas that need whole vectors, which are copied.
-    fn update_whole<R: Rule>(self, rule: &R, now: StepSettings, noise: [Noise; MAX_STATES]) {
+    fn update_whole<R: UpdateRule>(
+        self,
+        rule: &R,
+        now: StepSettings,
+        noise: [RoundingNoise; MAX_STATES],
+    ) {
         let Self { value, grad, state, first } = self;
         let mut wide = [(); MAX_STATES].map(|()| Vec::new());
         for (wide, state) in wide.iter_mut().zip(&state) {
             wide.resize(state.len(), 0.0);
             widen(state, wide);
         }
-        rule.update(now, Parts { value, grad, state: wide.each_mut().map(|wide| &mut wide[..]) });
+        rule.update(
+            now,
+            ParamParts { value, grad, state: wide.each_mut().map(|wide| &mut wide[..]) },
+        );
         for ((wide, state), noise) in wide.iter().zip(state).zip(noise) {
             noise.narrow(first, wide, state);
         }
     }
 }
 
-impl Split for PackedChunk<'_> {
+impl Splittable for PackedChunk<'_> {
     fn elements(&self) -> usize {
         self.value.len()
     }
@@ -142,11 +155,11 @@ fn widen(from: &[u16], to: &mut [f32]) {
 
 /// The noise of one vector in one step.
 #[derive(Clone, Copy, Debug)]
-struct Noise {
+struct RoundingNoise {
     key: u64,
 }
 
-impl Noise {
+impl RoundingNoise {
     fn new(parameter: u64, step: u64, vector: u64) -> Self {
         Self { key: mix(mix(mix(parameter) ^ step) ^ vector) }
     }
@@ -208,7 +221,7 @@ mod tests {
         for (seed, exact) in [1.0 + 1.0 / 512.0, -3.3e-7, 0.1, 1e30, 2.0].into_iter().enumerate() {
             let from = vec![exact; 1 << 16];
             let mut to = vec![0; from.len()];
-            Noise::new(fnv1a("w".bytes()), seed as u64, 0).narrow(0, &from, &mut to);
+            RoundingNoise::new(fnv1a("w".bytes()), seed as u64, 0).narrow(0, &from, &mut to);
             let mean =
                 to.iter().map(|&bits| f64::from(number(bits))).sum::<f64>() / to.len() as f64;
             let error = (mean / f64::from(exact) - 1.0).abs();
@@ -236,7 +249,7 @@ mod tests {
     #[test]
     fn noise_differs_in_each_of_its_arguments() {
         let noise = |name: &str, step, vector, element| {
-            Noise::new(fnv1a(name.bytes()), step, vector).at(element)
+            RoundingNoise::new(fnv1a(name.bytes()), step, vector).at(element)
         };
         let all = [
             noise("a", 1, 0, 0),

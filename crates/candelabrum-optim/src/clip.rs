@@ -6,7 +6,7 @@
 use candelabrum_memory::{Norm, SpanMut};
 
 use crate::Result;
-use crate::error::Range;
+use crate::error::AllowedRange;
 
 /// The kind of clipping.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ impl Clip {
             Self::Value(limit) => ("the value", limit),
             Self::Norm(limit) => ("the norm", limit),
         };
-        Range::Positive.check("Clip", setting, f64::from(limit))
+        AllowedRange::Positive.check("Clip", setting, f64::from(limit))
     }
 
     /// For [`Clip::Norm`], the factor for gradients of the norm `norm`, at most 1:

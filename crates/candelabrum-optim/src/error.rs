@@ -89,7 +89,7 @@ pub enum Error {
 /// The allowed values of a setting. They are never infinite or NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Range {
+pub enum AllowedRange {
     /// Any finite number.
     Number,
     /// At least 0.
@@ -108,7 +108,7 @@ pub enum Range {
     BelowHundred,
 }
 
-impl Range {
+impl AllowedRange {
     /// The range in words.
     pub fn words(self) -> &'static str {
         match self {

@@ -17,10 +17,10 @@ use candelabrum_memory::chunks::squares;
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::average::Average;
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::average::MovingAverage;
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// LAMB, for large batches.
 ///
@@ -71,13 +71,13 @@ impl LambRule {
     }
 }
 
-impl Rule for LambRule {
+impl UpdateRule for LambRule {
     const NAME: &'static str = "Lamb";
 
     fn check(&self) -> Result<()> {
-        Range::Share.check(Self::NAME, "beta1", self.beta1)?;
-        Range::Share.check(Self::NAME, "beta2", self.beta2)?;
-        Range::NotNegative.check(Self::NAME, "eps", self.eps)
+        AllowedRange::Share.check(Self::NAME, "beta1", self.beta1)?;
+        AllowedRange::Share.check(Self::NAME, "beta2", self.beta2)?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps", self.eps)
     }
 
     fn describe(&self) -> String {
@@ -98,14 +98,14 @@ impl Rule for LambRule {
         Some((Formula { name, text, needs_sums: true }, self.factors(now)))
     }
 
-    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: ParamParts<'_>) {
         let factors = self.factors(now);
-        let first = Average::new(factors[0]);
+        let first = MovingAverage::new(factors[0]);
         let [_, keep2, take2, scale1, scale2, eps, decay, _] = factors.map(|factor| factor as f32);
-        let direction = Direction { scale1, scale2, eps, decay };
+        let direction = UpdateDirection { scale1, scale2, eps, decay };
         let [value, step] = parts.again().sums(
             #[inline(always)]
-            |Parts { value, grad, state: [m, v, _] }| {
+            |ParamParts { value, grad, state: [m, v, _] }| {
                 average(grad, m, v, first, [keep2, take2]);
                 if now.trust_ratio { direction.squares(value, m, v) } else { [0.0; 2] }
             },
@@ -115,7 +115,7 @@ impl Rule for LambRule {
         // Computes the direction again, which costs less than storing and reading it.
         parts.for_each(
             #[inline(always)]
-            |Parts { value, state: [m, v, _], .. }| direction.go(value, m, v, step),
+            |ParamParts { value, state: [m, v, _], .. }| direction.go(value, m, v, step),
         );
     }
 }
@@ -126,7 +126,13 @@ fn trust_ratio(value: f64, step: f64) -> f64 {
 }
 
 #[inline(always)]
-fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], first: Average, [keep2, take2]: [f32; 2]) {
+fn average(
+    grad: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+    first: MovingAverage,
+    [keep2, take2]: [f32; 2],
+) {
     for ((&g, m), v) in grad.iter().zip(m).zip(v) {
         *m = first.moved(*m, g);
         *v = keep2 * *v + take2 * g * g;
@@ -134,14 +140,14 @@ fn average(grad: &[f32], m: &mut [f32], v: &mut [f32], first: Average, [keep2, t
 }
 
 /// The direction of a step, before its length is known.
-struct Direction {
+struct UpdateDirection {
     scale1: f32,
     scale2: f32,
     eps: f32,
     decay: f32,
 }
 
-impl Direction {
+impl UpdateDirection {
     #[inline(always)]
     fn of(&self, p: f32, m: f32, v: f32) -> f32 {
         m * self.scale1 / ((v * self.scale2).sqrt() + self.eps) + self.decay * p

@@ -15,9 +15,9 @@ use candelabrum_memory::chunks::squares;
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// LARS, for large batches.
 ///
@@ -55,12 +55,12 @@ impl Lars {
     }
 }
 
-impl Rule for LarsRule {
+impl UpdateRule for LarsRule {
     const NAME: &'static str = "Lars";
 
     fn check(&self) -> Result<()> {
-        Range::NotNegative.check(Self::NAME, "momentum", self.momentum)?;
-        Range::Positive.check(Self::NAME, "trust_coefficient", self.trust_coefficient)
+        AllowedRange::NotNegative.check(Self::NAME, "momentum", self.momentum)?;
+        AllowedRange::Positive.check(Self::NAME, "trust_coefficient", self.trust_coefficient)
     }
 
     fn describe(&self) -> String {
@@ -80,7 +80,7 @@ impl Rule for LarsRule {
         Some((formula, [lr, decay, self.momentum, coefficient, 0.0, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: ParamParts<'_>) {
         let mut rate = now.lr;
         if now.trust_ratio {
             let norms = parts.again().sums(
@@ -96,7 +96,7 @@ impl Rule for LarsRule {
         let factors = [now.weight_decay as f32, self.momentum as f32, rate as f32];
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [velocity, ..] }| {
+            |ParamParts { value, grad, state: [velocity, ..] }| {
                 lars(value, grad, velocity, factors);
             },
         );

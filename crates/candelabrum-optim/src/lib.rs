@@ -12,7 +12,7 @@
 //! | clipping | [`Clip`] |
 //! | state in bf16 | [`RuleOptimizer::bf16_state`] |
 //! | settings as data | [`Recipe`] |
-//! | the common part of all optimizers, for your own rule | [`RuleOptimizer`], [`Rule`] |
+//! | the common part of all optimizers, for your own rule | [`RuleOptimizer`], [`UpdateRule`] |
 //!
 //! ```
 //! use candelabrum_optim::{Adam, ParamGroup, Optimizer, ParamInfo, Schedule};
@@ -68,7 +68,7 @@ pub use adafactor::{Adafactor, AdafactorRule};
 pub use adam::{Adam, AdamRule, AdamW};
 pub use adamw_8bit::{AdamW8bit, AdamW8bitRule};
 pub use clip::{Clip, clip};
-pub use error::{Error, Range, Result};
+pub use error::{AllowedRange, Error, Result};
 pub use lamb::{Lamb, LambRule};
 pub use lars::{Lars, LarsRule};
 pub use muon::{Muon, MuonRule, MuonScale};
@@ -76,10 +76,10 @@ pub use one_cycle::{Anneal, OneCycle};
 pub use optimizer::{Optimizer, ParamInfo, Update};
 pub use param_group::ParamGroup;
 pub use param_traits::ParamTraits;
-pub use parts::{MAX_STATES, Parts};
-pub use recipe::{Recipe, Settings};
+pub use parts::{MAX_STATES, ParamParts};
+pub use recipe::{Recipe, RecipeSettings};
 pub use rms_prop::{RmsProp, RmsPropRule};
-pub use rule::{Rule, StepSettings};
+pub use rule::{StepSettings, UpdateRule};
 pub use rule_optimizer::RuleOptimizer;
 pub use schedule::Schedule;
 pub use sgd::{Sgd, SgdRule};

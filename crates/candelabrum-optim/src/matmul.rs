@@ -23,14 +23,14 @@ const ROWS_OF_A_PART: usize = 8 * ROWS;
 const SMALL: usize = 1 << 20;
 
 /// A right factor of shape (depth, columns) in panels. The last panel is filled up with zeros.
-pub(crate) struct Panels {
+pub(crate) struct RightPanels {
     /// By panel, then by depth.
     numbers: Vec<[f32; COLUMNS]>,
     depth: usize,
     columns: usize,
 }
 
-impl Panels {
+impl RightPanels {
     /// Of a matrix of shape (depth, columns).
     pub(crate) fn from_matrix(matrix: &[f32], depth: usize, columns: usize) -> Self {
         Self::new(depth, columns, |panel, numbers| {
@@ -72,11 +72,11 @@ impl Panels {
 /// `left` · `right`, where `left` has the shape (rows, depth).
 pub(crate) fn multiply(
     left: &[f32],
-    right: &Panels,
+    right: &RightPanels,
     out: &mut [f32],
     finish: impl Fn(usize, f32) -> f32 + Sync,
 ) {
-    let &Panels { ref numbers, depth, columns } = right;
+    let &RightPanels { ref numbers, depth, columns } = right;
     if numbers.is_empty() {
         return;
     }
@@ -86,7 +86,7 @@ pub(crate) fn multiply(
     for_each(left.len() * columns, parts, |(part, (left, out))| {
         let first = part * ROWS_OF_A_PART * columns;
         let finish = |place, sum| finish(first + place, sum);
-        Arch::new().dispatch(Part { left, right, out, finish });
+        Arch::new().dispatch(ProductPart { left, right, out, finish });
     });
 }
 
@@ -100,14 +100,14 @@ fn for_each<I: IndexedParallelIterator>(work: usize, items: I, f: impl Fn(I::Ite
 }
 
 /// [`multiply`] for some rows.
-struct Part<'a, F> {
+struct ProductPart<'a, F> {
     left: &'a [f32],
-    right: &'a Panels,
+    right: &'a RightPanels,
     out: &'a mut [f32],
     finish: F,
 }
 
-impl<F: Fn(usize, f32) -> f32> WithSimd for Part<'_, F> {
+impl<F: Fn(usize, f32) -> f32> WithSimd for ProductPart<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -121,11 +121,11 @@ impl<F: Fn(usize, f32) -> f32> WithSimd for Part<'_, F> {
 fn multiply_part<S: Simd>(
     simd: S,
     left: &[f32],
-    right: &Panels,
+    right: &RightPanels,
     out: &mut [f32],
     finish: impl Fn(usize, f32) -> f32,
 ) {
-    let &Panels { ref numbers, depth, columns } = right;
+    let &RightPanels { ref numbers, depth, columns } = right;
     // The rows of a tile, with its column for each depth. Rows that `left` does not have are 0.
     let mut rows = vec![[0.0; ROWS]; depth];
     let tiles = left.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * columns));
@@ -242,19 +242,19 @@ mod tests {
             let expected = product(&left, &right, sizes);
             for threads in [1, 3] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let of = |panels: Panels| {
+                let of = |panels: RightPanels| {
                     let mut out = vec![f32::NAN; rows * columns];
                     multiply(&left, &panels, &mut out, |_, sum| sum);
                     out
                 };
                 pool.install(|| {
                     assert_eq!(
-                        of(Panels::from_matrix(&right, depth, columns)),
+                        of(RightPanels::from_matrix(&right, depth, columns)),
                         expected,
                         "{sizes:?}"
                     );
                     let turned = transposed(&right, depth, columns);
-                    let panels = Panels::from_transposed(&turned, columns, depth);
+                    let panels = RightPanels::from_transposed(&turned, columns, depth);
                     assert_eq!(of(panels), expected, "{sizes:?}");
                 });
             }
@@ -266,14 +266,14 @@ mod tests {
         let (rows, depth, columns) = (60, 2, 19);
         let (left, right) = (vec![1.0; rows * depth], vec![0.5; depth * columns]);
         let mut out = vec![0.0; rows * columns];
-        let panels = Panels::from_matrix(&right, depth, columns);
+        let panels = RightPanels::from_matrix(&right, depth, columns);
         multiply(&left, &panels, &mut out, |place, sum| place as f32 + sum);
         assert!(out.iter().enumerate().all(|(place, &x)| x == place as f32 + 1.0));
     }
 
     #[test]
     fn matrices_without_elements_have_no_product() {
-        multiply(&[], &Panels::from_matrix(&[], 0, 3), &mut [], |_, sum| sum);
+        multiply(&[], &RightPanels::from_matrix(&[], 0, 3), &mut [], |_, sum| sum);
         assert!(transposed(&[], 0, 4).is_empty());
     }
 }

@@ -24,12 +24,12 @@ use candelabrum_memory::chunks::{by_chunks, squares};
 use serde::{Deserialize, Serialize};
 
 use crate::adam::{AdamRule, AdamW};
-use crate::average::Average;
-use crate::error::Range;
-use crate::matmul::{Panels, multiply, transposed};
+use crate::average::MovingAverage;
+use crate::error::AllowedRange;
+use crate::matmul::{RightPanels, multiply, transposed};
 use crate::param_traits::ParamTraits;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// Muon for matrices, and AdamW for all other parameters.
 ///
@@ -124,16 +124,20 @@ impl Muon {
     }
 }
 
-impl Rule for MuonRule {
+impl UpdateRule for MuonRule {
     const NAME: &'static str = "Muon";
 
     fn check(&self) -> Result<()> {
-        Range::Share.check(Self::NAME, "momentum", self.momentum)?;
+        AllowedRange::Share.check(Self::NAME, "momentum", self.momentum)?;
         for (name, coefficient) in ["a", "b", "c"].into_iter().zip(self.coefficients) {
-            Range::Number.check(Self::NAME, format!("the coefficient {name}"), coefficient)?;
+            AllowedRange::Number.check(
+                Self::NAME,
+                format!("the coefficient {name}"),
+                coefficient,
+            )?;
         }
-        Range::BelowHundred.check(Self::NAME, "iterations", f64::from(self.iterations))?;
-        Range::NotNegative.check(Self::NAME, "eps", self.eps)?;
+        AllowedRange::BelowHundred.check(Self::NAME, "iterations", f64::from(self.iterations))?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps", self.eps)?;
         self.adamw.check()
     }
 
@@ -155,7 +159,7 @@ impl Rule for MuonRule {
         if is_hidden(param) && state > 0 { 0 } else { param.elements }
     }
 
-    fn update(&self, now: StepSettings, mut parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, mut parts: ParamParts<'_>) {
         if !is_hidden(&now.param) {
             return self.adamw.update(now, parts);
         }
@@ -166,9 +170,9 @@ impl Rule for MuonRule {
         let keep = (1.0 - now.lr * now.weight_decay) as f32;
         let lr = (-now.lr * self.scale.of(rows, columns)) as f32;
         let state = Default::default();
-        Parts { value: parts.value, grad: &step, state }.for_each(
+        ParamParts { value: parts.value, grad: &step, state }.for_each(
             #[inline(always)]
-            |Parts { value, grad: step, .. }| {
+            |ParamParts { value, grad: step, .. }| {
                 for (p, &x) in value.iter_mut().zip(step) {
                     *p = keep * *p + lr * x;
                 }
@@ -184,14 +188,15 @@ fn is_hidden(param: &ParamTraits) -> bool {
 
 impl MuonRule {
     /// Moves the average, and writes the direction of the step before it is made orthogonal.
-    fn average(&self, parts: &mut Parts<'_>, direction: &mut [f32]) {
-        let (moving, ahead) = (Average::new(1.0 - self.momentum), Average::new(self.momentum));
+    fn average(&self, parts: &mut ParamParts<'_>, direction: &mut [f32]) {
+        let (moving, ahead) =
+            (MovingAverage::new(1.0 - self.momentum), MovingAverage::new(self.momentum));
         let [buffer, ..] = &mut parts.state;
         let state = [&mut **buffer, direction, &mut []];
         // The values are as long as the gradient, which is all that they are here for.
-        Parts { value: &mut *parts.value, grad: parts.grad, state }.for_each(
+        ParamParts { value: &mut *parts.value, grad: parts.grad, state }.for_each(
             #[inline(always)]
-            |Parts { grad, state: [buffer, direction, _], .. }| {
+            |ParamParts { grad, state: [buffer, direction, _], .. }| {
                 for ((u, b), &g) in direction.iter_mut().zip(buffer).zip(grad) {
                     *b = moving.moved(*b, g);
                     *u = if self.nesterov { ahead.moved(g, *b) } else { *b };
@@ -219,10 +224,10 @@ impl MuonRule {
         let (mut gram, mut polynomial) = (vec![0.0; short * short], vec![0.0; short * short]);
         let [a, b, c] = self.coefficients.map(|coefficient| coefficient as f32);
         for _ in 0..self.iterations {
-            multiply(&x, &Panels::from_transposed(&x, short, long), &mut gram, |_, sum| sum);
-            let squared = Panels::from_matrix(&gram, short, short);
+            multiply(&x, &RightPanels::from_transposed(&x, short, long), &mut gram, |_, sum| sum);
+            let squared = RightPanels::from_matrix(&gram, short, short);
             multiply(&gram, &squared, &mut polynomial, |at, sum| b * gram[at] + c * sum);
-            let panels = Panels::from_matrix(&x, short, long);
+            let panels = RightPanels::from_matrix(&x, short, long);
             multiply(&polynomial, &panels, &mut next, |at, sum| a * x[at] + sum);
             std::mem::swap(&mut x, &mut next);
         }

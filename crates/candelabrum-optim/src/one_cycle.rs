@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
-use crate::error::Range;
+use crate::error::AllowedRange;
 
 /// Settings of the one-cycle policy.
 ///
@@ -90,11 +90,11 @@ impl OneCycle {
 
     pub(crate) fn check(&self, owner: &'static str, name: &str) -> Result<()> {
         let settings = [
-            ("max_lr", self.max_lr, Range::NotNegative),
-            ("steps", self.steps as f64, Range::Positive),
-            ("start_share", self.start_share, Range::UpToOne),
-            ("div_factor", self.div_factor, Range::Positive),
-            ("final_div_factor", self.final_div_factor, Range::Positive),
+            ("max_lr", self.max_lr, AllowedRange::NotNegative),
+            ("steps", self.steps as f64, AllowedRange::Positive),
+            ("start_share", self.start_share, AllowedRange::UpToOne),
+            ("div_factor", self.div_factor, AllowedRange::Positive),
+            ("final_div_factor", self.final_div_factor, AllowedRange::Positive),
         ];
         settings.into_iter().try_for_each(|(setting, value, range)| {
             range.check(owner, format_args!("{setting} of the schedule {name}"), value)

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Range;
+use crate::error::AllowedRange;
 use crate::{Error, ParamInfo, Result, Schedule};
 
 /// The parameters of a selection, and their settings. All other parameters have the optimizer's
@@ -25,7 +25,7 @@ use crate::{Error, ParamInfo, Result, Schedule};
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParamGroup {
-    selection: Selection,
+    selection: ParamSelection,
     pub(crate) lr: Option<Schedule>,
     pub(crate) lr_scale: Option<f64>,
     pub(crate) weight_decay: Option<f64>,
@@ -37,7 +37,7 @@ pub struct ParamGroup {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Selection {
+enum ParamSelection {
     Names(String),
     BelowDims(usize),
 }
@@ -46,15 +46,15 @@ impl ParamGroup {
     /// The parameters whose whole name fits `pattern`, where `*` stands for any characters, dots
     /// included, or none: `*.bias`, `encoder.*.weight`.
     pub fn matching(pattern: impl Into<String>) -> Self {
-        Self::new(Selection::Names(pattern.into()))
+        Self::new(ParamSelection::Names(pattern.into()))
     }
 
     /// The parameters with fewer than `dims` dimensions: with 2, biases and the scales of norms.
     pub fn below_dims(dims: usize) -> Self {
-        Self::new(Selection::BelowDims(dims))
+        Self::new(ParamSelection::BelowDims(dims))
     }
 
-    fn new(selection: Selection) -> Self {
+    fn new(selection: ParamSelection) -> Self {
         let (lr, lr_scale, weight_decay) = (None, None, None);
         let (trust_ratio, muon, state_8bit) = (None, None, None);
         Self { selection, lr, lr_scale, weight_decay, trust_ratio, muon, state_8bit }
@@ -81,8 +81,8 @@ impl ParamGroup {
 
     pub(crate) fn selects(&self, param: &ParamInfo<'_>) -> bool {
         match &self.selection {
-            Selection::Names(pattern) => fits(pattern.as_bytes(), param.name.as_bytes()),
-            Selection::BelowDims(dims) => param.dims.len() < *dims,
+            ParamSelection::Names(pattern) => fits(pattern.as_bytes(), param.name.as_bytes()),
+            ParamSelection::BelowDims(dims) => param.dims.len() < *dims,
         }
     }
 
@@ -94,7 +94,7 @@ impl ParamGroup {
         let settings = [("lr_scale", self.lr_scale), ("weight_decay", self.weight_decay)];
         for (setting, value) in settings {
             let setting = format!("{setting} of the group {selection}");
-            value.map_or(Ok(()), |value| Range::NotNegative.check(owner, setting, value))?;
+            value.map_or(Ok(()), |value| AllowedRange::NotNegative.check(owner, setting, value))?;
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl fmt::Display for ParamGroup {
     }
 }
 
-impl fmt::Display for Selection {
+impl fmt::Display for ParamSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Names(pattern) => write!(f, "`{pattern}`"),

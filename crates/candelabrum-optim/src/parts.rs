@@ -1,13 +1,13 @@
 //! The vectors of one parameter's update.
 
-use candelabrum_memory::chunks::{Split, by_chunks};
+use candelabrum_memory::chunks::{Splittable, by_chunks};
 
 /// The largest number of vectors that a rule can keep for a parameter.
 pub const MAX_STATES: usize = 3;
 
 /// A parameter, or a chunk of it, with its gradient and state.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct ParamParts<'a> {
     /// The value, which the update writes.
     pub value: &'a mut [f32],
     /// The gradient.
@@ -16,16 +16,16 @@ pub struct Parts<'a> {
     pub state: [&'a mut [f32]; MAX_STATES],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ParamParts<'a> {
     /// Borrows the same vectors again, for a second pass over them.
-    pub fn again(&mut self) -> Parts<'_> {
+    pub fn again(&mut self) -> ParamParts<'_> {
         let state = self.state.each_mut().map(|state| &mut **state);
-        Parts { value: self.value, grad: self.grad, state }
+        ParamParts { value: self.value, grad: self.grad, state }
     }
 
     /// Runs `work` on every chunk. What is inlined into `work` uses this machine's vectors
     /// ([`candelabrum_memory::simd`]).
-    pub fn for_each(self, work: impl Fn(Parts<'a>) + Sync) {
+    pub fn for_each(self, work: impl Fn(ParamParts<'a>) + Sync) {
         self.sums(
             #[inline(always)]
             |chunk| {
@@ -36,12 +36,12 @@ impl<'a> Parts<'a> {
     }
 
     /// Runs `work` on every chunk and adds up its results in a fixed order.
-    pub fn sums(self, work: impl Fn(Parts<'a>) -> [f64; 2] + Sync) -> [f64; 2] {
+    pub fn sums(self, work: impl Fn(ParamParts<'a>) -> [f64; 2] + Sync) -> [f64; 2] {
         by_chunks(self, work)
     }
 }
 
-impl Split for Parts<'_> {
+impl Splittable for ParamParts<'_> {
     fn elements(&self) -> usize {
         self.value.len()
     }
@@ -72,8 +72,11 @@ mod tests {
         for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 7] {
             let (mut value, grad) = (vec![0.0; len], vec![1.0; len]);
             let mut state = vec![0.0; len];
-            let parts =
-                Parts { value: &mut value, grad: &grad, state: [&mut state, &mut [], &mut []] };
+            let parts = ParamParts {
+                value: &mut value,
+                grad: &grad,
+                state: [&mut state, &mut [], &mut []],
+            };
             let [sum, longest] = parts.sums(|chunk| {
                 assert!(chunk.value.len() <= CHUNK);
                 assert_eq!(chunk.value.len(), chunk.state[0].len());

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AdaGradRule, AdafactorRule, AdamRule, AdamW8bitRule, LambRule, LarsRule, MuonRule, Optimizer,
-    ParamGroup, ParamInfo, Result, RmsPropRule, Rule, RuleOptimizer, Schedule, SgdRule,
+    ParamGroup, ParamInfo, Result, RmsPropRule, RuleOptimizer, Schedule, SgdRule, UpdateRule,
 };
 
 /// The settings of one of this crate's optimizers, without its state. Each optimizer can be turned
@@ -22,30 +22,30 @@ use crate::{
 #[non_exhaustive]
 pub enum Recipe {
     /// Of [`Sgd`](crate::Sgd).
-    Sgd(Settings<SgdRule>),
+    Sgd(RecipeSettings<SgdRule>),
     /// Of [`Adam`](crate::Adam).
-    Adam(Settings<AdamRule<false>>),
+    Adam(RecipeSettings<AdamRule<false>>),
     /// Of [`AdamW`](crate::AdamW).
-    AdamW(Settings<AdamRule<true>>),
+    AdamW(RecipeSettings<AdamRule<true>>),
     /// Of [`RmsProp`](crate::RmsProp).
-    RmsProp(Settings<RmsPropRule>),
+    RmsProp(RecipeSettings<RmsPropRule>),
     /// Of [`AdaGrad`](crate::AdaGrad).
-    AdaGrad(Settings<AdaGradRule>),
+    AdaGrad(RecipeSettings<AdaGradRule>),
     /// Of [`Lamb`](crate::Lamb).
-    Lamb(Settings<LambRule>),
+    Lamb(RecipeSettings<LambRule>),
     /// Of [`Lars`](crate::Lars).
-    Lars(Settings<LarsRule>),
+    Lars(RecipeSettings<LarsRule>),
     /// Of [`Muon`](crate::Muon).
-    Muon(Settings<MuonRule>),
+    Muon(RecipeSettings<MuonRule>),
     /// Of [`Adafactor`](crate::Adafactor).
-    Adafactor(Settings<AdafactorRule>),
+    Adafactor(RecipeSettings<AdafactorRule>),
     /// Of [`AdamW8bit`](crate::AdamW8bit).
-    AdamW8bit(Settings<AdamW8bitRule>),
+    AdamW8bit(RecipeSettings<AdamW8bitRule>),
 }
 
 /// The settings of the optimizer of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings<R> {
+pub struct RecipeSettings<R> {
     rule: R,
     lr: Schedule,
     weight_decay: f64,
@@ -111,7 +111,7 @@ impl Recipe {
     }
 }
 
-impl<R: Rule> Settings<R> {
+impl<R: UpdateRule> RecipeSettings<R> {
     fn optimizer(self) -> RuleOptimizer<R> {
         let mut optimizer = RuleOptimizer::with_rule(self.rule, self.lr, self.weight_decay);
         optimizer.groups = self.groups;
@@ -127,7 +127,7 @@ impl<R: Rule> Settings<R> {
     }
 }
 
-impl<R> From<RuleOptimizer<R>> for Settings<R> {
+impl<R> From<RuleOptimizer<R>> for RecipeSettings<R> {
     fn from(optimizer: RuleOptimizer<R>) -> Self {
         let RuleOptimizer { rule, lr, weight_decay, groups, bf16_state, .. } = optimizer;
         Self { rule, lr, weight_decay, groups, bf16_state }
@@ -165,7 +165,7 @@ mod tests {
     };
 
     fn all() -> Vec<(Recipe, String)> {
-        fn with<R: Rule>(optimizer: RuleOptimizer<R>) -> (Recipe, String)
+        fn with<R: UpdateRule>(optimizer: RuleOptimizer<R>) -> (Recipe, String)
         where
             Recipe: From<RuleOptimizer<R>>,
         {

@@ -17,10 +17,10 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::average::Average;
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::average::MovingAverage;
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// RMSProp, with momentum and the centered form as options.
 ///
@@ -65,13 +65,13 @@ impl RmsProp {
     }
 }
 
-impl Rule for RmsPropRule {
+impl UpdateRule for RmsPropRule {
     const NAME: &'static str = "RmsProp";
 
     fn check(&self) -> Result<()> {
-        Range::Share.check(Self::NAME, "alpha", self.alpha)?;
-        Range::NotNegative.check(Self::NAME, "eps", self.eps)?;
-        Range::NotNegative.check(Self::NAME, "momentum", self.momentum)
+        AllowedRange::Share.check(Self::NAME, "alpha", self.alpha)?;
+        AllowedRange::NotNegative.check(Self::NAME, "eps", self.eps)?;
+        AllowedRange::NotNegative.check(Self::NAME, "momentum", self.momentum)
     }
 
     fn describe(&self) -> String {
@@ -95,12 +95,12 @@ impl Rule for RmsPropRule {
         Some((formula, [decay, alpha, 1.0 - alpha, self.eps, self.momentum, step, centered, 0.0]))
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
         let factors = RmsPropFactors {
             l2: now.weight_decay as f32,
             keep: self.alpha as f32,
             take: (1.0 - self.alpha) as f32,
-            mean: Average::new(1.0 - self.alpha),
+            mean: MovingAverage::new(1.0 - self.alpha),
             eps: self.eps as f32,
             momentum: self.momentum as f32,
             step: -now.lr as f32,
@@ -108,7 +108,7 @@ impl Rule for RmsPropRule {
         let kind = (self.centered, self.momentum != 0.0);
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [squares, second, third] }| match kind {
+            |ParamParts { value, grad, state: [squares, second, third] }| match kind {
                 (false, false) => plain(value, grad, squares, &factors),
                 (false, true) => with_momentum(value, grad, squares, second, &factors),
                 (true, false) => centered(value, grad, squares, second, &factors),
@@ -123,7 +123,7 @@ struct RmsPropFactors {
     l2: f32,
     keep: f32,
     take: f32,
-    mean: Average,
+    mean: MovingAverage,
     eps: f32,
     momentum: f32,
     step: f32,

@@ -6,12 +6,12 @@ use candelabrum_memory::cuda::{Formula, SCALARS};
 
 use crate::Result;
 use crate::param_traits::ParamTraits;
-use crate::parts::Parts;
+use crate::parts::ParamParts;
 
 /// An optimizer's formula. [`RuleOptimizer`](crate::RuleOptimizer) makes an
 /// [`Optimizer`](crate::Optimizer) of it. The learning rate, schedules, groups, state and the count
 /// of steps work in the same way for all rules.
-pub trait Rule: Debug + Send + Sync {
+pub trait UpdateRule: Debug + Send + Sync {
     /// The name in messages.
     const NAME: &'static str;
 
@@ -64,7 +64,7 @@ pub trait Rule: Debug + Send + Sync {
 
     /// Computes the next value of one parameter on the host. `parts.state` contains the state vectors. Unused
     /// ones are empty.
-    fn update(&self, now: StepSettings, parts: Parts<'_>);
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>);
 }
 
 /// The settings of one parameter in one step.

@@ -4,16 +4,16 @@
 use std::ops::Range;
 
 use candelabrum_memory::cuda::{CudaSpan, CudaSpanMut, JointUpdate, UpdateTable};
-use candelabrum_memory::{ElementType, Flat, Span, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, Span, SpanMut};
 
 use crate::bf16_state::Packing;
-use crate::error::Range as Allowed;
+use crate::error::AllowedRange as Allowed;
 use crate::param_traits::ParamTraits;
-use crate::parts::{MAX_STATES, Parts};
-use crate::rule::{Rule, StepSettings};
+use crate::parts::{MAX_STATES, ParamParts};
+use crate::rule::{StepSettings, UpdateRule};
 use crate::{Error, Optimizer, ParamGroup, ParamInfo, Result, Schedule, Update};
 
-/// The optimizer of a [`Rule`]. [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and all others are
+/// The optimizer of a [`UpdateRule`]. [`Sgd`](crate::Sgd), [`Adam`](crate::Adam) and all others are
 /// aliases of it, as your own optimizer can be.
 #[derive(Debug)]
 pub struct RuleOptimizer<R> {
@@ -45,12 +45,12 @@ struct BoundParam {
     /// Where the state is in bf16.
     packing: Option<Packing>,
     /// The state vectors of the rule, in the parameter's memory.
-    state: Vec<Flat>,
+    state: Vec<FlatTensor>,
     /// The table of the joint update on a GPU that begins with this parameter.
     table: UpdateTable,
 }
 
-impl<R: Rule> RuleOptimizer<R> {
+impl<R: UpdateRule> RuleOptimizer<R> {
     /// An optimizer of your own rule. Each built-in optimizer has a `new`.
     pub fn with_rule(rule: R, lr: impl Into<Schedule>, weight_decay: f64) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl<R: Rule> RuleOptimizer<R> {
             if let Some(packing) = &mut bound.packing {
                 (len, initial) = packing.pack(number, len, initial);
             }
-            let mut state = Flat::zeros_on(&param.location, ElementType::F32, len)?;
+            let mut state = FlatTensor::zeros_on(&param.location, ElementType::F32, len)?;
             // Fresh zeros take no memory before they are used, and a large table may never use most.
             if initial != 0.0 {
                 state.span_mut()?.fill(initial)?;
@@ -146,7 +146,7 @@ impl<R: Rule> RuleOptimizer<R> {
     }
 }
 
-impl<R: Rule> Optimizer for RuleOptimizer<R> {
+impl<R: UpdateRule> Optimizer for RuleOptimizer<R> {
     fn describe(&self) -> String {
         let (lr, own, decay) = (&self.lr, self.rule.describe(), self.weight_decay);
         let mut line = format!("{} lr={lr} {own} weight_decay={decay}", R::NAME);
@@ -210,7 +210,7 @@ impl<R: Rule> Optimizer for RuleOptimizer<R> {
         for (vector, kept) in vectors.iter_mut().zip(&mut param.state) {
             *vector = &mut kept.as_mut_slice()?[range.clone()];
         }
-        self.rule.update(now, Parts { value, grad, state: vectors });
+        self.rule.update(now, ParamParts { value, grad, state: vectors });
         Ok(())
     }
 
@@ -322,19 +322,19 @@ impl BoundParam {
 }
 
 /// Updates a whole parameter.
-fn on_host<R: Rule>(
+fn on_host<R: UpdateRule>(
     rule: &R,
     now: StepSettings,
     value: &mut [f32],
     grad: &[f32],
-    state: &mut [Flat],
+    state: &mut [FlatTensor],
     packing: Option<&Packing>,
 ) -> Result<()> {
     let mut vectors: [&mut [f32]; MAX_STATES] = Default::default();
     for (vector, kept) in vectors.iter_mut().zip(state) {
         *vector = kept.as_mut_slice()?;
     }
-    let parts = Parts { value, grad, state: vectors };
+    let parts = ParamParts { value, grad, state: vectors };
     match packing {
         None => rule.update(now, parts),
         Some(packing) => packing.update(rule, now, parts),
@@ -343,19 +343,20 @@ fn on_host<R: Rule>(
 }
 
 /// Updates a parameter on a GPU by a rule without a kernel, or with a state in bf16.
-fn through_host<R: Rule>(
+fn through_host<R: UpdateRule>(
     rule: &R,
     now: StepSettings,
     mut value: CudaSpanMut<'_>,
     grad: CudaSpan<'_>,
-    state: &mut [Flat],
+    state: &mut [FlatTensor],
     packing: Option<&Packing>,
 ) -> Result<()> {
     let len = value.len();
     let (mut new, mut gradient) = (vec![0.0; len], vec![0.0; len]);
     value.as_span().download(&mut new)?;
     grad.download(&mut gradient)?;
-    let mut copies = state.iter().map(Flat::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
+    let mut copies =
+        state.iter().map(FlatTensor::to_host).collect::<std::result::Result<Vec<_>, _>>()?;
     on_host(rule, now, &mut new, &gradient, &mut copies, packing)?;
     value.upload(&new)?;
     for (vector, copy) in state.iter_mut().zip(&copies) {

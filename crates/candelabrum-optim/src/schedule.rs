@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Range;
+use crate::error::AllowedRange;
 use crate::{OneCycle, Result};
 
 /// A learning rate that may change from step to step. A number is a constant rate.
@@ -148,8 +148,8 @@ impl Schedule {
     /// Refuses a schedule without meaningful rates. `name` is the setting that contains the
     /// schedule.
     pub(crate) fn check(&self, owner: &'static str, name: &str) -> Result<()> {
-        use Range::{NotNegative, Positive};
-        let settings: &[(&str, f64, Range)] = match self {
+        use AllowedRange::{NotNegative, Positive};
+        let settings: &[(&str, f64, AllowedRange)] = match self {
             &Self::Constant(lr) => return NotNegative.check(owner, name, lr),
             &Self::Step { lr, every, factor } => &[
                 ("lr", lr, NotNegative),

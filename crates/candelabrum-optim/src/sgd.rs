@@ -15,9 +15,9 @@
 use candelabrum_memory::cuda::{Formula, SCALARS};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Range;
-use crate::parts::Parts;
-use crate::{Error, Result, Rule, RuleOptimizer, Schedule, StepSettings};
+use crate::error::AllowedRange;
+use crate::parts::ParamParts;
+use crate::{Error, Result, RuleOptimizer, Schedule, StepSettings, UpdateRule};
 
 /// SGD with momentum, dampening, Nesterov's variant and L2 weight decay.
 ///
@@ -59,12 +59,12 @@ impl Sgd {
     }
 }
 
-impl Rule for SgdRule {
+impl UpdateRule for SgdRule {
     const NAME: &'static str = "Sgd";
 
     fn check(&self) -> Result<()> {
-        Range::NotNegative.check(Self::NAME, "momentum", self.momentum)?;
-        Range::Number.check(Self::NAME, "dampening", self.dampening)?;
+        AllowedRange::NotNegative.check(Self::NAME, "momentum", self.momentum)?;
+        AllowedRange::Number.check(Self::NAME, "dampening", self.dampening)?;
         let refuse = |setting: &str, value, range| {
             Err(Error::Setting { owner: Self::NAME, setting: setting.to_owned(), value, range })
         };
@@ -103,7 +103,7 @@ impl Rule for SgdRule {
         Some((formula, [now.lr, now.weight_decay, self.momentum, take, kind, 0.0, 0.0, 0.0]))
     }
 
-    fn update(&self, now: StepSettings, parts: Parts<'_>) {
+    fn update(&self, now: StepSettings, parts: ParamParts<'_>) {
         let (lr, decay, momentum) = (now.lr as f32, now.weight_decay as f32, self.momentum as f32);
         // The first velocity is the gradient itself. Without dampening the formula is the same for
         // all gradients, so there is no need to check.
@@ -111,7 +111,7 @@ impl Rule for SgdRule {
         let (keep, take) = (momentum, if damped { (1.0 - self.dampening) as f32 } else { 1.0 });
         parts.for_each(
             #[inline(always)]
-            |Parts { value, grad, state: [velocity, ..] }| {
+            |ParamParts { value, grad, state: [velocity, ..] }| {
                 if self.states() == 0 {
                     plain(value, grad, lr, decay);
                 } else if self.nesterov {

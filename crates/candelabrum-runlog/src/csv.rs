@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::event::Figures;
 use crate::file::LogFile;
 use crate::number::word;
-use crate::{Event, Kind, Result, Sink};
+use crate::{Event, EventKind, EventSink, Result};
 
 /// The file's name in the directory of a log.
 pub const CSV_FILE: &str = "metrics.csv";
@@ -58,13 +58,13 @@ impl Csv {
     }
 }
 
-impl Sink for Csv {
+impl EventSink for Csv {
     fn name(&self) -> String {
         self.0.get_ref().name()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
-        if let Kind::Resume(resume) = &event.kind {
+        if let EventKind::Resume(resume) = &event.kind {
             let (step, epoch) = (resume.step, Some(resume.epoch));
             let values = vec![("step", step as f64)];
             return self.rows(Figures { step, epoch, kind: "resume", values });

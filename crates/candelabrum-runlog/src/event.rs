@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::{Memory, number};
 
 /// Measured values by name.
-pub type Values = BTreeMap<String, f64>;
+pub type NamedValues = BTreeMap<String, f64>;
 
 /// The names of values that the readers of a log know. Any other name is shown too, but without
 /// knowledge of its meaning.
@@ -56,12 +56,12 @@ pub struct Event {
     pub time: f64,
     /// What happened.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
 impl Event {
     /// An event that happens now.
-    pub fn now(kind: Kind) -> Self {
+    pub fn now(kind: EventKind) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Microseconds would be noise: the events of a step lie apart by more.
         Self { time: since.as_millis() as f64 / 1000.0, kind }
@@ -72,11 +72,11 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Kind {
+pub enum EventKind {
     /// The run begins.
     Start(Settings),
     /// The run goes on from a checkpoint. Events of later steps no longer count.
-    Resume(Resume),
+    Resume(ResumePoint),
     /// A training step, or the average of the steps since the last such event.
     Train(Measured),
     /// An evaluation.
@@ -93,7 +93,7 @@ pub enum Kind {
         text: String,
     },
     /// The run is over.
-    End(End),
+    End(EndEvent),
 }
 
 /// The numbers that an event has at a step.
@@ -106,10 +106,10 @@ pub(crate) struct Figures<'a> {
     pub(crate) values: Vec<(&'a str, f64)>,
 }
 
-impl Kind {
+impl EventKind {
     /// The numbers of this event, for files of numbers. A resume has none.
     pub(crate) fn figures(&self) -> Option<Figures<'_>> {
-        static NONE: Values = Values::new();
+        static NONE: NamedValues = NamedValues::new();
         let (step, epoch, kind, seconds, values) = match self {
             Self::Train(at) => (at.step, Some(at.epoch), "train", None, &at.values),
             Self::Evaluation(at) => (at.step, Some(at.epoch), "evaluation", None, &at.values),
@@ -157,7 +157,7 @@ impl Settings {
 
 /// Where a run goes on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Resume {
+pub struct ResumePoint {
     /// The number of steps that are already done.
     pub step: u64,
     /// The epoch that goes on, from 0.
@@ -178,7 +178,7 @@ pub struct Measured {
     pub epoch: u64,
     /// The values, by name.
     #[serde(with = "number::by_name")]
-    pub values: Values,
+    pub values: NamedValues,
 }
 
 /// The figures of an epoch.
@@ -196,7 +196,7 @@ pub struct EpochEnd {
     pub dist_option: Option<String>,
     /// Throughput, bytes, the phases of a step (on rank 0, summed over the epoch), by name.
     #[serde(with = "number::by_name")]
-    pub values: Values,
+    pub values: NamedValues,
 }
 
 /// A checkpoint.
@@ -213,7 +213,7 @@ pub struct Checkpoint {
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct EndEvent {
     /// Why it ended: `finished`, or an error.
     pub reason: String,
     /// The number of steps done.
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::Amount;
 
-    fn values(pairs: &[(&str, f64)]) -> Values {
+    fn values(pairs: &[(&str, f64)]) -> NamedValues {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
     }
 
@@ -239,12 +239,12 @@ mod tests {
         let loss = Measured { step: 3, epoch: 0, values: values(&[("loss", f64::NAN)]) };
         let cases = [
             (
-                Kind::Start(settings.clone()),
+                EventKind::Start(settings.clone()),
                 json!({"event": "start", "world_size": 4, "version": "0.1.0", "epochs": 2, "steps": 8,
                     "settings": {"lr": 0.005}}),
             ),
             (
-                Kind::Resume(Resume {
+                EventKind::Resume(ResumePoint {
                     step: 4,
                     epoch: 1,
                     from: "step-4".into(),
@@ -254,15 +254,15 @@ mod tests {
                     "version": "1"}),
             ),
             (
-                Kind::Train(loss.clone()),
+                EventKind::Train(loss.clone()),
                 json!({"event": "train", "step": 3, "epoch": 0, "values": {"loss": "NaN"}}),
             ),
             (
-                Kind::Evaluation(Measured { values: values(&[("accuracy", 0.5)]), ..loss }),
+                EventKind::Evaluation(Measured { values: values(&[("accuracy", 0.5)]), ..loss }),
                 json!({"event": "evaluation", "step": 3, "epoch": 0, "values": {"accuracy": 0.5}}),
             ),
             (
-                Kind::Epoch(EpochEnd {
+                EventKind::Epoch(EpochEnd {
                     epoch: 0,
                     step: 4,
                     seconds: 1.5,
@@ -273,11 +273,11 @@ mod tests {
                     "values": {"residual_norm": "-Infinity"}}),
             ),
             (
-                Kind::Checkpoint(Checkpoint { step: 4, path: "a".into(), seconds: 0.25 }),
+                EventKind::Checkpoint(Checkpoint { step: 4, path: "a".into(), seconds: 0.25 }),
                 json!({"event": "checkpoint", "step": 4, "path": "a", "seconds": 0.25}),
             ),
             (
-                Kind::Memory(Memory {
+                EventKind::Memory(Memory {
                     step: 3,
                     place: "heap".into(),
                     parts: vec![Amount::new("parameters", 8)],
@@ -287,9 +287,9 @@ mod tests {
                 json!({"event": "memory", "step": 3, "place": "heap",
                     "parts": [{"name": "parameters", "bytes": 8}], "peak": 9}),
             ),
-            (Kind::Note { text: "n".into() }, json!({"event": "note", "text": "n"})),
+            (EventKind::Note { text: "n".into() }, json!({"event": "note", "text": "n"})),
             (
-                Kind::End(End { reason: "finished".into(), step: 8 }),
+                EventKind::End(EndEvent { reason: "finished".into(), step: 8 }),
                 json!({"event": "end", "reason": "finished", "step": 8}),
             ),
         ];

@@ -60,7 +60,7 @@ impl LogFile {
         Error::Write { path: self.path.clone(), source }
     }
 
-    /// Writes what is still in memory, for [`Sink::flush`](crate::Sink::flush).
+    /// Writes what is still in memory, for [`EventSink::flush`](crate::EventSink::flush).
     pub(crate) fn flush_checked(&mut self) -> Result<()> {
         self.flush().map_err(|error| self.failed(error))?;
         self.check()

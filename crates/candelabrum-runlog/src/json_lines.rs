@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::file::LogFile;
-use crate::{Event, Result, Sink};
+use crate::{Event, EventSink, Result};
 
 /// The file's name in the directory of a log.
 pub const JSON_LINES_FILE: &str = "metrics.jsonl";
@@ -34,7 +34,7 @@ impl JsonLines {
     }
 }
 
-impl Sink for JsonLines {
+impl EventSink for JsonLines {
     fn name(&self) -> String {
         self.0.name()
     }

@@ -2,13 +2,13 @@
 //!
 //! | idea | where |
 //! |---|---|
-//! | what can happen in a run | [`Event`], [`Kind`], [`names`] |
+//! | what can happen in a run | [`Event`], [`EventKind`], [`names`] |
 //! | the log that rank 0 writes | [`RunLog`] |
-//! | a place where events go | [`Sink`]: [`JsonLines`], [`Csv`], [`TensorBoard`], [`Lines`], or your own |
+//! | a place where events go | [`EventSink`]: [`JsonLines`], [`Csv`], [`TensorBoard`], [`ProgressLines`], or your own |
 //! | how often a step is written | [`TrainWindow`] |
 //! | where the memory of a step was | [`Memory`] |
 //! | numbers in JSON, NaN and infinities too | [`Number`] |
-//! | a log as data, also while it grows | [`Reader`], [`Run`], [`Series`] |
+//! | a log as data, also while it grows | [`LogReader`], [`RunHistory`], [`Series`] |
 //!
 //! ```
 //! use candelabrum_runlog::{Kind, Measured, Reader, RunLog, Settings, names};
@@ -53,18 +53,19 @@ pub mod number;
 pub use self::csv::{CSV_FILE, Csv};
 pub use error::{Error, Result};
 pub use event::{
-    Checkpoint, End, EpochEnd, Event, Kind, Measured, Resume, Settings, Values, names,
+    Checkpoint, EndEvent, EpochEnd, Event, EventKind, Measured, NamedValues, ResumePoint, Settings,
+    names,
 };
 pub use json_lines::{JSON_LINES_FILE, JsonLines};
-pub use lines::Lines;
+pub use lines::ProgressLines;
 pub use log::RunLog;
 pub use memory::{Amount, Memory, SAVED};
 pub use number::Number;
-pub use pace::{Pace, duration_in_words};
-pub use reader::{Broken, IncompleteLine, Reader};
-pub use run::{Repeated, Run, Stamped};
-pub use series::{Point, Series};
-pub use sink::Sink;
+pub use pace::{RunPace, duration_in_words};
+pub use reader::{Broken, IncompleteLine, LogReader};
+pub use run::{Repeated, RunHistory, Stamped};
+pub use series::{Series, SeriesPoint};
+pub use sink::EventSink;
 pub use tensorboard::TensorBoard;
 pub use window::TrainWindow;
 

@@ -4,27 +4,29 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use crate::{Error, Event, Kind, Measured, Pace, Result, Sink, duration_in_words, names};
+use crate::{
+    Error, Event, EventKind, EventSink, Measured, Result, RunPace, duration_in_words, names,
+};
 
 /// Prints how far the run is: step, epoch, share done, loss, samples per second, time left.
 ///
 /// The events' own times decide when a line is due, so a run that is slower than one event per interval
 /// prints a line for each event.
-pub struct Lines {
+pub struct ProgressLines {
     out: Box<dyn Write + Send>,
     every: f64,
     /// The time of the last line, or of the start.
     last: Option<f64>,
-    pace: Pace,
+    pace: RunPace,
 }
 
-impl Lines {
+impl ProgressLines {
     /// The usual time between two lines.
     pub const EVERY: Duration = Duration::from_secs(30);
 
     /// Prints to `out`.
     pub fn new(out: Box<dyn Write + Send>, every: Duration) -> Self {
-        Self { out, every: every.as_secs_f64(), last: None, pace: Pace::default() }
+        Self { out, every: every.as_secs_f64(), last: None, pace: RunPace::default() }
     }
 
     /// Prints to standard error each 30 seconds. `None` if that is a terminal, where a progress bar
@@ -51,7 +53,7 @@ impl Lines {
     }
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for ProgressLines {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { every, last, pace, .. } = self;
         let mut fields = out.debug_struct("Lines");
@@ -59,14 +61,14 @@ impl fmt::Debug for Lines {
     }
 }
 
-impl Sink for Lines {
+impl EventSink for ProgressLines {
     fn name(&self) -> String {
         "the progress on standard error".to_owned()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
         self.pace.event(event);
-        let Kind::Train(at) = &event.kind else {
+        let EventKind::Train(at) = &event.kind else {
             // The first line comes one interval after the start.
             self.last = self.last.or(Some(event.time));
             return Ok(());
@@ -89,7 +91,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::{Settings, Values};
+    use crate::{NamedValues, Settings};
 
     #[derive(Clone, Default)]
     struct SharedOutput(Arc<Mutex<Vec<u8>>>);
@@ -107,17 +109,17 @@ mod tests {
     #[test]
     fn a_line_comes_each_interval_and_says_how_far_the_run_is() {
         let out = SharedOutput::default();
-        let mut lines = Lines::new(Box::new(out.clone()), Lines::EVERY);
+        let mut lines = ProgressLines::new(Box::new(out.clone()), ProgressLines::EVERY);
         let settings = Settings { epochs: Some(10), steps: Some(1000), ..Settings::new(1, "0") };
-        lines.event(&Event { time: 100.0, kind: Kind::Start(settings) }).unwrap();
+        lines.event(&Event { time: 100.0, kind: EventKind::Start(settings) }).unwrap();
         for step in 1..=80 {
-            let values: Values =
+            let values: NamedValues =
                 [("loss".into(), 2.0 / step as f64), ("samples_per_second".into(), 512.4)].into();
-            let kind = Kind::Train(Measured { step, epoch: step / 100, values });
+            let kind = EventKind::Train(Measured { step, epoch: step / 100, values });
             lines.event(&Event { time: 100.0 + step as f64, kind }).unwrap();
         }
         // The clock is set back by a year.
-        let kind = Kind::Train(Measured { step: 81, epoch: 0, values: Values::new() });
+        let kind = EventKind::Train(Measured { step: 81, epoch: 0, values: NamedValues::new() });
         lines.event(&Event { time: -31e6, kind }).unwrap();
         let text = String::from_utf8(out.0.lock().clone()).unwrap();
         let expected = "\

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    CSV_FILE, Csv, Error, Event, JSON_LINES_FILE, JsonLines, Kind, Result, Resume, Settings, Sink,
-    TensorBoard,
+    CSV_FILE, Csv, Error, Event, EventKind, EventSink, JSON_LINES_FILE, JsonLines, Result,
+    ResumePoint, Settings, TensorBoard,
 };
 
 /// The longest time that an event stays in memory only.
@@ -42,7 +42,7 @@ struct SharedSinks {
 
 #[derive(Default)]
 struct SinksState {
-    sinks: Vec<Box<dyn Sink>>,
+    sinks: Vec<Box<dyn EventSink>>,
     /// The errors that were not returned yet.
     errors: Vec<Error>,
     /// When the oldest event that is only in memory came.
@@ -64,12 +64,12 @@ impl RunLog {
                 return Err(Error::Exists { path });
             }
         }
-        let sinks: Vec<Box<dyn Sink>> = vec![
+        let sinks: Vec<Box<dyn EventSink>> = vec![
             Box::new(JsonLines::create(dir)?),
             Box::new(Csv::create(dir)?),
             Box::new(TensorBoard::create(dir)?),
         ];
-        Self::with_sinks(sinks, vec![Kind::Start(settings)])
+        Self::with_sinks(sinks, vec![EventKind::Start(settings)])
     }
 
     /// Continues the log in a directory, from a checkpoint on. For readers, the events of later steps no
@@ -77,18 +77,18 @@ impl RunLog {
     ///
     /// # Errors
     /// If the directory cannot be written.
-    pub fn append(dir: &Path, resume: Resume) -> Result<Self> {
+    pub fn append(dir: &Path, resume: ResumePoint) -> Result<Self> {
         make(dir)?;
         let (lines, length, torn) = JsonLines::append(dir)?;
         let mut opening = Vec::new();
         if length == 0 {
-            opening.push(Kind::Start(resume.settings.clone()));
+            opening.push(EventKind::Start(resume.settings.clone()));
         }
-        opening.push(Kind::Resume(resume));
+        opening.push(EventKind::Resume(resume));
         if torn > 0 {
             let text =
                 format!("the log ended with an incomplete line of {torn} bytes, which was removed");
-            opening.push(Kind::Note { text });
+            opening.push(EventKind::Note { text });
         }
         let csv = Box::new(Csv::append(dir)?);
         Self::with_sinks(vec![Box::new(lines), csv, Box::new(TensorBoard::create(dir)?)], opening)
@@ -98,7 +98,7 @@ impl RunLog {
     ///
     /// # Errors
     /// If a sink does not take the first events, or if the system refuses a thread.
-    pub fn with_sinks(mut sinks: Vec<Box<dyn Sink>>, opening: Vec<Kind>) -> Result<Self> {
+    pub fn with_sinks(mut sinks: Vec<Box<dyn EventSink>>, opening: Vec<EventKind>) -> Result<Self> {
         let opening: Vec<Event> = opening.into_iter().map(Event::now).collect();
         sinks.iter_mut().try_for_each(|sink| open(&mut **sink, &opening))?;
         let shared = Arc::new(SharedSinks::default());
@@ -115,7 +115,7 @@ impl RunLog {
     ///
     /// # Errors
     /// If it does not take the first events. The log goes on without it.
-    pub fn add(&mut self, mut sink: Box<dyn Sink>) -> Result<()> {
+    pub fn add(&mut self, mut sink: Box<dyn EventSink>) -> Result<()> {
         open(&mut *sink, &self.opening)?;
         self.shared.state.lock().sinks.push(sink);
         Ok(())
@@ -124,8 +124,8 @@ impl RunLog {
     /// Writes an event. Returns the errors of sinks that got no further events because of them. Each error
     /// is returned once: print it as a note.
     #[must_use = "each error should be printed once, as a note"]
-    pub fn event(&mut self, kind: Kind) -> Vec<Error> {
-        let may_wait = matches!(kind, Kind::Train(_));
+    pub fn event(&mut self, kind: EventKind) -> Vec<Error> {
+        let may_wait = matches!(kind, EventKind::Train(_));
         let event = Event::now(kind);
         let mut state = self.shared.state.lock();
         state.each(|sink| sink.event(&event));
@@ -160,14 +160,14 @@ fn make(dir: &Path) -> Result<()> {
     })
 }
 
-fn open(sink: &mut dyn Sink, opening: &[Event]) -> Result<()> {
+fn open(sink: &mut dyn EventSink, opening: &[Event]) -> Result<()> {
     opening.iter().try_for_each(|event| sink.event(event))?;
     sink.flush()
 }
 
 impl SinksState {
     /// Does something with each sink, and turns off those with which it fails.
-    fn each(&mut self, mut act: impl FnMut(&mut dyn Sink) -> Result<()>) {
+    fn each(&mut self, mut act: impl FnMut(&mut dyn EventSink) -> Result<()>) {
         let Self { sinks, errors, .. } = self;
         sinks.retain_mut(|sink| match act(&mut **sink) {
             Ok(()) => true,

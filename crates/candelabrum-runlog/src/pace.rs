@@ -1,10 +1,10 @@
 //! How much of a run is done, and how long the rest takes if it goes on as fast as since its start.
 
-use crate::{Event, Kind};
+use crate::{Event, EventKind};
 
 /// The progress of a run, from its events.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct RunPace {
     steps: Option<u64>,
     epochs: Option<u64>,
     /// Time and step at which the process began to train: the start, or the last resume.
@@ -12,24 +12,24 @@ pub struct Pace {
     last: Option<(f64, u64)>,
 }
 
-impl Pace {
+impl RunPace {
     /// Takes an event into account.
     pub fn event(&mut self, event: &Event) {
         let time = event.time;
         match &event.kind {
-            Kind::Start(settings) => {
+            EventKind::Start(settings) => {
                 (self.steps, self.epochs) = (settings.steps, settings.epochs);
                 (self.begin, self.last) = (Some((time, 0)), None);
             }
-            Kind::Resume(resume) => {
+            EventKind::Resume(resume) => {
                 (self.steps, self.epochs) = (resume.settings.steps, resume.settings.epochs);
                 self.begin = Some((time, resume.step));
                 self.last = self.begin;
             }
-            Kind::Train(at) | Kind::Evaluation(at) => self.last = Some((time, at.step)),
-            Kind::Epoch(end) => self.last = Some((time, end.step)),
-            Kind::End(end) => self.last = Some((time, end.step)),
-            Kind::Checkpoint(_) | Kind::Memory(_) | Kind::Note { .. } => {}
+            EventKind::Train(at) | EventKind::Evaluation(at) => self.last = Some((time, at.step)),
+            EventKind::Epoch(end) => self.last = Some((time, end.step)),
+            EventKind::End(end) => self.last = Some((time, end.step)),
+            EventKind::Checkpoint(_) | EventKind::Memory(_) | EventKind::Note { .. } => {}
         }
     }
 
@@ -95,26 +95,26 @@ pub fn duration_in_words(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Measured, Resume, Settings, Values};
+    use crate::{Measured, NamedValues, ResumePoint, Settings};
 
     fn train(time: f64, step: u64) -> Event {
-        let kind = Kind::Train(Measured { step, epoch: 0, values: Values::new() });
+        let kind = EventKind::Train(Measured { step, epoch: 0, values: NamedValues::new() });
         Event { time, kind }
     }
 
     #[test]
     fn the_rest_takes_as_long_as_the_steps_of_this_process_say() {
         let settings = Settings { epochs: Some(4), steps: Some(100), ..Settings::new(1, "0") };
-        let mut pace = Pace::default();
+        let mut pace = RunPace::default();
         assert_eq!((pace.share(), pace.seconds_left()), (None, None));
-        pace.event(&Event { time: 50.0, kind: Kind::Start(settings.clone()) });
+        pace.event(&Event { time: 50.0, kind: EventKind::Start(settings.clone()) });
         assert_eq!((pace.share(), pace.seconds_left()), (Some(0.0), None));
         pace.event(&train(60.0, 10));
         assert_eq!((pace.share(), pace.seconds_left()), (Some(0.1), Some(90.0)));
         assert_eq!((pace.share_of_epoch(0), pace.share_of_epoch(1)), (Some(0.4), Some(0.0)));
         // The time between the crash and the resume counts for nothing.
-        let resume = Resume { step: 5, epoch: 0, from: String::new(), settings };
-        pace.event(&Event { time: 1000.0, kind: Kind::Resume(resume) });
+        let resume = ResumePoint { step: 5, epoch: 0, from: String::new(), settings };
+        pace.event(&Event { time: 1000.0, kind: EventKind::Resume(resume) });
         assert_eq!((pace.step(), pace.seconds_left()), (5, None));
         pace.event(&train(1020.0, 10));
         assert_eq!(pace.seconds_left(), Some(360.0));

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Event, JSON_LINES_FILE, Result, Run};
+use crate::{Error, Event, JSON_LINES_FILE, Result, RunHistory};
 
 /// The longest line that is read, in bytes. Real events have some hundred.
 const LONGEST_LINE: usize = 16 << 20;
@@ -15,7 +15,7 @@ const MOST_BROKEN: usize = 20;
 
 /// A log, read up to some point.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     path: PathBuf,
     file: BufReader<File>,
     /// Device and inode.
@@ -29,7 +29,7 @@ pub struct Reader {
     partial_length: usize,
     broken: Vec<Broken>,
     broken_count: u64,
-    run: Run,
+    run: RunHistory,
 }
 
 /// A complete line of a log that is no event. It was left out of the run.
@@ -50,7 +50,7 @@ pub struct IncompleteLine {
     pub bytes: usize,
 }
 
-impl Reader {
+impl LogReader {
     /// Opens the log in a directory. [`poll`](Self::poll) reads it.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Reader {
                 partial_length: 0,
                 broken: Vec::new(),
                 broken_count: 0,
-                run: Run::default(),
+                run: RunHistory::default(),
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(Error::NoLog { dir: dir.to_owned(), file: JSON_LINES_FILE })
@@ -86,7 +86,7 @@ impl Reader {
     }
 
     /// The run, as far as it was read.
-    pub fn run(&self) -> &Run {
+    pub fn run(&self) -> &RunHistory {
         &self.run
     }
 
@@ -197,7 +197,7 @@ impl Reader {
         self.forget_partial();
         self.broken.clear();
         self.broken_count = 0;
-        self.run = Run::default();
+        self.run = RunHistory::default();
         Ok(true)
     }
 }

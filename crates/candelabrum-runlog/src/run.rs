@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Checkpoint, End, EpochEnd, Event, Kind, Measured, Memory, Pace, Point, Resume, Series, Settings,
+    Checkpoint, EndEvent, EpochEnd, Event, EventKind, Measured, Memory, ResumePoint, RunPace,
+    Series, SeriesPoint, Settings,
 };
 
 /// Something with its Unix time in seconds.
@@ -26,7 +27,7 @@ pub struct Repeated {
 
 /// Everything that the events of a run say, without the steps that a resume replaced.
 #[derive(Clone, Debug, Default)]
-pub struct Run {
+pub struct RunHistory {
     /// The settings at the start.
     pub start: Option<Stamped<Settings>>,
     /// The values over the steps. A series has the name of its kind and value, such as `train/loss`,
@@ -41,13 +42,13 @@ pub struct Run {
     /// The notes.
     pub notes: Vec<Stamped<String>>,
     /// The resumes.
-    pub resumes: Vec<Stamped<Resume>>,
+    pub resumes: Vec<Stamped<ResumePoint>>,
     /// The steps that a resume replaced. Resumes from the last step replace none.
     pub repeated: Vec<Repeated>,
     /// The end, if the run is over.
-    pub end: Option<Stamped<End>>,
+    pub end: Option<Stamped<EndEvent>>,
     /// How far the run is.
-    pub pace: Pace,
+    pub pace: RunPace,
     /// The last epoch that an event named.
     pub epoch: u64,
     /// The number of events.
@@ -58,52 +59,52 @@ pub struct Run {
     pauses: Vec<(f64, f64)>,
 }
 
-impl Run {
+impl RunHistory {
     /// Adds an event.
     pub fn event(&mut self, event: Event) {
         self.events += 1;
         self.pace.event(&event);
         let Event { time, kind } = event;
-        if let (Kind::Resume(_), Some((_, last))) = (&kind, self.times) {
+        if let (EventKind::Resume(_), Some((_, last))) = (&kind, self.times) {
             self.pauses.push((last, time.max(last)));
         }
         let (first, last) = self.times.unwrap_or((time, time));
         self.times = Some((first.min(time), last.max(time)));
         match kind {
-            Kind::Start(settings) => self.start = Some(Stamped { time, what: settings }),
-            Kind::Resume(resume) => self.resume(Stamped { time, what: resume }),
-            Kind::Train(at) => self.measured(time, "train", at),
-            Kind::Evaluation(at) => self.measured(time, "evaluation", at),
-            Kind::Epoch(end) => {
+            EventKind::Start(settings) => self.start = Some(Stamped { time, what: settings }),
+            EventKind::Resume(resume) => self.resume(Stamped { time, what: resume }),
+            EventKind::Train(at) => self.measured(time, "train", at),
+            EventKind::Evaluation(at) => self.measured(time, "evaluation", at),
+            EventKind::Epoch(end) => {
                 let EpochEnd { epoch, step, seconds, values, .. } = end.clone();
                 self.measured(time, "epoch", Measured { step, epoch, values });
-                self.push("epoch/seconds", Point { step, time, value: seconds });
+                self.push("epoch/seconds", SeriesPoint { step, time, value: seconds });
                 self.epochs.retain(|earlier| earlier.what.step < step);
                 self.epochs.push(Stamped { time, what: end });
             }
-            Kind::Checkpoint(made) => self.checkpoints.push(Stamped { time, what: made }),
-            Kind::Memory(memory) => self.memory = Some(memory),
-            Kind::Note { text } => self.notes.push(Stamped { time, what: text }),
-            Kind::End(end) => self.end = Some(Stamped { time, what: end }),
+            EventKind::Checkpoint(made) => self.checkpoints.push(Stamped { time, what: made }),
+            EventKind::Memory(memory) => self.memory = Some(memory),
+            EventKind::Note { text } => self.notes.push(Stamped { time, what: text }),
+            EventKind::End(end) => self.end = Some(Stamped { time, what: end }),
         }
     }
 
     fn measured(&mut self, time: f64, kind: &str, Measured { step, epoch, values }: Measured) {
         self.epoch = epoch;
         for (name, value) in values {
-            self.push(&format!("{kind}/{name}"), Point { step, time, value });
+            self.push(&format!("{kind}/{name}"), SeriesPoint { step, time, value });
         }
     }
 
-    fn push(&mut self, name: &str, point: Point) {
+    fn push(&mut self, name: &str, point: SeriesPoint) {
         match self.series.get_mut(name) {
             Some(series) => series.push(point),
             None => self.series.entry(name.to_owned()).or_default().push(point),
         };
     }
 
-    fn resume(&mut self, resume: Stamped<Resume>) {
-        let Resume { step: kept, epoch, .. } = resume.what;
+    fn resume(&mut self, resume: Stamped<ResumePoint>) {
+        let ResumePoint { step: kept, epoch, .. } = resume.what;
         let last = |series: &Series| series.points().last().map(|point| point.step);
         let reached = self.series.values().filter_map(last).max().unwrap_or(0);
         if reached > kept {
@@ -152,14 +153,14 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Values;
+    use crate::NamedValues;
 
     fn measured(step: u64, value: f64) -> Measured {
         Measured { step, epoch: step / 10, values: [("loss".to_owned(), value)].into() }
     }
 
-    fn run(events: &[(f64, Kind)]) -> Run {
-        let mut run = Run::default();
+    fn run(events: &[(f64, EventKind)]) -> RunHistory {
+        let mut run = RunHistory::default();
         for (time, kind) in events {
             run.event(Event { time: *time, kind: kind.clone() });
         }
@@ -171,21 +172,24 @@ mod tests {
         let settings = Settings::new(4, "1");
         let resume = |step, world_size| {
             let settings = Settings { world_size, ..settings.clone() };
-            Kind::Resume(Resume { step, epoch: 0, from: "c".into(), settings })
+            EventKind::Resume(ResumePoint { step, epoch: 0, from: "c".into(), settings })
         };
-        let made = |step| Kind::Checkpoint(Checkpoint { step, path: "c".into(), seconds: 0.1 });
+        let made =
+            |step| EventKind::Checkpoint(Checkpoint { step, path: "c".into(), seconds: 0.1 });
         let end = |step| {
-            let values = Values::new();
-            Kind::Epoch(EpochEnd { epoch: 0, step, seconds: 1.0, dist_option: None, values })
+            let values = NamedValues::new();
+            EventKind::Epoch(EpochEnd { epoch: 0, step, seconds: 1.0, dist_option: None, values })
         };
-        let mut events = vec![(100.0, Kind::Start(settings.clone()))];
-        events.extend((1..=6).map(|step| (100.0 + step as f64, Kind::Train(measured(step, 1.0)))));
+        let mut events = vec![(100.0, EventKind::Start(settings.clone()))];
+        events.extend(
+            (1..=6).map(|step| (100.0 + step as f64, EventKind::Train(measured(step, 1.0)))),
+        );
         events.extend([
             (103.5, made(3)),
             (106.5, made(6)),
-            (106.5, Kind::Evaluation(measured(6, 1.0))),
+            (106.5, EventKind::Evaluation(measured(6, 1.0))),
             (106.5, end(6)),
-            (107.0, Kind::End(End { reason: "killed".into(), step: 6 })),
+            (107.0, EventKind::End(EndEvent { reason: "killed".into(), step: 6 })),
             (200.0, resume(3, 2)),
         ]);
         let crashed = run(&events);
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!((crashed.pace.step(), crashed.seconds()), (3, 7.0));
         events.extend((4..=5).map(|step| {
             let time = 200.0 + (step - 3) as f64;
-            (time, Kind::Train(measured(step, 2.0)))
+            (time, EventKind::Train(measured(step, 2.0)))
         }));
         events.push((250.0, resume(5, 2)));
         let resumed = run(&events);
@@ -214,11 +218,11 @@ mod tests {
 
     #[test]
     fn an_empty_run_and_odd_times_give_figures() {
-        let empty = Run::default();
+        let empty = RunHistory::default();
         assert_eq!((empty.seconds(), empty.began(), empty.settings()), (0.0, None, None));
         let odd = run(&[
-            (5.0, Kind::Train(measured(u64::MAX, 1.0))),
-            (-3.0, Kind::Train(measured(1, 2.0))),
+            (5.0, EventKind::Train(measured(u64::MAX, 1.0))),
+            (-3.0, EventKind::Train(measured(1, 2.0))),
         ]);
         assert_eq!((odd.seconds(), odd.series["train/loss"].points().len()), (8.0, 1));
     }

@@ -2,7 +2,7 @@
 
 /// A value at a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct SeriesPoint {
     /// The number of steps done.
     pub step: u64,
     /// Unix time in seconds.
@@ -17,17 +17,17 @@ pub struct Point {
 /// removes what it repeats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    points: Vec<Point>,
+    points: Vec<SeriesPoint>,
 }
 
 impl Series {
     /// The points, in the order of their steps.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[SeriesPoint] {
         &self.points
     }
 
     /// Adds a point. Points of the same or of later steps are removed. Returns their number.
-    pub fn push(&mut self, point: Point) -> usize {
+    pub fn push(&mut self, point: SeriesPoint) -> usize {
         let removed = match self.points.last() {
             Some(last) if last.step >= point.step => self.cut(point.step.checked_sub(1)),
             _ => 0,
@@ -45,12 +45,12 @@ impl Series {
     }
 
     /// The last value that is a number.
-    pub fn last_finite(&self) -> Option<Point> {
+    pub fn last_finite(&self) -> Option<SeriesPoint> {
         self.points.iter().rev().find(|point| point.value.is_finite()).copied()
     }
 
     /// The point with the smallest value, or with the largest one. Of equal ones, the first.
-    pub fn best(&self, largest: bool) -> Option<Point> {
+    pub fn best(&self, largest: bool) -> Option<SeriesPoint> {
         let sign = if largest { -1.0 } else { 1.0 };
         let finite = self.points.iter().filter(|point| point.value.is_finite());
         finite.min_by(|a, b| (sign * a.value).total_cmp(&(sign * b.value))).copied()
@@ -64,22 +64,22 @@ impl Series {
     /// The exponential moving average of the values over about `span` points. With a span of 1 or less
     /// the values are unchanged. It is corrected for its beginning, as in Adam. A value that is NaN or
     /// infinite stays a gap and changes no other value.
-    pub fn smoothed(&self, span: f64) -> Vec<Point> {
+    pub fn smoothed(&self, span: f64) -> Vec<SeriesPoint> {
         let keep = 1.0 - 1.0 / span.max(1.0);
         let (mut sum, mut weight) = (0.0, 0.0);
-        let smooth = |point: &Point| {
+        let smooth = |point: &SeriesPoint| {
             if !point.value.is_finite() {
-                return Point { value: f64::NAN, ..*point };
+                return SeriesPoint { value: f64::NAN, ..*point };
             }
             (sum, weight) = (keep * sum + (1.0 - keep) * point.value, keep * weight + 1.0 - keep);
-            Point { value: sum / weight, ..*point }
+            SeriesPoint { value: sum / weight, ..*point }
         };
         self.points.iter().map(smooth).collect()
     }
 
     /// At most `most` (at least 4) of the points: the smallest and the largest value of each stretch, as a
     /// gap a value that is no finite number, and the last point.
-    pub fn decimated(points: &[Point], most: usize) -> Vec<Point> {
+    pub fn decimated(points: &[SeriesPoint], most: usize) -> Vec<SeriesPoint> {
         if points.len() <= most {
             return points.to_vec();
         }
@@ -110,22 +110,22 @@ mod tests {
     fn series(values: &[f64]) -> Series {
         let mut series = Series::default();
         for (i, &value) in values.iter().enumerate() {
-            series.push(Point { step: i as u64 + 1, time: i as f64, value });
+            series.push(SeriesPoint { step: i as u64 + 1, time: i as f64, value });
         }
         series
     }
 
-    fn steps(points: &[Point]) -> Vec<u64> {
+    fn steps(points: &[SeriesPoint]) -> Vec<u64> {
         points.iter().map(|point| point.step).collect()
     }
 
     #[test]
     fn a_step_that_comes_again_replaces_itself_and_all_later_ones() {
         let mut series = series(&[1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(series.push(Point { step: 3, time: 9.0, value: 7.0 }), 2);
+        assert_eq!(series.push(SeriesPoint { step: 3, time: 9.0, value: 7.0 }), 2);
         assert_eq!(steps(series.points()), [1, 2, 3]);
         assert_eq!(series.points()[2].value, 7.0);
-        assert_eq!(series.push(Point { step: 0, time: 9.0, value: 8.0 }), 3);
+        assert_eq!(series.push(SeriesPoint { step: 0, time: 9.0, value: 8.0 }), 3);
         assert_eq!(steps(series.points()), [0]);
     }
 

@@ -3,7 +3,7 @@
 use crate::{Event, Result};
 
 /// A place where events go. [`RunLog`](crate::RunLog) gives it every event, one at a time.
-pub trait Sink: Send {
+pub trait EventSink: Send {
     /// The name in messages, such as the path of a file.
     fn name(&self) -> String;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::Values;
+use crate::NamedValues;
 
 /// Collects the values of steps, and returns their averages at most once per interval.
 #[derive(Debug)]
@@ -23,11 +23,11 @@ impl TrainWindow {
 
     /// Adds the values of a step. Returns the average of each value since the last time, if the interval
     /// is over. A NaN makes the average NaN. The first step is returned at once.
-    pub fn add(&mut self, values: &[(&str, f64)]) -> Option<Values> {
+    pub fn add(&mut self, values: &[(&str, f64)]) -> Option<NamedValues> {
         self.add_at(Instant::now(), values)
     }
 
-    fn add_at(&mut self, now: Instant, values: &[(&str, f64)]) -> Option<Values> {
+    fn add_at(&mut self, now: Instant, values: &[(&str, f64)]) -> Option<NamedValues> {
         for &(name, value) in values {
             match self.sums.get_mut(name) {
                 Some((sum, count)) => (*sum, *count) = (*sum + value, *count + 1),
@@ -43,7 +43,7 @@ impl TrainWindow {
 
     /// The averages of the steps that were not returned yet, such as at the end of an epoch. `None` if
     /// there are none.
-    pub fn finish(&mut self) -> Option<Values> {
+    pub fn finish(&mut self) -> Option<NamedValues> {
         let sums = std::mem::take(&mut self.sums);
         let average = |(name, (sum, count)): (String, (f64, u64))| (name, sum / count as f64);
         (!sums.is_empty()).then(|| sums.into_iter().map(average).collect())

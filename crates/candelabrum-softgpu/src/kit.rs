@@ -12,19 +12,19 @@ use crate::{Error, Result};
 
 /// The stand-ins, compiled.
 #[derive(Debug)]
-pub struct Kit {
+pub struct SoftGpuKit {
     folder: PathBuf,
-    /// The folder with nvcc. Its name has a digest, see [`Kit::nvcc_digest`].
+    /// The folder with nvcc. Its name has a digest, see [`SoftGpuKit::nvcc_digest`].
     bin: PathBuf,
 }
 
-impl Kit {
+impl SoftGpuKit {
     /// Builds what is missing or out of date in `<target>/softgpu`. `root` is the root of the
     /// repository. Processes that build the same kit at the same time wait for each other.
     ///
     /// # Errors
     /// A program of [`NEEDED_PROGRAMS`](crate::NEEDED_PROGRAMS) is missing, or a step failed.
-    pub fn build(root: &Path, target: &Path) -> Result<Kit> {
+    pub fn build(root: &Path, target: &Path) -> Result<SoftGpuKit> {
         let folder = target.join("softgpu");
         steps::make_folder(&folder)?;
         let folder = fs::canonicalize(&folder).map_err(Error::file("find", &folder))?;
@@ -44,8 +44,8 @@ impl Kit {
         ] {
             steps::point(&folder.join(name), &target)?;
         }
-        let bin = folder.join(format!("bin-{}", Kit::nvcc_digest(&package, &folder)?));
-        let kit = Kit { folder, bin };
+        let bin = folder.join(format!("bin-{}", SoftGpuKit::nvcc_digest(&package, &folder)?));
+        let kit = SoftGpuKit { folder, bin };
         if !kit.bin.exists() {
             kit.forget_kernels()?;
             steps::remove_old(&kit.folder, |name| name.starts_with("bin-"))?;

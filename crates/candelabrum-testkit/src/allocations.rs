@@ -37,7 +37,7 @@ pub struct LargeAllocations {
 
 /// The recorded allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Large {
+pub struct RecordedAllocations {
     /// The sizes in bytes, in their order, without the excused ones.
     pub sizes: Vec<usize>,
     /// The number of excused allocations.
@@ -62,7 +62,7 @@ impl LargeAllocations {
     ///
     /// # Panics
     /// If there are more than 1,024.
-    pub fn during(&self, work: impl FnOnce()) -> Large {
+    pub fn during(&self, work: impl FnOnce()) -> RecordedAllocations {
         self.excused.store(0, Ordering::SeqCst);
         self.count.store(0, Ordering::SeqCst);
         self.noting.store(true, Ordering::SeqCst);
@@ -71,7 +71,7 @@ impl LargeAllocations {
         let count = self.count.load(Ordering::SeqCst);
         assert!(count <= ROOM, "{count} large allocations");
         let sizes = self.sizes[..count].iter().map(|size| size.load(Ordering::SeqCst));
-        Large { sizes: sizes.collect(), excused: self.excused.load(Ordering::SeqCst) }
+        RecordedAllocations { sizes: sizes.collect(), excused: self.excused.load(Ordering::SeqCst) }
     }
 
     fn note(&self, size: usize) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A program that has ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedProgram {
     /// The exit code; `None` after a signal.
     pub code: Option<i32>,
     /// The signal that ended the program.
@@ -21,7 +21,7 @@ pub struct Ended {
     pub took: Duration,
 }
 
-impl Ended {
+impl EndedProgram {
     pub(crate) fn new(status: ExitStatus, out: &[u8], err: &[u8], took: Duration) -> Self {
         let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let text = [&*out, &*err].concat();

@@ -22,15 +22,15 @@ pub mod ranks;
 mod running;
 mod spans;
 
-pub use allocations::{Large, LargeAllocations};
+pub use allocations::{LargeAllocations, RecordedAllocations};
 pub use close::assert_close;
-pub use ended::Ended;
+pub use ended::EndedProgram;
 pub use golden::{golden, golden_metadata};
 pub use gradcheck::gradcheck;
 pub use long::runs_all;
 pub(crate) use processes::PAUSE;
 pub use processes::{LIMIT, kill, lives, process_in, until, until_asleep};
 pub use program::{Program, mpiexec};
-pub use random::{Dice, integers, split_mix, uniform};
+pub use random::{RandomChoices, integers, split_mix, uniform};
 pub use running::Running;
 pub use spans::SpanCount;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::LIMIT;
-use crate::ended::Ended;
+use crate::ended::EndedProgram;
 use crate::running::Running;
 
 /// A program to be started.
@@ -141,7 +141,7 @@ impl Program {
     /// # Panics
     /// If it cannot be started, or the limit passes.
     #[track_caller]
-    pub fn run(self) -> Ended {
+    pub fn run(self) -> EndedProgram {
         self.start().finish()
     }
 

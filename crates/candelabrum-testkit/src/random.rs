@@ -63,9 +63,9 @@ pub fn split_mix(seed: u64) -> u64 {
 
 /// Random choices that follow from a seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Dice(pub u64);
+pub struct RandomChoices(pub u64);
 
-impl Dice {
+impl RandomChoices {
     /// A number below `end`.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::LIMIT;
-use crate::ended::Ended;
+use crate::ended::EndedProgram;
 use crate::program::{Program, mpiexec, name_of};
 use crate::running::Running;
 
@@ -103,7 +103,7 @@ impl RanksOf {
     ///
     /// # Panics
     /// If a process cannot be started or the limit passes.
-    pub fn run(self, world_size: usize) -> Vec<Ended> {
+    pub fn run(self, world_size: usize) -> Vec<EndedProgram> {
         let what = format!("{world_size} ranks of {} ({:?})", self.test, self.backend);
         finish_all(&what, self.start(world_size), self.limit)
     }
@@ -113,7 +113,7 @@ impl RanksOf {
     ///
     /// # Panics
     /// If mpiexec cannot be started or the limit passes.
-    pub fn run_under_mpiexec(self, world_size: usize) -> Option<Ended> {
+    pub fn run_under_mpiexec(self, world_size: usize) -> Option<EndedProgram> {
         mpiexec()?;
         self.over(Backend::Mpi).run(world_size).pop()
     }
@@ -122,7 +122,7 @@ impl RanksOf {
     ///
     /// # Panics
     /// If a rank fails.
-    pub fn run_all_good(self, world_size: usize) -> Vec<Ended> {
+    pub fn run_all_good(self, world_size: usize) -> Vec<EndedProgram> {
         let outputs = self.run(world_size);
         for (rank, output) in outputs.iter().enumerate() {
             assert!(output.succeeded(), "rank {rank} failed: {outputs:#?}");
@@ -245,7 +245,7 @@ fn over_tcp() -> [(&'static str, String); 3] {
 
 /// Waits for the end of all programs, the ranks of `what`. If the limit passes, all are killed.
 #[track_caller]
-fn finish_all(what: &str, mut programs: Vec<Running>, limit: Duration) -> Vec<Ended> {
+fn finish_all(what: &str, mut programs: Vec<Running>, limit: Duration) -> Vec<EndedProgram> {
     let end = Instant::now() + limit;
     while programs.iter_mut().any(|program| !program.has_ended()) {
         if Instant::now() > end {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::ended::Ended;
+use crate::ended::EndedProgram;
 use crate::until;
 
 /// The time between SIGTERM and SIGKILL.
@@ -115,7 +115,7 @@ impl Running {
     /// # Panics
     /// If the limit passes.
     #[track_caller]
-    pub fn finish(mut self) -> Ended {
+    pub fn finish(mut self) -> EndedProgram {
         let end = self.start + self.limit;
         let status = loop {
             if let Some(status) = self.status() {
@@ -132,7 +132,7 @@ impl Running {
         let end = end.max(Instant::now() + Duration::from_secs(1));
         self.output.wait(end, |printed| printed.ended == 2);
         let Printed { out, err, .. } = mem::take(&mut *self.output.printed());
-        Ended::new(status, &out, &err, took)
+        EndedProgram::new(status, &out, &err, took)
     }
 
     /// Ends the program: first by SIGTERM, because a killed mpiexec may leave its ranks behind.

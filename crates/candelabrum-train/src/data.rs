@@ -18,7 +18,7 @@ use crate::Result;
 pub const DOWNLOAD_TIME: Duration = Duration::from_secs(120);
 
 /// The result of a host's first rank: a source with a note on it, or an error.
-type Answer = std::result::Result<(String, Option<String>), String>;
+type SourceAnswer = std::result::Result<(String, Option<String>), String>;
 
 /// The dataset of `request`, the same on every rank. All ranks must call this function together,
 /// with the same request.
@@ -38,7 +38,7 @@ pub fn load_data(request: &DataRequest, world: &World) -> Result<ImageDatasets> 
         locate(&DataRequest { download, ..request.clone() })
     };
     let found = (host.rank() == 0).then(find);
-    let answer: Option<Answer> = found.as_ref().map(|found| match found {
+    let answer: Option<SourceAnswer> = found.as_ref().map(|found| match found {
         Ok(located) => Ok((located.source.to_string(), located.note.clone())),
         Err(error) => Err(error.to_string()),
     });
@@ -56,7 +56,7 @@ pub fn load_data(request: &DataRequest, world: &World) -> Result<ImageDatasets> 
 
 /// The source for the host whose first rank is `first`, from the answers of all ranks.
 fn agree(answers: &[String], first: usize) -> Result<Located> {
-    let answers: Vec<Option<Answer>> =
+    let answers: Vec<Option<SourceAnswer>> =
         answers.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect();
     let by_rank = || answers.iter().enumerate().filter_map(|(rank, a)| Some((rank, a.as_ref()?)));
     if let Some((peer, message)) = by_rank().find_map(|(rank, a)| Some((rank, a.as_ref().err()?))) {

@@ -35,7 +35,7 @@ where
     let group = task.optimizer().group().clone();
     // The ranks meet for each set, so that all of them hear of a failure at the same place.
     let passes =
-        sets.iter().map(|data| agree(&group, Pass::over(&group, data, batch_size, loading)));
+        sets.iter().map(|data| agree(&group, DataPass::over(&group, data, batch_size, loading)));
     let passes = passes.collect::<Result<Vec<_>>>()?;
     let mut params: Vec<Params> = Vec::new();
     for (_, optimizer) in task.optimizers() {
@@ -57,7 +57,7 @@ where
 
 /// One pass over all of a dataset, or over all parts of which each rank has one: one of the ranks takes each sample,
 /// once.
-pub(crate) struct Pass<D: Dataset> {
+pub(crate) struct DataPass<D: Dataset> {
     loader: Loader<D>,
     /// The steps of each rank. A rank with a smaller part waits for the others' last batches.
     steps: usize,
@@ -65,7 +65,7 @@ pub(crate) struct Pass<D: Dataset> {
     pub(crate) parts: Option<Vec<usize>>,
 }
 
-impl<D: Dataset + Clone> Pass<D> {
+impl<D: Dataset + Clone> DataPass<D> {
     /// All ranks call it together.
     pub(crate) fn over(
         group: &Group,
@@ -82,7 +82,7 @@ impl<D: Dataset + Clone> Pass<D> {
     }
 }
 
-impl<D: Dataset> Pass<D> {
+impl<D: Dataset> DataPass<D> {
     /// This rank's batch of each step. `None` where it has no samples.
     pub(crate) fn batches(&self) -> Result<impl Iterator<Item = Result<Option<D::Batch>>>> {
         let mut batches = self.loader.evaluation()?;
@@ -105,7 +105,7 @@ pub(crate) fn in_mode<R>(params: &[Params], training: bool, work: impl FnOnce() 
 
 fn measure<B, T, D>(
     task: &mut T,
-    pass: &Pass<D>,
+    pass: &DataPass<D>,
     mut goes_on: impl FnMut(bool) -> Result<bool>,
 ) -> Result<Option<Metrics>>
 where

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use candelabrum_runlog::{
-    Checkpoint, End, EpochEnd, Error as LogError, JSON_LINES_FILE, Kind, Measured, Memory, Resume,
-    RunLog, Settings, TrainWindow, Values, names,
+    Checkpoint, EndEvent, EpochEnd, Error as LogError, EventKind, JSON_LINES_FILE, Measured,
+    Memory, NamedValues, ResumePoint, RunLog, Settings, TrainWindow, names,
 };
 
 use crate::checkpoint::SaveOutcome;
@@ -75,27 +75,27 @@ impl LogFiles {
                 .resumed
                 .map_or_else(|| "the beginning".to_owned(), |path| path.display().to_string());
             let (step, epoch) = (run.position.step, run.position.epoch as u64);
-            RunLog::append(&self.dir, Resume { step, epoch, from, settings })
+            RunLog::append(&self.dir, ResumePoint { step, epoch, from, settings })
         } else {
             RunLog::create(&self.dir, settings)
         };
         log.map_err(|error| Error::Log { what: error.to_string() })
     }
 
-    fn event(&mut self, kind: Kind) {
+    fn event(&mut self, kind: EventKind) {
         let Some(log) = &mut self.log else { return };
         note_errors(log.event(kind));
     }
 
     /// Writes the averages of steps.
-    fn write_steps(&mut self, values: Option<Values>, run: &Run<'_, '_>, epoch: usize) {
+    fn write_steps(&mut self, values: Option<NamedValues>, run: &Run<'_, '_>, epoch: usize) {
         let Some(mut values) = values else { return };
         if let Some(seconds) = values.get(names::STEP_SECONDS).filter(|seconds| **seconds > 0.0) {
             let rate = run.global_batch_size as f64 / seconds;
             values.insert(names::SAMPLES_PER_SECOND.to_owned(), rate);
         }
         let (step, epoch) = (run.position.step, epoch as u64);
-        self.event(Kind::Train(Measured { step, epoch, values }));
+        self.event(EventKind::Train(Measured { step, epoch, values }));
     }
 }
 
@@ -157,10 +157,10 @@ impl Hook for LogFiles {
 
     fn on_evaluate(&mut self, run: &mut Run<'_, '_>, metrics: &Metrics) -> Result<Action> {
         let measures = metrics.measures().map(|(name, value)| (name.to_owned(), value));
-        let mut values: Values = measures.chain(metrics.measures_of_sets()).collect();
+        let mut values: NamedValues = measures.chain(metrics.measures_of_sets()).collect();
         values.insert(names::LOSS.to_owned(), metrics.mean_loss());
         let (step, epoch) = (run.position.step, run.position.epoch as u64);
-        self.event(Kind::Evaluation(Measured { step, epoch, values }));
+        self.event(EventKind::Evaluation(Measured { step, epoch, values }));
         self.last_step = None;
         Ok(Action::NOTHING)
     }
@@ -168,7 +168,7 @@ impl Hook for LogFiles {
     fn on_epoch_end(&mut self, run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action> {
         let rest = self.window.finish();
         self.write_steps(rest, run, report.epoch);
-        self.event(Kind::Epoch(EpochEnd {
+        self.event(EventKind::Epoch(EpochEnd {
             epoch: report.epoch as u64,
             step: run.position.step,
             seconds: report.seconds,
@@ -181,16 +181,20 @@ impl Hook for LogFiles {
 
     fn on_checkpoint(&mut self, run: &mut Run<'_, '_>, saved: &SaveOutcome) -> Result<()> {
         let (step, path) = (run.position.step, saved.path.display().to_string());
-        self.event(Kind::Checkpoint(Checkpoint { step, path, seconds: saved.took.as_secs_f64() }));
+        self.event(EventKind::Checkpoint(Checkpoint {
+            step,
+            path,
+            seconds: saved.took.as_secs_f64(),
+        }));
         Ok(())
     }
 
     fn on_note(&mut self, note: &str) {
-        self.event(Kind::Note { text: note.to_owned() });
+        self.event(EventKind::Note { text: note.to_owned() });
     }
 
     fn on_memory(&mut self, _: &mut Run<'_, '_>, memory: &Memory) -> Result<()> {
-        self.event(Kind::Memory(memory.clone()));
+        self.event(EventKind::Memory(memory.clone()));
         Ok(())
     }
 
@@ -202,7 +206,7 @@ impl Hook for LogFiles {
         let rest = self.window.finish();
         self.write_steps(rest, run, run.position.epoch);
         let reason = reason.unwrap_or("finished").to_owned();
-        self.event(Kind::End(End { reason, step: run.position.step }));
+        self.event(EventKind::End(EndEvent { reason, step: run.position.step }));
         self.log = None;
         Ok(())
     }
@@ -217,12 +221,12 @@ impl Drop for LogFiles {
             // If RUST_BACKTRACE is set, candle appends a backtrace to its errors.
             |error| format!("an error: {}", error.lines().next().unwrap_or_default()),
         );
-        self.event(Kind::End(End { reason, step }));
+        self.event(EventKind::End(EndEvent { reason, step }));
     }
 }
 
 /// The figures of an epoch by the names that the readers of a log know.
-fn values_of(report: &EpochReport) -> Values {
+fn values_of(report: &EpochReport) -> NamedValues {
     let strategy = &report.strategy;
     let values = [
         (names::SAMPLES_PER_SECOND, report.images_per_second),

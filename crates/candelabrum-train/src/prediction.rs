@@ -9,12 +9,12 @@ use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::agree;
-use crate::evaluation::Pass;
+use crate::evaluation::DataPass;
 use crate::{Error, Result};
 
 /// What one sample's output is: the same for all samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Row {
+struct OutputRow {
     dtype: String,
     dims: Vec<usize>,
 }
@@ -36,7 +36,7 @@ pub(crate) fn run<D: Dataset + Clone>(
     let facts = [("the samples to predict", samples), ("the batch size", batch_size.to_string())];
     check_consistency(&**group, &facts.map(|(name, value)| (name.to_owned(), value)))?;
     // A rank that has failed does not let the others wait.
-    let pass = agree(group, Pass::over(group, data, batch_size, loading))?;
+    let pass = agree(group, DataPass::over(group, data, batch_size, loading))?;
     let own = agree(group, outputs(&pass, forward))?;
     let row = common_row(group, agree(group, row_of(&own))?.as_ref())?;
     let (dtype, size) = row.type_and_size()?;
@@ -69,7 +69,7 @@ pub(crate) fn run<D: Dataset + Clone>(
 
 /// This rank's output of each step, on the CPU. `None` where it has no samples.
 fn outputs<D: Dataset>(
-    pass: &Pass<D>,
+    pass: &DataPass<D>,
     mut forward: impl FnMut(&D::Batch) -> Result<Tensor>,
 ) -> Result<Vec<Option<Tensor>>> {
     let output_of = |batch: Result<Option<D::Batch>>| {
@@ -86,8 +86,8 @@ fn outputs<D: Dataset>(
 }
 
 /// What the rows of this rank's outputs are. `None` if it has none.
-fn row_of(outputs: &[Option<Tensor>]) -> Result<Option<Row>> {
-    let mut rows = outputs.iter().flatten().map(|output| Row {
+fn row_of(outputs: &[Option<Tensor>]) -> Result<Option<OutputRow>> {
+    let mut rows = outputs.iter().flatten().map(|output| OutputRow {
         dtype: output.dtype().as_str().to_owned(),
         dims: output.dims()[1..].to_vec(),
     });
@@ -99,12 +99,12 @@ fn row_of(outputs: &[Option<Tensor>]) -> Result<Option<Row>> {
 }
 
 /// What the rows of all ranks are. All ranks come to the same result.
-fn common_row(group: &Group, own: Option<&Row>) -> Result<Row> {
+fn common_row(group: &Group, own: Option<&OutputRow>) -> Result<OutputRow> {
     let own = serde_json::to_string(&own).unwrap_or_default();
     let texts = if group.world_size() == 1 { vec![own] } else { group.all_gather_text(&own)? };
     let mut first = None;
     for text in texts {
-        let row: Option<Row> = serde_json::from_str(&text)
+        let row: Option<OutputRow> = serde_json::from_str(&text)
             .map_err(|error| protocol(&format!("a rank sent an unreadable shape: {error}")))?;
         let Some(row) = row else { continue };
         let first = first.get_or_insert_with(|| row.clone());
@@ -128,7 +128,7 @@ fn bytes(output: Option<Tensor>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Row {
+impl OutputRow {
     /// The type of its numbers, and its bytes.
     fn type_and_size(&self) -> Result<(DType, usize)> {
         let Self { dtype, dims } = self;
@@ -145,8 +145,8 @@ impl Row {
 }
 
 impl Error {
-    fn rows_differ(first: &Row, other: &Row) -> Self {
-        let show = |Row { dtype, dims }: &Row| format!("{dims:?} of {dtype}");
+    fn rows_differ(first: &OutputRow, other: &OutputRow) -> Self {
+        let show = |OutputRow { dtype, dims }: &OutputRow| format!("{dims:?} of {dtype}");
         let (first, other) = (show(first), show(other));
         Self::Outputs { why: format!("the output of one sample is {first}, of another {other}") }
     }

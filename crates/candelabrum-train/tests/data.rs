@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use candelabrum_datasets::{DataRequest, DatasetKind, Environment};
 use candelabrum_dist::World;
-use candelabrum_testkit::Ended;
+use candelabrum_testkit::EndedProgram;
 use candelabrum_testkit::ranks::{RanksOf, is_rank};
 use candelabrum_train::load_data;
 
@@ -58,7 +58,7 @@ fn two_hosts(root: &Path) -> RanksOf {
 }
 
 /// The lines that the ranks print.
-fn lines(outputs: &[Ended]) -> Vec<&str> {
+fn lines(outputs: &[EndedProgram]) -> Vec<&str> {
     fn line(text: &str) -> Option<&str> {
         let mut lines = text.lines();
         lines.find_map(|line| line.find("got ").or(line.find("error after")).map(|at| &line[at..]))
@@ -127,7 +127,8 @@ fn where_one_host_has_no_files_all_ranks_take_the_same_digits_and_hear_why() {
     }
     assert!(lines.iter().all(|line| *line == lines[0]), "{lines:?}");
     // Only rank 0 prints the warning, once.
-    let warnings = |output: &Ended| output.text.matches("warning: MNIST was not found").count();
+    let warnings =
+        |output: &EndedProgram| output.text.matches("warning: MNIST was not found").count();
     assert_eq!(outputs.iter().map(warnings).collect::<Vec<_>>(), [1, 0, 0, 0]);
 }
 

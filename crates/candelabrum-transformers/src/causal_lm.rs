@@ -9,10 +9,10 @@ use crate::cache::Cache;
 use crate::companions::GENERATION;
 use crate::config::Config;
 use crate::error::Result;
-use crate::models::{Head, family};
+use crate::models::{LmHead, family};
 use crate::networks::Decoder;
 use crate::neutral::WITHOUT_CLASSES;
-use crate::pretrained::{Pretrained, Task};
+use crate::pretrained::{FolderTask, Pretrained};
 use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
@@ -45,7 +45,7 @@ impl CausalLm {
         let token = Tensor::zeros((1, 1), candle_core::DType::U32, params.device())?;
         let (decoder, loaded) = pretrained.create(
             params,
-            Task { naming, neutral: WITHOUT_CLASSES, companions: &[GENERATION] },
+            FolderTask { naming, neutral: WITHOUT_CLASSES, companions: &[GENERATION] },
             Decoder::new,
             |decoder| {
                 states(decoder, &token, None).and_then(|xs| head(decoder)?.logits(&xs)).map(drop)
@@ -136,7 +136,7 @@ fn states(decoder: &Decoder, tokens: &Tensor, cache: Option<&mut Cache>) -> Cand
     }
 }
 
-fn head(decoder: &Decoder) -> CandleResult<Head<'_>> {
+fn head(decoder: &Decoder) -> CandleResult<LmHead<'_>> {
     match decoder {
         Decoder::Llama(llama) => llama.head(),
         Decoder::Gpt2(gpt2) => gpt2.head(),

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::models::{BertHead, DistilBertHead, TextEncoder, VitHead, family};
 use crate::networks::EncoderNet;
 use crate::neutral::CLASSES;
-use crate::pretrained::{Pretrained, Task};
+use crate::pretrained::{FolderTask, Pretrained};
 use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
@@ -35,7 +35,7 @@ use crate::tokenizer::Tokenizer;
 pub struct Classifier {
     params: Params,
     encoder: EncoderNet,
-    head: Head,
+    head: ClassifierHead,
     classes: usize,
     problem: Option<ProblemType>,
     loaded: SourceFiles,
@@ -50,7 +50,7 @@ enum ProblemType {
 }
 
 #[derive(Debug)]
-enum Head {
+enum ClassifierHead {
     Bert(BertHead),
     DistilBert(DistilBertHead),
     Vit(VitHead),
@@ -83,15 +83,17 @@ impl Classifier {
         let dtype = params.dtype();
         let ((encoder, head), loaded) = pretrained.create(
             params,
-            Task { naming, neutral: CLASSES, companions: &[IMAGES] },
+            FolderTask { naming, neutral: CLASSES, companions: &[IMAGES] },
             |scope, config| {
                 let encoder = EncoderNet::new(scope, config, false)?;
                 let head = match &encoder {
-                    EncoderNet::Bert(bert) => Head::Bert(bert.classifier(scope, config, classes)?),
-                    EncoderNet::DistilBert(bert) => {
-                        Head::DistilBert(bert.classifier(scope, config, classes)?)
+                    EncoderNet::Bert(bert) => {
+                        ClassifierHead::Bert(bert.classifier(scope, config, classes)?)
                     }
-                    EncoderNet::Vit(vit) => Head::Vit(vit.classifier(scope, classes)),
+                    EncoderNet::DistilBert(bert) => {
+                        ClassifierHead::DistilBert(bert.classifier(scope, config, classes)?)
+                    }
+                    EncoderNet::Vit(vit) => ClassifierHead::Vit(vit.classifier(scope, classes)),
                 };
                 Ok((encoder, head))
             },
@@ -216,7 +218,7 @@ impl ProblemType {
     }
 }
 
-impl Head {
+impl ClassifierHead {
     fn forward(&self, states: &Tensor) -> CandleResult<Tensor> {
         match self {
             Self::Bert(head) => head.forward(states),

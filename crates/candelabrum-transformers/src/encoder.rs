@@ -13,7 +13,7 @@ use crate::models::{TextEncoder, family};
 use crate::networks::EncoderNet;
 use crate::neutral::WITHOUT_CLASSES;
 use crate::pooling::{Pooling, SENTENCE_CONFIG};
-use crate::pretrained::{Pretrained, Task};
+use crate::pretrained::{FolderTask, Pretrained};
 use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 
@@ -49,7 +49,7 @@ impl Encoder {
         let no_text = || Error::argument("a ViT as an encoder of texts: take it as a classifier");
         let (encoder, mut loaded) = pretrained.create(
             params,
-            Task {
+            FolderTask {
                 naming,
                 neutral: WITHOUT_CLASSES,
                 companions: &[MODULES, TEXT_CONFIG, SENTENCE_CONFIG],

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a folder or a GGUF file | [`Pretrained`], [`Quantization`], [`Config`] |
 //! | models | [`CausalLm`], [`Classifier`], [`Encoder`] |
-//! | texts as tokens | [`Tokenizer`], [`Message`], [`check_vocabulary`] |
+//! | texts as tokens | [`Tokenizer`], [`ChatMessage`], [`check_vocabulary`] |
 //! | data | [`TokenBlocks`], [`Chats`], [`ClassifiedTexts`] |
 //! | adapters as folders of `peft` | [`load_adapter`], [`save_adapter`] |
 //! | generation | [`CausalLm::generate`], [`GenerationConfig`], [`Cache`] |
@@ -47,5 +47,5 @@ pub use generation::GenerationConfig;
 pub use models::IGNORED;
 pub use peft::{load_adapter, save_adapter};
 pub use pretrained::Pretrained;
-pub use tokenizer::{Message, Tokenizer};
+pub use tokenizer::{ChatMessage, Tokenizer};
 pub use weights::Quantization;

@@ -14,7 +14,7 @@ pub(crate) const SENTENCE_CONFIG: &str = "config_sentence_transformers.json";
 
 /// One way to make a vector of the states of a text's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum PoolingMode {
     First,
     Last,
     Max,
@@ -26,19 +26,19 @@ enum Mode {
 }
 
 /// The names of the modes, and the older keys that switch them on, in the order in which several are put together.
-const MODES: [(&str, &str, Mode); 6] = [
-    ("cls", "pooling_mode_cls_token", Mode::First),
-    ("max", "pooling_mode_max_tokens", Mode::Max),
-    ("mean", "pooling_mode_mean_tokens", Mode::Mean),
-    ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", Mode::MeanSqrt),
-    ("weightedmean", "pooling_mode_weightedmean_tokens", Mode::Weighted),
-    ("lasttoken", "pooling_mode_lasttoken", Mode::Last),
+const MODES: [(&str, &str, PoolingMode); 6] = [
+    ("cls", "pooling_mode_cls_token", PoolingMode::First),
+    ("max", "pooling_mode_max_tokens", PoolingMode::Max),
+    ("mean", "pooling_mode_mean_tokens", PoolingMode::Mean),
+    ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", PoolingMode::MeanSqrt),
+    ("weightedmean", "pooling_mode_weightedmean_tokens", PoolingMode::Weighted),
+    ("lasttoken", "pooling_mode_lasttoken", PoolingMode::Last),
 ];
 
 /// The way from states to an embedding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pooling {
-    modes: Vec<Mode>,
+    modes: Vec<PoolingMode>,
     /// Whether an embedding is divided by its length.
     normalizes: bool,
     /// The largest number of tokens of a text.
@@ -52,7 +52,8 @@ impl Pooling {
     /// # Errors
     /// A module or a setting that is not supported.
     pub(crate) fn from_companions(companions: &mut Companions, width: usize) -> Result<Self> {
-        let mut pooling = Self { modes: vec![Mode::Mean], normalizes: true, longest: usize::MAX };
+        let mut pooling =
+            Self { modes: vec![PoolingMode::Mean], normalizes: true, longest: usize::MAX };
         for name in [TEXT_CONFIG, SENTENCE_CONFIG] {
             if let Some(json) = companions.json(name)? {
                 pooling.longest = json.size("max_seq_length")?.unwrap_or(pooling.longest);
@@ -102,7 +103,7 @@ impl Pooling {
     /// The embeddings of states (N, T, width), of which those with `is_token` (N, T) = 1 are of tokens, and those with 0 of
     /// padding.
     pub(crate) fn embeddings(&self, states: &Tensor, is_token: &Tensor) -> CandleResult<Tensor> {
-        let one = |mode: &Mode| mode.pooled(states, is_token);
+        let one = |mode: &PoolingMode| mode.pooled(states, is_token);
         let parts = self.modes.iter().map(one).collect::<CandleResult<Vec<_>>>()?;
         let whole = match &parts[..] {
             [part] => part.clone(),
@@ -117,7 +118,7 @@ impl Pooling {
 }
 
 /// The modes of `1_Pooling/config.json`, in its new or in its older form.
-fn modes(config: &Config, width: usize) -> Result<Vec<Mode>> {
+fn modes(config: &Config, width: usize) -> Result<Vec<PoolingMode>> {
     for key in ["word_embedding_dimension", "embedding_dimension"] {
         if let Some(other) = config.size(key)?.filter(|other| *other != width) {
             let what = format!("has {key} = {other}, and the model has {width} features");
@@ -137,7 +138,7 @@ fn modes(config: &Config, width: usize) -> Result<Vec<Mode>> {
     };
     config.finish(&[neutral::POOLING])?;
     let Some(names) = names else {
-        return Ok(if older.is_empty() { vec![Mode::Mean] } else { older });
+        return Ok(if older.is_empty() { vec![PoolingMode::Mean] } else { older });
     };
     let mode = |name: &String| {
         let known = MODES.iter().find(|(known, ..)| known == name).map(|(.., mode)| *mode);
@@ -146,7 +147,7 @@ fn modes(config: &Config, width: usize) -> Result<Vec<Mode>> {
     names.iter().map(mode).collect()
 }
 
-impl Mode {
+impl PoolingMode {
     /// `(N, T, width) -> (N, width)`.
     fn pooled(self, states: &Tensor, is_token: &Tensor) -> CandleResult<Tensor> {
         if self == Self::Max {

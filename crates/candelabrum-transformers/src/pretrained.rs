@@ -13,8 +13,8 @@ use crate::neutral::Neutral;
 use crate::source_files::SourceFiles;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{
-    Files, GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, Source, gguf_config,
-    gguf_generation,
+    GgufFile, INDEX, Naming, Quantization, SafetensorsFiles, WeightFiles, WeightSource,
+    gguf_config, gguf_generation,
 };
 
 /// A pretrained model on disk, of which only the headers have been read: a folder with `config.json` and
@@ -39,13 +39,13 @@ use crate::weights::{
 pub struct Pretrained {
     path: PathBuf,
     config: Config,
-    files: Files,
+    files: WeightFiles,
     quantization: Quantization,
     accepted: Arc<[String]>,
 }
 
 /// What a model of one kind takes of a folder.
-pub(crate) struct Task {
+pub(crate) struct FolderTask {
     pub(crate) naming: Naming,
     /// Keys of the config that have no effect on such a model.
     pub(crate) neutral: &'static [Neutral],
@@ -64,7 +64,7 @@ impl Pretrained {
         if path.is_file() {
             let file = GgufFile::open(path)?;
             let config = Config::new(path, gguf_config(&file, None)?);
-            return Ok(Self::new(path, config, Files::Gguf(Box::new(file))));
+            return Ok(Self::new(path, config, WeightFiles::Gguf(Box::new(file))));
         }
         if !path.is_dir() {
             let what = "is neither a folder nor a file: name a folder with config.json and model.safetensors, or a GGUF file";
@@ -74,10 +74,10 @@ impl Pretrained {
         let Some(files) = SafetensorsFiles::open(path)? else {
             return Err(without_weights(path));
         };
-        Ok(Self::new(path, config, Files::Safetensors(files)))
+        Ok(Self::new(path, config, WeightFiles::Safetensors(files)))
     }
 
-    fn new(path: &Path, config: Config, files: Files) -> Self {
+    fn new(path: &Path, config: Config, files: WeightFiles) -> Self {
         let accepted = Arc::from([]);
         let config = config.with_tensors(files.names().len()).accepting(&accepted);
         let quantization = Quantization::default();
@@ -134,8 +134,8 @@ impl Pretrained {
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let accepted = &self.accepted;
         match &self.files {
-            Files::Safetensors(_) => Tokenizer::open_accepting(&self.path, accepted),
-            Files::Gguf(file) => match Tokenizer::beside(&self.path, accepted)? {
+            WeightFiles::Safetensors(_) => Tokenizer::open_accepting(&self.path, accepted),
+            WeightFiles::Gguf(file) => match Tokenizer::beside(&self.path, accepted)? {
                 Some(beside) => Ok(beside),
                 None => Tokenizer::from_gguf_accepting(&self.path, file.raw_metadata(), accepted),
             },
@@ -147,7 +147,7 @@ impl Pretrained {
     pub(crate) fn create<M>(
         self,
         params: &Params,
-        Task { naming, neutral, companions: names }: Task,
+        FolderTask { naming, neutral, companions: names }: FolderTask,
         build: impl FnOnce(&Scope, &Config) -> Result<M>,
         run: impl FnOnce(&M) -> candle_core::Result<()>,
         may_be_new: impl Fn(&str) -> bool,
@@ -156,18 +156,18 @@ impl Pretrained {
         let model = build(&params.root(), &config)?;
         let [all, family] = family::neutral(&config)?;
         match &files {
-            Files::Safetensors(_) => config.finish(&[all, family, neutral])?,
+            WeightFiles::Safetensors(_) => config.finish(&[all, family, neutral])?,
             // The config was made of the metadata, which are asked for again to refuse the others.
-            Files::Gguf(file) => drop(gguf_config(file, Some(&accepted))?),
+            WeightFiles::Gguf(file) => drop(gguf_config(file, Some(&accepted))?),
         }
         let mut companions = Companions::new(&path, &accepted);
         names.iter().try_for_each(|name| companions.add(name))?;
-        if let Files::Gguf(file) = &files
+        if let WeightFiles::Gguf(file) = &files
             && let Some(settings) = gguf_generation(file)?
         {
             companions.insert(GENERATION, &settings);
         }
-        let source = Arc::new(Source::new(files, config.clone(), naming, quantization));
+        let source = Arc::new(WeightSource::new(files, config.clone(), naming, quantization));
         params.set_initial_values(Some(source.clone()));
         let created = params.in_mode(false, || run(&model));
         params.set_initial_values(None);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Error, Fault};
+use crate::error::{DataFault, Error};
 
 /// What the headers of a shard say of its samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,5 +29,5 @@ pub(crate) fn cut_short(path: &Path, offset: u64, expected: u64, got: u64) -> Er
     let what = format!(
         "the record at byte {offset} ends at byte {expected}, the file at {got}: it was cut short"
     );
-    Fault::CutShort.at(path, what)
+    DataFault::CutShort.at(path, what)
 }

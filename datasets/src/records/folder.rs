@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Fault, Result},
+    error::{DataFault, Error, Result},
     records::format::ShardFormat,
 };
 
@@ -37,7 +37,7 @@ pub fn shards_in(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     }
     if paths.is_empty() {
         let what = "no files that end in .tar, .tfrecord, .tfrecords or .rec";
-        return Err(Fault::Missing.at(folder, what));
+        return Err(DataFault::Missing.at(folder, what));
     }
     none_is_missing(&paths)?;
     Ok(paths)
@@ -63,7 +63,7 @@ fn is_shard(path: &Path) -> Result<bool> {
             if unfinished && is_shard(&path.with_extension("")).unwrap_or(true) {
                 let what = "an unfinished download: finish it, delete the file, or open the others \
                             by a list";
-                return Err(Fault::CutShort.at(path, what));
+                return Err(DataFault::CutShort.at(path, what));
             }
         }
     }
@@ -89,7 +89,7 @@ fn none_is_missing(paths: &[PathBuf]) -> Result<()> {
                 "missing, {found} of {count} such shards are there: fetch it, or open the others by \
                  a list"
             );
-            return Err(Fault::Missing.at(path, what));
+            return Err(DataFault::Missing.at(path, what));
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{DataFault, Error, Result};
 
 /// The format of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl ShardFormat {
         Self::by_name(path).unwrap_or_else(|| {
             let what = "the name of a shard ends in .tar, .tfrecord, .tfrecords or .rec: rename it, \
                         or name the format";
-            Err(Fault::Unsupported.at(path, what))
+            Err(DataFault::Unsupported.at(path, what))
         })
     }
 
@@ -69,5 +69,5 @@ impl ShardFormat {
 pub(crate) fn compressed(path: &Path) -> Error {
     let what = "a compressed shard cannot be read by positions: unpack it (the files in it may be \
                 compressed)";
-    Fault::Unsupported.at(path, what)
+    DataFault::Unsupported.at(path, what)
 }

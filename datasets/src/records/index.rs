@@ -14,13 +14,13 @@ use crate::{
 
 /// The index of one shard.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct RecordIndex {
     /// The size of the file.
     pub(crate) bytes: u64,
     pub(crate) contents: Contents,
 }
 
-impl Index {
+impl RecordIndex {
     /// Reads the headers of a shard, or its index file if the options want one and there is one. Then it
     /// also writes that file.
     pub(crate) fn read(path: &Path, format: ShardFormat, options: &ShardOptions) -> Result<Self> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 
 /// The ending of each part of a sample, in lower case, and its place in the bytes that were read.
-pub(crate) type Parts = Vec<(String, Range<usize>)>;
+pub(crate) type RecordParts = Vec<(String, Range<usize>)>;
 
 /// The bytes of one sample of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub struct Record {
     key: String,
     /// What was read, with the headers of the format.
     bytes: Vec<u8>,
-    parts: Parts,
+    parts: RecordParts,
 }
 
 impl Record {
-    pub(crate) fn new(sample: usize, key: String, bytes: Vec<u8>, parts: Parts) -> Self {
+    pub(crate) fn new(sample: usize, key: String, bytes: Vec<u8>, parts: RecordParts) -> Self {
         Self { sample, key, bytes, parts }
     }
 

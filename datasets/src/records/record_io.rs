@@ -19,7 +19,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::{Error, Fault, Place, Result},
+    error::{DataFault, DataPlace, Error, Result},
     records::contents::{Contents, cut_short},
 };
 
@@ -29,12 +29,12 @@ const MAGIC: u32 = 0xced7_230a;
 const BEFORE: u64 = 8;
 
 /// The header of a piece.
-struct Piece {
+struct RecordPiece {
     part: u32,
     len: u64,
 }
 
-impl Piece {
+impl RecordPiece {
     fn new(before: [u8; BEFORE as usize]) -> Result<Self, String> {
         let (words, _) = before.as_chunks::<4>();
         let [magic, word] = [words[0], words[1]].map(u32::from_le_bytes);
@@ -70,13 +70,13 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents> {
     let (mut offset, mut offsets, mut digest) = (0, vec![0], Sha256::new());
     let (mut start, mut is_open) = (0, false);
     while offset < bytes {
-        let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
+        let corrupt = |reason: String| DataFault::Corrupt.at(DataPlace::byte(path, offset), reason);
         if bytes - offset < BEFORE {
             return Err(cut_short(path, start, offset + BEFORE, bytes));
         }
         let mut before = [0; BEFORE as usize];
         reader.read_exact(&mut before).map_err(|error| corrupt(error.to_string()))?;
-        let piece = Piece::new(before).map_err(corrupt)?;
+        let piece = RecordPiece::new(before).map_err(corrupt)?;
         is_open = !piece.ends_record(is_open).map_err(corrupt)?;
         let end = offset + piece.bytes();
         if end > bytes {
@@ -94,7 +94,7 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents> {
     }
     if is_open {
         let what = format!("the record at byte {start} has no last part: it was cut short");
-        return Err(Fault::CutShort.at(path, what));
+        return Err(DataFault::CutShort.at(path, what));
     }
     check_index_beside(path, &offsets, bytes)?;
     Ok(Contents { offsets: offsets.into(), left_out: 0, digest: digest.finalize().into() })
@@ -112,7 +112,7 @@ fn check_index_beside(path: &Path, offsets: &[u64], bytes: u64) -> Result<()> {
     let (starts, name) = (&offsets[..offsets.len() - 1], path.display());
     let mut named = BTreeSet::new();
     for (line, number) in content.lines().zip(1..) {
-        let wrong = |what: String| Fault::Mismatch.at(Place::line(&beside, number), what);
+        let wrong = |what: String| DataFault::Mismatch.at(DataPlace::line(&beside, number), what);
         let offset =
             line.split_once('\t').and_then(|(_, offset)| offset.trim().parse::<u64>().ok());
         let offset = offset.ok_or_else(|| {
@@ -131,7 +131,7 @@ fn check_index_beside(path: &Path, offsets: &[u64], bytes: u64) -> Result<()> {
         let what = format!(
             "names {named} of the {records} records of {name}: make the index again, or delete it"
         );
-        return Err(Fault::Mismatch.at(&beside, what));
+        return Err(DataFault::Mismatch.at(&beside, what));
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ pub(crate) fn content(record: &[u8]) -> Result<Vec<u8>, String> {
         const CHANGED: &str =
             "another length than before: the file has changed since it was opened";
         let (&before, after) = rest.split_first_chunk::<{ BEFORE as usize }>().ok_or(CHANGED)?;
-        let piece = Piece::new(before)?;
+        let piece = RecordPiece::new(before)?;
         if is_open {
             content.extend_from_slice(&MAGIC.to_le_bytes());
         }

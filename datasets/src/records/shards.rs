@@ -4,10 +4,10 @@ use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
 
 use crate::{
     digest::{hexadecimal, sampled, sha256},
-    error::{Error, Fault, Place, Result, check_count},
+    error::{DataFault, DataPlace, Error, Result, check_count},
     records::{
-        files::OpenFiles, format::ShardFormat, index::Index, options::ShardOptions, record::Record,
-        record_io, tar_shard, tf_record,
+        files::OpenFiles, format::ShardFormat, index::RecordIndex, options::ShardOptions,
+        record::Record, record_io, tar_shard, tf_record,
     },
 };
 
@@ -17,17 +17,17 @@ use crate::{
 /// 8 bytes of memory for each sample.
 #[derive(Debug)]
 pub struct Shards {
-    shards: Vec<Shard>,
+    shards: Vec<ShardFile>,
     /// The number of the first sample of each shard, and the number of all samples.
     starts: Vec<usize>,
     files: OpenFiles,
 }
 
 #[derive(Debug)]
-struct Shard {
+struct ShardFile {
     path: PathBuf,
     format: ShardFormat,
-    index: Index,
+    index: RecordIndex,
 }
 
 impl Shards {
@@ -45,10 +45,10 @@ impl Shards {
         for path in paths {
             let path = path.into();
             let format = options.format.map_or_else(|| ShardFormat::from_path(&path), Ok)?;
-            let index = Index::read(&path, format, options)?;
+            let index = RecordIndex::read(&path, format, options)?;
             len += index.contents.len();
             starts.push(len);
-            shards.push(Shard { path, format, index });
+            shards.push(ShardFile { path, format, index });
         }
         check_count(len)?;
         Ok(Self { shards, starts, files: OpenFiles::new(options.open_files) })
@@ -82,19 +82,19 @@ impl Shards {
     /// changed since it was opened.
     pub fn record(&self, sample: usize) -> Result<Record> {
         let (number, place, range) = self.find(sample)?;
-        let Shard { path, format, .. } = &self.shards[number];
+        let ShardFile { path, format, .. } = &self.shards[number];
         let (offset, len) = (range.start, range.end - range.start);
         let mut bytes = Vec::new();
         let reserved = bytes.try_reserve_exact(len as usize);
         reserved.map_err(|error| {
             let what =
                 format!("no memory for the {len} bytes of the record at byte {offset}: {error}");
-            Fault::Unsupported.at(path, what)
+            DataFault::Unsupported.at(path, what)
         })?;
         bytes.resize(len as usize, 0);
         let file = self.files.get(number, path)?;
         file.read_exact_at(&mut bytes, offset).map_err(Error::io("read", path))?;
-        let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
+        let corrupt = |reason: String| DataFault::Corrupt.at(DataPlace::byte(path, offset), reason);
         let numbered = |content| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             (format!("{name}:{place}"), vec![(String::new(), content)])
@@ -122,8 +122,8 @@ impl Shards {
     /// TensorFlow's files stand for the contents, and some blocks for those of the other formats.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut lines = String::new();
-        for Shard { path, format, index } in &self.shards {
-            let Index { bytes, contents } = index;
+        for ShardFile { path, format, index } in &self.shards {
+            let RecordIndex { bytes, contents } = index;
             let name = path.file_name().unwrap_or_default().display();
             let (len, headers) = (contents.len(), hexadecimal(&contents.digest));
             let blocks = match format {

@@ -2,7 +2,7 @@
 
 /// What the path of a file in an archive says.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Name<'a> {
+pub(crate) enum TarName<'a> {
     /// A file of a sample: the path up to the first dot of the name, and what follows the dot.
     Part { key: &'a [u8], ending: &'a [u8] },
     /// A file for people, or for a system: `README`, a hidden file, `__name__`.
@@ -28,7 +28,7 @@ const FOR_OTHERS: [&str; 13] = [
     "version",
 ];
 
-impl<'a> Name<'a> {
+impl<'a> TarName<'a> {
     /// What this path says, which does not begin with `./`.
     pub(crate) fn from_path(path: &'a [u8]) -> Self {
         let name_at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
@@ -52,16 +52,20 @@ mod tests {
     fn a_name_is_divided_at_its_first_dot_or_belongs_to_no_sample() {
         let part = |path: &'static str, key: &'static str, ending: &'static str| {
             let (key, ending) = (key.as_bytes(), ending.as_bytes());
-            assert_eq!(Name::from_path(path.as_bytes()), Name::Part { key, ending }, "{path}");
+            assert_eq!(
+                TarName::from_path(path.as_bytes()),
+                TarName::Part { key, ending },
+                "{path}"
+            );
         };
         part("a/b.c/007.seg.png", "a/b.c/007", "seg.png");
         part("0.", "0", "");
         part("__a.jpg", "__a", "jpg");
         for path in ["a/README", "license", ".a.jpg", "a/._b", "__x__", "a/__x.y__", "__a/b.c__"] {
-            assert_eq!(Name::from_path(path.as_bytes()), Name::ForOthers, "{path}");
+            assert_eq!(TarName::from_path(path.as_bytes()), TarName::ForOthers, "{path}");
         }
         for path in ["", "a.b/", "a.b/c", "000"] {
-            assert_eq!(Name::from_path(path.as_bytes()), Name::NoEnding, "{path}");
+            assert_eq!(TarName::from_path(path.as_bytes()), TarName::NoEnding, "{path}");
         }
     }
 }

@@ -21,11 +21,11 @@ use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType, Header};
 
 use crate::{
-    error::{Error, Fault, Place, Result},
+    error::{DataFault, DataPlace, Error, Result},
     records::{
         contents::{Contents, cut_short},
-        record::Parts,
-        tar_name::Name,
+        record::RecordParts,
+        tar_name::TarName,
     },
 };
 
@@ -52,7 +52,7 @@ pub(crate) fn index(
     let (mut key, mut endings) = (None, BTreeSet::new());
     // Digests of all keys so far, because the keys themselves could be a kilobyte each.
     let mut keys = HashSet::new();
-    let corrupt = |offset, reason| Fault::Corrupt.at(Place::byte(path, offset), reason);
+    let corrupt = |offset, reason| DataFault::Corrupt.at(DataPlace::byte(path, offset), reason);
     let unreadable = |offset, error: io::Error| -> Error {
         corrupt(offset, format!("no tar header can be read: {error}"))
     };
@@ -61,7 +61,7 @@ pub(crate) fn index(
         let end = end(&entry);
         let member = member(&mut entry).map_err(|reason| {
             let what = format!("{:?} {reason}", String::from_utf8_lossy(&entry.path_bytes()));
-            Fault::Unsupported.at(Place::byte(path, start), what)
+            DataFault::Unsupported.at(DataPlace::byte(path, start), what)
         })?;
         if end > bytes {
             return Err(cut_short(path, start, end, bytes));
@@ -104,7 +104,7 @@ pub(crate) fn index(
 }
 
 /// The key of a sample, and the endings and places of its files in the bytes of the sample.
-pub(crate) fn parts(bytes: &[u8]) -> Result<(String, Parts), String> {
+pub(crate) fn parts(bytes: &[u8]) -> Result<(String, RecordParts), String> {
     let mut archive = Archive::new(bytes);
     let mut sample: Option<Vec<u8>> = None;
     let mut parts = Vec::new();
@@ -171,17 +171,17 @@ fn member<R: Read>(entry: &mut Entry<'_, R>) -> Result<Member, &'static str> {
             };
         }
     };
-    match Name::from_path(path) {
+    match TarName::from_path(path) {
         // Old programs mark a folder by its name alone.
-        Name::NoEnding if is_file && path.ends_with(b"/") && entry.size() == 0 => {
+        TarName::NoEnding if is_file && path.ends_with(b"/") && entry.size() == 0 => {
             Ok(Member::Nothing)
         }
-        Name::NoEnding if is_file => Err(refused),
-        Name::NoEnding | Name::ForOthers => Ok(Member::LeftOut),
-        Name::Part { key, ending } if is_file => {
+        TarName::NoEnding if is_file => Err(refused),
+        TarName::NoEnding | TarName::ForOthers => Ok(Member::LeftOut),
+        TarName::Part { key, ending } if is_file => {
             Ok(Member::Part { key: key.to_vec(), ending: ending.to_vec() })
         }
-        Name::Part { .. } => Err(refused),
+        TarName::Part { .. } => Err(refused),
     }
 }
 
@@ -214,7 +214,7 @@ fn check_end(path: &Path, file: &File, end: u64, bytes: u64, blocking_factor: u3
     while offset < bytes {
         let read = file.read_at(&mut buffer, offset).map_err(|error| {
             let what = format!("the end of the archive cannot be read: {error}");
-            Fault::Corrupt.at(Place::byte(path, offset), what)
+            DataFault::Corrupt.at(DataPlace::byte(path, offset), what)
         })?;
         if let Some(place) = buffer[..read].iter().position(|&byte| byte != 0) {
             let offset = offset + place as u64;
@@ -230,7 +230,7 @@ fn check_end(path: &Path, file: &File, end: u64, bytes: u64, blocking_factor: u3
                      file is damaged, fetch or pack it again"
                 )
             };
-            return Err(Fault::Corrupt.at(path, what));
+            return Err(DataFault::Corrupt.at(path, what));
         }
         if read == 0 {
             break;
@@ -252,7 +252,7 @@ fn check_end(path: &Path, file: &File, end: u64, bytes: u64, blocking_factor: u3
     } else {
         return Ok(());
     };
-    Err(Fault::CutShort.at(path, what))
+    Err(DataFault::CutShort.at(path, what))
 }
 
 /// Whether there is a header of a tar file at this place.

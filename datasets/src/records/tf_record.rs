@@ -17,7 +17,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::{Fault, Place, Result},
+    error::{DataFault, DataPlace, Result},
     records::contents::{Contents, cut_short},
 };
 
@@ -42,7 +42,7 @@ pub(crate) fn index(path: &Path, file: &File, bytes: u64) -> Result<Contents> {
     let (mut offset, mut offsets, mut digest) = (0, vec![0], Sha256::new());
     while offset < bytes {
         let truncated = |expected| cut_short(path, offset, expected, bytes);
-        let corrupt = |reason: String| Fault::Corrupt.at(Place::byte(path, offset), reason);
+        let corrupt = |reason: String| DataFault::Corrupt.at(DataPlace::byte(path, offset), reason);
         if bytes - offset < BEFORE + AFTER {
             return Err(truncated(offset + BEFORE + AFTER));
         }

@@ -2,7 +2,7 @@
 
 use rand_chacha::rand_core::RngCore;
 
-use super::glyphs::{GLYPHS, Point, Stroke};
+use super::glyphs::{GLYPHS, GlyphPoint, Stroke};
 use crate::{
     mnist::SIDE,
     rng::{below, uniform},
@@ -66,7 +66,7 @@ fn range(rng: &mut impl RngCore, (low, high): (f32, f32)) -> f32 {
 struct Distortion {
     /// Rows of the matrix.
     matrix: [[f32; 2]; 2],
-    centre: Point,
+    centre: GlyphPoint,
 }
 
 impl Distortion {
@@ -88,7 +88,7 @@ impl Distortion {
         }
     }
 
-    fn apply(&self, (x, y): Point) -> Point {
+    fn apply(&self, (x, y): GlyphPoint) -> GlyphPoint {
         let (x, y) = (x - 0.5, y - 0.5);
         let [across, down] = &self.matrix;
         (self.centre.0 + across[0] * x + across[1] * y, self.centre.1 + down[0] * x + down[1] * y)
@@ -100,7 +100,7 @@ fn distort(
     rng: &mut impl RngCore,
     stroke: Stroke,
     distortion: &Distortion,
-    points: &mut Vec<Point>,
+    points: &mut Vec<GlyphPoint>,
 ) {
     points.clear();
     for &(x, y) in stroke {
@@ -111,7 +111,7 @@ fn distort(
 }
 
 /// Draws a Catmull-Rom curve through the points.
-fn draw_stroke(points: &[Point], radius: f32, canvas: &mut Canvas) {
+fn draw_stroke(points: &[GlyphPoint], radius: f32, canvas: &mut Canvas) {
     for (i, pair) in points.windows(2).enumerate() {
         let (from, to) = (pair[0], pair[1]);
         let before = if i == 0 { from } else { points[i - 1] };
@@ -126,7 +126,7 @@ fn draw_stroke(points: &[Point], radius: f32, canvas: &mut Canvas) {
 }
 
 /// The uniform Catmull-Rom spline from the second to the third point, at `t` in \[0, 1\].
-fn catmull_rom(points: [Point; 4], t: f32) -> Point {
+fn catmull_rom(points: [GlyphPoint; 4], t: f32) -> GlyphPoint {
     let along = |a: f32, b: f32, c: f32, d: f32| {
         let cubic = 3.0 * (b - c) + d - a;
         let quadratic = 2.0 * a - 5.0 * b + 4.0 * c - d;
@@ -137,7 +137,7 @@ fn catmull_rom(points: [Point; 4], t: f32) -> Point {
 }
 
 /// Reduces the squared distance to the pen's path at all pixels near a segment.
-fn draw_segment(from: Point, to: Point, radius: f32, canvas: &mut Canvas) {
+fn draw_segment(from: GlyphPoint, to: GlyphPoint, radius: f32, canvas: &mut Canvas) {
     let reach = radius + 1.0;
     let (along_x, along_y) = (to.0 - from.0, to.1 - from.1);
     let length_squared = (along_x * along_x + along_y * along_y).max(1e-6);
@@ -203,7 +203,8 @@ mod tests {
             assert!(!ways.is_empty());
             for stroke in ways.iter().copied().flatten() {
                 assert!(stroke.len() >= 2);
-                let inside = |&(x, y): &Point| (0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y);
+                let inside =
+                    |&(x, y): &GlyphPoint| (0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y);
                 assert!(stroke.iter().all(inside));
             }
         }

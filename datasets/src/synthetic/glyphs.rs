@@ -4,8 +4,8 @@
 //! Points are (x, y) in a unit box, y downwards. A stroke is smooth. At a corner, one stroke ends
 //! and the next begins.
 
-pub(super) type Point = (f32, f32);
-pub(super) type Stroke = &'static [Point];
+pub(super) type GlyphPoint = (f32, f32);
+pub(super) type Stroke = &'static [GlyphPoint];
 pub(super) type Glyph = &'static [Stroke];
 
 /// The ways to write a digit. Every list has at least one.

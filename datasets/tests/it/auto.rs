@@ -4,8 +4,8 @@ use std::{cell::Cell, fs, io, path::Path, time::Duration};
 
 use crate::mnist_files::{GOOD, good_files, write_good};
 use candelabrum_datasets::{
-    DataRequest, DatasetKind, Environment, Error, Fault, ImageSet, Located, Source,
-    download::{Body, Digested, MNIST_MIRRORS, Remote, RemoteFile},
+    DataFault, DataRequest, DatasetKind, Environment, Error, ImageSet, Located, Source,
+    download::{Digested, MNIST_MIRRORS, RemoteFile, RemoteFiles, Response},
     locate_with,
 };
 
@@ -20,15 +20,15 @@ fn locate_by(
     serve: impl Fn(&str) -> Option<Vec<u8>>,
 ) -> (Result<Located, Error>, usize) {
     let asked = Cell::new(0);
-    let transport = |url: &str| -> io::Result<Body> {
+    let transport = |url: &str| -> io::Result<Response> {
         asked.set(asked.get() + 1);
         let name = url.rsplit('/').next().unwrap_or_default().trim_end_matches(".gz");
         let content = serve(name).ok_or_else(|| io::Error::other("no network"))?;
-        Ok(Body { length: None, reader: Box::new(io::Cursor::new(content)) })
+        Ok(Response { length: None, reader: Box::new(io::Cursor::new(content)) })
     };
     let files =
         GOOD.map(|(name, sha256)| RemoteFile { name, sha256, digested: Digested::Unpacked });
-    let remote = Remote { files: &files, mirrors: &MNIST_MIRRORS, transport: &transport };
+    let remote = RemoteFiles { files: &files, mirrors: &MNIST_MIRRORS, transport: &transport };
     (locate_with(request, &remote), asked.get())
 }
 
@@ -199,7 +199,7 @@ fn a_corrupt_file_in_a_named_place_is_an_error_and_never_synthetic() {
     }
     fs::remove_file(dir.join("train-images-idx3-ubyte")).unwrap();
     let error = locate(&environment).0.unwrap_err();
-    assert!(matches!(error, Error::Data { fault: Fault::Missing, .. }), "{error}");
+    assert!(matches!(error, Error::Data { fault: DataFault::Missing, .. }), "{error}");
     let expected = "not an MNIST directory: train-images-idx3-ubyte not found";
     assert!(error.to_string().contains(expected), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use candelabrum_datasets::{
-    DataRequest, DatasetKind, Environment, Error, Fault, ImageSet, ImageSplit, Result, locate,
+    DataFault, DataRequest, DatasetKind, Environment, Error, ImageSet, ImageSplit, Result, locate,
 };
 use tar::{Builder, Header};
 
@@ -62,7 +62,7 @@ fn labels(images: &candelabrum_datasets::ImageDataset) -> Vec<u32> {
     (0..images.len()).map(|index| images.get(index).unwrap().1).collect()
 }
 
-fn message(opened: Result<ImageSplit>, expected: Fault) -> String {
+fn message(opened: Result<ImageSplit>, expected: DataFault) -> String {
     let error = opened.unwrap_err();
     assert!(matches!(error, Error::Data { fault, .. } if fault == expected), "{error}");
     let message = error.to_string();
@@ -117,17 +117,17 @@ fn a_file_one_byte_short_is_named_with_its_last_record() {
         let (short, bytes) = (short.clone(), content.len());
         write(set, dir.path());
         fs::write(dir.path().join(&short), &files[0].1).unwrap();
-        let text = message(set.open(dir.path()), Fault::CutShort);
+        let text = message(set.open(dir.path()), DataFault::CutShort);
         let record = bytes.div_ceil(2);
         assert!(text.contains(&format!("{short}: record 1 has {} bytes", record - 1)), "{text}");
         assert!(text.contains(&format!("where {record} are needed")), "{text}");
 
         let packed = tempfile::tempdir().unwrap();
         fs::write(packed.path().join(name), gzip(&archive(folder, &files))).unwrap();
-        let text = message(set.open(packed.path()), Fault::CutShort);
+        let text = message(set.open(packed.path()), DataFault::CutShort);
         assert!(text.contains(&format!("{name}/{folder}/{short}: record 1")), "{text}");
         fs::write(dir.path().join(&short), b"").unwrap();
-        message(set.open(dir.path()), Fault::CutShort);
+        message(set.open(dir.path()), DataFault::CutShort);
     }
 }
 
@@ -137,14 +137,14 @@ fn a_label_outside_is_named_with_file_and_record() {
     write(ImageSet::Cifar10, dir.path());
     let path = dir.path().join("data_batch_4.bin");
     fs::write(&path, [record(&[9], 0), record(&[10], 0)].concat()).unwrap();
-    let text = message(ImageSet::Cifar10.open(dir.path()), Fault::Corrupt);
+    let text = message(ImageSet::Cifar10.open(dir.path()), DataFault::Corrupt);
     let expected = "data_batch_4.bin: label 10 at index 1, labels must be below 10";
     assert!(text.ends_with(expected), "{text}");
 
     write(ImageSet::Cifar100, dir.path());
     for (wrong, expected) in [([20, 0], "label 20"), ([3, 100], "label 100")] {
         fs::write(dir.path().join("test.bin"), record(&wrong, 0)).unwrap();
-        let text = message(ImageSet::Cifar100.open(dir.path()), Fault::Corrupt);
+        let text = message(ImageSet::Cifar100.open(dir.path()), DataFault::Corrupt);
         assert!(text.contains(&format!("test.bin: {expected} at index 0")), "{text}");
     }
 }
@@ -153,16 +153,16 @@ fn a_label_outside_is_named_with_file_and_record() {
 fn archives_that_are_cut_or_lack_a_file_and_empty_folders_are_named() {
     let (set, folder, name) = SETS[0];
     let dir = tempfile::tempdir().unwrap();
-    let text = message(set.open(dir.path()), Fault::Missing);
+    let text = message(set.open(dir.path()), DataFault::Missing);
     for part in ["cifar-10-binary.tar.gz", "data_batch_1.bin", "test_batch.bin"] {
         assert!(text.contains(part), "{text}");
     }
     let whole = gzip(&archive(folder, &files(set)));
     fs::write(dir.path().join(name), &whole[..whole.len() / 2]).unwrap();
-    let text = message(set.open(dir.path()), Fault::Corrupt);
+    let text = message(set.open(dir.path()), DataFault::Corrupt);
     assert!(text.contains(&format!("{name}: damaged or cut short")), "{text}");
     fs::write(dir.path().join(name), gzip(&archive(folder, &files(set)[..4]))).unwrap();
-    let text = message(set.open(dir.path()), Fault::Missing);
+    let text = message(set.open(dir.path()), DataFault::Missing);
     assert!(text.contains(&format!("{folder}/data_batch_5.bin: not in the archive")), "{text}");
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use candelabrum_datasets::{
     Error,
-    download::{Body, Digested, HttpTransport, Remote, RemoteFile, Transport, download},
+    download::{Digested, HttpTransport, RemoteFile, RemoteFiles, Response, Transport, download},
 };
 
 use sha2::{Digest, Sha256};
@@ -26,12 +26,12 @@ const HELLO: RemoteFile<'static> = RemoteFile {
     digested: Digested::Unpacked,
 };
 
-fn body(content: Vec<u8>) -> io::Result<Body> {
-    Ok(Body { length: Some(content.len() as u64), reader: Box::new(Cursor::new(content)) })
+fn body(content: Vec<u8>) -> io::Result<Response> {
+    Ok(Response { length: Some(content.len() as u64), reader: Box::new(Cursor::new(content)) })
 }
 
 fn fetch(mirrors: &[&str], dir: &Path, transport: &dyn Transport) -> Result<(), Error> {
-    download(&Remote { files: &[HELLO], mirrors, transport }, dir, true)
+    download(&RemoteFiles { files: &[HELLO], mirrors, transport }, dir, true)
 }
 
 /// The failure of each mirror.
@@ -117,7 +117,7 @@ fn when_all_mirrors_fail_the_message_says_why_of_each_and_no_file_is_left() {
     let transport = |url: &str| match url {
         "wrong/hello.gz" => body(gzip(b"hullo")),
         "cut/hello.gz" => body(whole[..whole.len() - 3].to_vec()),
-        "short/hello.gz" => Ok(Body { length: Some(99), ..body(whole.clone())? }),
+        "short/hello.gz" => Ok(Response { length: Some(99), ..body(whole.clone())? }),
         _ => Err(io::Error::other("no route")),
     };
     let mirrors = ["wrong/", "cut/", "short/", "gone/"];
@@ -144,7 +144,7 @@ fn a_mirror_that_failed_is_asked_last_from_then_on() {
     };
     let files = ["one", "two"].map(|name| RemoteFile { name, ..HELLO });
     let mirrors = ["down/", "up/"];
-    let remote = Remote { files: &files, mirrors: &mirrors, transport: &transport };
+    let remote = RemoteFiles { files: &files, mirrors: &mirrors, transport: &transport };
     download(&remote, dir.path(), true).unwrap();
     assert_eq!(*asked.borrow(), ["down/one.gz", "up/one.gz", "up/two.gz"]);
 }
@@ -247,12 +247,12 @@ fn an_archive_is_checked_as_it_was_sent() {
         assert_eq!(url, "http://a/set.tar.gz");
         body(packed.clone())
     };
-    let remote = Remote { files: &[file], mirrors: &["http://a/"], transport: &transport };
+    let remote = RemoteFiles { files: &[file], mirrors: &["http://a/"], transport: &transport };
     download(&remote, dir.path(), true).unwrap();
     assert_eq!(fs::read(dir.path().join("set.tar.gz")).unwrap(), packed);
     // The digest of what is in it is another one.
     let file = RemoteFile { digested: Digested::Unpacked, ..file };
-    let remote = Remote { files: &[file], ..remote };
+    let remote = RemoteFiles { files: &[file], ..remote };
     let error = download(&remote, dir.path(), true).unwrap_err().to_string();
     assert!(error.contains("wrong checksum"), "{error}");
 }

@@ -3,8 +3,8 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use candelabrum_datasets::{
-    Augmentation, Batch, Dataset, Error, Fault, FolderOptions, ImageFolder, ImagePipeline, Pass,
-    RandomResizedCrop, Resize, Scaling, Subset,
+    Augmentation, Batch, DataFault, Dataset, Error, FolderOptions, ImageFolder, ImagePipeline,
+    Pass, RandomResizedCrop, Resize, Scaling, Subset,
 };
 use image::{GrayImage, Luma, Rgb, RgbImage};
 use tempfile::TempDir;
@@ -290,7 +290,7 @@ fn a_corrupt_file_is_an_error_that_names_it() {
         fs::write(root.path().join("cat/a.png"), content).unwrap();
         for pass in [EVALUATION, Pass::training(0, 0)] {
             let error = data.read(&[1, 0], &pass).unwrap_err();
-            assert!(matches!(error, Error::Data { fault: Fault::Corrupt, .. }), "{error}");
+            assert!(matches!(error, Error::Data { fault: DataFault::Corrupt, .. }), "{error}");
             assert!(error.to_string().contains("cat/a.png: not a readable image"), "{error}");
         }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::mnist_files::{gzip, images, labels, write_good};
-use candelabrum_datasets::{Error, Fault, Mnist, Remainder};
+use candelabrum_datasets::{DataFault, Error, Mnist, Remainder};
 
 /// Opens a directory of good files after `spoil` has changed it.
 fn open_after(spoil: impl FnOnce(&Path)) -> Result<Mnist, Error> {
@@ -41,7 +41,7 @@ fn missing_files_are_named_together_with_the_four_that_belong_there() {
     assert!(message.contains("train-labels-idx1-ubyte not found"), "{message}");
     assert!(message.contains("t10k-images-idx3-ubyte"), "{message}");
     let error = Mnist::open("/no/such/directory").unwrap_err();
-    assert!(matches!(error, Error::Data { fault: Fault::Missing, .. }), "{error}");
+    assert!(matches!(error, Error::Data { fault: DataFault::Missing, .. }), "{error}");
     let error = error.to_string();
     assert!(error.starts_with("/no/such/directory: no such folder: "), "{error}");
     assert!(error.contains("t10k-labels-idx1-ubyte"), "{error}");

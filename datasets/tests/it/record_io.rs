@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use candelabrum_datasets::{
-    Dataset, Error, Fault, ImagePipeline, ImageRecord, Pass, RecordDataset, Result, ShardOptions,
-    Shards, shards_in,
+    DataFault, Dataset, Error, ImagePipeline, ImageRecord, Pass, RecordDataset, Result,
+    ShardOptions, Shards, shards_in,
 };
 use image::{ImageFormat, RgbImage};
 
@@ -53,7 +53,7 @@ fn open(path: &Path) -> Result<Shards> {
     Shards::open([path], &ShardOptions::default())
 }
 
-fn refused(path: &Path, expected: Fault, parts: &[&str]) {
+fn refused(path: &Path, expected: DataFault, parts: &[&str]) {
     let error = open(path).unwrap_err();
     assert!(matches!(error, Error::Data { fault, .. } if fault == expected), "{error}");
     let message = error.to_string();
@@ -159,12 +159,12 @@ fn a_file_that_is_cut_anywhere_but_between_records_is_named() {
     let whole = fs::read(&path).unwrap();
     for len in (1..whole.len()).filter(|len| !offsets.contains(len)) {
         fs::write(&path, &whole[..len]).unwrap();
-        refused(&path, Fault::CutShort, &["cut.rec: the record at byte ", "cut short"]);
+        refused(&path, DataFault::CutShort, &["cut.rec: the record at byte ", "cut short"]);
     }
     // Between two records the index shows it.
     fs::write(&path, &whole[..offsets[5]]).unwrap();
     let outside = format!("byte {} is outside", offsets[5]);
-    refused(&path, Fault::Mismatch, &["cut.idx, line 6: ", &outside, "cut.rec"]);
+    refused(&path, DataFault::Mismatch, &["cut.idx, line 6: ", &outside, "cut.rec"]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn an_index_that_does_not_fit_is_named_with_its_line() {
         (good.replace("1\t8\n", "1\t0\n"), ["a.idx: names 12 of the 13 records", "a.rec"]),
     ] {
         fs::write(&index, content).unwrap();
-        refused(&path, Fault::Mismatch, &parts);
+        refused(&path, DataFault::Mismatch, &parts);
     }
 }
 
@@ -195,7 +195,7 @@ fn another_format_and_pieces_in_disorder_are_named_with_their_byte() {
     let path = dir.path().join("b.rec");
     let check = |content: &[u8], parts: &[&str]| {
         fs::write(&path, content).unwrap();
-        refused(&path, Fault::Corrupt, parts);
+        refused(&path, DataFault::Corrupt, parts);
     };
     check(&[1; 16], &["b.rec: at byte 0: magic number 0x01010101, expected 0xced7230a"]);
     let mut second = [record(b"12345"), record(b"six")].concat();

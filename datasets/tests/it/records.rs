@@ -7,8 +7,8 @@ use std::{
 };
 
 use candelabrum_datasets::{
-    Dataset, Error, Fault, Pass, RecordDataset, RecordWriter, Result, ShardFormat, ShardOptions,
-    Shards, shards_in,
+    DataFault, Dataset, Error, Pass, RecordDataset, RecordWriter, Result, ShardFormat,
+    ShardOptions, Shards, shards_in,
 };
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ fn open<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Result<Shards> 
     Shards::open(paths, &ShardOptions::default())
 }
 
-fn fault(error: &Error) -> Fault {
+fn fault(error: &Error) -> DataFault {
     let Error::Data { fault, .. } = error else { panic!("{error}") };
     *fault
 }
@@ -198,7 +198,7 @@ fn a_shard_cut_short_anywhere_is_an_error_with_its_name() {
                     let name = path.file_name().unwrap().to_str().unwrap();
                     assert!(error.to_string().contains(name), "{len} bytes: {error}");
                     let fault = fault(&error);
-                    assert!(matches!(fault, Fault::CutShort | Fault::Corrupt), "{error}");
+                    assert!(matches!(fault, DataFault::CutShort | DataFault::Corrupt), "{error}");
                 }
             }
         }
@@ -314,7 +314,7 @@ fn files_that_are_no_shards_are_errors() {
     let folder = open([dir.path().join("folder.tar")]).unwrap_err().to_string();
     assert!(folder.contains("folder.tar: a directory"), "{folder}");
     let empty = tempfile::tempdir().unwrap();
-    assert_eq!(fault(&shards_in(empty.path()).unwrap_err()), Fault::Missing);
+    assert_eq!(fault(&shards_in(empty.path()).unwrap_err()), DataFault::Missing);
 
     let named = dir.path().join("numbers");
     write_records(&named, &[b"1"]);

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use candelabrum_datasets::{
-    Batch, Dataset, DistributedSampler, Error, Fault, LabelledTexts, Loader, LoaderOptions,
+    Batch, DataFault, Dataset, DistributedSampler, Error, LabelledTexts, Loader, LoaderOptions,
     PaddedTexts, Pass, Remainder, Result, SamplerConfig, Shuffle, TextEncoding, TextOptions,
     Vocabulary,
 };
@@ -14,7 +14,7 @@ fn options() -> TextOptions {
 }
 
 /// The kind of the fault, and the message.
-fn refused(read: Result<LabelledTexts>, expected: Fault, parts: &[&str]) {
+fn refused(read: Result<LabelledTexts>, expected: DataFault, parts: &[&str]) {
     let error = read.unwrap_err();
     assert!(matches!(error, Error::Data { fault, .. } if fault == expected), "{error}");
     let message = error.to_string();
@@ -88,7 +88,7 @@ fn a_second_set_has_the_labels_of_the_first_and_no_other_class() {
     assert_eq!((second.labels(), second.classes()), (&[2, 0][..], first.classes()));
     fs::write(&path, "c\tone\nd\ttwo\n").unwrap();
     let parts = ["second, line 2: ", "\"d\" is not one of the 3"];
-    refused(LabelledTexts::tab_separated(&path, [0, 1], &known), Fault::Mismatch, &parts);
+    refused(LabelledTexts::tab_separated(&path, [0, 1], &known), DataFault::Mismatch, &parts);
 }
 
 #[test]
@@ -98,9 +98,13 @@ fn text_in_another_encoding_is_named_with_file_and_line_unless_it_is_said() {
     let path = dir.path().join("pos/rt.txt");
     fs::write(&path, b"plain\nit\x92s caf\xe9 \x97 fine\x85\n").unwrap();
     let parts = ["rt.txt, line 2: byte 8 of the file, 0x92, is not UTF-8", "Windows1252"];
-    refused(LabelledTexts::lines([("pos", &path)], &options()), Fault::Unsupported, &parts);
-    refused(LabelledTexts::tab_separated(&path, [0, 1], &options()), Fault::Unsupported, &parts);
-    refused(LabelledTexts::folder(dir.path(), &options()), Fault::Unsupported, &parts);
+    refused(LabelledTexts::lines([("pos", &path)], &options()), DataFault::Unsupported, &parts);
+    refused(
+        LabelledTexts::tab_separated(&path, [0, 1], &options()),
+        DataFault::Unsupported,
+        &parts,
+    );
+    refused(LabelledTexts::folder(dir.path(), &options()), DataFault::Unsupported, &parts);
     let options = TextOptions { encoding: TextEncoding::Windows1252, ..options() };
     let read = LabelledTexts::lines([("pos", &path)], &options).unwrap();
     assert_eq!(read.texts().collect::<Vec<_>>(), ["plain", "it’s café — fine…"]);
@@ -114,22 +118,34 @@ fn missing_texts_columns_and_classes_are_named() {
         fs::write(&path, content).unwrap();
         LabelledTexts::tab_separated(&path, [0, 1], &options())
     };
-    refused(table("a\tx\nb\n"), Fault::Corrupt, &["t.tsv, line 2: 1 column(s)", "2 are needed"]);
-    refused(table("a\tx\n \ty\n"), Fault::Corrupt, &["t.tsv, line 2: no name of a class"]);
-    refused(table("\n"), Fault::Missing, &["t.tsv: no texts"]);
-    refused(LabelledTexts::lines([("a", &path)], &options()), Fault::Missing, &["t.tsv: no texts"]);
+    refused(
+        table("a\tx\nb\n"),
+        DataFault::Corrupt,
+        &["t.tsv, line 2: 1 column(s)", "2 are needed"],
+    );
+    refused(table("a\tx\n \ty\n"), DataFault::Corrupt, &["t.tsv, line 2: no name of a class"]);
+    refused(table("\n"), DataFault::Missing, &["t.tsv: no texts"]);
+    refused(
+        LabelledTexts::lines([("a", &path)], &options()),
+        DataFault::Missing,
+        &["t.tsv: no texts"],
+    );
 
     let root = dir.path().join("root");
     fs::create_dir_all(root.join("empty")).unwrap();
     fs::create_dir_all(root.join("full")).unwrap();
     fs::write(root.join("full/1"), "text").unwrap();
     let parts = ["root/empty: no texts in the folder of this class"];
-    refused(LabelledTexts::folder(&root, &options()), Fault::Missing, &parts);
+    refused(LabelledTexts::folder(&root, &options()), DataFault::Missing, &parts);
     fs::write(root.join("empty/1"), "text").unwrap();
     fs::create_dir(root.join("full/deep")).unwrap();
     let parts = ["root/full/deep: a folder within"];
-    refused(LabelledTexts::folder(&root, &options()), Fault::Unsupported, &parts);
-    refused(LabelledTexts::folder(root.join("empty"), &options()), Fault::Missing, &["no folders"]);
+    refused(LabelledTexts::folder(&root, &options()), DataFault::Unsupported, &parts);
+    refused(
+        LabelledTexts::folder(root.join("empty"), &options()),
+        DataFault::Missing,
+        &["no folders"],
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use candelabrum_testkit::{Ended, Program, Running};
+use candelabrum_testkit::{EndedProgram, Program, Running};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// Starts the program, and waits for its end.
-    pub(crate) fn run(&self, more: &str) -> Ended {
+    pub(crate) fn run(&self, more: &str) -> EndedProgram {
         self.program(more).run()
     }
 

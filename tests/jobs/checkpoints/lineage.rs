@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use candelabrum::train::checkpoint::Manifest;
-use candelabrum_testkit::Ended;
+use candelabrum_testkit::EndedProgram;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -41,7 +41,7 @@ fn steps(dir: &Path) -> (Vec<u64>, Vec<u64>) {
     (named, abandoned)
 }
 
-fn killed(ended: &Ended) {
+fn killed(ended: &EndedProgram) {
     assert!(!ended.succeeded(), "{}", ended.err);
 }
 

@@ -1,13 +1,13 @@
 //! `candelabrum run --max-restarts`: only a job that makes progress gets its restarts back.
 
-use candelabrum_testkit::Ended;
+use candelabrum_testkit::EndedProgram;
 
 use super::job::Place;
 use crate::programs::command;
 
 /// A job that may start again once, and whose length before a failure never counts against it. Rank 1 dies in its
 /// fifth step of each attempt.
-fn run(place: &Place, more: &str) -> Ended {
+fn run(place: &Place, more: &str) -> EndedProgram {
     let run = command().args(["run", "--workers", "2", "--max-restarts", "1"]);
     let run = run.args(["--backoff", "0.05", "--restart-reset", "0", "--"]);
     place.program(&format!("--die 1 forward 5 {more}")).behind(run).run()

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use candelabrum::train::checkpoint::{Best, export_best};
+use candelabrum::train::checkpoint::{BestCheckpoint, export_best};
 use candelabrum_testkit::{Program, runs_all};
 
 use super::job::Place;
@@ -77,12 +77,12 @@ fn check_best(checkpoints: &Path, losses: &BTreeMap<u64, f64>, most: usize, at: 
 }
 
 /// The best checkpoints, of which the best one can be read.
-fn best_of(checkpoints: &Path) -> candelabrum::train::Result<Best> {
+fn best_of(checkpoints: &Path) -> candelabrum::train::Result<BestCheckpoint> {
     let dir = tempfile::tempdir().unwrap();
     export_best(checkpoints, None, dir.path().join("best.safetensors"))
 }
 
-fn steps(best: &Best) -> Vec<u64> {
+fn steps(best: &BestCheckpoint) -> Vec<u64> {
     best.ranked().map(|ranked| ranked.step).collect()
 }
 

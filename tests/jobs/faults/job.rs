@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use candelabrum_testkit::leftovers::assert_nothing_is_left;
-use candelabrum_testkit::{Ended as EndedProgram, Program, Running, kill, until, until_asleep};
+use candelabrum_testkit::{EndedProgram, Program, Running, kill, until, until_asleep};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
@@ -20,7 +20,7 @@ pub(crate) struct Job {
 }
 
 /// A job that has ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedJob {
     pub(crate) program: EndedProgram,
     dir: TempDir,
 }
@@ -78,8 +78,8 @@ impl Job {
         process
     }
 
-    pub(crate) fn finish(self) -> Ended {
-        Ended { program: self.running.finish(), dir: self.dir }
+    pub(crate) fn finish(self) -> EndedJob {
+        EndedJob { program: self.running.finish(), dir: self.dir }
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn send(pid: Pid, signal: Signal) -> i64 {
     when
 }
 
-impl Ended {
+impl EndedJob {
     /// Our launcher failed with one line that contains all `parts`, and nothing is left.
     #[track_caller]
     pub(crate) fn assert_failed(&self, parts: &[&str]) {

@@ -3,13 +3,13 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::sample::{Values, text};
+use super::sample::{SettingValues, text};
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bindings(Values);
+pub(crate) struct Bindings(SettingValues);
 
 impl Bindings {
-    pub(crate) fn new(values: Values) -> Self {
+    pub(crate) fn new(values: SettingValues) -> Self {
         Self(values)
     }
 
@@ -17,7 +17,7 @@ impl Bindings {
         self.0.insert(name.to_owned(), value.into());
     }
 
-    pub(crate) fn extend(&mut self, values: Values) {
+    pub(crate) fn extend(&mut self, values: SettingValues) {
         self.0.extend(values);
     }
 
@@ -94,7 +94,7 @@ impl Bindings {
     }
 
     /// A JSON object of a text.
-    pub(crate) fn object(&self, text: &str) -> Result<Values> {
+    pub(crate) fn object(&self, text: &str) -> Result<SettingValues> {
         let filled = self.fill(text)?.filter(|text| !text.is_empty());
         let filled = filled.unwrap_or_else(|| "{}".to_owned());
         serde_json::from_str(&filled).with_context(|| format!("`{filled}` is no object"))

@@ -3,29 +3,29 @@
 use std::path::Path;
 
 use super::launch::Player;
-use super::sample::{Row, Values};
+use super::sample::{ResultRow, SettingValues};
 
 /// Players that take turns.
-pub(crate) struct Block {
+pub(crate) struct TurnBlock {
     /// One line about the block.
     pub(crate) title: String,
     pub(crate) players: Vec<Player>,
     /// Measured one after the other, each for all rounds. The trials of a leg take turns.
-    pub(crate) legs: Vec<Vec<Trial>>,
+    pub(crate) legs: Vec<Vec<ContenderTrial>>,
 }
 
 /// A contender at a point: a request to a player.
 #[derive(Clone, Debug)]
-pub(crate) struct Trial {
+pub(crate) struct ContenderTrial {
     /// Its row, without samples.
-    pub(crate) row: Row,
+    pub(crate) row: ResultRow,
     /// The player's index in the block.
     pub(crate) player: usize,
     /// A JSON object. The seconds of a sample are added unless it has its own or asks for steps.
-    pub(crate) request: Values,
+    pub(crate) request: SettingValues,
 }
 
-impl Block {
+impl TurnBlock {
     pub(crate) fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), players: Vec::new(), legs: Vec::new() }
     }
@@ -50,18 +50,18 @@ impl Block {
                 players.extend([player, twin]);
             }
         }
-        let twins = |trial: Trial| {
+        let twins = |trial: ContenderTrial| {
             let player = places[trial.player]?;
-            let mut twin = Trial { player: player + 1, ..trial.clone() };
+            let mut twin = ContenderTrial { player: player + 1, ..trial.clone() };
             twin.row.contender += suffix;
-            Some([Trial { player, ..trial }, twin])
+            Some([ContenderTrial { player, ..trial }, twin])
         };
         let legs = self.legs.into_iter();
         let legs = legs.map(|leg| leg.into_iter().filter_map(twins).flatten().collect());
         Self { title: self.title, players, legs: legs.collect() }
     }
 
-    pub(crate) fn trials(&self) -> impl Iterator<Item = &Trial> {
+    pub(crate) fn trials(&self) -> impl Iterator<Item = &ContenderTrial> {
         self.legs.iter().flatten()
     }
 }
@@ -72,12 +72,12 @@ mod tests {
 
     #[test]
     fn ours_have_twins_of_another_commit_and_others_go() {
-        let mut block = Block::new("block");
+        let mut block = TurnBlock::new("block");
         let player = |name: &str| Player::new(Path::new(name));
-        let trial = |name: &str, player| Trial {
-            row: Row::new(Values::new(), name),
+        let trial = |name: &str, player| ContenderTrial {
+            row: ResultRow::new(SettingValues::new(), name),
             player,
-            request: Values::new(),
+            request: SettingValues::new(),
         };
         let python = block.index(player("python").other());
         let ours = [block.index(player("new")), block.index(player("new"))];

@@ -9,14 +9,14 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use super::figures::quantile;
-use super::sample::{Metric, Row};
+use super::sample::{Metric, ResultRow};
 
 /// The least change that counts.
 const LEAST: f64 = 0.02;
 
 /// The comparison of a row with its earlier or other self.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct Comparison {
     what: String,
     /// How many times as good as before: above 1 is better.
     times: f64,
@@ -24,7 +24,7 @@ pub(crate) struct Change {
     range: (f64, f64),
 }
 
-impl Change {
+impl Comparison {
     /// Whether its speed is now less than before, greater, or within the noise the same.
     pub(crate) fn speed(&self) -> Ordering {
         match self.range {
@@ -35,7 +35,7 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.speed() {
             Ordering::Less => "SLOWER",
@@ -49,18 +49,23 @@ impl fmt::Display for Change {
 
 /// The changes of all rows that are among the old ones too. `suffix` ends the old contenders' names:
 /// those of another commit took turns with ours, and are rows of the same report.
-pub(crate) fn changes(new: &[Row], old: &[Row], suffix: &str, metric: Metric<'_>) -> Vec<Change> {
-    let change = |row: &Row| {
+pub(crate) fn changes(
+    new: &[ResultRow],
+    old: &[ResultRow],
+    suffix: &str,
+    metric: Metric<'_>,
+) -> Vec<Comparison> {
+    let change = |row: &ResultRow| {
         let name = format!("{}{suffix}", row.contender);
-        let is_same = |old: &&Row| old.point == row.point && old.contender == name;
+        let is_same = |old: &&ResultRow| old.point == row.point && old.contender == name;
         change(row, old.iter().find(is_same)?, metric)
     };
     new.iter().filter_map(change).collect()
 }
 
-fn change(new: &Row, old: &Row, metric: Metric<'_>) -> Option<Change> {
+fn change(new: &ResultRow, old: &ResultRow, metric: Metric<'_>) -> Option<Comparison> {
     // As speeds, of which more is better.
-    let undisturbed = |row: &Row| {
+    let undisturbed = |row: &ResultRow| {
         let value = |value: f64| if metric.more_is_better { value } else { 1.0 / value };
         let values: Vec<f64> = row.values(metric.figure).into_iter().map(value).collect();
         quantile(&values, 0.9)
@@ -68,7 +73,7 @@ fn change(new: &Row, old: &Row, metric: Metric<'_>) -> Option<Change> {
     let ((new_speed, [low, high]), (old_speed, [old_low, old_high])) =
         (undisturbed(new)?, undisturbed(old)?);
     let what = new.describe();
-    Some(Change { what, times: new_speed / old_speed, range: (low / old_high, high / old_low) })
+    Some(Comparison { what, times: new_speed / old_speed, range: (low / old_high, high / old_low) })
 }
 
 #[cfg(test)]
@@ -77,8 +82,8 @@ mod tests {
 
     const SPEED: Metric<'_> = Metric { figure: "speed", more_is_better: true };
 
-    fn row(contender: &str, speeds: &[f64]) -> Row {
-        Row::measured(contender, 0, "speed", speeds)
+    fn row(contender: &str, speeds: &[f64]) -> ResultRow {
+        ResultRow::measured(contender, 0, "speed", speeds)
     }
 
     #[test]

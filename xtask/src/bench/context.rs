@@ -3,28 +3,28 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::host::Host;
-use super::hosts::Hosts;
+use super::host::Machine;
+use super::hosts::SimulatedHosts;
 use super::network::Networks;
 use super::programs::Programs;
-use super::runner::Schedule;
-use super::sample::Values;
-use crate::interrupt::Watch;
+use super::runner::TurnSchedule;
+use super::sample::SettingValues;
+use crate::interrupt::SignalWatch;
 
 /// Everything that a plan can need.
-pub(crate) struct Setup {
-    pub(crate) machine: Host,
-    pub(crate) schedule: Schedule,
+pub(crate) struct BenchSetup {
+    pub(crate) machine: Machine,
+    pub(crate) schedule: TurnSchedule,
     pub(crate) programs: Programs,
     pub(crate) networks: Networks,
     /// The names of the players' strategies.
     pub(crate) strategies: Vec<String>,
-    pub(crate) hosts: Option<Rc<Hosts>>,
+    pub(crate) hosts: Option<Rc<SimulatedHosts>>,
     /// Of the results.
     pub(crate) folder: PathBuf,
-    pub(crate) watch: Watch,
+    pub(crate) watch: SignalWatch,
     /// Values that a benchmark finds itself, for the file.
-    pub(crate) found: Values,
+    pub(crate) found: SettingValues,
 }
 
 /// The arguments of a contender that trains a network.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::bindings::Bindings;
-use super::sample::{Metric, Row, compare, split_commit};
+use super::sample::{Metric, ResultRow, compare, split_commit};
 use super::table::TableColumn;
 
 #[derive(Debug, Default, Deserialize)]
@@ -43,7 +43,7 @@ pub(crate) struct Experiment {
     /// or asks for steps.
     pub(crate) request: String,
     pub(crate) contenders: Vec<Contender>,
-    ratios: Vec<Ratio>,
+    ratios: Vec<RowRatio>,
     columns: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Contender {
 /// A comparison of the rows of a leg.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Ratio {
+struct RowRatio {
     name: String,
     to: Vec<String>,
     of: Option<Vec<String>>,
@@ -187,19 +187,19 @@ impl Experiment {
     }
 
     /// The declaration of a row's contender, of whatever commit.
-    fn declared(&self, row: &Row) -> Option<&Contender> {
+    fn declared(&self, row: &ResultRow) -> Option<&Contender> {
         let (name, _) = split_commit(&row.contender);
         self.contenders.iter().find(|contender| contender.name == name)
     }
 
     /// Whether two rows must have the same losses.
-    pub(crate) fn trains_same(&self, row: &Row, other: &Row) -> bool {
+    pub(crate) fn trains_same(&self, row: &ResultRow, other: &ResultRow) -> bool {
         let losses = |row| self.declared(row).and_then(|contender| contender.losses.as_deref());
         row.point == other.point && losses(row) == losses(other)
     }
 
     /// Compares the rows of a leg with each other.
-    pub(crate) fn compare(&self, rows: &mut [Row]) {
+    pub(crate) fn compare(&self, rows: &mut [ResultRow]) {
         for ratio in &self.ratios {
             let metric = metric(ratio.metric.as_ref().unwrap_or(&self.metric));
             compare(rows, &ratio.name, metric, |row, other| self.is_base(ratio, row, other));
@@ -207,7 +207,7 @@ impl Experiment {
     }
 
     /// Whether a row can be compared with the other one.
-    fn is_base(&self, ratio: &Ratio, row: &Row, other: &Row) -> bool {
+    fn is_base(&self, ratio: &RowRatio, row: &ResultRow, other: &ResultRow) -> bool {
         let declared = self.declared(row);
         let is_to = |pattern: &String| match pattern.as_str() {
             "@plain" => declared.and_then(|own| own.plain.as_ref()) == Some(&other.contender),

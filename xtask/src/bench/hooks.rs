@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bindings::Bindings;
-use super::context::{Setup, TRAINING};
+use super::context::{BenchSetup, TRAINING};
 use super::experiment::Experiment;
 use super::figures::Spread;
 use super::launch::Player;
 use super::process::PlayerProcess;
-use super::sample::{Row, Sample, Values, values};
+use super::sample::{ResultRow, Sample, SettingValues, values};
 use crate::setup::models;
 use crate::shell::run;
 
@@ -19,7 +19,7 @@ use crate::shell::run;
 pub(crate) fn prepare(
     experiment: &Experiment,
     scope: &mut Bindings,
-    setup: &mut Setup,
+    setup: &mut BenchSetup,
 ) -> Result<()> {
     match &*experiment.name {
         "zoo" => write_batches(scope, setup),
@@ -30,7 +30,7 @@ pub(crate) fn prepare(
 }
 
 /// Adds comparisons to the rows of a leg.
-pub(crate) fn derive(experiment: &Experiment, rows: &mut [Row]) {
+pub(crate) fn derive(experiment: &Experiment, rows: &mut [ResultRow]) {
     match &*experiment.name {
         "scaling" => add_efficiency(rows),
         "overlap" => add_hidden_share(rows),
@@ -40,7 +40,7 @@ pub(crate) fn derive(experiment: &Experiment, rows: &mut [Row]) {
 
 /// The networks of texts, of digits and of small images train on data of their own: the player writes the batches to a
 /// file, which all contenders read. Large images are drawn patterns.
-fn write_batches(scope: &mut Bindings, setup: &Setup) -> Result<()> {
+fn write_batches(scope: &mut Bindings, setup: &BenchSetup) -> Result<()> {
     let (network, own) = (scope.text("network"), scope.text("zoo_data"));
     let all = Some(PathBuf::from(scope.text("data"))).filter(|_| scope.has("data"));
     if let Some(all) = &all {
@@ -74,7 +74,7 @@ fn write_batches(scope: &mut Bindings, setup: &Setup) -> Result<()> {
 }
 
 /// Finds the language model, and writes that of a file as a folder in f32, once for all lengths.
-fn find_model(scope: &mut Bindings, setup: &mut Setup) -> Result<()> {
+fn find_model(scope: &mut Bindings, setup: &mut BenchSetup) -> Result<()> {
     let default = || Some(models::folder()?.join("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"));
     let model = Some(PathBuf::from(scope.text("model"))).filter(|_| scope.has("model"));
     let model = model.or_else(default).unwrap_or_default();
@@ -98,7 +98,7 @@ fn find_model(scope: &mut Bindings, setup: &mut Setup) -> Result<()> {
 }
 
 /// Sets the rate of the wires: that of the user, or the one at which an exchange takes as long as backward.
-fn set_rate(scope: &mut Bindings, setup: &mut Setup) -> Result<()> {
+fn set_rate(scope: &mut Bindings, setup: &mut BenchSetup) -> Result<()> {
     let Some(hosts) = setup.hosts.clone() else { return Ok(()) };
     if !scope.has("hosts") {
         let player = Player::new(&setup.programs.player).args(["overlap"]);
@@ -106,7 +106,7 @@ fn set_rate(scope: &mut Bindings, setup: &mut Setup) -> Result<()> {
         let player = player.args(words).ranks(2, "mpi").on(Some(&hosts));
         let mut process = PlayerProcess::start(player.commands()?, setup.schedule.deadline)?;
         let watch = &setup.watch;
-        let number = |facts: &Values, name: &str| {
+        let number = |facts: &SettingValues, name: &str| {
             facts.get(name).and_then(Value::as_f64).with_context(|| format!("no {name} was said"))
         };
         let ready = process.ready(watch)?;
@@ -128,7 +128,7 @@ fn set_rate(scope: &mut Bindings, setup: &mut Setup) -> Result<()> {
 }
 
 /// The speed-up divided by the ranks.
-fn add_efficiency(rows: &mut [Row]) {
+fn add_efficiency(rows: &mut [ResultRow]) {
     for row in rows {
         let workers = row.number("workers") as f64;
         let share = row.ratios.get("speed_up").map(|s| s.map(|times| times / workers));
@@ -137,7 +137,7 @@ fn add_efficiency(rows: &mut [Row]) {
 }
 
 /// The time that overlap can hide, and the share of it that overlap hides.
-fn add_hidden_share(rows: &mut [Row]) {
+fn add_hidden_share(rows: &mut [ResultRow]) {
     let find = |name: &str| rows.iter().position(|row| row.contender == name);
     let (Some(off), Some(on), Some(exchange)) = (find("off"), find("on"), find("exchange")) else {
         return;
@@ -164,7 +164,7 @@ mod tests {
     fn the_hidden_time_is_measured_by_the_time_that_can_be_hidden() {
         // Backward takes 0.3 and the exchange alone 0.4, so 0.3 can be hidden. The step saves 0.27.
         let row = |way: &str, seconds: [f64; 2]| {
-            let mut row = Row::measured(way, 0, "step_seconds", &seconds);
+            let mut row = ResultRow::measured(way, 0, "step_seconds", &seconds);
             for sample in &mut row.samples {
                 sample.figures.insert("backward_seconds".into(), 0.3);
             }

@@ -14,7 +14,7 @@ use crate::shell::output;
 
 /// The properties that a reader must know to judge the figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Host {
+pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) system: String,
@@ -25,7 +25,7 @@ pub(crate) struct Host {
     pub(crate) candle: String,
 }
 
-impl Host {
+impl Machine {
     pub(crate) fn look() -> Self {
         let root = repo_root();
         let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());

@@ -1,7 +1,7 @@
 //! Hosts on one machine: network namespaces connected by wires whose rate can be set. Two hosts share a wire. More
 //! hosts have a wire each to a switch, a bridge in a namespace of its own.
 //!
-//! Dropping [`Hosts`] removes the hosts, after errors and interrupts too. If a run is killed, the
+//! Dropping [`SimulatedHosts`] removes the hosts, after errors and interrupts too. If a run is killed, the
 //! next run removes its hosts.
 
 use std::fmt::Display;
@@ -36,7 +36,7 @@ pub(crate) fn address(host: usize) -> String {
 
 /// All hosts, as long as this value lives.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Hosts {
+pub(crate) struct SimulatedHosts {
     names: Vec<String>,
     /// The namespace of the switch. Two hosts have none.
     switch: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct Hosts {
     shell: PathBuf,
 }
 
-impl Hosts {
+impl SimulatedHosts {
     /// Refuses a machine on which no hosts can be made.
     pub(crate) fn check() -> Result<()> {
         let mut lacks = machine::lacks_for_mpi();
@@ -158,7 +158,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for SimulatedHosts {
     fn drop(&mut self) {
         self.names.iter().chain(&self.switch).for_each(|name| remove(name));
         drop(fs::remove_file(&self.shell));
@@ -226,7 +226,7 @@ mod tests {
         let ends = |count: usize| {
             let names = (0..count).map(|host| format!("h{host}")).collect();
             let switch = (count > 2).then(|| "s".to_owned());
-            let hosts = Hosts { names, switch, shell: PathBuf::from("/no/such/shell") };
+            let hosts = SimulatedHosts { names, switch, shell: PathBuf::from("/no/such/shell") };
             let ends = hosts.ends();
             let ends = ends.as_flattened().iter().map(|(name, end)| format!("{name} {end}"));
             (ends.collect::<Vec<_>>().join(", "), hosts.options_of_mpiexec(2).pop())
@@ -241,7 +241,7 @@ mod tests {
     /// Whether this machine lets this process make namespaces.
     fn can_make_hosts() -> bool {
         let trial = format!("{PREFIX}-{}-trial", process::id());
-        let made = Hosts::check().and_then(|()| call("ip", &["netns", "add", &trial]));
+        let made = SimulatedHosts::check().and_then(|()| call("ip", &["netns", "add", &trial]));
         if let Err(error) = &made {
             println!("left out: {error}");
         }
@@ -256,7 +256,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         for count in [2, 3] {
-            let hosts = Hosts::make(folder.path(), count).unwrap();
+            let hosts = SimulatedHosts::make(folder.path(), count).unwrap();
             hosts.set_rate(100.0).unwrap();
             let start = ["timeout", "60", "mpiexec", "-n", &count.to_string()];
             let mut words: Vec<String> = start.iter().map(|&word| word.to_owned()).collect();

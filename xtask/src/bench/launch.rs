@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use anyhow::Result;
 
-use super::hosts::{DEVICE, Hosts, address};
-use super::sample::{Values, values};
+use super::hosts::{DEVICE, SimulatedHosts, address};
+use super::sample::{SettingValues, values};
 use crate::checkout::repo_root;
 use crate::machine::{OPEN_MPI, free_port};
 
@@ -25,12 +25,12 @@ pub(crate) struct Player {
     /// mpiexec starts the ranks. Others find each other by torchrun's variables.
     by_mpi: bool,
     /// Hosts with a rank each.
-    hosts: Option<Rc<Hosts>>,
+    hosts: Option<Rc<SimulatedHosts>>,
     /// Whether another commit's build of it is compared with this one.
     pub(crate) is_ours: bool,
     /// Facts that it must say when it is ready. Ranks that do not find each other would each be a
     /// world of one.
-    pub(crate) expects: Values,
+    pub(crate) expects: SettingValues,
 }
 
 impl Player {
@@ -80,7 +80,7 @@ impl Player {
     }
 
     /// With its ranks on the first ones of these hosts, if there are any.
-    pub(crate) fn on(self, hosts: Option<&Rc<Hosts>>) -> Self {
+    pub(crate) fn on(self, hosts: Option<&Rc<SimulatedHosts>>) -> Self {
         Self { hosts: hosts.cloned(), ..self }
     }
 

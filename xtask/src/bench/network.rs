@@ -6,12 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::experiment::Experiment;
-use super::sample::{Row, Values};
+use super::sample::{ResultRow, SettingValues};
 use crate::shell::{display, output};
 
 /// All networks in the order of the players.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Networks(pub(crate) Vec<Values>);
+pub(crate) struct Networks(pub(crate) Vec<SettingValues>);
 
 /// What a player prints for a subcommand.
 pub(crate) fn ask(player: &Path, subcommand: &str) -> Result<String> {
@@ -31,22 +31,22 @@ impl Networks {
         names.map(str::to_owned).collect()
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<&Values> {
+    pub(crate) fn find(&self, name: &str) -> Option<&SettingValues> {
         self.0.iter().find(|network| network.get("name").is_some_and(|known| known == name))
     }
 
-    fn number(&self, row: &Row, name: &str) -> Option<f64> {
+    fn number(&self, row: &ResultRow, name: &str) -> Option<f64> {
         self.find(row.text("network"))?.get(name)?.as_f64()
     }
 
     /// Images, sequences, or whatever else a batch has.
-    pub(crate) fn unit(&self, row: &Row) -> String {
+    pub(crate) fn unit(&self, row: &ResultRow) -> String {
         let unit = self.find(row.text("network")).and_then(|network| network.get("unit")?.as_str());
         unit.unwrap_or("examples").to_owned()
     }
 
     /// The loss of the warm-up step by which contenders are compared: the last one where no network names it.
-    pub(crate) fn compared_loss(&self, row: &Row) -> Option<f64> {
+    pub(crate) fn compared_loss(&self, row: &ResultRow) -> Option<f64> {
         let losses = row.facts.get("warm_up_losses")?.as_array()?;
         let step = self.number(row, "loss_step").map_or(losses.len(), |step| step as usize);
         losses.get(step.checked_sub(1)?)?.as_f64()
@@ -56,13 +56,13 @@ impl Networks {
     /// that one of them does not. `tolerance` is allowed besides those of the network and the experiment.
     pub(crate) fn loss_notes(
         &self,
-        rows: &[Row],
+        rows: &[ResultRow],
         experiment: &Experiment,
         tolerance: f64,
     ) -> Vec<String> {
-        let trains = |row: &&Row| !["strangers", "products"].contains(&&*row.contender);
+        let trains = |row: &&ResultRow| !["strangers", "products"].contains(&&*row.contender);
         // A contender without a loss agrees with all others, and a loss that is not a number with none.
-        let differs = |row: &&Row| {
+        let differs = |row: &&ResultRow| {
             let mut peers =
                 rows.iter().filter(trains).filter(|peer| experiment.trains_same(peer, row));
             let first = peers.next().and_then(|first| first.median("compared_loss"));
@@ -74,13 +74,14 @@ impl Networks {
                 .is_some_and(|(a, b)| (a - b).is_nan() || (a - b).abs() > allowed)
         };
         // The gradient of its max-pool differs. The other networks have none of candle's.
-        let (known, wrong): (Vec<&Row>, Vec<&Row>) = rows
+        let (known, wrong): (Vec<&ResultRow>, Vec<&ResultRow>) = rows
             .iter()
             .filter(trains)
             .filter(differs)
             .partition(|row| row.contender == "candle" && row.text("network") == "cnn");
-        let names =
-            |rows: &[&Row]| rows.iter().map(|row| row.describe()).collect::<Vec<_>>().join("; ");
+        let names = |rows: &[&ResultRow]| {
+            rows.iter().map(|row| row.describe()).collect::<Vec<_>>().join("; ")
+        };
         let mut notes = Vec::new();
         if !wrong.is_empty() {
             let names = names(&wrong);
@@ -119,7 +120,7 @@ mod tests {
         let networks = Networks(vec![about("cnn"), about("mlp")]);
         let notes = |network, losses: [(&str, f64); 3]| {
             let row = |(contender, loss): (&str, f64)| {
-                let mut row = Row::new(values([("network", network)]), contender);
+                let mut row = ResultRow::new(values([("network", network)]), contender);
                 row.facts.insert("warm_up_losses".into(), json!([9.0, loss]));
                 let loss = networks.compared_loss(&row).unwrap();
                 row.facts.insert("compared_loss".into(), loss.into());

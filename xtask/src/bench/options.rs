@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::experiment::Experiment;
-use super::runner::Schedule;
+use super::runner::TurnSchedule;
 
 /// A comparison with another commit, whose differences are small, takes many short samples.
 const ROUNDS_AGAINST: usize = 151;
@@ -45,7 +45,7 @@ pub(crate) struct CommonOptions {
 
 impl CommonOptions {
     /// The schedule, or the reason in one line why it is impossible.
-    pub(crate) fn schedule(&self, experiment: &Experiment) -> Result<Schedule> {
+    pub(crate) fn schedule(&self, experiment: &Experiment) -> Result<TurnSchedule> {
         let against = self.against.is_some();
         let (rounds, seconds, deadline) = match against {
             true => (ROUNDS_AGAINST, SECONDS_AGAINST, DEADLINE_AGAINST),
@@ -61,7 +61,7 @@ impl CommonOptions {
         let deadline = Duration::from_secs(self.deadline.unwrap_or(deadline).max(1));
         // Slow steps exceed the seconds of a sample, and get fewer rounds.
         let patience = if against { 3.0 } else { f64::INFINITY };
-        Ok(Schedule { rounds, starts, seconds, deadline, patience })
+        Ok(TurnSchedule { rounds, starts, seconds, deadline, patience })
     }
 }
 

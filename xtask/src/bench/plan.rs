@@ -7,15 +7,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::bindings::Bindings;
-use super::block::{Block, Trial};
-use super::context::{Setup, TRAINING};
+use super::block::{ContenderTrial, TurnBlock};
+use super::context::{BenchSetup, TRAINING};
 use super::experiment::{Contender, Expansion, Experiment, Setting};
 use super::hooks::prepare;
 use super::host::last_cache;
-use super::hosts::Hosts;
+use super::hosts::SimulatedHosts;
 use super::launch::Player;
 use super::programs::NeededPrograms;
-use super::sample::{Row, Values, text};
+use super::sample::{ResultRow, SettingValues, text};
 
 /// What the user says on the command line.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +106,7 @@ impl<'a> ExperimentPlan<'a> {
             }
         }
         self.experiment.check_names(&self.choices.contenders)?;
-        if self.has_hosts() { Hosts::check() } else { Ok(()) }
+        if self.has_hosts() { SimulatedHosts::check() } else { Ok(()) }
     }
 
     /// The programs that take part besides our players.
@@ -124,7 +124,7 @@ impl<'a> ExperimentPlan<'a> {
     }
 
     /// Everything that is measured, in the order of the tables.
-    pub(crate) fn blocks(&self, setup: &mut Setup) -> Result<Vec<Block>> {
+    pub(crate) fn blocks(&self, setup: &mut BenchSetup) -> Result<Vec<TurnBlock>> {
         let cores = setup.machine.cores;
         let mut machine = Bindings::default();
         let powers: Vec<usize> = (0..8).map(|power| 1 << power).filter(|&n| n <= cores).collect();
@@ -141,7 +141,7 @@ impl<'a> ExperimentPlan<'a> {
                     most = counts.iter().filter_map(Value::as_u64).fold(most, u64::max);
                 }
             }
-            let hosts = Hosts::make(&setup.folder, most as usize)?;
+            let hosts = SimulatedHosts::make(&setup.folder, most as usize)?;
             let rate = self.choices.settings.get("hosts").and_then(|rate| rate[0].parse().ok());
             rate.map_or(Ok(()), |rate| hosts.set_rate(rate))?;
             setup.hosts = Some(Rc::new(hosts));
@@ -151,7 +151,12 @@ impl<'a> ExperimentPlan<'a> {
     }
 
     /// The values of a setting, each once.
-    fn values(&self, setting: Setting<'_>, scope: &Bindings, setup: &Setup) -> Result<Vec<Value>> {
+    fn values(
+        &self,
+        setting: Setting<'_>,
+        scope: &Bindings,
+        setup: &BenchSetup,
+    ) -> Result<Vec<Value>> {
         let known = match setting.values {
             "network" => setup.networks.names(),
             "strategy" => setup.strategies.clone(),
@@ -183,7 +188,7 @@ impl<'a> ExperimentPlan<'a> {
         &self,
         scope: &Bindings,
         parts: &[Expansion],
-        setup: &Setup,
+        setup: &BenchSetup,
     ) -> Result<Vec<Bindings>> {
         let mut scopes = vec![scope.clone()];
         let settings = self.experiment.settings().into_iter();
@@ -208,17 +213,17 @@ impl<'a> ExperimentPlan<'a> {
         Ok(scopes)
     }
 
-    fn block(&self, mut scope: Bindings, setup: &mut Setup) -> Result<Block> {
+    fn block(&self, mut scope: Bindings, setup: &mut BenchSetup) -> Result<TurnBlock> {
         prepare(self.experiment, &mut scope, setup)?;
         // Its steps may be so long that it is measured only where the user names it.
         let example = scope.number("candle_seconds");
         let step = example * scope.number("batch_size") / scope.number("threads");
         scope.set("candle_step", if self.choices.contenders.is_empty() { step } else { 0.0 });
-        let title = Row::new(self.point(&scope, &[Expansion::Block]), "").describe();
+        let title = ResultRow::new(self.point(&scope, &[Expansion::Block]), "").describe();
         let title = if title.is_empty() { self.experiment.title.clone() } else { title };
-        let mut block = Block::new(title);
+        let mut block = TurnBlock::new(title);
         for leg in self.combine(&scope, &[Expansion::Leg], setup)? {
-            let mut trials: Vec<Trial> = Vec::new();
+            let mut trials: Vec<ContenderTrial> = Vec::new();
             for contender in &self.experiment.contenders {
                 for scope in self.combine(&leg, &[Expansion::Contender, Expansion::Row], setup)? {
                     let Some((row, request, player)) = self.trial(contender, scope, setup)? else {
@@ -226,7 +231,7 @@ impl<'a> ExperimentPlan<'a> {
                     };
                     if !trials.iter().any(|trial| trial.row == row) {
                         let player = block.index(player);
-                        trials.push(Trial { row, player, request });
+                        trials.push(ContenderTrial { row, player, request });
                     }
                 }
             }
@@ -236,7 +241,7 @@ impl<'a> ExperimentPlan<'a> {
     }
 
     /// The values by which a row is known.
-    fn point(&self, scope: &Bindings, parts: &[Expansion]) -> Values {
+    fn point(&self, scope: &Bindings, parts: &[Expansion]) -> SettingValues {
         let settings = self.experiment.settings().into_iter();
         let settings = settings.filter(|setting| parts.contains(&setting.part));
         let names = settings.map(|s| s.key()).chain(self.experiment.facts.iter().cloned());
@@ -249,8 +254,8 @@ impl<'a> ExperimentPlan<'a> {
         &self,
         contender: &Contender,
         mut scope: Bindings,
-        setup: &Setup,
-    ) -> Result<Option<(Row, Values, Player)>> {
+        setup: &BenchSetup,
+    ) -> Result<Option<(ResultRow, SettingValues, Player)>> {
         let name = scope.fill(&contender.name)?.unwrap_or_default();
         let chosen = &self.choices.contenders;
         let exists = contender.only.iter().all(|condition| scope.holds(condition));
@@ -273,7 +278,7 @@ impl<'a> ExperimentPlan<'a> {
             request.entry("steps").or_insert(steps.clone());
         }
         let player = self.player(contender, &scope, count, setup)?;
-        Ok(player.map(|player| (Row::new(point, &name), request, player)))
+        Ok(player.map(|player| (ResultRow::new(point, &name), request, player)))
     }
 
     fn player(
@@ -281,7 +286,7 @@ impl<'a> ExperimentPlan<'a> {
         contender: &Contender,
         scope: &Bindings,
         count: usize,
-        setup: &Setup,
+        setup: &BenchSetup,
     ) -> Result<Option<Player>> {
         let programs = &setup.programs;
         let backend = scope.fill(&contender.backend)?.filter(|backend| !backend.is_empty());

@@ -18,8 +18,8 @@ use serde_json::Value;
 use tempfile::tempfile;
 
 use super::host::{family, send};
-use super::sample::{Failure, Values};
-use crate::interrupt::Watch;
+use super::sample::{SampleFailure, SettingValues};
+use crate::interrupt::SignalWatch;
 
 /// The number of lines of a failed player's standard error that are kept.
 const TAIL: usize = 12;
@@ -28,7 +28,7 @@ const TAIL: usize = 12;
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// A player, which runs from a question to its answer and is stopped otherwise. A question to it
-/// ends with [`Interrupted`](crate::interrupt), or with a [`Failure`] after which it is gone.
+/// ends with [`Interrupted`](crate::interrupt), or with a [`SampleFailure`] after which it is gone.
 #[derive(Debug)]
 pub(crate) struct PlayerProcess {
     /// The first process receives the requests.
@@ -93,7 +93,7 @@ impl PlayerProcess {
     }
 
     /// Waits until the player is warm.
-    pub(crate) fn ready(&mut self, watch: &Watch) -> Result<Values> {
+    pub(crate) fn ready(&mut self, watch: &SignalWatch) -> Result<SettingValues> {
         let ready = self.answer("ready", watch)?;
         // Not again for each turn: a search of /proc takes so long that the processor falls asleep,
         // and the next sample is disturbed.
@@ -103,7 +103,11 @@ impl PlayerProcess {
     }
 
     /// Requests a sample.
-    pub(crate) fn sample(&mut self, request: &Values, watch: &Watch) -> Result<Values> {
+    pub(crate) fn sample(
+        &mut self,
+        request: &SettingValues,
+        watch: &SignalWatch,
+    ) -> Result<SettingValues> {
         let asked = match (&mut self.input, serde_json::to_string(request)) {
             (Some(input), Ok(line)) => writeln!(input, "{line}").and_then(|()| input.flush()),
             _ => Ok(()),
@@ -116,7 +120,7 @@ impl PlayerProcess {
     }
 
     /// Lets the player end, and returns its last answer.
-    pub(crate) fn finish(&mut self, watch: &Watch) -> Result<Values> {
+    pub(crate) fn finish(&mut self, watch: &SignalWatch) -> Result<SettingValues> {
         self.input = None;
         let last = self.answer("done", watch)?;
         self.end(Instant::now() + FAREWELL);
@@ -132,7 +136,7 @@ impl PlayerProcess {
 
     /// Lets the player go on until its next answer, which must be this event. Libraries may print
     /// other lines too.
-    fn answer(&mut self, event: &str, watch: &Watch) -> Result<Values> {
+    fn answer(&mut self, event: &str, watch: &SignalWatch) -> Result<SettingValues> {
         self.signal(Signal::CONT);
         let until = Instant::now() + self.deadline;
         let mut heard = String::new();
@@ -144,7 +148,7 @@ impl PlayerProcess {
                 bail!(self.fail(format!("gave no answer for {seconds} s")));
             }
             match self.lines.recv_timeout(left.min(Duration::from_millis(100))) {
-                Ok(line) => match serde_json::from_str::<Values>(&line) {
+                Ok(line) => match serde_json::from_str::<SettingValues>(&line) {
                     Ok(mut said) => match said.remove("event") {
                         Some(Value::String(name)) if name == event => return Ok(said),
                         _ => bail!(self.fail(format!("said {line} before `{event}`"))),
@@ -165,7 +169,7 @@ impl PlayerProcess {
     }
 
     /// The player closed its output without an answer, or one of its processes failed.
-    fn ended(&mut self, heard: &str) -> Failure {
+    fn ended(&mut self, heard: &str) -> SampleFailure {
         let status = self.end(Instant::now() + FAREWELL);
         let how = status.map_or_else(|| "ended".to_owned(), |status| status.to_string());
         let mut failure = self.fail(how);
@@ -178,13 +182,13 @@ impl PlayerProcess {
     }
 
     /// Ends the player and collects its standard error.
-    fn fail(&mut self, reason: String) -> Failure {
+    fn fail(&mut self, reason: String) -> SampleFailure {
         self.end(Instant::now());
         let mut stderr = Vec::new();
         let read = self.stderr.rewind().and_then(|()| self.stderr.read_to_end(&mut stderr));
         // Without its text a failure still has its reason.
         drop(read);
-        Failure { reason, stderr: tail(&String::from_utf8_lossy(&stderr)) }
+        SampleFailure { reason, stderr: tail(&String::from_utf8_lossy(&stderr)) }
     }
 
     /// Waits until that time for the player to end, then kills it. Returns the exit status of a process
@@ -247,7 +251,7 @@ mod tests {
         PlayerProcess::start(commands, Duration::from_secs(20)).unwrap()
     }
 
-    fn failure(answer: Result<Values>) -> Failure {
+    fn failure(answer: Result<SettingValues>) -> SampleFailure {
         answer.unwrap_err().downcast().unwrap()
     }
 
@@ -266,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_player_is_warm_gives_samples_and_ends() {
-        let watch = Watch::quiet();
+        let watch = SignalWatch::quiet();
         let answers = format!(
             "{READY}; echo a library says something; while read line; do {SAMPLE}; done; {DONE}"
         );
@@ -275,7 +279,7 @@ mod tests {
             let mut live = start(scripts);
             assert_eq!(live.ready(&watch).unwrap()["ranks"], 1);
             for _ in 0..2 {
-                assert_eq!(live.sample(&Values::new(), &watch).unwrap()["steps"], 3);
+                assert_eq!(live.sample(&SettingValues::new(), &watch).unwrap()["steps"], 3);
             }
             assert_eq!(live.finish(&watch).unwrap()["peak_rss_mb"], 7.5);
         }
@@ -283,26 +287,29 @@ mod tests {
 
     #[test]
     fn a_player_stands_still_until_it_is_asked_and_must_answer_in_time() {
-        let watch = Watch::quiet();
+        let watch = SignalWatch::quiet();
         let mut live = start(&[&format!("{READY}; read line; {SAMPLE}; read line; sleep 60")]);
         live.ready(&watch).unwrap();
         wait_until(|| state(live.family[0]) == Some('T'));
-        live.sample(&Values::new(), &watch).unwrap();
+        live.sample(&SettingValues::new(), &watch).unwrap();
         wait_until(|| state(live.family[0]) == Some('T'));
         live.deadline = Duration::from_millis(200);
-        assert_eq!(failure(live.sample(&Values::new(), &watch)).reason, "gave no answer for 0.2 s");
+        assert_eq!(
+            failure(live.sample(&SettingValues::new(), &watch)).reason,
+            "gave no answer for 0.2 s"
+        );
     }
 
     #[test]
     fn a_player_that_dies_is_explained_by_what_it_said() {
-        let watch = Watch::quiet();
+        let watch = SignalWatch::quiet();
         let dies = "read line; echo 'error: no memory' >&2; echo 'a hint' >&2; exit 3";
         // The first process dies, or another one while the first waits.
         for scripts in [&[&*format!("{READY}; {dies}")][..], &[&format!("{READY}; sleep 60"), dies]]
         {
             let mut live = start(scripts);
             live.ready(&watch).unwrap();
-            let failure = failure(live.sample(&Values::new(), &watch));
+            let failure = failure(live.sample(&SettingValues::new(), &watch));
             assert_eq!(failure.reason, "error: no memory (exit status: 3)");
             assert_eq!(failure.stderr, ["error: no memory", "a hint"]);
         }

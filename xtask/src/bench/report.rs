@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use super::host::Host;
-use super::sample::{Row, Values};
+use super::host::Machine;
+use super::sample::{ResultRow, SettingValues};
 use crate::checkout::repo_root;
 
 /// The version of the JSON file.
@@ -28,15 +28,15 @@ pub(crate) struct BenchReport {
     pub(crate) about_version: String,
     /// The benchmark, such as `step`, or `bench-step` in files of earlier commands.
     pub(crate) bench: String,
-    pub(crate) machine: Host,
+    pub(crate) machine: Machine,
     /// The settings.
-    pub(crate) plan: Values,
+    pub(crate) plan: SettingValues,
     pub(crate) notes: Vec<String>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ResultRow>,
 }
 
 impl BenchReport {
-    pub(crate) fn new(bench: &str, machine: Host, plan: Values) -> Self {
+    pub(crate) fn new(bench: &str, machine: Machine, plan: SettingValues) -> Self {
         let (notes, rows) = (Vec::new(), Vec::new());
         let (bench, about_version) = (bench.to_owned(), CHANGES.to_owned());
         Self { version: VERSION, about_version, bench, machine, plan, notes, rows }

@@ -7,22 +7,22 @@ use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::block::{Block, Trial};
-use super::compare::{Change, changes};
-use super::context::Setup;
+use super::block::{ContenderTrial, TurnBlock};
+use super::compare::{Comparison, changes};
+use super::context::BenchSetup;
 use super::experiment::Experiment;
 use super::figures::counted;
 use super::hooks;
-use super::host::Host;
+use super::host::Machine;
 use super::network::{Networks, ask};
 use super::options::CommonOptions;
 use super::plan::{Choices, ExperimentPlan};
 use super::programs::Programs;
 use super::report::{BenchReport, folder};
-use super::runner::Schedule;
-use super::sample::{Row, Values, values};
+use super::runner::TurnSchedule;
+use super::sample::{ResultRow, SettingValues, values};
 use super::table::{self, TableColumn};
-use crate::interrupt::Watch;
+use crate::interrupt::SignalWatch;
 
 /// Runs a benchmark. After an interrupt, the results so far are kept.
 #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
@@ -37,16 +37,25 @@ pub(crate) fn run(
     let columns = experiment.columns()?;
     let earlier = common.compare.as_deref();
     let earlier = earlier.map(|path| BenchReport::read(path, &experiment.name)).transpose()?;
-    let machine = Host::look();
+    let machine = Machine::look();
     let folder = folder(common.out.as_deref())?;
-    let watch = Watch::start()?;
+    let watch = SignalWatch::start()?;
     let programs = Programs::find(plan.needed(), common.against.as_deref())?;
     let networks = Networks::read(&programs.player)?;
     let strategies = ask(&programs.player, "strategies")?;
     let strategies = strategies.lines().map(str::to_owned).collect();
-    let (hosts, found) = (None, Values::new());
-    let mut setup =
-        Setup { machine, schedule, programs, networks, strategies, hosts, folder, watch, found };
+    let (hosts, found) = (None, SettingValues::new());
+    let mut setup = BenchSetup {
+        machine,
+        schedule,
+        programs,
+        networks,
+        strategies,
+        hosts,
+        folder,
+        watch,
+        found,
+    };
     let mut blocks = plan.blocks(&mut setup)?;
     let other = setup.programs.other.as_ref();
     let suffix = other.map(|other| format!("@{}", other.commit));
@@ -75,7 +84,7 @@ pub(crate) fn run(
     let samples: usize = report.rows.iter().map(|row| row.samples.len()).sum();
     measured.with_context(|| format!("kept {samples} of {} samples", trials * rounds))?;
     ensure!(samples > 0, "no contender could be measured");
-    let is_right = |row: &Row| row.values("correct").iter().all(|&value| value == 1.0);
+    let is_right = |row: &ResultRow| row.values("correct").iter().all(|&value| value == 1.0);
     ensure!(
         report.rows.iter().all(is_right),
         "a contender's result was wrong: see `correct` in the samples"
@@ -83,7 +92,7 @@ pub(crate) fn run(
 
     let mut slower = 0;
     if let Some(earlier) = earlier {
-        let Host { date, commit, cpu, .. } = &earlier.machine;
+        let Machine { date, commit, cpu, .. } = &earlier.machine;
         println!("\nUndisturbed speed since {date} ({commit}):");
         if *cpu != report.machine.cpu {
             println!("The machines differ: {cpu} then.");
@@ -103,17 +112,17 @@ pub(crate) fn run(
 fn measure(
     experiment: &Experiment,
     columns: &[TableColumn<'_>],
-    blocks: &[Block],
-    setup: &Setup,
+    blocks: &[TurnBlock],
+    setup: &BenchSetup,
     report: &mut BenchReport,
 ) -> Result<()> {
-    let Schedule { rounds, starts, .. } = setup.schedule;
-    let turns = |block: &Block| block.players.len() * starts + block.trials().count() * rounds;
+    let TurnSchedule { rounds, starts, .. } = setup.schedule;
+    let turns = |block: &TurnBlock| block.players.len() * starts + block.trials().count() * rounds;
     let progress = BenchProgress::new(blocks.iter().map(turns).sum());
     let mut measured = Ok(());
     for block in blocks {
         let first = report.rows.len();
-        let turn = &mut |trial: &Trial| progress.turn(trial);
+        let turn = &mut |trial: &ContenderTrial| progress.turn(trial);
         measured = setup.schedule.measure(block, &mut report.rows, &setup.watch, turn);
         let rows = &mut report.rows[first..];
         let mut rest = &mut *rows;
@@ -148,14 +157,14 @@ impl BenchProgress {
     }
 
     /// A player of this trial has its turn.
-    fn turn(&self, trial: &Trial) {
+    fn turn(&self, trial: &ContenderTrial) {
         self.0.inc(1);
         self.0.set_message(trial.row.describe());
     }
 }
 
 /// The line about a row that has fewer samples than it should.
-fn failure(row: &Row) -> Option<String> {
+fn failure(row: &ResultRow) -> Option<String> {
     let failure = row.failure.as_ref()?;
     let after = match row.samples.len() {
         0 => String::new(),
@@ -165,7 +174,7 @@ fn failure(row: &Row) -> Option<String> {
 }
 
 /// Completes the figures of a leg's rows, and compares the rows with each other.
-pub(crate) fn derive(experiment: &Experiment, networks: &Networks, rows: &mut [Row]) {
+pub(crate) fn derive(experiment: &Experiment, networks: &Networks, rows: &mut [ResultRow]) {
     for row in &mut *rows {
         row.complete(networks.compared_loss(row));
     }
@@ -175,7 +184,7 @@ pub(crate) fn derive(experiment: &Experiment, networks: &Networks, rows: &mut [R
 
 /// Prints the changes, and returns how many are for the worse.
 #[expect(clippy::print_stdout, reason = "a benchmark's results are what it prints")]
-fn tell(changes: &[Change]) -> usize {
+fn tell(changes: &[Comparison]) -> usize {
     let count = |speed| changes.iter().filter(|change| change.speed() == speed).count();
     let (slower, faster) = (count(Ordering::Less), count(Ordering::Greater));
     changes.iter().for_each(|change| println!("  {change}"));
@@ -189,7 +198,7 @@ fn notes(experiment: &Experiment, networks: &Networks, report: &BenchReport) -> 
     let is_bf16 = report.plan.get("precision").is_some_and(|texts| *texts == json!(["bf16"]));
     notes.extend(networks.loss_notes(rows, experiment, if is_bf16 { 0.02 } else { 0.0 }));
     // A small difference of the clocks is allowed.
-    let exceeds = |row: &&Row| {
+    let exceeds = |row: &&ResultRow| {
         row.number("threads") > 0
             && row.median("cores_used") > Some(1.05 * row.number("threads") as f64)
     };
@@ -207,7 +216,7 @@ fn notes(experiment: &Experiment, networks: &Networks, report: &BenchReport) -> 
     said.dedup();
     notes.extend(said);
     let (ranks, cores) =
-        (|row: &Row| row.number("ranks").max(row.number("workers")), report.machine.cores);
+        (|row: &ResultRow| row.number("ranks").max(row.number("workers")), report.machine.cores);
     let most = rows.iter().map(ranks).max().filter(|&most| most > cores);
     notes.extend(
         most.map(|most| format!("{most} ranks are more than this machine's {cores} cores.")),
@@ -230,8 +239,8 @@ mod tests {
     use crate::checkout::repo_root;
 
     /// The rows that were compared with each other.
-    fn legs(rows: &mut [Row]) -> impl Iterator<Item = &mut [Row]> {
-        let place = |row: &Row| {
+    fn legs(rows: &mut [ResultRow]) -> impl Iterator<Item = &mut [ResultRow]> {
+        let place = |row: &ResultRow| {
             ["network", "threads", "backend", "size"].map(|name| row.point.get(name).cloned())
         };
         rows.chunk_by_mut(move |a, b| place(a) == place(b))

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::block::{Block, Trial};
+use super::block::{ContenderTrial, TurnBlock};
 use super::host::CpuTime;
 use super::launch::Player;
 use super::process::PlayerProcess;
 
-use super::sample::{Failure, Row, Sample, Values, figures};
-use crate::interrupt::{Interrupted, Watch};
+use super::sample::{ResultRow, Sample, SampleFailure, SettingValues, figures};
+use crate::interrupt::{Interrupted, SignalWatch};
 
 /// The common settings of all blocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Schedule {
+pub(crate) struct TurnSchedule {
     /// Samples of every trial.
     pub(crate) rounds: usize,
     /// Players are started so often, each time for a part of the rounds. Two starts of one program
@@ -39,19 +39,19 @@ const LEAST_ROUNDS: usize = 5;
 #[derive(Default)]
 struct PlayerState {
     live: Option<PlayerProcess>,
-    facts: Values,
-    failure: Option<Failure>,
+    facts: SettingValues,
+    failure: Option<SampleFailure>,
 }
 
-impl Schedule {
+impl TurnSchedule {
     /// Measures a block, and adds its rows to `rows`, also after an interrupt. A player that fails
     /// does not keep the others from going on. `tell` hears of each start and each sample.
     pub(crate) fn measure(
         &self,
-        block: &Block,
-        rows: &mut Vec<Row>,
-        watch: &Watch,
-        tell: &mut dyn FnMut(&Trial),
+        block: &TurnBlock,
+        rows: &mut Vec<ResultRow>,
+        watch: &SignalWatch,
+        tell: &mut dyn FnMut(&ContenderTrial),
     ) -> Result<()> {
         let first = rows.len();
         rows.extend(block.trials().map(|trial| trial.row.clone()));
@@ -95,9 +95,9 @@ impl Schedule {
     /// Starts every player of a block and waits until it is warm.
     fn start(
         &self,
-        block: &Block,
-        watch: &Watch,
-        tell: &mut dyn FnMut(&Trial),
+        block: &TurnBlock,
+        watch: &SignalWatch,
+        tell: &mut dyn FnMut(&ContenderTrial),
     ) -> Result<Vec<PlayerState>> {
         let start = |(index, player): (usize, &Player)| {
             let mut turn = PlayerState::default();
@@ -127,9 +127,9 @@ impl Schedule {
     fn sample(
         &self,
         turn: &mut PlayerState,
-        trial: &Trial,
+        trial: &ContenderTrial,
         round: usize,
-        watch: &Watch,
+        watch: &SignalWatch,
     ) -> Result<Option<Sample>> {
         let mut request = trial.request.clone();
         if !request.contains_key("steps") {
@@ -148,7 +148,7 @@ impl PlayerState {
     /// Asks the player, if it has not failed.
     fn ask<T>(
         &mut self,
-        watch: &Watch,
+        watch: &SignalWatch,
         question: impl FnOnce(&mut PlayerProcess) -> Result<T>,
     ) -> Result<Option<T>> {
         watch.check()?;
@@ -165,7 +165,7 @@ impl PlayerState {
             Err(error) => error,
         };
         self.live = None;
-        let told = |error| Failure { reason: format!("{error:#}"), stderr: Vec::new() };
+        let told = |error| SampleFailure { reason: format!("{error:#}"), stderr: Vec::new() };
         self.failure = Some(error.downcast().unwrap_or_else(told));
         Ok(None)
     }
@@ -185,18 +185,22 @@ mod tests {
     const DONE: &str = r#"echo '{"event":"done","peak_rss_mb":7.5}'"#;
 
     /// The rows, and the number of turns.
-    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<Row>, usize) {
-        let mut block = Block::new("block");
+    fn measure(starts: usize, scripts: &[(&str, String)]) -> (Vec<ResultRow>, usize) {
+        let mut block = TurnBlock::new("block");
         let trial = |(name, script): &(&str, String)| {
             let player = block.index(Player::new(Path::new("sh")).args(["-c", script]));
-            Trial { row: Row::new(Values::new(), name), player, request: Values::new() }
+            ContenderTrial {
+                row: ResultRow::new(SettingValues::new(), name),
+                player,
+                request: SettingValues::new(),
+            }
         };
         block.legs = vec![scripts.iter().map(trial).collect()];
         let deadline = Duration::from_secs(20);
         let patience = f64::INFINITY;
-        let schedule = Schedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
+        let schedule = TurnSchedule { rounds: 3, starts, seconds: 0.1, deadline, patience };
         let (mut rows, mut turns) = (Vec::new(), 0);
-        schedule.measure(&block, &mut rows, &Watch::quiet(), &mut |_| turns += 1).unwrap();
+        schedule.measure(&block, &mut rows, &SignalWatch::quiet(), &mut |_| turns += 1).unwrap();
         (rows, turns)
     }
 
@@ -211,7 +215,7 @@ mod tests {
                 ("alone", r#"echo '{"event":"ready","ranks":2}'; read line"#.into()),
             ],
         );
-        let reason = |row: &Row| row.failure.as_ref().map(|failure| failure.reason.clone());
+        let reason = |row: &ResultRow| row.failure.as_ref().map(|failure| failure.reason.clone());
         let samples: Vec<usize> = rows.iter().map(|row| row.samples.len()).collect();
         assert_eq!(samples, [3, 1, 0, 0]);
         assert_eq!(rows[0].samples.iter().map(|s| s.round).collect::<Vec<_>>(), [0, 1, 2]);

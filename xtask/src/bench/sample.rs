@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::figures::Spread;
 
 /// Named values: the settings of a measurement, a request, or what a contender says of itself.
-pub(crate) type Values = Map<String, Value>;
+pub(crate) type SettingValues = Map<String, Value>;
 
 /// A value as text, without the quotation marks of JSON.
 pub(crate) fn text(value: &Value) -> String {
@@ -28,7 +28,7 @@ pub(crate) struct Sample {
 /// The reason why there is no further sample of a contender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{reason}")]
-pub(crate) struct Failure {
+pub(crate) struct SampleFailure {
     pub(crate) reason: String,
     /// The end of the contender's standard error.
     pub(crate) stderr: Vec<String>,
@@ -36,17 +36,17 @@ pub(crate) struct Failure {
 
 /// A contender at a point, with all samples so far and their summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     /// The settings.
-    pub(crate) point: Values,
+    pub(crate) point: SettingValues,
     pub(crate) contender: String,
     /// Of each figure that samples have.
     pub(crate) figures: BTreeMap<String, Spread>,
     /// Of comparisons with other rows, over the rounds that both reached.
     pub(crate) ratios: BTreeMap<String, Spread>,
     /// Its version, its ranks, the losses of its warm-up.
-    pub(crate) facts: Values,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) facts: SettingValues,
+    pub(crate) failure: Option<SampleFailure>,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Metric<'a> {
 }
 
 /// The figures among values: numbers, and whether something holds.
-pub(crate) fn figures(values: &Values) -> BTreeMap<String, f64> {
+pub(crate) fn figures(values: &SettingValues) -> BTreeMap<String, f64> {
     let figure = |value: &Value| value.as_f64().or(value.as_bool().map(f64::from));
     values.iter().filter_map(|(name, value)| Some((name.clone(), figure(value)?))).collect()
 }
@@ -69,14 +69,14 @@ pub(crate) fn split_commit(contender: &str) -> (&str, &str) {
 }
 
 /// These values by these names.
-pub(crate) fn values<T: Serialize, const N: usize>(list: [(&str, T); N]) -> Values {
+pub(crate) fn values<T: Serialize, const N: usize>(list: [(&str, T); N]) -> SettingValues {
     list.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
-impl Row {
-    pub(crate) fn new(point: Values, contender: &str) -> Self {
+impl ResultRow {
+    pub(crate) fn new(point: SettingValues, contender: &str) -> Self {
         let contender = contender.to_owned();
-        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), Values::new());
+        let (figures, ratios, facts) = (BTreeMap::new(), BTreeMap::new(), SettingValues::new());
         Self { point, contender, figures, ratios, facts, failure: None, samples: Vec::new() }
     }
 
@@ -87,7 +87,7 @@ impl Row {
             let figures = [(figure.to_owned(), value)].into();
             Sample { round, others_cpu_share: None, figures }
         };
-        let mut row = Self::new(Values::new(), contender);
+        let mut row = Self::new(SettingValues::new(), contender);
         row.samples = (first..).zip(values).map(sample).collect();
         row.summarise();
         row
@@ -185,12 +185,12 @@ impl Row {
 /// is the best of those that `is_base` admits for it. A row without another one, or without a
 /// common round, gets nothing.
 pub(crate) fn compare(
-    rows: &mut [Row],
+    rows: &mut [ResultRow],
     name: &str,
     metric: Metric<'_>,
-    is_base: impl Fn(&Row, &Row) -> bool,
+    is_base: impl Fn(&ResultRow, &ResultRow) -> bool,
 ) {
-    let times = |row: &Row| {
+    let times = |row: &ResultRow| {
         let base = best(rows, metric, |other| is_base(row, other))?;
         Spread::from_values(&row.times(base, metric))
     };
@@ -202,10 +202,10 @@ pub(crate) fn compare(
 
 /// The row with the best median, of those that `takes_part` admits.
 fn best<'a>(
-    rows: &'a [Row],
+    rows: &'a [ResultRow],
     metric: Metric<'_>,
-    takes_part: impl Fn(&Row) -> bool,
-) -> Option<&'a Row> {
+    takes_part: impl Fn(&ResultRow) -> bool,
+) -> Option<&'a ResultRow> {
     let sign = if metric.more_is_better { 1.0 } else { -1.0 };
     let known = rows.iter().filter(|row| takes_part(row));
     let known = known.filter_map(|row| Some((row, sign * row.median(metric.figure)?)));
@@ -222,8 +222,8 @@ mod tests {
     fn rows_are_compared_within_the_rounds_that_both_reached() {
         // In round 1 the machine has half its speed. The other contender did not reach round 2.
         let mut rows = [
-            Row::measured("ours", 0, "speed", &[400.0, 200.0, 410.0]),
-            Row::measured("other", 0, "speed", &[100.0, 50.0]),
+            ResultRow::measured("ours", 0, "speed", &[400.0, 200.0, 410.0]),
+            ResultRow::measured("other", 0, "speed", &[100.0, 50.0]),
         ];
         compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         let expected = Spread { median: 4.0, min: 4.0, max: 4.0 };
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_row_without_a_common_round_is_compared_with_nothing() {
-        let row = |contender, round| Row::measured(contender, round, "speed", &[1.0]);
+        let row = |contender, round| ResultRow::measured(contender, round, "speed", &[1.0]);
         let mut rows = [row("ours", 0), row("other", 1)];
         compare(&mut rows, "to_other", SPEED, |_, other| other.contender == "other");
         assert!(rows[0].ratios.is_empty());

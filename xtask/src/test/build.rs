@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use candelabrum_softgpu::Kit;
+use candelabrum_softgpu::SoftGpuKit;
 use cargo_metadata::{Artifact, Message};
 
 use crate::checkout::{repo_root, target_folder, workspace};
@@ -17,15 +17,15 @@ use crate::shell::{cargo, read_lines};
 
 /// How everything is built on this machine.
 #[derive(Debug)]
-pub(crate) struct Build {
+pub(crate) struct TestBuild {
     features: Vec<&'static str>,
     /// The software GPU.
-    kit: Option<Kit>,
+    kit: Option<SoftGpuKit>,
 }
 
 /// A built program with tests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Program {
+pub(crate) struct TestProgram {
     /// The package, without the name that all of them begin with.
     pub(crate) package: String,
     pub(crate) target: String,
@@ -36,7 +36,7 @@ pub(crate) struct Program {
     pub(crate) folder: PathBuf,
 }
 
-impl Build {
+impl TestBuild {
     pub(crate) fn of_this_machine() -> Result<Self> {
         let mut build = Self {
             features: vec![
@@ -50,7 +50,8 @@ impl Build {
             build.features.push("candelabrum/mpi");
         }
         if machine::lacks_for_softgpu().is_empty() {
-            let kit = Kit::build(&repo_root(), &target_folder()).context("no software GPU")?;
+            let kit =
+                SoftGpuKit::build(&repo_root(), &target_folder()).context("no software GPU")?;
             build.features.extend(["candelabrum/cuda", "candelabrum-softgpu/cuda"]);
             build.kit = Some(kit);
         }
@@ -68,7 +69,7 @@ impl Build {
 
     /// The folder of cargo's builds: with the software GPU one of its own.
     pub(crate) fn target_folder(&self) -> PathBuf {
-        self.kit.as_ref().map_or_else(target_folder, Kit::build_folder)
+        self.kit.as_ref().map_or_else(target_folder, SoftGpuKit::build_folder)
     }
 
     /// `cargo <args> --workspace`. For single packages cargo would choose other features of their dependencies, and
@@ -84,11 +85,11 @@ impl Build {
 
     /// Sets the variables with which programs of this build run.
     pub(crate) fn prepare(&self, command: &mut Command) {
-        command.envs(self.kit.iter().flat_map(Kit::environment));
+        command.envs(self.kit.iter().flat_map(SoftGpuKit::environment));
     }
 
     /// Builds the programs that have tests, or of all of them those with these names.
-    pub(crate) fn programs(&self, names: Option<&BTreeSet<String>>) -> Result<Vec<Program>> {
+    pub(crate) fn programs(&self, names: Option<&BTreeSet<String>>) -> Result<Vec<TestProgram>> {
         let mut command = self.cargo(&["test", "--no-run"]);
         for name in names.into_iter().flatten() {
             command.args(["--test", name]);
@@ -113,11 +114,11 @@ pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
     Ok(artifacts)
 }
 
-fn program(artifact: Artifact) -> Option<Program> {
+fn program(artifact: Artifact) -> Option<TestProgram> {
     let path = artifact.executable.filter(|_| artifact.profile.test)?.into();
     let mut packages = workspace().packages.iter();
     let package = packages.find(|package| package.id == artifact.package_id)?;
-    Some(Program {
+    Some(TestProgram {
         package: short(&package.name).to_owned(),
         has_unit_tests: !artifact.target.is_test(),
         target: artifact.target.name,

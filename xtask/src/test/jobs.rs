@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 /// How a program may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum JobLane {
     /// Beside programs that compute.
     Waits,
     Computes,
@@ -28,18 +28,18 @@ pub(crate) enum Lane {
 
 /// A program that runs tests.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct TestJob {
     pub(crate) name: String,
     /// The name of the program alone.
     pub(crate) target: String,
     pub(crate) command: Command,
-    pub(crate) lane: Lane,
+    pub(crate) lane: JobLane,
 }
 
 /// What became of a job, which can be run again.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) job: Job,
+pub(crate) struct JobOutcome {
+    pub(crate) job: TestJob,
     pub(crate) output: String,
     /// `None` if the program did not end in time.
     pub(crate) status: Option<ExitStatus>,
@@ -50,11 +50,11 @@ const LANES: usize = 2;
 
 /// Runs the jobs of each lane in their order, both lanes at the same time, and gives each outcome to `each` when it is
 /// there. A lane without jobs takes those of the other.
-pub(crate) fn run(jobs: Vec<Job>, mut each: impl FnMut(Outcome)) -> Result<()> {
+pub(crate) fn run(jobs: Vec<TestJob>, mut each: impl FnMut(JobOutcome)) -> Result<()> {
     let folder = target_folder().join("test-output");
     fs::create_dir_all(&folder)?;
-    let (waiting, computing): (VecDeque<Job>, VecDeque<Job>) =
-        jobs.into_iter().partition(|job| job.lane == Lane::Waits);
+    let (waiting, computing): (VecDeque<TestJob>, VecDeque<TestJob>) =
+        jobs.into_iter().partition(|job| job.lane == JobLane::Waits);
     let lanes = Mutex::new([waiting, computing]);
     let (send, outcomes) = mpsc::channel();
     thread::scope(|scope| {
@@ -78,7 +78,7 @@ pub(crate) fn run(jobs: Vec<Job>, mut each: impl FnMut(Outcome)) -> Result<()> {
     })
 }
 
-fn run_job(mut job: Job, folder: &Path) -> Result<Outcome> {
+fn run_job(mut job: TestJob, folder: &Path) -> Result<JobOutcome> {
     let file = job.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
     let path = folder.join(format!("{file}.txt"));
     let output = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -99,5 +99,5 @@ fn run_job(mut job: Job, folder: &Path) -> Result<Outcome> {
         child.wait()?;
     }
     let output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-    Ok(Outcome { job, output, status, seconds: start.elapsed().as_secs_f64() })
+    Ok(JobOutcome { job, output, status, seconds: start.elapsed().as_secs_f64() })
 }

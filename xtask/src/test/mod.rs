@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use self::build::{Build, Program};
-use self::jobs::{Job, Lane};
-use self::report::{Report, Run};
+use self::build::{TestBuild, TestProgram};
+use self::jobs::{JobLane, TestJob};
+use self::report::{ProgramRun, TestReport};
 use self::selection::Selection;
 
 pub(crate) mod build;
@@ -62,14 +62,14 @@ const THREADS_OF_WAITING: &str = "4";
 
 /// What is to be tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TestPart {
     WithoutGpu,
     OnGpu,
     All,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let build = Build::of_this_machine()?;
+    let build = TestBuild::of_this_machine()?;
     let selection = match &args.changed {
         Some(commit) => Some(Selection::changed_since(commit)?),
         None => Some(Selection::named(&args.names)).filter(|_| !args.names.is_empty()),
@@ -80,31 +80,31 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             return Ok(());
         }
         Some(selection) => run_selection(&build, &selection)?,
-        None => run_part(&build, Part::WithoutGpu, args.all)?,
+        None => run_part(&build, TestPart::WithoutGpu, args.all)?,
     };
     report.finish(args.all)
 }
 
 /// Builds and runs the tests of this part.
-pub(crate) fn run_part(build: &Build, part: Part, all: bool) -> Result<Report> {
-    let mut report = Report::before_runs();
+pub(crate) fn run_part(build: &TestBuild, part: TestPart, all: bool) -> Result<TestReport> {
+    let mut report = TestReport::before_runs();
     report.warn(all);
-    let only = (part == Part::OnGpu).then(|| ON_A_GPU.map(|(name, _)| name.to_owned()).into());
+    let only = (part == TestPart::OnGpu).then(|| ON_A_GPU.map(|(name, _)| name.to_owned()).into());
     let programs = programs(build, only.as_ref())?;
     let mut jobs = Vec::new();
-    if part != Part::OnGpu {
+    if part != TestPart::OnGpu {
         jobs.extend(programs.iter().filter_map(|program| without_gpu(build, program, &[])));
         jobs.push(doc_tests(build));
     }
-    if part != Part::WithoutGpu && build.has_software_gpu() {
+    if part != TestPart::WithoutGpu && build.has_software_gpu() {
         jobs.extend(on_gpu(build, &programs, &[]));
     }
-    run_jobs(jobs, part != Part::OnGpu, &mut report)?;
+    run_jobs(jobs, part != TestPart::OnGpu, &mut report)?;
     Ok(report)
 }
 
 /// Builds and runs what was selected.
-fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
+fn run_selection(build: &TestBuild, selection: &Selection) -> Result<TestReport> {
     let mut jobs = Vec::new();
     for program in programs(build, selection.to_build().as_ref())? {
         let Some(filters) = selection.of(&program) else { continue };
@@ -113,13 +113,13 @@ fn run_selection(build: &Build, selection: &Selection) -> Result<Report> {
             jobs.extend(on_gpu(build, &[program], &filters));
         }
     }
-    let mut report = Report::default();
+    let mut report = TestReport::default();
     run_jobs(jobs, selection.to_build().is_none(), &mut report)?;
     ensure!(report.has_tests(), "no package, program or test has such a name");
     Ok(report)
 }
 
-fn programs(build: &Build, names: Option<&BTreeSet<String>>) -> Result<Vec<Program>> {
+fn programs(build: &TestBuild, names: Option<&BTreeSet<String>>) -> Result<Vec<TestProgram>> {
     println!("\n== build of the tests");
     let start = Instant::now();
     let programs = build.programs(names)?;
@@ -127,7 +127,7 @@ fn programs(build: &Build, names: Option<&BTreeSet<String>>) -> Result<Vec<Progr
     Ok(programs)
 }
 
-fn without_gpu(build: &Build, program: &Program, filters: &[&str]) -> Option<Job> {
+fn without_gpu(build: &TestBuild, program: &TestProgram, filters: &[&str]) -> Option<TestJob> {
     if ONLY_ON_A_GPU.contains(&&*program.target) {
         return None;
     }
@@ -137,32 +137,32 @@ fn without_gpu(build: &Build, program: &Program, filters: &[&str]) -> Option<Job
     if waits {
         command.args(["--test-threads", THREADS_OF_WAITING]);
     }
-    let lane = if waits { Lane::Waits } else { Lane::Computes };
-    Some(Job { name: name(program), target: program.target.clone(), command, lane })
+    let lane = if waits { JobLane::Waits } else { JobLane::Computes };
+    Some(TestJob { name: name(program), target: program.target.clone(), command, lane })
 }
 
-fn on_gpu(build: &Build, programs: &[Program], filters: &[&str]) -> Vec<Job> {
+fn on_gpu(build: &TestBuild, programs: &[TestProgram], filters: &[&str]) -> Vec<TestJob> {
     let mut jobs = Vec::new();
     for (target, only) in ON_A_GPU {
         for program in programs.iter().filter(|program| program.target == target) {
             let mut command = command(build, program);
             command.args(only).args(filters).env("REQUIRE_GPUS", "1");
             let name = format!("{} on the software GPU", name(program));
-            jobs.push(Job { name, target: target.to_owned(), command, lane: Lane::Waits });
+            jobs.push(TestJob { name, target: target.to_owned(), command, lane: JobLane::Waits });
         }
     }
     jobs
 }
 
-fn doc_tests(build: &Build) -> Job {
+fn doc_tests(build: &TestBuild) -> TestJob {
     let mut command = build.cargo(&["test", "--doc", "--no-fail-fast"]);
     command.envs(NO_GPU);
     let name = "examples in the documentation".to_owned();
-    Job { target: name.clone(), name, command, lane: Lane::Computes }
+    TestJob { target: name.clone(), name, command, lane: JobLane::Computes }
 }
 
-fn name(program: &Program) -> String {
-    let Program { package, target, .. } = program;
+fn name(program: &TestProgram) -> String {
+    let TestProgram { package, target, .. } = program;
     if program.has_unit_tests {
         format!("{package}, unit tests")
     } else {
@@ -171,7 +171,7 @@ fn name(program: &Program) -> String {
 }
 
 /// The program as cargo would run it.
-fn command(build: &Build, program: &Program) -> Command {
+fn command(build: &TestBuild, program: &TestProgram) -> Command {
     let mut command = Command::new(&program.path);
     build.prepare(&mut command);
     command.current_dir(&program.folder);
@@ -181,11 +181,11 @@ fn command(build: &Build, program: &Program) -> Command {
 /// Runs the jobs, the long ones first, and prints a line for each, with the output of those that fail. Programs that
 /// fail run once more, alone. Tests that start
 /// examples build them first, unless everything is built.
-fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Result<()> {
+fn run_jobs(mut jobs: Vec<TestJob>, all_is_built: bool, report: &mut TestReport) -> Result<()> {
     for job in jobs.iter_mut().filter(|_| all_is_built) {
         job.command.env("CANDELABRUM_PROGRAMS_ARE_BUILT", "1");
     }
-    let rank = |job: &Job| {
+    let rank = |job: &TestJob| {
         let is_it = |name: &&str| job.target == **name;
         WAITS.iter().chain(&LONG).position(is_it).unwrap_or(usize::MAX)
     };
@@ -194,7 +194,7 @@ fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Resu
     println!("\n== {count} programs with tests");
     let mut failed = Vec::new();
     jobs::run(jobs, |outcome| {
-        let run = Run::new(&outcome);
+        let run = ProgramRun::new(&outcome);
         println!("[{}/{count}] {}", report.runs.len() + 1, run.line());
         if !run.succeeded {
             failed.push(outcome.job);
@@ -205,7 +205,7 @@ fn run_jobs(mut jobs: Vec<Job>, all_is_built: bool, report: &mut Report) -> Resu
     for job in failed {
         println!("again, alone: {}", job.name);
         jobs::run(vec![job], |outcome| {
-            let run = Run::new(&outcome);
+            let run = ProgramRun::new(&outcome);
             println!("{}", run.line());
             report.replace(run);
         })?;

@@ -2,14 +2,14 @@
 
 use anyhow::{Result, ensure};
 
-use super::jobs::Outcome;
+use super::jobs::JobOutcome;
 use crate::machine;
 use crate::setup::models;
 
 /// The results of all runs, and the parts that were not run, each with the reason.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
-    pub(crate) runs: Vec<Run>,
+pub(crate) struct TestReport {
+    pub(crate) runs: Vec<ProgramRun>,
     /// What `cargo xtask setup` would have installed.
     missing: Vec<(&'static str, String)>,
     left_out: Vec<(&'static str, &'static str)>,
@@ -20,7 +20,7 @@ const SLOWEST: usize = 8;
 
 /// One program: the sums of its `test result:` lines.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Run {
+pub(crate) struct ProgramRun {
     name: String,
     passed: usize,
     failed: usize,
@@ -31,9 +31,9 @@ pub(crate) struct Run {
     output: String,
 }
 
-impl Run {
-    pub(super) fn new(outcome: &Outcome) -> Self {
-        let Outcome { job, output, status, seconds } = outcome;
+impl ProgramRun {
+    pub(super) fn new(outcome: &JobOutcome) -> Self {
+        let JobOutcome { job, output, status, seconds } = outcome;
         let (name, seconds) = (job.name.clone(), *seconds);
         let succeeded = status.is_some_and(|status| status.success());
         let mut run = Self { name, succeeded, seconds, ..Self::default() };
@@ -83,7 +83,7 @@ impl Run {
     }
 }
 
-impl Report {
+impl TestReport {
     /// No runs, and what this machine lacks.
     pub(super) fn before_runs() -> Self {
         let mnist = "no files at $MNIST_DIR or ../shared/data/mnist: real data was not tested";
@@ -122,7 +122,7 @@ impl Report {
     /// The slowest programs, what failed, and what was left out.
     pub(crate) fn table(&self) -> String {
         let mut table = String::from("\nslowest\n");
-        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        let mut runs: Vec<&ProgramRun> = self.runs.iter().collect();
         runs.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         for run in runs.iter().take(SLOWEST) {
             table += &format!("  {:>6.1} s  {}\n", run.seconds, run.name);
@@ -151,7 +151,7 @@ impl Report {
     }
 
     /// Takes the place of the earlier run of the same program.
-    pub(super) fn replace(&mut self, mut run: Run) {
+    pub(super) fn replace(&mut self, mut run: ProgramRun) {
         let Some(earlier) =
             self.runs.iter_mut().find(|earlier| earlier.name == run.name && !earlier.succeeded)
         else {
@@ -191,15 +191,16 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report(succeeded: bool, is_missing: bool) -> Report {
+    fn report(succeeded: bool, is_missing: bool) -> TestReport {
         let missing = is_missing.then(|| ("thing", "absent".to_owned())).into_iter().collect();
-        let runs = vec![Run { name: "nn".into(), passed: 5, succeeded, ..Run::default() }];
-        Report { runs, missing, left_out: vec![("GPU", "none")] }
+        let runs =
+            vec![ProgramRun { name: "nn".into(), passed: 5, succeeded, ..ProgramRun::default() }];
+        TestReport { runs, missing, left_out: vec![("GPU", "none")] }
     }
 
     #[test]
     fn result_lines_are_summed_and_others_are_not() {
-        let mut run = Run::default();
+        let mut run = ProgramRun::default();
         for line in [
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
@@ -209,7 +210,7 @@ mod tests {
         ] {
             run.add_line(line);
         }
-        assert_eq!(run, Run { passed: 13, failed: 2, ignored: 1, ..Run::default() });
+        assert_eq!(run, ProgramRun { passed: 13, failed: 2, ignored: 1, ..ProgramRun::default() });
     }
 
     #[test]
@@ -223,7 +224,12 @@ mod tests {
     fn a_program_that_passes_alone_passes_and_is_named() {
         let mut report = report(false, false);
         report.runs[0].output = "test slow::one ... FAILED\n".to_owned();
-        report.replace(Run { name: "nn".into(), passed: 6, succeeded: true, ..Run::default() });
+        report.replace(ProgramRun {
+            name: "nn".into(),
+            passed: 6,
+            succeeded: true,
+            ..ProgramRun::default()
+        });
         assert_eq!(report.closing_line(), "6 passed, 0 failed");
         assert!(
             report.table().contains("passed alone only\n  nn: slow::one"),

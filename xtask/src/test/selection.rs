@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use cargo_metadata::Target;
 
-use super::build::{Program, short};
+use super::build::{TestProgram, short};
 use crate::checkout::{repo_root, workspace};
 
 /// Packages and programs with tests.
@@ -97,7 +97,7 @@ impl Selection {
 
     /// The parts of names that the tests of a program must have, none for all its tests. `None` if the program is not
     /// to be run.
-    pub(super) fn of(&self, program: &Program) -> Option<Vec<&str>> {
+    pub(super) fn of(&self, program: &TestProgram) -> Option<Vec<&str>> {
         let modules = self.targets.get(&program.target);
         if self.packages.contains(&program.package) || modules.is_some_and(BTreeSet::is_empty) {
             return Some(self.filters.iter().map(String::as_str).collect());

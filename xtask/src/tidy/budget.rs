@@ -25,7 +25,7 @@ const EXTENSIONS: [&str; 9] = ["c", "cpp", "css", "cu", "cuh", "h", "js", "py", 
 
 /// The lines of a package, or of a file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lines {
+pub(super) struct LineCounts {
     /// Product code.
     code: usize,
     /// Code of tests.
@@ -34,14 +34,14 @@ pub(super) struct Lines {
     all: usize,
 }
 
-impl Lines {
+impl LineCounts {
     /// The same lines, all for tests.
     fn for_tests(self) -> Self {
         Self { code: 0, tests: self.code + self.tests, ..self }
     }
 }
 
-impl std::ops::AddAssign for Lines {
+impl std::ops::AddAssign for LineCounts {
     fn add_assign(&mut self, other: Self) {
         self.code += other.code;
         self.tests += other.tests;
@@ -51,20 +51,20 @@ impl std::ops::AddAssign for Lines {
 
 /// Counts the lines of the repository's files, by package.
 #[derive(Debug, Default)]
-pub(super) struct Count {
-    packages: BTreeMap<String, Lines>,
+pub(super) struct LineCounter {
+    packages: BTreeMap<String, LineCounts>,
     /// The lines of each file, as if no module were declared for tests.
-    files: BTreeMap<PathBuf, Lines>,
+    files: BTreeMap<PathBuf, LineCounts>,
 }
 
-impl Count {
+impl LineCounter {
     /// Counts these files, by their paths in the repository.
     pub(super) fn of_files(files: &[(PathBuf, String)]) -> Self {
         Self::with_known(files, BTreeMap::new())
     }
 
     /// Counts these files, of which the lines of some are known.
-    fn with_known(files: &[(PathBuf, String)], known: BTreeMap<PathBuf, Lines>) -> Self {
+    fn with_known(files: &[(PathBuf, String)], known: BTreeMap<PathBuf, LineCounts>) -> Self {
         let rust = files.iter().filter(|(path, _)| has_extension(path, &["rs"]));
         // Files that are compiled for tests only, because their module is declared so.
         let test_files: BTreeSet<_> =
@@ -113,25 +113,25 @@ impl Count {
             "{:<26} {:>8} {:>8} {:>8} {:>8} {:>9}\n",
             "package", "code", "budget", "change", "tests", "all lines"
         );
-        let mut total = Lines::default();
+        let mut total = LineCounts::default();
         for (package, lines) in &self.packages {
             let most =
                 budgets.get(package.as_str()).map_or(String::new(), |(_, most)| most.to_string());
             let change = lines.code as i64
                 - before.packages.get(package).map_or(0, |lines| lines.code) as i64;
             let change = if change == 0 { String::new() } else { format!("{change:+}") };
-            let Lines { code, tests, all } = lines;
+            let LineCounts { code, tests, all } = lines;
             table +=
                 &format!("{package:<26} {code:>8} {most:>8} {change:>8} {tests:>8} {all:>9}\n");
             total += *lines;
         }
-        let Lines { code, tests, all } = total;
+        let LineCounts { code, tests, all } = total;
         table + &format!("{:<26} {code:>8} {:>8} {:>8} {tests:>8} {all:>9}", "together", "", "")
     }
 }
 
 /// Counts the same files as they are in the last commit. `now` is their count.
-pub(super) fn of_last_commit(files: &[(PathBuf, String)], now: &Count) -> Count {
+pub(super) fn of_last_commit(files: &[(PathBuf, String)], now: &LineCounter) -> LineCounter {
     let git =
         |arguments: &[&str]| output(Command::new("git").args(arguments).current_dir(repo_root()));
     let changed = git(&["diff", "--name-only", "--no-renames", "HEAD"]).unwrap_or_default();
@@ -146,7 +146,7 @@ pub(super) fn of_last_commit(files: &[(PathBuf, String)], now: &Count) -> Count 
             before.push((path, text));
         }
     }
-    Count::with_known(&before, known)
+    LineCounter::with_known(&before, known)
 }
 
 /// By package: the line of its budget, and the number.
@@ -158,13 +158,13 @@ fn budgets(text: &str) -> BTreeMap<&str, (usize, usize)> {
     text.lines().zip(1..).filter_map(budget).collect()
 }
 
-fn lines_of_file(path: &Path, text: &str) -> Lines {
+fn lines_of_file(path: &Path, text: &str) -> LineCounts {
     if !has_extension(path, &["rs"]) {
         let code = text.lines().filter(|line| !line.trim().is_empty()).count();
-        return Lines { code, ..Lines::default() };
+        return LineCounts { code, ..LineCounts::default() };
     }
     let (code, tests) = text.parse().map_or((0, 0), code_and_tests);
-    let lines = Lines { code, tests, all: text.lines().count() };
+    let lines = LineCounts { code, tests, all: text.lines().count() };
     if is_test_file(&path.to_string_lossy()) { lines.for_tests() } else { lines }
 }
 
@@ -265,10 +265,10 @@ fn attribute(token: &TokenTree, mut rest: IntoIter) -> Option<(String, IntoIter)
 mod tests {
     use super::*;
 
-    fn count(files: &[(&str, &str)]) -> Count {
+    fn count(files: &[(&str, &str)]) -> LineCounter {
         let files: Vec<_> =
             files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect();
-        Count::of_files(&files)
+        LineCounter::of_files(&files)
     }
 
     fn lines(path: &str, text: &str) -> (usize, usize) {
@@ -300,7 +300,7 @@ mod tests {
             ("src/a/fixture.rs", "fn a() {}\n"),
             ("src/a/fixture/b.rs", "fn b() {}\n"),
         ]);
-        assert_eq!(declared.packages["candelabrum"], Lines { code: 0, tests: 4, all: 4 });
+        assert_eq!(declared.packages["candelabrum"], LineCounts { code: 0, tests: 4, all: 4 });
     }
 
     #[test]

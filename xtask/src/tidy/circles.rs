@@ -54,7 +54,7 @@ fn leads(arrows: &Arrows<'_>, from: &Path, to: &Path) -> bool {
 }
 
 /// A path in the code, by its names.
-type Names = Vec<Ident>;
+type PathNames = Vec<Ident>;
 
 #[derive(Default)]
 struct Module {
@@ -62,9 +62,9 @@ struct Module {
     /// The files of the modules that a name stands for: of one with a feature and of another one
     /// without it. `crate`, `self` and `super` are such names.
     modules: BTreeMap<Ident, Vec<PathBuf>>,
-    imports: BTreeMap<Ident, Vec<Names>>,
+    imports: BTreeMap<Ident, Vec<PathNames>>,
     /// The paths in the code. A re-export is not among them.
-    uses: Vec<Names>,
+    uses: Vec<PathNames>,
 }
 
 /// All modules of a program or library, by file.
@@ -98,7 +98,7 @@ fn owners<'a>(all: &'a BTreeMap<PathBuf, Module>, file: &'a Path, path: &[Ident]
 }
 
 /// The paths that a `use` imports, each with its name from then on.
-fn imports(tree: &UseTree) -> Vec<(Names, Ident)> {
+fn imports(tree: &UseTree) -> Vec<(PathNames, Ident)> {
     let (end, name) = match tree {
         UseTree::Path(outer) => {
             let outer_name = |name| if name == "self" { outer.ident.clone() } else { name };

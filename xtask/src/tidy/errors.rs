@@ -20,9 +20,9 @@ const UNSEEN: [&str; 4] =
     ["crates/candelabrum-testkit/", "crates/candelabrum-softgpu/", "xtask/", "benches/"];
 
 /// The text of the pages, as texts are compared with it.
-pub(super) struct Page(String);
+pub(super) struct PageText(String);
 
-impl Page {
+impl PageText {
     pub(super) fn from_text(text: &str) -> Self {
         Self(plain(text))
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn missing_in(file: &str, page: &str, source: &str) -> Vec<(usize, String)> {
-        Page::from_text(page).missing(file, &syn::parse_file(source).unwrap())
+        PageText::from_text(page).missing(file, &syn::parse_file(source).unwrap())
     }
 
     /// An enum of one variant with this attribute.

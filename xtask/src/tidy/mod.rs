@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use fs_err as fs;
 use walkdir::{DirEntry, WalkDir};
 
-use self::budget::Count;
+use self::budget::LineCounter;
 use self::type_names::TypeNames;
 use crate::checkout::{repo_root, workspace};
 use crate::shell::{find_program, run as run_command};
@@ -49,8 +49,9 @@ pub(crate) fn run() -> Result<()> {
         files.iter().map(read_file).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
     let of_errors =
         texts.iter().filter(|(path, _)| path.to_string_lossy().starts_with(errors::PAGES));
-    let page =
-        errors::Page::from_text(&of_errors.map(|(_, text)| &**text).collect::<Vec<_>>().join("\n"));
+    let page = errors::PageText::from_text(
+        &of_errors.map(|(_, text)| &**text).collect::<Vec<_>>().join("\n"),
+    );
     let mut types = TypeNames::default();
     for (relative, text) in &texts {
         let (name, path) = (relative.to_string_lossy(), root.join(relative));
@@ -84,7 +85,7 @@ pub(crate) fn run() -> Result<()> {
     for (file, line, what) in types.check() {
         report(&file, (line, what));
     }
-    let (lines, budget) = (Count::of_files(&texts), read(budget::BUDGET).unwrap_or_default());
+    let (lines, budget) = (LineCounter::of_files(&texts), read(budget::BUDGET).unwrap_or_default());
     lines.check(&budget).into_iter().for_each(|found| report(Path::new(budget::BUDGET), found));
     println!("{}", lines.table(&budget, &budget::of_last_commit(&texts, &lines)));
     ensure!(count == 0, "tidy: {count} findings");

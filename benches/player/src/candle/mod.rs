@@ -14,9 +14,9 @@ use candelabrum::train::cli::Precision;
 use candle_core::{D, DType, Device, Module, Tensor, Var};
 use candle_nn::{Func, VarBuilder, VarMap, loss};
 
-use crate::contender::Train;
+use crate::contender::TrainableNetwork;
 use crate::network::build;
-use crate::settings::Settings;
+use crate::settings::TrainingSettings;
 
 const LR: f64 = 0.005;
 const MOMENTUM: f64 = 0.9;
@@ -31,7 +31,7 @@ pub(crate) struct Candle {
 
 impl Candle {
     /// The network with the initial values of this project's.
-    pub(crate) fn new(settings: &Settings, xs: &Tensor) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &TrainingSettings, xs: &Tensor) -> anyhow::Result<Self> {
         ensure!(settings.precision == Precision::F32, "candle's networks are in f32");
         let params = Params::new(0);
         let sizes = settings.network.drawn_sizes();
@@ -57,7 +57,7 @@ impl Candle {
     }
 }
 
-impl Train for Candle {
+impl TrainableNetwork for Candle {
     fn elements(&self) -> usize {
         self.state.iter().map(|(var, _)| var.elem_count()).sum()
     }

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use candelabrum_runlog::{Memory, Point, Run, SAVED, Series, Settings, duration_in_words, names};
+use candelabrum_runlog::{
+    Memory, RunHistory, SAVED, Series, SeriesPoint, Settings, duration_in_words, names,
+};
 use serde_json::{Value, json};
 
 use super::load::ReportRun;
@@ -47,7 +49,7 @@ pub(super) fn report(runs: &[ReportRun], now: f64) -> Value {
     names.dedup();
     names.truncate(MOST_CHARTS);
     let most = (MOST_POINTS / (runs.len() * (names.len() + 1)).max(1)).clamp(12, 400);
-    let series = |run: &Run| -> BTreeMap<String, Value> {
+    let series = |run: &RunHistory| -> BTreeMap<String, Value> {
         let of = |(name, series): (&str, &Series)| {
             let most = names.contains(&name).then_some(most);
             (name.to_owned(), of_series(run, name, series, most))
@@ -62,7 +64,7 @@ pub(super) fn report(runs: &[ReportRun], now: f64) -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "made": now, "runs": runs.collect::<Vec<_>>()})
 }
 
-fn shown(run: &Run) -> impl Iterator<Item = (&str, &Series)> {
+fn shown(run: &RunHistory) -> impl Iterator<Item = (&str, &Series)> {
     let all = run.series.iter().map(|(name, series)| (&**name, series));
     all.filter(|(name, _)| {
         name.strip_prefix("epoch/").is_none_or(|name| !IN_EPOCHS.contains(&name))
@@ -100,11 +102,11 @@ fn of_run(ReportRun { name, dir, run, broken, state }: &ReportRun) -> Value {
 }
 
 /// A series: its figures, and at most so many of its points, if any.
-fn of_series(run: &Run, name: &str, series: &Series, most: Option<usize>) -> Value {
+fn of_series(run: &RunHistory, name: &str, series: &Series, most: Option<usize>) -> Value {
     let points = series.points();
     let span = points.len() as f64 * SMOOTHING;
     let last =
-        |points: &[Point]| points.iter().rev().find(|p| p.value.is_finite()).map(|p| p.value);
+        |points: &[SeriesPoint]| points.iter().rev().find(|p| p.value.is_finite()).map(|p| p.value);
     let best = |largest| series.best(largest).map(|p| json!({"step": p.step, "value": p.value}));
     // A schedule is no noise.
     let is_noisy = points.len() > SMOOTHED_FROM && !name.ends_with(names::LEARNING_RATE);
@@ -124,9 +126,9 @@ fn of_series(run: &Run, name: &str, series: &Series, most: Option<usize>) -> Val
 }
 
 /// Points by column, in the digits that a chart needs.
-fn columns(run: &Run, points: &[Point]) -> Value {
+fn columns(run: &RunHistory, points: &[SeriesPoint]) -> Value {
     let short = |value: f64| format!("{value:.8e}").parse().unwrap_or(value);
-    let seconds = |p: &Point| (run.elapsed(p.time) * 1e3).round() / 1e3;
+    let seconds = |p: &SeriesPoint| (run.elapsed(p.time) * 1e3).round() / 1e3;
     json!({
         "step": points.iter().map(|p| p.step).collect::<Vec<_>>(),
         "seconds": points.iter().map(seconds).collect::<Vec<_>>(),
@@ -135,9 +137,9 @@ fn columns(run: &Run, points: &[Point]) -> Value {
 }
 
 /// The last number of each stretch of a smooth line, or a gap where a stretch has none.
-fn last_of_stretches(points: &[Point], most: usize) -> Vec<Point> {
+fn last_of_stretches(points: &[SeriesPoint], most: usize) -> Vec<SeriesPoint> {
     let stretch = points.len().div_ceil(most.max(1)).max(1);
-    let last = |stretch: &[Point]| {
+    let last = |stretch: &[SeriesPoint]| {
         let number = stretch.iter().rev().find(|point| point.value.is_finite());
         number.or(stretch.last()).copied()
     };
@@ -183,7 +185,7 @@ fn memory(memory: &Memory) -> Value {
 }
 
 /// The first and the last entries, each with its time in words.
-fn entries_of(run: &Run) -> Vec<(String, String)> {
+fn entries_of(run: &RunHistory) -> Vec<(String, String)> {
     let entry = |entry: candelabrum_runlog::Stamped<String>| {
         (duration_in_words(run.elapsed(entry.time)), entry.what)
     };
@@ -197,15 +199,15 @@ fn entries_of(run: &Run) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use candelabrum_runlog::{Event, Kind};
+    use candelabrum_runlog::{Event, EventKind};
 
     use super::*;
 
     #[test]
     fn a_smooth_line_with_fewer_points_keeps_its_end_and_its_gaps() {
         let value = |i| if (300..500).contains(&i) { f64::NAN } else { i as f64 };
-        let points: Vec<Point> =
-            (0..1000).map(|i| Point { step: i, time: 0.0, value: value(i) }).collect();
+        let points: Vec<SeriesPoint> =
+            (0..1000).map(|i| SeriesPoint { step: i, time: 0.0, value: value(i) }).collect();
         let thin = last_of_stretches(&points, 100);
         assert_eq!((thin.len(), thin[99].step), (100, 999));
         assert_eq!(thin.iter().filter(|point| point.value.is_nan()).count(), 20);
@@ -214,9 +216,9 @@ mod tests {
 
     #[test]
     fn of_many_entries_the_first_and_the_last_are_shown() {
-        let mut run = Run::default();
+        let mut run = RunHistory::default();
         for i in 0..200 {
-            run.event(Event { time: f64::from(i), kind: Kind::Note { text: i.to_string() } });
+            run.event(Event { time: f64::from(i), kind: EventKind::Note { text: i.to_string() } });
         }
         let texts: Vec<String> = entries_of(&run).into_iter().map(|entry| entry.1).collect();
         assert_eq!(texts.len(), MOST_ENTRIES + 1);

@@ -4,29 +4,29 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use candelabrum_runlog::{Reader, Run};
+use candelabrum_runlog::{LogReader, RunHistory};
 
 use crate::broken::broken;
-use crate::state::State;
+use crate::state::RunActivity;
 
 /// A run of a report.
 pub(super) struct ReportRun {
     pub(super) name: String,
     pub(super) dir: PathBuf,
-    pub(super) run: Run,
+    pub(super) run: RunHistory,
     /// What is wrong with the log, in sentences.
     pub(super) broken: Vec<String>,
-    pub(super) state: State,
+    pub(super) state: RunActivity,
 }
 
 /// Reads the logs in these directories.
 pub(super) fn load(dirs: &[PathBuf], names: &[String], now: f64) -> Result<Vec<ReportRun>> {
     let names = if names.is_empty() { names_of(dirs) } else { names.to_vec() };
     let read = |(dir, name): (&PathBuf, String)| {
-        let mut reader = Reader::open(dir)?;
+        let mut reader = LogReader::open(dir)?;
         reader.poll()?;
         let (run, broken) = (reader.run().clone(), broken(&reader));
-        let state = State::new(&run, now);
+        let state = RunActivity::new(&run, now);
         Ok(ReportRun { name, dir: dir.clone(), run, broken, state })
     };
     dirs.iter().zip(names).map(read).collect()

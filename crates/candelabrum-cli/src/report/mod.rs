@@ -31,13 +31,13 @@ pub struct ReportArgs {
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     /// Whether to open the page in the browser. `auto` does so where there is a terminal and a screen
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Open::Auto)]
-    open: Open,
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = OpenPage::Auto)]
+    open: OpenPage,
 }
 
 /// When to open the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Open {
+enum OpenPage {
     Auto,
     Yes,
     No,
@@ -80,7 +80,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     for run in &runs {
         run.broken.iter().for_each(|sentence| eprintln!("note: {}: {sentence}", run.dir.display()));
     }
-    if args.open == Open::Yes || (args.open == Open::Auto && has_screen()) {
+    if args.open == OpenPage::Yes || (args.open == OpenPage::Auto && has_screen()) {
         open::that_detached(&args.output)?;
     }
     Ok(())

@@ -13,9 +13,9 @@ use candelabrum_dist::launch::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::args::{PrefixKind, RunArgs, Workers};
-use super::failure::{Failure, Result};
-use super::hostfile::{self, Host, place, slots};
-use super::launchers::{Kind, Launcher, Request};
+use super::failure::{Result, StartFailure};
+use super::hostfile::{self, HostSlots, place, slots};
+use super::launchers::{LauncherKind, LauncherProgram, StartRequest};
 use super::settings::{folder, prepared, stop_signal, variables};
 use super::unreachable::unreachable;
 
@@ -44,9 +44,9 @@ const MASTER_PORT: &str = "MASTER_PORT";
 #[derive(Debug)]
 pub(super) struct Elsewhere<'a> {
     args: &'a RunArgs,
-    launcher: Launcher,
+    launcher: LauncherProgram,
     /// `None`: the launcher knows the hosts.
-    hosts: Option<Vec<Host>>,
+    hosts: Option<Vec<HostSlots>>,
     workers: usize,
 }
 
@@ -58,7 +58,7 @@ struct CommandLine {
 
 impl<'a> Elsewhere<'a> {
     /// The job that the options describe, by this launcher.
-    pub(super) fn new(args: &'a RunArgs, launcher: Launcher) -> Result<Self> {
+    pub(super) fn new(args: &'a RunArgs, launcher: LauncherProgram) -> Result<Self> {
         for (is_given, option) in [
             (args.show.is_some(), "--show"),
             (args.quiet_ranks, "--quiet-ranks"),
@@ -66,7 +66,7 @@ impl<'a> Elsewhere<'a> {
         ] {
             if is_given {
                 let name = launcher.name().display();
-                return Err(Failure::Usage(format!(
+                return Err(StartFailure::Usage(format!(
                     "{option} is for ranks on this host only, because {name} writes the output: \
                      leave it out, or take --log-dir"
                 )));
@@ -83,7 +83,7 @@ impl<'a> Elsewhere<'a> {
                 let workers = ranks.checked_sub(args.servers).filter(|&workers| workers > 0);
                 workers.ok_or_else(|| {
                     let servers = args.servers;
-                    Failure::Usage(format!(
+                    StartFailure::Usage(format!(
                         "{ranks} slots and {servers} servers leave no slot for a worker: name more \
                          hosts, or give --workers and --oversubscribe"
                     ))
@@ -119,13 +119,13 @@ impl<'a> Elsewhere<'a> {
         let mut job = prepared(job, self.args, attempt);
         // No launcher passes SIGHUP on as it is.
         job = job.forward(SIGHUP, stop_signal(self.args).unwrap_or(SIGTERM));
-        if self.launcher.kind == Kind::Srun {
+        if self.launcher.kind == LauncherKind::Srun {
             // A first SIGINT makes srun print the state of its tasks.
             job = job.forward(SIGINT, SIGTERM);
         }
         let capture = OutputCapture { tail: TAIL, ..OutputCapture::default() };
         let ended = job.output(JobOutput::Captured(capture)).run(signals);
-        ended.map_err(|error| Failure::of_start(error, self.launcher.program().as_os_str()))
+        ended.map_err(|error| StartFailure::of_start(error, self.launcher.program().as_os_str()))
     }
 
     /// Makes the job smaller after a failure: without the hosts that could not be reached, or by one
@@ -137,15 +137,17 @@ impl<'a> Elsewhere<'a> {
         let names = lost.iter().map(|&index| hosts[index].name.clone()).collect();
         if self.args.hostfile.is_some() {
             let kept = hosts.into_iter().enumerate().filter(|(index, _)| !lost.contains(index));
-            let kept: Vec<Host> = kept.map(|(_, host)| host).collect();
+            let kept: Vec<HostSlots> = kept.map(|(_, host)| host).collect();
             if kept.is_empty() {
-                return Err(Failure::Usage("no host of the hostfile can be reached".to_owned()));
+                return Err(StartFailure::Usage(
+                    "no host of the hostfile can be reached".to_owned(),
+                ));
             }
             let room = slots(&kept).saturating_sub(self.args.servers);
             self.hosts = Some(kept);
             if !self.args.oversubscribe && room < self.workers {
                 if room < least {
-                    return Err(Failure::Usage(format!(
+                    return Err(StartFailure::Usage(format!(
                         "the hosts that can be reached have room for {room} workers, and \
                          --min-workers is {least}"
                     )));
@@ -169,7 +171,7 @@ impl<'a> Elsewhere<'a> {
         if ranks <= slots || self.args.oversubscribe {
             return Ok(());
         }
-        Err(Failure::Usage(format!(
+        Err(StartFailure::Usage(format!(
             "{ranks} ranks are asked for, and the hosts have {slots} slots: --oversubscribe allows more"
         )))
     }
@@ -179,7 +181,7 @@ impl<'a> Elsewhere<'a> {
         let folder = match &args.log_dir {
             Some(log_dir) => {
                 let folder = absolute(folder(log_dir, attempt)).map_err(|error| {
-                    Failure::Usage(format!("--log-dir {}: {error}", log_dir.display()))
+                    StartFailure::Usage(format!("--log-dir {}: {error}", log_dir.display()))
                 })?;
                 Some(folder)
             }
@@ -190,7 +192,7 @@ impl<'a> Elsewhere<'a> {
         let of_user =
             OF_USER.into_iter().filter(|name| !known(name) && env::var_os(name).is_some());
         let exported = variables.iter().map(|(name, _)| *name).chain(of_user).map(str::to_owned);
-        let request = Request {
+        let request = StartRequest {
             ranks: self.ranks(),
             hosts: hosts.as_deref(),
             oversubscribe: args.oversubscribe,
@@ -235,7 +237,7 @@ impl<'a> Elsewhere<'a> {
 }
 
 impl CommandLine {
-    fn in_words(&self, launcher: &Launcher) -> String {
+    fn in_words(&self, launcher: &LauncherProgram) -> String {
         let variables =
             self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         let name = launcher.name().to_string_lossy().into_owned();
@@ -261,14 +263,14 @@ fn port(job: &str) -> u16 {
 }
 
 /// The number of ranks where no hostfile says it. `is_auto`: the user asked for it.
-fn ranks_of_allocation(launcher: &Launcher, is_auto: bool) -> Result<usize> {
+fn ranks_of_allocation(launcher: &LauncherProgram, is_auto: bool) -> Result<usize> {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse().ok());
     let of_slurm = || number("SLURM_NTASKS").or_else(|| number("SLURM_JOB_NUM_NODES"));
-    let known = if launcher.kind == Kind::Srun { of_slurm() } else { None };
+    let known = if launcher.kind == LauncherKind::Srun { of_slurm() } else { None };
     known.filter(|&ranks: &usize| ranks > 0).ok_or_else(|| {
         let auto =
             if is_auto { "--workers auto needs a hostfile or a Slurm allocation: " } else { "" };
-        Failure::Usage(format!(
+        StartFailure::Usage(format!(
             "{auto}give the number of workers, --workers N, or the hosts, --hostfile FILE"
         ))
     })

@@ -5,12 +5,12 @@ use std::io::ErrorKind;
 
 use candelabrum_dist::Error as DistError;
 
-/// A result with [`Failure`].
-pub(super) type Result<T> = std::result::Result<T, Failure>;
+/// A result with [`StartFailure`].
+pub(super) type Result<T> = std::result::Result<T, StartFailure>;
 
 /// A reason why the ranks cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum StartFailure {
     /// Options or files of the user that cannot be used. The message says what to do.
     #[error("{0}")]
     Usage(String),
@@ -25,7 +25,7 @@ pub(super) enum Failure {
     Dist(#[from] DistError),
 }
 
-impl Failure {
+impl StartFailure {
     /// The exit code of this program.
     pub(super) fn code(&self) -> u8 {
         match self {
@@ -37,7 +37,7 @@ impl Failure {
     }
 }
 
-impl Failure {
+impl StartFailure {
     /// The error of a program that could not be started, although its file is there.
     pub(super) fn of_start(error: DistError, program: &OsStr) -> Self {
         let DistError::Io { source, .. } = &error else { return Self::Dist(error) };

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::failure::{Failure, Result};
+use super::failure::{Result, StartFailure};
 
 /// The most bytes of a hostfile: it may be a device, or a file of another kind by mistake.
 const LONGEST: u64 = 1 << 20;
@@ -17,37 +17,39 @@ const MOST_SLOTS: usize = 1 << 16;
 
 /// A host, and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Host {
+pub(super) struct HostSlots {
     pub(super) name: String,
     pub(super) slots: usize,
 }
 
 /// Reads a hostfile.
-pub(super) fn read(path: &Path) -> Result<Vec<Host>> {
+pub(super) fn read(path: &Path) -> Result<Vec<HostSlots>> {
     let shown = path.display();
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
     read.map_err(|error| {
-        Failure::Usage(format!("cannot read the hostfile {shown}: {error}; is its name right?"))
+        StartFailure::Usage(format!(
+            "cannot read the hostfile {shown}: {error}; is its name right?"
+        ))
     })?;
     if text.len() as u64 > LONGEST {
-        return Err(Failure::Usage(format!("the hostfile {shown} is longer than 1 MiB")));
+        return Err(StartFailure::Usage(format!("the hostfile {shown} is longer than 1 MiB")));
     }
-    parse(&text).map_err(|what| Failure::Usage(format!("{shown}{what}")))
+    parse(&text).map_err(|what| StartFailure::Usage(format!("{shown}{what}")))
 }
 
 /// The hosts in the order of their first lines. An error begins with the number of its line.
-fn parse(text: &str) -> std::result::Result<Vec<Host>, String> {
-    let mut hosts: Vec<Host> = Vec::new();
+fn parse(text: &str) -> std::result::Result<Vec<HostSlots>, String> {
+    let mut hosts: Vec<HostSlots> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(first) = words.next() else { continue };
-        let Host { name, slots } =
+        let HostSlots { name, slots } =
             host(first, words).map_err(|what| format!(":{number}: {what}"))?;
         match hosts.iter_mut().find(|host| host.name == name) {
             Some(host) => host.slots = host.slots.saturating_add(slots).min(MOST_SLOTS),
-            None => hosts.push(Host { name, slots }),
+            None => hosts.push(HostSlots { name, slots }),
         }
     }
     if hosts.is_empty() {
@@ -59,7 +61,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Host>, String> {
 fn host<'a>(
     first: &str,
     words: impl Iterator<Item = &'a str>,
-) -> std::result::Result<Host, String> {
+) -> std::result::Result<HostSlots, String> {
     let (name, mut slots) = match first.split_once(':') {
         None => (first, None),
         Some((name, slots)) => (name, Some(number(slots)?)),
@@ -83,7 +85,7 @@ fn host<'a>(
             _ => return Err(format!("`{word}` is not known here: write `slots=N`")),
         }
     }
-    Ok(Host { name: name.to_owned(), slots: slots.unwrap_or(1) })
+    Ok(HostSlots { name: name.to_owned(), slots: slots.unwrap_or(1) })
 }
 
 fn number(text: &str) -> std::result::Result<usize, String> {
@@ -94,13 +96,13 @@ fn number(text: &str) -> std::result::Result<usize, String> {
 }
 
 /// The slots of all hosts.
-pub(super) fn slots(hosts: &[Host]) -> usize {
+pub(super) fn slots(hosts: &[HostSlots]) -> usize {
     hosts.iter().fold(0, |sum, host| sum.saturating_add(host.slots))
 }
 
 /// How many of `ranks` ranks are on each host: the first host's slots are filled first. Ranks without
 /// a slot go to the hosts in turn.
-pub(super) fn place(hosts: &[Host], ranks: usize) -> Vec<usize> {
+pub(super) fn place(hosts: &[HostSlots], ranks: usize) -> Vec<usize> {
     let mut left = ranks;
     let mut placed: Vec<usize> = hosts
         .iter()
@@ -123,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    fn host_of(name: &str, slots: usize) -> Host {
-        Host { name: name.to_owned(), slots }
+    fn host_of(name: &str, slots: usize) -> HostSlots {
+        HostSlots { name: name.to_owned(), slots }
     }
 
     #[test]

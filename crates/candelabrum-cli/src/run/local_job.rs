@@ -9,7 +9,7 @@ use candelabrum_dist::launch::{
 };
 
 use super::args::{PrefixKind, RunArgs, Workers};
-use super::failure::{Failure, Result};
+use super::failure::{Result, StartFailure};
 use super::prefix::prefix;
 use super::program;
 use super::ranks::RankSet;
@@ -29,7 +29,7 @@ impl<'a> LocalJob<'a> {
         if args.oversubscribe || !args.launcher_arg.is_empty() {
             let what = "--oversubscribe and --launcher-arg are for mpiexec and srun: give \
                         --hostfile or --launcher, too";
-            return Err(Failure::Usage(what.to_owned()));
+            return Err(StartFailure::Usage(what.to_owned()));
         }
         let workers = match args.workers {
             None => 1,
@@ -37,13 +37,13 @@ impl<'a> LocalJob<'a> {
             Some(Workers::Auto) if matches!(args.device, Some(DeviceChoice::Cuda(_))) => {
                 let what = "--workers auto is one per core: with --device cuda give the number of \
                             this host's GPUs";
-                return Err(Failure::Usage(what.to_owned()));
+                return Err(StartFailure::Usage(what.to_owned()));
             }
             Some(Workers::Auto) => cores().saturating_sub(args.servers).max(1),
         };
         let ranks = workers.saturating_add(args.servers);
         if ranks > MAX_WORKERS {
-            return Err(Failure::Usage(format!(
+            return Err(StartFailure::Usage(format!(
                 "{ranks} ranks are asked for, and one host takes at most {MAX_WORKERS}: name \
                  several hosts by --hostfile, or start fewer"
             )));
@@ -82,7 +82,7 @@ impl<'a> LocalJob<'a> {
             variables(args).into_iter().fold(job, |job, (name, value)| job.variable(name, value));
         let job = prepared(job, args, attempt).ranks(workers + args.servers, &environment);
         let ended = job.output(self.output_of(attempt)).run(signals);
-        ended.map_err(|error| Failure::of_start(error, &args.command[0]))
+        ended.map_err(|error| StartFailure::of_start(error, &args.command[0]))
     }
 
     /// Makes the job one worker smaller, if it may be.
@@ -119,7 +119,7 @@ fn output(args: &RunArgs, ranks: usize) -> Result<JobOutput> {
         None => RankSet::All,
     };
     if let Some(beyond) = shown.beyond(ranks) {
-        return Err(Failure::Usage(format!(
+        return Err(StartFailure::Usage(format!(
             "--show names rank {beyond}, but the {ranks} ranks are 0 to {}",
             ranks - 1
         )));

@@ -25,8 +25,8 @@ pub use args::RunArgs;
 
 use args::{LauncherChoice, OnFailure, Workers};
 use elsewhere::Elsewhere;
-use failure::{Failure, Result};
-use launchers::Launcher;
+use failure::{Result, StartFailure};
+use launchers::LauncherProgram;
 use local_job::LocalJob;
 use restarts::{Policy, RestartDecision, Restarts};
 use settings::folder;
@@ -46,18 +46,18 @@ pub fn run(args: &RunArgs) -> ExitCode {
 }
 
 /// A job, by what starts its ranks.
-enum Plan<'a> {
+enum JobPlan<'a> {
     Here(LocalJob<'a>),
     Elsewhere(Elsewhere<'a>),
 }
 
 fn start(args: &RunArgs) -> Result<i32> {
     refuse_to_be_a_rank()?;
-    let mut plan = Plan::new(args)?;
+    let mut plan = JobPlan::new(args)?;
     plan.refuse_one_of_several_nodes(args)?;
     let (workers, least) = (plan.workers(), args.min_workers);
     if least > workers {
-        return Err(Failure::Usage(format!(
+        return Err(StartFailure::Usage(format!(
             "--min-workers is {least}, but the job begins with {workers} workers"
         )));
     }
@@ -112,20 +112,20 @@ fn start(args: &RunArgs) -> Result<i32> {
     }
 }
 
-impl<'a> Plan<'a> {
+impl<'a> JobPlan<'a> {
     fn new(args: &'a RunArgs) -> Result<Self> {
         // In a job step, such as a shell that srun has opened, srun has started this program already.
         let is_in_allocation = Launch::is_in_slurm_allocation();
         let launcher = match args.launcher {
             LauncherChoice::Local if args.hostfile.is_some() => {
                 let what = "--launcher local starts ranks on this host only: leave out --hostfile";
-                return Err(Failure::Usage(what.to_owned()));
+                return Err(StartFailure::Usage(what.to_owned()));
             }
             LauncherChoice::Local => return Ok(Self::Here(LocalJob::new(args)?)),
-            LauncherChoice::Mpiexec => Launcher::mpiexec()?,
-            LauncherChoice::Srun => Launcher::srun()?,
-            LauncherChoice::Auto if is_in_allocation => Launcher::srun()?,
-            LauncherChoice::Auto if args.hostfile.is_some() => Launcher::mpiexec()?,
+            LauncherChoice::Mpiexec => LauncherProgram::mpiexec()?,
+            LauncherChoice::Srun => LauncherProgram::srun()?,
+            LauncherChoice::Auto if is_in_allocation => LauncherProgram::srun()?,
+            LauncherChoice::Auto if args.hostfile.is_some() => LauncherProgram::mpiexec()?,
             LauncherChoice::Auto => return Ok(Self::Here(LocalJob::new(args)?)),
         };
         Ok(Self::Elsewhere(Elsewhere::new(args, launcher)?))
@@ -190,7 +190,7 @@ fn refuse_to_be_a_rank() -> Result<()> {
     if launch.world_size == 1 {
         return Ok(());
     }
-    Err(Failure::Usage(format!(
+    Err(StartFailure::Usage(format!(
         "this `candelabrum run` is itself one of {} ranks, and each of them would start a job: start \
          it once, without mpiexec, srun or torchrun",
         launch.world_size
@@ -201,7 +201,7 @@ fn make_folder(args: &RunArgs, attempt: usize) -> Result<()> {
     let Some(log_dir) = &args.log_dir else { return Ok(()) };
     let folder = folder(log_dir, attempt);
     create_dir_all(&folder).map_err(|error| {
-        Failure::Usage(format!("--log-dir: cannot make {}: {error}", folder.display()))
+        StartFailure::Usage(format!("--log-dir: cannot make {}: {error}", folder.display()))
     })
 }
 

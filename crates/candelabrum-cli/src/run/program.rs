@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::failure::{Failure, Result};
+use super::failure::{Result, StartFailure};
 
 /// Where programs are if PATH is not set, as in the C library.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -32,7 +32,7 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf> {
             let candidate = folder.join(name);
             match check(&candidate) {
                 Ok(()) => return Ok(candidate),
-                Err(Failure::NotFound(_)) => {}
+                Err(StartFailure::NotFound(_)) => {}
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -42,25 +42,26 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf> {
     } else {
         ": is its name right, and is it installed?".to_owned()
     };
-    Err(refused.unwrap_or_else(|| Failure::NotFound(format!("no program `{shown}` in PATH{here}"))))
+    Err(refused
+        .unwrap_or_else(|| StartFailure::NotFound(format!("no program `{shown}` in PATH{here}"))))
 }
 
 fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     match path.metadata() {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Err(Failure::NotExecutable(format!("no permission to reach `{shown}`")));
+            return Err(StartFailure::NotExecutable(format!("no permission to reach `{shown}`")));
         }
-        Err(_) => return Err(Failure::NotFound(format!("there is no program `{shown}`"))),
+        Err(_) => return Err(StartFailure::NotFound(format!("there is no program `{shown}`"))),
         Ok(file) if file.is_dir() => {
             let what = format!("`{shown}` is a folder: name the program in it");
-            return Err(Failure::NotExecutable(what));
+            return Err(StartFailure::NotExecutable(what));
         }
         Ok(_) => {}
     }
     access(path, Access::EXEC_OK).map_err(|_| {
         let what = format!("`{shown}` is not executable: `chmod +x` makes it so");
-        Failure::NotExecutable(what)
+        StartFailure::NotExecutable(what)
     })
 }
 

@@ -8,7 +8,7 @@ const SMALLEST: f64 = 1e-290;
 
 /// A range of values with its ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Axis {
+pub(super) struct ChartAxis {
     /// The value at the left or lower end.
     pub(super) low: f64,
     /// The value at the other end.
@@ -19,7 +19,7 @@ pub(super) struct Axis {
     pub(super) ticks: Vec<f64>,
 }
 
-impl Axis {
+impl ChartAxis {
     /// An axis from a tick below all values to a tick above them. Only finite values count. A
     /// logarithmic axis without a positive value becomes a linear one.
     pub(super) fn around(
@@ -128,7 +128,7 @@ mod tests {
     use crate::number::number;
 
     fn linear(values: &[f64], ticks: usize) -> (f64, f64, Vec<f64>) {
-        let axis = Axis::around(values.iter().copied(), false, ticks);
+        let axis = ChartAxis::around(values.iter().copied(), false, ticks);
         (axis.low, axis.high, axis.ticks)
     }
 
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_logarithmic_axis_has_powers_of_ten() {
         let axis = |values: &[f64]| {
-            let axis = Axis::around(values.iter().copied(), true, 6);
+            let axis = ChartAxis::around(values.iter().copied(), true, 6);
             assert!(axis.is_logarithmic);
             axis
         };
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(axis(&[1e-30, 1e30]).ticks.len(), 7);
         let narrow = axis(&[0.5, 2.1]);
         assert!(narrow.low > 0.0 && narrow.ticks.len() >= 3, "{narrow:?}");
-        assert!(!Axis::around([-1.0, 0.0], true, 6).is_logarithmic);
+        assert!(!ChartAxis::around([-1.0, 0.0], true, 6).is_logarithmic);
         let half = axis(&[1.0, 1e4]).place(100.0).unwrap();
         assert!((half - 0.5).abs() < 1e-12);
         assert_eq!(axis(&[1.0, 1e4]).place(0.0), None);
@@ -168,7 +168,7 @@ mod tests {
         for low in odd {
             for high in odd.into_iter().chain([f64::NAN, f64::INFINITY]) {
                 for is_logarithmic in [false, true] {
-                    let axis = Axis::around([low, high], is_logarithmic, 5);
+                    let axis = ChartAxis::around([low, high], is_logarithmic, 5);
                     assert!(axis.ticks.len() < 60, "{axis:?}");
                     assert!(axis.place(low).is_none_or(f64::is_finite));
                     let labels = axis.ticks.iter().map(|tick| number(*tick));

@@ -1,6 +1,6 @@
 //! A curve in the terminal: a chart with dots of braille, and a line of small bars.
 
-use candelabrum_runlog::{Point, Series};
+use candelabrum_runlog::{Series, SeriesPoint};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize};
@@ -8,12 +8,12 @@ use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis as Edge, Block, Chart, Dataset, GraphType, Paragraph};
 
-use super::axis::Axis;
+use super::axis::ChartAxis;
 use crate::number::{mean, number};
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct CurveStyle {
     pub(super) colour: Color,
     pub(super) is_logarithmic: bool,
     /// Over which share of the points it is smoothed.
@@ -26,7 +26,7 @@ pub(super) fn draw(
     area: Rect,
     block: Block<'_>,
     series: &Series,
-    look: Look,
+    look: CurveStyle,
 ) {
     let inner = block.inner(area);
     // The picture has two dots for each column. Peaks between them must stay.
@@ -39,7 +39,7 @@ pub(super) fn draw(
 
     let ys = raw.iter().map(|point| point.value);
     let most = (usize::from(inner.height) / 3).clamp(1, 6);
-    let axis = Axis::around(ys, look.is_logarithmic, most);
+    let axis = ChartAxis::around(ys, look.is_logarithmic, most);
     let steps = steps(series.points());
     let [raw, smooth] = [raw, smooth].map(|points| pieces(&points, &axis));
 
@@ -66,7 +66,7 @@ pub(super) fn draw(
 }
 
 /// The range of steps, at least one wide.
-fn steps(points: &[Point]) -> [f64; 2] {
+fn steps(points: &[SeriesPoint]) -> [f64; 2] {
     let [first, last] = [points.first(), points.last()].map(|p| p.map_or(0.0, |p| p.step as f64));
     // Small beginnings are the beginning of the run.
     let first = if first < 0.2 * last { 0.0 } else { first };
@@ -79,7 +79,7 @@ fn middle([first, last]: [f64; 2]) -> Vec<f64> {
 
 /// Labels at equal distances, since a terminal's chart has no others: the ticks of a linear axis, and of a
 /// logarithmic one as many values at equal ratios.
-fn labels(axis: &Axis) -> Vec<String> {
+fn labels(axis: &ChartAxis) -> Vec<String> {
     if !axis.is_logarithmic {
         return axis.ticks.iter().map(|tick| number(*tick)).collect();
     }
@@ -90,9 +90,9 @@ fn labels(axis: &Axis) -> Vec<String> {
 }
 
 /// The parts of a curve between values that have no place, as steps and shares of the height.
-fn pieces(points: &[Point], axis: &Axis) -> Vec<Vec<(f64, f64)>> {
-    let place = |point: &Point| Some((point.step as f64, axis.place(point.value)?));
-    let has_place = |point: &Point| place(point).is_some();
+fn pieces(points: &[SeriesPoint], axis: &ChartAxis) -> Vec<Vec<(f64, f64)>> {
+    let place = |point: &SeriesPoint| Some((point.step as f64, axis.place(point.value)?));
+    let has_place = |point: &SeriesPoint| place(point).is_some();
     let pieces = points.chunk_by(|a, b| has_place(a) == has_place(b));
     pieces
         .map(|piece| piece.iter().filter_map(place).collect())
@@ -117,7 +117,7 @@ pub(super) fn bars(series: &Series, width: usize) -> String {
 pub(super) fn shares(series: &Series, width: usize) -> Vec<f64> {
     let points = series.points();
     let group = points.len().div_ceil(width.max(1)).max(1);
-    let mean = |group: &[Point]| mean(group.iter().map(|point| point.value));
+    let mean = |group: &[SeriesPoint]| mean(group.iter().map(|point| point.value));
     let means: Vec<Option<f64>> = points.chunks(group).map(mean).collect();
     let highest = means.iter().flatten().copied().fold(0.0, f64::max);
     means.into_iter().map(|mean| mean.map_or(f64::NAN, |mean| mean / highest)).collect()
@@ -130,7 +130,7 @@ mod tests {
     fn series(values: &[f64]) -> Series {
         let mut series = Series::default();
         for (i, &value) in values.iter().enumerate() {
-            series.push(Point { step: i as u64, time: 0.0, value });
+            series.push(SeriesPoint { step: i as u64, time: 0.0, value });
         }
         series
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_curve_is_interrupted_where_a_value_has_no_place() {
         let points = series(&[1.0, 2.0, f64::NAN, 0.0, 4.0]);
-        let axis = |is_logarithmic| Axis::around([0.0, 1.0, 4.0], is_logarithmic, 3);
+        let axis = |is_logarithmic| ChartAxis::around([0.0, 1.0, 4.0], is_logarithmic, 3);
         let linear = pieces(points.points(), &axis(false));
         assert_eq!(linear, [vec![(0.0, 0.25), (1.0, 0.5)], vec![(3.0, 0.0), (4.0, 1.0)]]);
         let logarithmic = pieces(points.points(), &axis(true));

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
-use candelabrum_runlog::{Reader, Run, names};
+use candelabrum_runlog::{LogReader, RunHistory, names};
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::view::{View, draw};
-use crate::state::State;
+use super::view::{WatchView, draw};
+use crate::state::RunActivity;
 
 /// How much a curve is smoothed: over this share of its points.
 const SMOOTHING: [f64; 3] = [0.0, 0.02, 0.1];
@@ -16,7 +16,7 @@ const SMOOTHING: [f64; 3] = [0.0, 0.02, 0.1];
 /// A dashboard of one run.
 #[derive(Debug)]
 pub struct Dashboard {
-    reader: Reader,
+    reader: LogReader,
     name: String,
     /// The series in the large chart, if the user chose one.
     metric: Option<String>,
@@ -44,7 +44,7 @@ impl Dashboard {
     /// # Errors
     /// If it cannot be read.
     pub fn open(dir: &Path) -> Result<Self> {
-        let mut reader = Reader::open(dir)?;
+        let mut reader = LogReader::open(dir)?;
         reader.poll()?;
         let whole = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         let name = whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned();
@@ -62,7 +62,7 @@ impl Dashboard {
 
     /// Whether the run is going on, at a Unix time, in words. If they change, the picture does.
     pub fn state(&self, now: f64) -> String {
-        State::new(self.reader.run(), now).describe()
+        RunActivity::new(self.reader.run(), now).describe()
     }
 
     /// Does what a key asks for.
@@ -100,10 +100,10 @@ impl Dashboard {
             let found = all.iter().find(|name| Some(**name) == chosen.as_deref());
             found.or(all.first()).map(|name| (*name).to_owned())
         };
-        let view = View {
+        let view = WatchView {
             name: &self.name,
             run,
-            state: State::new(run, now),
+            state: RunActivity::new(run, now),
             broken: self.reader.broken_count(),
             metric: chosen(metrics(run), &self.metric),
             evaluation: chosen(evaluations(run), &self.evaluation),
@@ -124,7 +124,7 @@ fn next(all: &[&str], current: Option<&str>, is_forward: bool) -> Option<String>
 
 /// All series in the order in which the keys go through them: the loss, other values of steps,
 /// evaluations, epochs.
-fn metrics(run: &Run) -> Vec<&str> {
+fn metrics(run: &RunHistory) -> Vec<&str> {
     let loss = format!("train/{}", names::LOSS);
     let mut all: Vec<&str> = run.series.keys().map(String::as_str).collect();
     let kinds = ["train/", "evaluation/", "epoch/"];
@@ -134,7 +134,7 @@ fn metrics(run: &Run) -> Vec<&str> {
 }
 
 /// The series of evaluations, accuracy first.
-fn evaluations(run: &Run) -> Vec<&str> {
+fn evaluations(run: &RunHistory) -> Vec<&str> {
     let accuracy = format!("evaluation/{}", names::ACCURACY);
     let mut all: Vec<&str> = run.series.keys().map(String::as_str).collect();
     all.retain(|name| name.starts_with("evaluation/"));
@@ -144,19 +144,19 @@ fn evaluations(run: &Run) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use candelabrum_runlog::{Event, Kind, Measured};
+    use candelabrum_runlog::{Event, EventKind, Measured};
 
     use super::*;
 
     #[test]
     fn keys_go_around_all_metrics() {
-        let mut run = Run::default();
+        let mut run = RunHistory::default();
         let at = |names: &[&str]| {
             let values = names.iter().map(|name| ((*name).to_owned(), 1.0)).collect();
             Measured { step: 1, epoch: 0, values }
         };
-        run.event(Event { time: 1.0, kind: Kind::Evaluation(at(&["loss", "accuracy"])) });
-        run.event(Event { time: 1.0, kind: Kind::Train(at(&["gradient_norm", "loss"])) });
+        run.event(Event { time: 1.0, kind: EventKind::Evaluation(at(&["loss", "accuracy"])) });
+        run.event(Event { time: 1.0, kind: EventKind::Train(at(&["gradient_norm", "loss"])) });
         let all = metrics(&run);
         let expected =
             ["train/loss", "train/gradient_norm", "evaluation/accuracy", "evaluation/loss"];

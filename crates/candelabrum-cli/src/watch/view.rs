@@ -1,16 +1,16 @@
 //! The picture of a dashboard: what goes where, for small and for large terminals.
 
-use candelabrum_runlog::{Run, Series, duration_in_words, names};
+use candelabrum_runlog::{RunHistory, Series, duration_in_words, names};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, LineGauge, Paragraph, Sparkline};
 
-use super::curve::{self, Look, bars, shares};
+use super::curve::{self, CurveStyle, bars, shares};
 use crate::entries::entries;
 use crate::number::number;
-use crate::state::State;
+use crate::state::RunActivity;
 
 /// From this width on there are two columns.
 const WIDE: u16 = 90;
@@ -19,10 +19,10 @@ const WIDE: u16 = 90;
 const SMALLEST: [u16; 2] = [40, 10];
 
 /// What is shown.
-pub(super) struct View<'a> {
+pub(super) struct WatchView<'a> {
     pub(super) name: &'a str,
-    pub(super) run: &'a Run,
-    pub(super) state: State,
+    pub(super) run: &'a RunHistory,
+    pub(super) state: RunActivity,
     /// The number of lines of the log that are no events.
     pub(super) broken: u64,
     /// The series in the large chart.
@@ -34,7 +34,7 @@ pub(super) struct View<'a> {
 }
 
 /// Draws it.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
+pub(super) fn draw(frame: &mut Frame<'_>, view: &WatchView<'_>) {
     let area = frame.area();
     if area.width < SMALLEST[0] || area.height < SMALLEST[1] {
         let [width, height] = SMALLEST;
@@ -72,13 +72,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View<'_>) {
     frame.render_widget(Paragraph::new(Line::from(help).dim()), keys);
 }
 
-fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let colour = match &view.state {
-        State::Running => Color::Green,
-        State::Silent(_) => Color::Yellow,
-        State::Ended(reason) if reason == "finished" => Color::Cyan,
-        State::Ended(_) => Color::Red,
-        State::Empty => Color::Reset,
+        RunActivity::Running => Color::Green,
+        RunActivity::Silent(_) => Color::Yellow,
+        RunActivity::Ended(reason) if reason == "finished" => Color::Cyan,
+        RunActivity::Ended(_) => Color::Red,
+        RunActivity::Empty => Color::Reset,
     };
     let mut spans = vec![
         Span::from(one_line(view.name)).bold(),
@@ -98,7 +98,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
     frame.render_widget(Paragraph::new(Line::from(spans)), area);
 }
 
-fn draw_progress(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_progress(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let (run, pace) = (view.run, &view.run.pace);
     let of = |done: u64, all: Option<u64>| match all {
         Some(all) => format!("{done}/{all}"),
@@ -137,7 +137,7 @@ fn headed<'a>(title: impl Into<Line<'a>>) -> Block<'a> {
     Block::new().borders(Borders::TOP).border_style(Style::new().dim()).title(title)
 }
 
-fn draw_metric(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_metric(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let empty = Series::default();
     let (name, series) = match &view.metric {
         Some(name) => (one_line(name), view.run.series.get(name).unwrap_or(&empty)),
@@ -157,20 +157,20 @@ fn draw_metric(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
     if odd > 0 {
         title.push(Span::from(format!(", {odd} NaN or infinite")).fg(Color::Yellow));
     }
-    let View { is_logarithmic, smoothing, .. } = *view;
-    let look = Look { colour: Color::Cyan, is_logarithmic, smoothing };
+    let WatchView { is_logarithmic, smoothing, .. } = *view;
+    let look = CurveStyle { colour: Color::Cyan, is_logarithmic, smoothing };
     curve::draw(frame, area, headed(Line::from(title)), series, look);
 }
 
 /// The right column of a wide terminal.
-fn draw_side(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_side(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let rate = if area.height >= 16 { 4 } else { 3 };
     let rows = [Constraint::Min(4), Constraint::Length(rate), Constraint::Length(2)];
     let [evaluation, speed, schedule] = Layout::vertical(rows).areas(area);
     let empty = Series::default();
     let series = view.evaluation.as_ref().and_then(|name| view.run.series.get(name));
     let title = evaluation_in_words(view).unwrap_or_else(|| "no evaluation yet".to_owned());
-    let look = Look { colour: Color::Magenta, is_logarithmic: false, smoothing: 0.0 };
+    let look = CurveStyle { colour: Color::Magenta, is_logarithmic: false, smoothing: 0.0 };
     let title = Span::from(title).fg(Color::Magenta).bold();
     curve::draw(frame, evaluation, headed(title), series.unwrap_or(&empty), look);
 
@@ -191,7 +191,7 @@ fn draw_side(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
 }
 
 /// The two lines with figures of a narrow terminal.
-fn draw_figures(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_figures(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let evaluation = evaluation_in_words(view).unwrap_or_else(|| "no evaluation yet".to_owned());
     let speed = [speed_in_words(view), rate_in_words(view)].into_iter().flatten();
     let mut words = speed.collect::<Vec<_>>().join("  ");
@@ -203,7 +203,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
     frame.render_widget(Paragraph::new(lines.to_vec()), area);
 }
 
-fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
+fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &WatchView<'_>) {
     let all = entries(view.run);
     let room = usize::from(area.height).saturating_sub(1);
     let last = all.iter().rev().take(room).rev();
@@ -221,7 +221,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View<'_>) {
 }
 
 /// The last and the best value of the evaluation.
-fn evaluation_in_words(view: &View<'_>) -> Option<String> {
+fn evaluation_in_words(view: &WatchView<'_>) -> Option<String> {
     let name = view.evaluation.as_ref()?;
     let series = view.run.series.get(name)?;
     let [low, high] = [series.best(false)?, series.best(true)?];
@@ -232,21 +232,21 @@ fn evaluation_in_words(view: &View<'_>) -> Option<String> {
     Some(format!("{} {last}{range}", one_line(name)))
 }
 
-fn speed_of<'a>(view: &View<'a>) -> Option<&'a Series> {
+fn speed_of<'a>(view: &WatchView<'a>) -> Option<&'a Series> {
     let name = |kind: &str| format!("{kind}/{}", names::SAMPLES_PER_SECOND);
     let series = &view.run.series;
     series.get(&name("train")).or_else(|| series.get(&name("epoch")))
 }
 
-fn speed_in_words(view: &View<'_>) -> Option<String> {
+fn speed_in_words(view: &WatchView<'_>) -> Option<String> {
     Some(format!("{:.0} samples/s", speed_of(view)?.last_finite()?.value))
 }
 
-fn rate_of<'a>(view: &View<'a>) -> Option<&'a Series> {
+fn rate_of<'a>(view: &WatchView<'a>) -> Option<&'a Series> {
     view.run.series.get(&format!("train/{}", names::LEARNING_RATE))
 }
 
-fn rate_in_words(view: &View<'_>) -> Option<String> {
+fn rate_in_words(view: &WatchView<'_>) -> Option<String> {
     Some(format!("learning rate {}", number(rate_of(view)?.last_finite()?.value)))
 }
 

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use candelabrum_runlog::{
-    Checkpoint, End, EpochEnd, Event, JSON_LINES_FILE, Kind, Measured, Resume, Settings, Values,
+    Checkpoint, EndEvent, EpochEnd, Event, EventKind, JSON_LINES_FILE, Measured, NamedValues,
+    ResumePoint, Settings,
 };
 use serde_json::json;
 
@@ -90,8 +91,11 @@ impl MadeUp {
         ] {
             settings.settings.insert(name.to_owned(), value);
         }
-        log.add(0.0, Kind::Start(settings.clone()));
-        log.add(0.2, Kind::Note { text: "the made-up data was found in the cache".to_owned() });
+        log.add(0.0, EventKind::Start(settings.clone()));
+        log.add(
+            0.2,
+            EventKind::Note { text: "the made-up data was found in the cache".to_owned() },
+        );
         let last = self.ends.unwrap_or(self.epochs * EPOCH);
         let Some(crash) = self.crash.filter(|crash| *crash < last) else {
             self.train(&mut log, 0, last);
@@ -100,7 +104,7 @@ impl MadeUp {
         self.train(&mut log, 0, crash);
         let step = crash / EPOCH * EPOCH;
         let from = format!("checkpoints/step-{step}");
-        log.add(95.0, Kind::Resume(Resume { step, epoch: step / EPOCH, from, settings }));
+        log.add(95.0, EventKind::Resume(ResumePoint { step, epoch: step / EPOCH, from, settings }));
         self.train(&mut log, step, last);
         log.events
     }
@@ -111,18 +115,18 @@ impl MadeUp {
             log.time += whole * (1.0 + 0.08 * noise(step, 1));
             let epoch = (step - 1) / EPOCH;
             if step % EVERY == 0 {
-                log.add(0.0, Kind::Train(Measured { step, epoch, values: self.step(step) }));
+                log.add(0.0, EventKind::Train(Measured { step, epoch, values: self.step(step) }));
             }
             if step % EPOCH == 0 {
                 self.end_of_epoch(log, epoch, step);
             }
         }
         if last == self.epochs * EPOCH {
-            log.add(0.1, Kind::End(End { reason: "finished".to_owned(), step: last }));
+            log.add(0.1, EventKind::End(EndEvent { reason: "finished".to_owned(), step: last }));
         }
     }
 
-    fn step(&self, step: u64) -> Values {
+    fn step(&self, step: u64) -> NamedValues {
         let whole: f64 = self.phases.iter().sum();
         let rate = 256.0 / whole * (1.0 + 0.05 * noise(step, 2));
         let warm = step as f64 / EPOCH as f64;
@@ -145,7 +149,7 @@ impl MadeUp {
         let accuracy = 0.9935 - 0.045 * self.loss(step) - 0.001 * noise(step, 4).abs();
         let loss = 0.7 * self.loss(step) + 0.014 + 0.0009 * epoch as f64;
         let evaluation = values(&[("accuracy", accuracy), ("loss", loss)]);
-        log.add(0.7, Kind::Evaluation(Measured { step, epoch, values: evaluation }));
+        log.add(0.7, EventKind::Evaluation(Measured { step, epoch, values: evaluation }));
         let steps = EPOCH as f64;
         let [_, backward, compress, exposed, decompress, update] = self.phases.map(|p| p * steps);
         let wobble = 1.0 + 0.06 * noise(step, 5);
@@ -168,9 +172,9 @@ impl MadeUp {
         }
         let dist_option = Some(self.dist_option.to_owned());
         let end = EpochEnd { epoch, step, seconds: train + 0.7, dist_option, values: figures };
-        log.add(0.0, Kind::Epoch(end));
+        log.add(0.0, EventKind::Epoch(end));
         let path = format!("checkpoints/step-{step}");
-        log.add(0.05, Kind::Checkpoint(Checkpoint { step, path, seconds: 0.04 }));
+        log.add(0.05, EventKind::Checkpoint(Checkpoint { step, path, seconds: 0.04 }));
     }
 }
 
@@ -181,13 +185,13 @@ struct Log {
 
 impl Log {
     /// Adds an event after so many seconds.
-    fn add(&mut self, seconds: f64, kind: Kind) {
+    fn add(&mut self, seconds: f64, kind: EventKind) {
         self.time += seconds;
         self.events.push(Event { time: (self.time * 1000.0).round() / 1000.0, kind });
     }
 }
 
-fn values(pairs: &[(&str, f64)]) -> Values {
+fn values(pairs: &[(&str, f64)]) -> NamedValues {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use candelabrum_testkit::Program;
-pub(crate) use candelabrum_testkit::{Ended, Running, kill, lives, process_in, until};
+pub(crate) use candelabrum_testkit::{EndedProgram, Running, kill, lives, process_in, until};
 
 /// Longer than every test takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ impl Run {
     }
 
     /// Starts the command and waits for its end.
-    pub(crate) fn finish(self) -> Ended {
+    pub(crate) fn finish(self) -> EndedProgram {
         self.0.run()
     }
 }

@@ -11,13 +11,13 @@ use crate::Error;
 /// The first failure of a rank's communication. All groups of the rank share it, and every later
 /// operation returns it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Failure {
+pub(super) struct FirstFailure {
     error: Arc<OnceLock<Error>>,
     /// Whether the program has it: an operation has returned it, or the program has reported it.
     pub(super) is_told: Arc<AtomicBool>,
 }
 
-impl Failure {
+impl FirstFailure {
     /// The failure, for the program.
     pub(super) fn get(&self) -> Option<Error> {
         let error = self.error.get().cloned()?;
@@ -39,7 +39,7 @@ impl Failure {
 
 /// The place where the operations of a rank end that fail.
 pub(super) struct Failures {
-    pub(super) first: Failure,
+    pub(super) first: FirstFailure,
     pub(super) abort: Arc<dyn AbortSignal>,
     /// Set if another backend uses this one for its operations. It reports their failures itself, because
     /// this one does not know their names.
@@ -49,7 +49,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    pub(super) fn new(first: Failure, abort: Arc<dyn AbortSignal>) -> Self {
+    pub(super) fn new(first: FirstFailure, abort: Arc<dyn AbortSignal>) -> Self {
         Self {
             first,
             abort,

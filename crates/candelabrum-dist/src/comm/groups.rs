@@ -9,7 +9,7 @@ use super::failures::Failures;
 use super::group_info::{GroupInfo, GroupLayers, OpContext, WORLD};
 use super::queue::Resource;
 use super::stats::PayloadBytes;
-use super::transport::{Transport, no_room};
+use super::transport::{RankTransport, no_room};
 use super::{Announcement, BorrowedElements, Collective, ElementType, Label, Payload, Pending};
 use crate::{Error, Result};
 
@@ -36,7 +36,7 @@ pub(super) struct GroupTransport<T> {
     failures: Arc<Failures>,
 }
 
-impl<T: Transport> Groups<T> {
+impl<T: RankTransport> Groups<T> {
     /// The group of all ranks, without further groups.
     pub(super) fn world(
         transport: T,
@@ -193,7 +193,7 @@ impl<T: Transport> Groups<T> {
     }
 }
 
-impl<T: Transport> GroupTransport<T> {
+impl<T: RankTransport> GroupTransport<T> {
     fn new(
         transport: T,
         id: usize,
@@ -329,7 +329,7 @@ fn span(header: CollectiveHeader, label: Option<&Label>) -> tracing::Span {
     )
 }
 
-impl<T: Transport> Resource for Groups<T> {
+impl<T: RankTransport> Resource for Groups<T> {
     fn any_thread(&self) -> bool {
         self.groups.values().all(|member| member.transport.any_thread())
     }

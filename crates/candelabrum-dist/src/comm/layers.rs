@@ -23,11 +23,11 @@ use candelabrum_memory::reduce;
 use super::group_info::GroupLayers;
 use super::groups::Groups;
 use super::stats::PayloadBytes;
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::{Collective, Payload, ReduceOp};
 use crate::Result;
 
-impl<T: Transport> Groups<T> {
+impl<T: RankTransport> Groups<T> {
     pub(super) fn all_reduce_in_layers(
         &mut self,
         layers: GroupLayers,

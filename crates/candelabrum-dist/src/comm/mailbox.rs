@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candelabrum_memory::{Flat, SharedMemory};
+use candelabrum_memory::{FlatTensor, SharedMemory};
 
 use super::{ElementType, Payload};
 use crate::{Error, Result};
@@ -129,7 +129,9 @@ fn received(mut payload: Payload, any_length: bool, message: ReceivedMessage) ->
     if any_length {
         // Shared memory becomes the payload itself.
         match bytes {
-            MessageBytes::Shared(memory) => return Ok(Flat::shared(element, len, memory).into()),
+            MessageBytes::Shared(memory) => {
+                return Ok(FlatTensor::shared(element, len, memory).into());
+            }
             MessageBytes::Heap(_) => payload = Payload::zeros(element, len),
         }
     }

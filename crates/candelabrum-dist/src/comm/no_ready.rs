@@ -1,13 +1,13 @@
 //! The replacement of `ready.rs` in builds without GPUs.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 
 use crate::Result;
 
 /// # Errors
 /// None.
 #[expect(clippy::unnecessary_wraps, reason = "with a GPU this function can fail")]
-pub(super) fn check_not_recorded(_flat: &Flat) -> Result<()> {
+pub(super) fn check_not_recorded(_flat: &FlatTensor) -> Result<()> {
     Ok(())
 }
 
@@ -17,6 +17,6 @@ pub(super) enum StreamPoint {}
 /// # Errors
 /// None.
 #[expect(clippy::unnecessary_wraps, reason = "with a GPU this function can fail")]
-pub(super) fn ready(_flat: &mut Flat) -> Result<Option<StreamPoint>> {
+pub(super) fn ready(_flat: &mut FlatTensor) -> Result<Option<StreamPoint>> {
     Ok(None)
 }

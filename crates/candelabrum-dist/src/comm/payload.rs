@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use candelabrum_memory::{BadNumber, Element, ElementType, Flat};
+use candelabrum_memory::{BadNumber, Element, ElementType, FlatTensor};
 
 use super::ready::{self, StreamPoint};
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
 /// their sender, their label, and the search for numbers that are not finite.
 pub struct Payload {
-    flat: Flat,
+    flat: FlatTensor,
     /// The lengths of the parts, which add up to the payload's length.
     parts: Option<Box<[usize]>>,
     source: Option<usize>,
@@ -69,8 +69,8 @@ fn digest(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-impl From<Flat> for Payload {
-    fn from(flat: Flat) -> Self {
+impl From<FlatTensor> for Payload {
+    fn from(flat: FlatTensor) -> Self {
         Self {
             flat,
             parts: None,
@@ -87,12 +87,12 @@ impl From<Flat> for Payload {
 impl Payload {
     /// Zeros on the heap.
     pub fn zeros(element: ElementType, len: usize) -> Self {
-        Flat::zeros(element, len).into()
+        FlatTensor::zeros(element, len).into()
     }
 
     /// A copy of `values` on the heap.
     pub fn from_slice<T: Element>(values: &[T]) -> Self {
-        Flat::from_slice(values).into()
+        FlatTensor::from_slice(values).into()
     }
 
     /// No numbers.
@@ -101,7 +101,7 @@ impl Payload {
     }
 
     /// The numbers without the attributes.
-    pub fn into_flat(self) -> Flat {
+    pub fn into_flat(self) -> FlatTensor {
         self.flat
     }
 
@@ -261,15 +261,15 @@ pub(super) fn tag(label: Option<&Label>, parts: Option<&[usize]>, step: u32) -> 
 }
 
 impl Deref for Payload {
-    type Target = Flat;
+    type Target = FlatTensor;
 
-    fn deref(&self) -> &Flat {
+    fn deref(&self) -> &FlatTensor {
         &self.flat
     }
 }
 
 impl DerefMut for Payload {
-    fn deref_mut(&mut self) -> &mut Flat {
+    fn deref_mut(&mut self) -> &mut FlatTensor {
         &mut self.flat
     }
 }

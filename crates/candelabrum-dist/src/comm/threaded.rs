@@ -1,4 +1,4 @@
-//! A [`Communicator`] made of a blocking [`Transport`]. A started operation runs while the caller
+//! A [`Communicator`] made of a blocking [`RankTransport`]. A started operation runs while the caller
 //! computes. An operation that a caller *runs* is executed on the caller's thread if no other one
 //! is under way.
 
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 
 use super::collective::CollectiveHeader;
-use super::failures::{AbortSignal, Failure, Failures};
+use super::failures::{AbortSignal, Failures, FirstFailure};
 use super::group_info::{GroupInfo, GroupLayers, OpContext};
 use super::groups::Groups;
 use super::message::{MessageOwner, PairMessage};
 use super::queue::{CommQueue, Resource, TaskTime};
 use super::services::Services;
 use super::stats::PayloadBytes;
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::{
     Announcement, BorrowedElements, Collective, CommStats, Communicator, ElementType, Group,
     Payload, Pending,
@@ -27,7 +27,7 @@ use crate::{Error, Result};
 
 /// The handle of a group. When all handles of a rank are dropped, the started operations are
 /// finished, and the rank leaves the job in order.
-pub(crate) struct ThreadedGroup<T: Transport> {
+pub(crate) struct ThreadedGroup<T: RankTransport> {
     common: Arc<SharedState<T>>,
     group_info: GroupInfo,
     /// If set, an all-reduce of all ranks or a reduce-scatter of a host's ranks is divided into layers.
@@ -37,7 +37,7 @@ pub(crate) struct ThreadedGroup<T: Transport> {
 }
 
 /// The state that all groups of a rank share.
-struct SharedState<T: Transport> {
+struct SharedState<T: RankTransport> {
     backend: &'static str,
     /// The ranks of all groups.
     world_size: usize,
@@ -48,7 +48,7 @@ struct SharedState<T: Transport> {
     services: Arc<Services>,
 }
 
-impl<T: Transport> MessageOwner for SharedState<T> {
+impl<T: RankTransport> MessageOwner for SharedState<T> {
     fn progress(&self) {
         self.queue.run_if_idle(Groups::progress);
     }
@@ -59,7 +59,7 @@ impl<T: Transport> MessageOwner for SharedState<T> {
 }
 
 /// The groups of a reduction by layers, in addition to the group that it belongs to.
-struct LayerGroups<T: Transport> {
+struct LayerGroups<T: RankTransport> {
     layers: GroupLayers,
     /// The ranks of this host, in the group of all ranks.
     host: Option<Arc<ThreadedGroup<T>>>,
@@ -76,14 +76,14 @@ pub(crate) struct Connection<T> {
     pub(crate) abort: Arc<dyn AbortSignal>,
 }
 
-impl<T: Transport> ThreadedGroup<T> {
+impl<T: RankTransport> ThreadedGroup<T> {
     /// Starts the communication thread, which first calls `connect`. `connect` gets the place in
     /// which this rank's failure is stored.
     pub(crate) fn start(
-        connect: impl FnOnce(&Failure) -> Result<Connection<T>> + Send + 'static,
+        connect: impl FnOnce(&FirstFailure) -> Result<Connection<T>> + Send + 'static,
     ) -> Result<Self> {
         let (queue, made) = CommQueue::start(move || {
-            let first = Failure::default();
+            let first = FirstFailure::default();
             let Connection { transport, rank, world_size, deadline, abort } = connect(&first)?;
             let failures = Arc::new(Failures::new(first, abort));
             let (backend, device) = (transport.backend(), transport.takes_device_memory());
@@ -163,7 +163,7 @@ impl<T: Transport> ThreadedGroup<T> {
     }
 }
 
-impl<T: Transport> Communicator for ThreadedGroup<T> {
+impl<T: RankTransport> Communicator for ThreadedGroup<T> {
     fn backend(&self) -> &'static str {
         self.common.backend
     }
@@ -187,7 +187,7 @@ impl<T: Transport> Communicator for ThreadedGroup<T> {
 
     fn alloc_message(&self, len: usize) -> Payload {
         match self.group_info.messages.alloc(len) {
-            Some(memory) => Flat::shared(ElementType::U8, len, memory).into(),
+            Some(memory) => FlatTensor::shared(ElementType::U8, len, memory).into(),
             None => Payload::zeros(ElementType::U8, len),
         }
     }
@@ -360,7 +360,7 @@ impl<T: Transport> Communicator for ThreadedGroup<T> {
     }
 }
 
-impl<T: Transport> Drop for ThreadedGroup<T> {
+impl<T: RankTransport> Drop for ThreadedGroup<T> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.common.failures.abort.abort("panicked");
@@ -375,7 +375,7 @@ impl<T: Transport> Drop for ThreadedGroup<T> {
     }
 }
 
-impl<T: Transport> fmt::Debug for ThreadedGroup<T> {
+impl<T: RankTransport> fmt::Debug for ThreadedGroup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let backend = self.common.backend;
         write!(f, "Communicator({backend}, rank {} of {})", self.rank(), self.world_size())

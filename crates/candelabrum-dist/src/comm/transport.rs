@@ -1,4 +1,4 @@
-//! The traits of a blocking backend. [`super::threaded`] makes communicators of a [`Transport`].
+//! The traits of a blocking backend. [`super::threaded`] makes communicators of a [`RankTransport`].
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 ///
 /// Ranks in operations and headers are numbered within the group. Ranks in errors are numbered in
 /// the world.
-pub(crate) trait Transport: Send + Sized + 'static {
+pub(crate) trait RankTransport: Send + Sized + 'static {
     /// Whether messages move only while a thread that has the turn calls [`Self::progress`].
     const DRIVES_MESSAGES: bool = false;
 

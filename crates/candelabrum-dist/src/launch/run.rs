@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::children::{Children, adopt_orphans};
 use super::ended::{JobEnd, Outcome};
 use super::job::{Job, MAX_WORKERS};
-use super::output::{JobOutput, OutputCapture, Pump, Source, Stream, destination};
+use super::output::{JobOutput, OutputCapture, OutputPump, OutputSource, Stream, destination};
 use super::report::Reports;
 use super::secret::unique_job;
 use super::signals::{ENDING, Signals};
@@ -65,10 +65,10 @@ impl Job {
                 sources.extend(source.zip(pipe).map(|(source, pipe)| source.with_pipe(pipe)));
             }
         }
-        let sources: Vec<Source> = sources.into_iter().collect::<Result<_>>()?;
+        let sources: Vec<OutputSource> = sources.into_iter().collect::<Result<_>>()?;
         let pump = match &self.output {
             JobOutput::Captured(OutputCapture { prefix, tail, .. }) if !sources.is_empty() => {
-                Some(Pump::start(sources, prefix.clone(), *tail)?)
+                Some(OutputPump::start(sources, prefix.clone(), *tail)?)
             }
             _ => None,
         };
@@ -154,7 +154,11 @@ impl Job {
         command
     }
 
-    fn destinations(&self, index: usize, command: &mut Command) -> Result<[Option<Source>; 2]> {
+    fn destinations(
+        &self,
+        index: usize,
+        command: &mut Command,
+    ) -> Result<[Option<OutputSource>; 2]> {
         let JobOutput::Captured(capture) = &self.output else { return Ok([None, None]) };
         let (out, source_of_out) = destination(capture, index, Stream::Out)?;
         let (err, source_of_err) = destination(capture, index, Stream::Err)?;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::{FlatTensor, SpanMut};
 use parking_lot::Mutex;
 
 use crate::comm::Pending;
@@ -17,7 +17,7 @@ pub(super) struct InFlightValues(Mutex<ArrivalState>);
 
 enum ArrivalState {
     UnderWay(Pending),
-    Here(Flat),
+    Here(FlatTensor),
     /// Whoever asks for the values gets the failure, and so does the next step.
     Failed(Error),
     Taken,
@@ -45,7 +45,7 @@ impl InFlightValues {
     }
 
     /// The bucket, after all parameters have their values.
-    pub(super) fn take(&self) -> Result<Flat> {
+    pub(super) fn take(&self) -> Result<FlatTensor> {
         let mut state = self.0.lock();
         state.arrive();
         match std::mem::replace(&mut *state, ArrivalState::Taken) {
@@ -66,7 +66,7 @@ fn taken() -> Error {
 /// Copies the values at `place` of a bucket to a parameter, but for this rank's `own`.
 pub(super) fn copy_others(
     mut to: SpanMut<'_>,
-    bucket: &Flat,
+    bucket: &FlatTensor,
     place: Range<usize>,
     own: Range<usize>,
 ) -> Result<()> {

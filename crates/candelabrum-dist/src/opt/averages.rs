@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::{Flat, Span, SpanMut};
+use candelabrum_memory::{FlatTensor, Span, SpanMut};
 
 use super::bucket_sets::BucketSet;
 use super::context::StepContext;
@@ -11,7 +11,7 @@ use crate::Result;
 
 /// The averages of a bucket, wherever they are.
 pub(super) struct Averages<'a> {
-    values: &'a mut Flat,
+    values: &'a mut FlatTensor,
     /// The place in the bucket of the first value.
     start: usize,
 }

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candelabrum_memory::{FiniteCheck, Flat};
+use candelabrum_memory::{FiniteCheck, FlatTensor};
 use candelabrum_nn::with_span;
 use candle_core::{DType, Tensor};
 
@@ -52,13 +52,13 @@ pub(super) struct BucketExchange {
     /// What the all-reduce has found, of any rank.
     found: Option<BadGradient>,
     /// By bucket: memory for numbers in the wire's type, while they are not being sent.
-    pub(super) wire: Vec<Option<Flat>>,
+    pub(super) wire: Vec<Option<FlatTensor>>,
     /// The averages of this rank's shard, if buckets are lent.
     pub(super) own: Option<OwnAverages>,
     /// The search for averages that are not finite, in this rank's shard of them.
     pub(super) average_search: FiniteCheck,
     /// Complete buckets whose turn has not come yet.
-    complete: Vec<Option<Flat>>,
+    complete: Vec<Option<FlatTensor>>,
     /// The next bucket to send.
     next: usize,
     /// The messages under way, in the order in which they left.
@@ -70,9 +70,9 @@ pub(super) struct BucketExchange {
 struct SentBucket {
     index: usize,
     /// Its memory, unless the memory itself is the message.
-    bucket: Option<Flat>,
+    bucket: Option<FlatTensor>,
     /// Its memory on a GPU, if the strategy works on a copy on the host.
-    on_device: Option<Flat>,
+    on_device: Option<FlatTensor>,
     pending: Vec<Pending>,
 }
 
@@ -81,7 +81,7 @@ impl BucketExchange {
         context: StepContext,
         subject: Subject,
         kind: ExchangeKind,
-        (wire, own): (Vec<Option<Flat>>, Option<OwnAverages>),
+        (wire, own): (Vec<Option<FlatTensor>>, Option<OwnAverages>),
         unscale: Option<f32>,
     ) -> Self {
         let complete = context.plans.iter().map(|_| None).collect();
@@ -155,7 +155,7 @@ impl BucketExchange {
 
     /// Accepts a bucket that is complete before the backward pass has ended, and sends the buckets whose
     /// turn it is.
-    pub(super) fn accept_early(&mut self, index: usize, bucket: Flat) -> Result<()> {
+    pub(super) fn accept_early(&mut self, index: usize, bucket: FlatTensor) -> Result<()> {
         self.complete[index] = Some(self.check(index, bucket)?);
         while self.next + 1 < self.context.plans.len() {
             let Some(bucket) = self.complete[self.next].take() else { break };
@@ -204,7 +204,11 @@ impl BucketExchange {
 
     /// Looks for averages that are not finite in a bucket that has arrived. Returns the bucket, unless it is lent: then
     /// the averages of this rank's shard are taken out of it.
-    pub(super) fn look_at_average(&mut self, index: usize, bucket: Flat) -> Result<Option<Flat>> {
+    pub(super) fn look_at_average(
+        &mut self,
+        index: usize,
+        bucket: FlatTensor,
+    ) -> Result<Option<FlatTensor>> {
         let range = self.context.own_range(index);
         let Self { average_search, own, figures, .. } = self;
         timed(&mut figures.decompress, || {
@@ -217,7 +221,7 @@ impl BucketExchange {
     }
 
     /// Removes the scale of the loss from a bucket, and looks for numbers that are not finite.
-    fn check(&mut self, index: usize, mut bucket: Flat) -> Result<Flat> {
+    fn check(&mut self, index: usize, mut bucket: FlatTensor) -> Result<FlatTensor> {
         if let Some(factor) = self.unscale {
             bucket.span_mut()?.scale(factor)?;
         }
@@ -236,7 +240,7 @@ impl BucketExchange {
 
     /// Fills a bucket with NaN if this rank's gradients must not be used and may not show it. Every bucket
     /// must leave in its turn, and so it shows the failure to the other ranks.
-    fn show_failure(&self, bucket: &mut Flat) -> Result<()> {
+    fn show_failure(&self, bucket: &mut FlatTensor) -> Result<()> {
         if self.failure.as_ref().is_some_and(StepFailure::is_hidden) {
             bucket.span_mut()?.fill(f32::NAN)?;
         }
@@ -251,7 +255,7 @@ impl BucketExchange {
         Ok(())
     }
 
-    fn look_at(&mut self, index: usize, bucket: &Flat) -> Result<()> {
+    fn look_at(&mut self, index: usize, bucket: &FlatTensor) -> Result<()> {
         Ok(self.search.look(index, bucket.span()?)?)
     }
 
@@ -262,7 +266,7 @@ impl BucketExchange {
 
     /// Announces the all-reduces of a step whose buckets are on a GPU and sent whole. Each bucket then
     /// leaves by one of them, in the order of the buckets' numbers. `bucket` is the first of them.
-    fn announce(&self, bucket: &Flat) {
+    fn announce(&self, bucket: &FlatTensor) {
         let Self { context, kind, wire: memory, .. } = self;
         let (ExchangeKind::AllReduce(all_reduce), true) = (kind, bucket.is_on_device()) else {
             return;
@@ -289,7 +293,7 @@ impl BucketExchange {
     }
 
     /// Makes a bucket's message and starts its collectives.
-    pub(super) fn launch(&mut self, index: usize, mut bucket: Flat) -> Result<()> {
+    pub(super) fn launch(&mut self, index: usize, mut bucket: FlatTensor) -> Result<()> {
         if index == 0 {
             self.announce(&bucket);
         }
@@ -318,7 +322,7 @@ impl BucketExchange {
                     Some(memory) => memory,
                     None => {
                         let location = context.location();
-                        Flat::zeros_on(&location, all_reduce.element, info.len())?
+                        FlatTensor::zeros_on(&location, all_reduce.element, info.len())?
                     }
                 };
                 if has_failure && !all_reduce.shows_bad_numbers() {
@@ -353,8 +357,8 @@ impl BucketExchange {
     fn start(
         &mut self,
         index: usize,
-        bucket: Flat,
-        on_device: Option<Flat>,
+        bucket: FlatTensor,
+        on_device: Option<FlatTensor>,
         message: Message,
     ) -> Result<()> {
         let search = self.all_reduce_searches;
@@ -397,14 +401,14 @@ impl BucketExchange {
 
     /// Returns an error if an average on a GPU is not what NCCL should have computed. The caller has
     /// waited for the GPU since the average arrived.
-    pub(super) fn check_stream(&self, bucket: &Flat) -> Result<()> {
+    pub(super) fn check_stream(&self, bucket: &FlatTensor) -> Result<()> {
         let failure = bucket.is_on_device().then(|| self.context.group.failure()).flatten();
         failure.map_or(Ok(()), Err)
     }
 
     /// Waits for the next bucket, which then contains the average. `None` if all have arrived.
     /// For a bucket on a GPU, the stream of the bucket waits and the host does not.
-    pub(super) fn arrive(&mut self) -> Result<Option<(usize, Flat)>> {
+    pub(super) fn arrive(&mut self) -> Result<Option<(usize, FlatTensor)>> {
         while let Some(flight) = self.flights.pop_front() {
             let SentBucket { index, bucket, on_device, pending } = flight;
             let received: Result<Vec<Payload>> = {
@@ -511,7 +515,7 @@ impl BucketExchange {
 }
 
 /// The numbers of a bucket in their place on a GPU, if they were copied from there.
-fn back_on_device(values: Flat, on_device: Option<Flat>) -> Result<Flat> {
+fn back_on_device(values: FlatTensor, on_device: Option<FlatTensor>) -> Result<FlatTensor> {
     let Some(mut bucket) = on_device else { return Ok(values) };
     bucket.copy_from_host(&values)?;
     Ok(bucket)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use candelabrum_memory::{ElementType, Flat, Location};
+use candelabrum_memory::{ElementType, FlatTensor, Location};
 use candelabrum_nn::{BucketPlan, BucketPool, FlatGradients, MissingGradients, Param, Params};
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use super::config::Shard;
 use super::memory::OptimizerMemory;
 use super::own_averages::{ON_THEIR_WAY, OwnAverages};
 use super::param_shards::{OpenValues, ParamShards};
-use super::shard::Shards;
+use super::shard::ShardRanges;
 use crate::bucketing::{self, BucketSizing};
 use crate::comm::{Communicator, Group, Label};
 use crate::consistency::check_consistency;
@@ -39,7 +39,7 @@ const GPU_STEP: usize = 4;
 pub(super) struct BucketSets {
     trained: TrainableParams,
     /// If ranks keep shards of the optimizer's state: which ones. All layouts then have the same buckets.
-    shards: Option<Arc<Shards>>,
+    shards: Option<Arc<ShardRanges>>,
     /// By parameter: whether its values are with their ranks, and fetched when a block needs them.
     away: Vec<bool>,
     /// The values of parameters of which each rank keeps its shard alone.
@@ -76,13 +76,13 @@ pub(super) struct BucketSet {
     pub(super) gradients: FlatGradients,
     /// By bucket: its content, for messages.
     pub(super) labels: Arc<[Label]>,
-    pub(super) shards: Option<Arc<Shards>>,
+    pub(super) shards: Option<Arc<ShardRanges>>,
     /// By bucket, if the buckets are lent: memory for the averages of this rank's shard. A step takes it and returns
     /// it.
-    pub(super) own: Vec<Flat>,
+    pub(super) own: Vec<FlatTensor>,
     /// By element type and bucket: memory for the numbers of a bucket in that type. A step takes this
     /// memory and returns it.
-    wire: Vec<(ElementType, Vec<Option<Flat>>)>,
+    wire: Vec<(ElementType, Vec<Option<FlatTensor>>)>,
     /// The buckets with new values that are still on their way.
     pub(super) arriving: Vec<(usize, Arc<InFlightValues>)>,
     /// Steps taken with this layout.
@@ -149,7 +149,7 @@ impl BucketSets {
         let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
-        let shards = Shards::new(&plans, replica.rank(), replica.world_size(), whole);
+        let shards = ShardRanges::new(&plans, replica.rank(), replica.world_size(), whole);
         self.shards = Some(Arc::new(shards));
         Ok(())
     }
@@ -217,7 +217,7 @@ impl BucketSets {
         self.lent.is_some()
     }
 
-    pub(super) fn shards(&self) -> Option<&Arc<Shards>> {
+    pub(super) fn shards(&self) -> Option<&Arc<ShardRanges>> {
         self.shards.as_ref()
     }
 
@@ -263,7 +263,8 @@ impl BucketSets {
         if self.early.is_none() {
             let order = self.order();
             let (plans, location) = (self.plan(sizing, &order), location(self.params()));
-            let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+            let bucket =
+                |plan: &BucketPlan| FlatTensor::zeros_on(&location, ElementType::F32, plan.len);
             let buckets = plans.iter().map(bucket).collect::<candelabrum_memory::Result<_>>()?;
             let gradients = FlatGradients::new(Arc::clone(self.params()), plans, buckets)?;
             self.early = Some(BucketSet {
@@ -431,7 +432,7 @@ impl BucketSets {
             (Some(shards), Some(room)) => {
                 for index in 0..plans.len() {
                     let len = shards.range(index).len();
-                    own.push(Flat::zeros_on(&location, ElementType::F32, len)?);
+                    own.push(FlatTensor::zeros_on(&location, ElementType::F32, len)?);
                 }
                 // A bucket that is filled until it has enough may have more.
                 let small = plans.iter().filter(|plan| plan.slots.len() > 1).map(|plan| plan.len);
@@ -491,11 +492,11 @@ fn bucket_memory(
     element: ElementType,
     len: usize,
     comm: &dyn Communicator,
-) -> Result<Flat> {
+) -> Result<FlatTensor> {
     if location.is_host() {
         return Ok(comm.alloc(element, len)?.into_flat());
     }
-    Ok(Flat::zeros_on(location, element, len)?)
+    Ok(FlatTensor::zeros_on(location, element, len)?)
 }
 
 fn is_no_order(order: &[usize], len: usize) -> bool {
@@ -531,7 +532,7 @@ impl BucketSet {
     }
 
     /// Takes back a bucket that has not become averages.
-    pub(super) fn put_back(&mut self, index: usize, bucket: Flat) {
+    pub(super) fn put_back(&mut self, index: usize, bucket: FlatTensor) {
         match self.gradients.pool() {
             Some(pool) => pool.give_back(bucket),
             None => self.gradients.put(index, bucket),
@@ -604,7 +605,7 @@ impl BucketSet {
         &mut self,
         element: ElementType,
         comm: &dyn Communicator,
-    ) -> Result<Vec<Option<Flat>>> {
+    ) -> Result<Vec<Option<FlatTensor>>> {
         if let Some((_, wire)) = self.wire.iter_mut().find(|(kept, _)| *kept == element) {
             return Ok(std::mem::take(wire));
         }
@@ -616,7 +617,7 @@ impl BucketSet {
         Ok(wire)
     }
 
-    pub(super) fn put_wire(&mut self, element: ElementType, wire: Vec<Option<Flat>>) {
+    pub(super) fn put_wire(&mut self, element: ElementType, wire: Vec<Option<FlatTensor>>) {
         if let Some((_, place)) = self.wire.iter_mut().find(|(kept, _)| *kept == element) {
             *place = wire;
         }

@@ -8,7 +8,7 @@ use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::{self, BucketSet};
 use super::param_shards::ParamShards;
-use super::shard::Shards;
+use super::shard::ShardRanges;
 use crate::comm::{CommStats, Group, Label};
 use crate::strategy::Bucket;
 
@@ -22,7 +22,7 @@ pub(super) struct StepContext {
     pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
     /// If ranks keep shards of the optimizer's state: which ones.
-    pub(super) shards: Option<Arc<Shards>>,
+    pub(super) shards: Option<Arc<ShardRanges>>,
     /// The values of parameters of which each rank keeps its shard alone.
     pub(super) values: Option<Arc<ParamShards>>,
     /// The number of the layout.

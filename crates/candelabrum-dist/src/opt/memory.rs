@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_nn::Params;
 
 /// The memory of a model and of its optimizer on this rank, in bytes.
@@ -28,13 +28,13 @@ impl OptimizerMemory {
     }
 
     /// Counts the memory of gradients.
-    pub fn add_gradients<'a>(&mut self, buckets: impl IntoIterator<Item = &'a Flat>) {
+    pub fn add_gradients<'a>(&mut self, buckets: impl IntoIterator<Item = &'a FlatTensor>) {
         let (all, shared) = bytes(buckets.into_iter());
         self.gradients += all;
         self.shared += shared;
     }
 
-    pub(super) fn add_exchange<'a>(&mut self, numbers: impl Iterator<Item = &'a Flat>) {
+    pub(super) fn add_exchange<'a>(&mut self, numbers: impl Iterator<Item = &'a FlatTensor>) {
         let (all, shared) = bytes(numbers);
         self.exchange += all;
         self.shared += shared;
@@ -52,7 +52,7 @@ impl AddAssign for OptimizerMemory {
 }
 
 /// The bytes of all, and of those in shared memory.
-fn bytes<'a>(flats: impl Iterator<Item = &'a Flat>) -> (usize, usize) {
+fn bytes<'a>(flats: impl Iterator<Item = &'a FlatTensor>) -> (usize, usize) {
     flats.fold((0, 0), |(all, shared), flat| {
         let len = flat.room();
         (all + len, shared + if flat.is_shared() { len } else { 0 })

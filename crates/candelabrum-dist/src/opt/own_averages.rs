@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_nn::BucketPool;
 
 use crate::Result;
@@ -16,7 +16,7 @@ pub(super) const ON_THEIR_WAY: usize = 2;
 #[derive(Debug)]
 pub(super) struct OwnAverages {
     /// By bucket: this rank's part.
-    pub(super) parts: Vec<Flat>,
+    pub(super) parts: Vec<FlatTensor>,
     pub(super) pool: BucketPool,
     /// The buckets that have arrived during the backward pass.
     pub(super) arrived: Vec<usize>,
@@ -24,12 +24,17 @@ pub(super) struct OwnAverages {
 
 impl OwnAverages {
     /// No averages yet. `parts` is memory for those of each bucket.
-    pub(super) fn new(parts: Vec<Flat>, pool: BucketPool) -> Self {
+    pub(super) fn new(parts: Vec<FlatTensor>, pool: BucketPool) -> Self {
         Self { parts, pool, arrived: Vec::new() }
     }
 
     /// Takes this rank's part, the elements `own`, out of a bucket that has arrived.
-    pub(super) fn take_out(&mut self, index: usize, bucket: Flat, own: Range<usize>) -> Result<()> {
+    pub(super) fn take_out(
+        &mut self,
+        index: usize,
+        bucket: FlatTensor,
+        own: Range<usize>,
+    ) -> Result<()> {
         self.parts[index].span_mut()?.copy_from(bucket.range(own)?)?;
         self.pool.give_back(bucket);
         Ok(())

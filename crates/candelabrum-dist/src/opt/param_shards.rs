@@ -22,11 +22,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, Location, SpanMut};
 use candelabrum_nn::{Param, ShardedValues};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::shard::Shards;
+use super::shard::ShardRanges;
 use crate::comm::{Collective, Communicator, Group, Payload, Pending, Service};
 use crate::launch;
 use crate::{Error, Result};
@@ -88,7 +88,7 @@ struct ShardTable {
 
 /// By parameter: this rank's shard, where the parameter is. An update of a large matrix takes long, and other parameters
 /// can be read meanwhile.
-type OwnShards = [Mutex<Flat>];
+type OwnShards = [Mutex<FlatTensor>];
 
 /// What other ranks get.
 struct ServedShards {
@@ -98,7 +98,7 @@ struct ServedShards {
     changing: BTreeSet<usize>,
     shards: ShardMemory,
     /// Requests of ranks that are ahead.
-    deferred: Vec<Request>,
+    deferred: Vec<ReadRequest>,
     /// Answers under way.
     sent: Vec<Pending>,
 }
@@ -108,11 +108,11 @@ enum ShardMemory {
     Themselves(Arc<OwnShards>),
     /// Copies of shards on a GPU. An answer must not wait for the GPU, which may wait for the gradients of the rank that
     /// has asked.
-    Copies(Vec<Flat>),
+    Copies(Vec<FlatTensor>),
 }
 
 /// A request of another rank.
-struct Request {
+struct ReadRequest {
     from: usize,
     ticket: u64,
     version: u64,
@@ -145,7 +145,7 @@ impl ParamShards {
     pub(super) fn new(
         group: &Group,
         params: &[Param],
-        shards: &Shards,
+        shards: &ShardRanges,
         is_sharded: impl Fn(usize) -> bool,
     ) -> Result<Self> {
         let (requests, answers) = (group.channel()?, group.channel()?);
@@ -155,7 +155,7 @@ impl ParamShards {
             let owned =
                 if is_sharded(number) { shards.owners(number).to_vec() } else { Vec::new() };
             let range = owned.get(group.rank()).cloned().unwrap_or_default();
-            let mut values = Flat::zeros_on(&location, ElementType::F32, range.len())?;
+            let mut values = FlatTensor::zeros_on(&location, ElementType::F32, range.len())?;
             if !range.is_empty() {
                 let mut to = values.span_mut()?;
                 param.with_values(|values| to.copy_from(values.range(range)))?;
@@ -462,14 +462,14 @@ impl ServedShards {
         self.changing.clear();
         let version = self.version;
         let (due, later) =
-            self.deferred.drain(..).partition(|request: &Request| request.version <= version);
+            self.deferred.drain(..).partition(|request: &ReadRequest| request.version <= version);
         self.deferred = later;
-        let due: Vec<Request> = due;
+        let due: Vec<ReadRequest> = due;
         due.into_iter().try_for_each(|request| self.answer(table, request))
     }
 
     /// Sends this rank's shards, now or when they have the version that is asked for.
-    fn answer(&mut self, table: &ShardTable, request: Request) -> Result<()> {
+    fn answer(&mut self, table: &ShardTable, request: ReadRequest) -> Result<()> {
         if request.version > self.version {
             self.deferred.push(request);
             return Ok(());
@@ -509,7 +509,7 @@ impl ShardMemory {
         Ok(Self::Copies(copies.collect::<candelabrum_memory::Result<_>>()?))
     }
 
-    fn with<R>(&self, param: usize, f: impl FnOnce(&Flat) -> Result<R>) -> Result<R> {
+    fn with<R>(&self, param: usize, f: impl FnOnce(&FlatTensor) -> Result<R>) -> Result<R> {
         match self {
             Self::Themselves(own) => f(&own[param].lock()),
             Self::Copies(copies) => f(&copies[param]),
@@ -531,7 +531,7 @@ fn answer_all(requests: &Group, table: &ShardTable, kept: &Mutex<ServedShards>) 
             (READ, Some(from)) => {
                 let params = numbers(params, |bytes| u64::from_ne_bytes(bytes) as usize);
                 let ValuesHeader { ticket, version, .. } = header;
-                kept.lock().answer(table, Request { from, ticket, version, params })?;
+                kept.lock().answer(table, ReadRequest { from, ticket, version, params })?;
             }
             _ => return Err(protocol("a message that is no request for parameters")),
         }

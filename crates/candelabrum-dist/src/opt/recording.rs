@@ -4,7 +4,7 @@
 //! replay as they do in the middle of a backward pass.
 
 use candelabrum_memory::cuda::{self, Capture, Graph};
-use candelabrum_nn::{LossWeight, Noise, NoiseRecorder, Params, PassState};
+use candelabrum_nn::{LossWeight, NoiseRecorder, Params, PassState, RecordedNoise};
 use candle_core::{Device, Tensor};
 
 use super::config::DistOptConfig;
@@ -40,7 +40,7 @@ pub(super) struct PassRecording {
     /// What the loss counts. It may have labels in the same memory.
     pub(super) weight: Option<LossWeight>,
     pub(super) pieces: Vec<RecordedGraph>,
-    pub(super) noise: Noise,
+    pub(super) noise: RecordedNoise,
     /// The factor of the loss, if the passes multiply by one.
     pub(super) scale: Option<RecordedScale>,
     /// The state of the gradients after the pass.

@@ -19,7 +19,7 @@ use candelabrum_nn::BucketPlan;
 
 /// The parts of all buckets.
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(super) struct ShardRanges {
     /// By bucket: the elements of each rank's part.
     parts: Vec<Arc<[usize]>>,
     /// By bucket: the range of this rank's part.
@@ -29,7 +29,7 @@ pub(super) struct Shards {
     rank: usize,
 }
 
-impl Shards {
+impl ShardRanges {
     /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. `whole`: parameters are not
     /// cut.
     pub(super) fn new(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
@@ -147,8 +147,8 @@ mod tests {
             whole in any::<bool>(),
         ) {
             let plans = plans(&buckets);
-            let of = |rank| Shards::new(&plans, rank, world_size, whole);
-            let shards: Vec<Shards> = (0..world_size).map(of).collect();
+            let of = |rank| ShardRanges::new(&plans, rank, world_size, whole);
+            let shards: Vec<ShardRanges> = (0..world_size).map(of).collect();
             for (bucket, plan) in plans.iter().enumerate() {
                 let mut end = 0;
                 for (rank, one) in shards.iter().enumerate() {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn large_parameters_are_cut_within_a_chunk_of_the_middle() {
-        let shards = Shards::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
+        let shards = ShardRanges::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
         assert_eq!(shards.owned(0), 5 * CHUNK..10 * CHUNK);
         assert_eq!((shards.owned(1), shards.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
         // The first rank has less so far.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use candelabrum_memory::chunks::CHUNK;
-use candelabrum_memory::{Flat, Norm, Span, square_sums};
+use candelabrum_memory::{FlatTensor, Norm, Span, square_sums};
 use candelabrum_nn::Param;
 use candelabrum_optim::{Clip, clip};
 
@@ -14,7 +14,7 @@ use super::bucket_exchange::BucketExchange;
 use super::figures::timed;
 use super::own_averages::ON_THEIR_WAY;
 use super::replicas::lose;
-use super::shard::Shards;
+use super::shard::ShardRanges;
 use super::step::Step;
 use crate::comm::{Collective, Payload, Pending, ReduceOp};
 use crate::{Error, Result};
@@ -120,7 +120,7 @@ impl Step<'_> {
     }
 
     /// Gathers lent buckets, of which few have memory at a time.
-    fn gather_in_turn(&mut self, shards: &Shards) -> Result<()> {
+    fn gather_in_turn(&mut self, shards: &ShardRanges) -> Result<()> {
         let mut under_way = VecDeque::new();
         for index in 0..self.layout.buckets() {
             if self.exchange.context.is_away(index) {
@@ -138,7 +138,7 @@ impl Step<'_> {
 
     /// Starts the gatherings of buckets that have memory all the time, in the order in which a forward pass needs them.
     /// They end now, or when the next pass accesses the parameters.
-    fn gather_all(&mut self, shards: &Shards) -> Result<()> {
+    fn gather_all(&mut self, shards: &ShardRanges) -> Result<()> {
         let (mut under_way, mut traffic) = (Vec::new(), self.exchange.context.traffic());
         for index in (0..self.layout.buckets()).rev() {
             let context = &self.exchange.context;
@@ -160,7 +160,7 @@ impl Step<'_> {
         under_way.into_iter().try_for_each(|(index, pending)| self.end_gather(index, pending))
     }
 
-    fn start_gather(&mut self, index: usize, shards: &Shards) -> Result<Pending> {
+    fn start_gather(&mut self, index: usize, shards: &ShardRanges) -> Result<Pending> {
         let mut bucket = match &self.exchange.own {
             Some(own) => own.pool.lend(self.exchange.context.plans[index].len)?,
             None => self.layout.gradients.take(index)?,
@@ -209,7 +209,7 @@ impl Step<'_> {
     }
 
     /// Copies the values that this rank has updated into a bucket.
-    fn load_shard(&mut self, index: usize, bucket: &mut Flat) -> Result<()> {
+    fn load_shard(&mut self, index: usize, bucket: &mut FlatTensor) -> Result<()> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
@@ -228,7 +228,7 @@ impl Step<'_> {
     }
 
     /// Copies the values that other ranks have updated out of a bucket.
-    fn store_others(&mut self, index: usize, bucket: &Flat) -> Result<()> {
+    fn store_others(&mut self, index: usize, bucket: &FlatTensor) -> Result<()> {
         let context = &self.exchange.context;
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSetState;
 use super::memory::OptimizerMemory;
-use super::shard::Shards;
+use super::shard::ShardRanges;
 use super::used::UsedStrategy;
 use super::{DistOpt, RankDrift};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
@@ -169,7 +169,7 @@ impl DistOpt {
     }
 
     /// If the ranks keep shards of the optimizer's state: which ones. Known from the first step on.
-    fn shards(&self) -> Option<&Arc<Shards>> {
+    fn shards(&self) -> Option<&Arc<ShardRanges>> {
         self.layouts.as_ref()?.shards()
     }
 

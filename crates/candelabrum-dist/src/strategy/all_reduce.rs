@@ -6,7 +6,7 @@
 //! rounds to nearest, ties to even. All transports of this crate accumulate half precision in fp32
 //! and round once. NCCL accumulates in half precision.
 
-use candelabrum_memory::{ElementType, Flat, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, SpanMut};
 
 use crate::comm::{Collective, ReduceOp};
 use crate::{Error, Result};
@@ -70,7 +70,7 @@ impl AllReduce {
     pub(crate) fn pack(
         self,
         mut values: SpanMut<'_>,
-        wire: &mut Flat,
+        wire: &mut FlatTensor,
         world_size: usize,
     ) -> Result<()> {
         if let Some(limit) = self.clip {

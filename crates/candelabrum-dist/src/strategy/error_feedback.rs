@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use candelabrum_memory::{ElementType, Flat, Norm, Span, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, Norm, Span, SpanMut};
 
 use super::Bucket;
 use crate::Result;
@@ -30,15 +30,15 @@ pub struct ErrorFeedback {
 /// them.
 #[derive(Clone, Debug)]
 struct StagedVector {
-    values: Arc<Flat>,
+    values: Arc<FlatTensor>,
     /// The staged values. While nothing is staged, the numbers have no meaning but their memory is
     /// kept.
-    next: Arc<Flat>,
+    next: Arc<FlatTensor>,
     staged: bool,
 }
 
-impl From<Flat> for StagedVector {
-    fn from(values: Flat) -> Self {
+impl From<FlatTensor> for StagedVector {
+    fn from(values: FlatTensor) -> Self {
         Self { values: Arc::new(values), next: Arc::new(zeros(0)), staged: false }
     }
 }
@@ -49,8 +49,8 @@ impl Default for StagedVector {
     }
 }
 
-fn zeros(len: usize) -> Flat {
-    Flat::zeros(ElementType::F32, len)
+fn zeros(len: usize) -> FlatTensor {
+    FlatTensor::zeros(ElementType::F32, len)
 }
 
 impl StagedVector {
@@ -60,8 +60,8 @@ impl StagedVector {
         &mut self,
         len: usize,
         on_device: bool,
-        make: impl FnOnce() -> Result<Flat>,
-    ) -> Result<&mut Flat> {
+        make: impl FnOnce() -> Result<FlatTensor>,
+    ) -> Result<&mut FlatTensor> {
         let fits = self.next.len() == len && self.next.is_on_device() == on_device;
         if !fits || Arc::get_mut(&mut self.next).is_none() {
             self.next = Arc::new(make()?);
@@ -208,7 +208,7 @@ impl FromIterator<(String, String, Vec<f32>)> for ErrorFeedback {
         let mut feedback = Self::default();
         for (kind, name, values) in vectors {
             let by_name = feedback.vectors.entry(kind).or_default();
-            by_name.insert(name, Flat::from_slice(&values).into());
+            by_name.insert(name, FlatTensor::from_slice(&values).into());
         }
         feedback
     }

@@ -6,7 +6,7 @@
 //! bucket, the ranks average the whole bucket instead.
 
 use candelabrum_memory::cuda::CudaSpanMut;
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::{FlatTensor, SpanMut};
 
 use super::gpu::{self, GpuStrategy};
 use super::select::Selector;
@@ -112,7 +112,12 @@ impl SparseThreshold {
     }
 
     /// Starts the exchange of the counts.
-    fn count(&mut self, bucket: &Bucket<'_>, found: SelectedByThreshold, count: Flat) -> Message {
+    fn count(
+        &mut self,
+        bucket: &Bucket<'_>,
+        found: SelectedByThreshold,
+        count: FlatTensor,
+    ) -> Message {
         *self.round(bucket) = GatherRound::Counting(found);
         Message::new(Collective::AllGather, count.into())
     }
@@ -207,7 +212,7 @@ impl Strategy for SparseThreshold {
         Ok(self.count(
             bucket,
             SelectedByThreshold::OnHost { positions, sent },
-            Flat::from_slice(&[count]),
+            FlatTensor::from_slice(&[count]),
         ))
     }
 

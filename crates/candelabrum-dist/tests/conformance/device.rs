@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use candelabrum_dist::{
     Collective, Element, ElementType, Error, Payload, Pending, ReduceOp, Result, World,
 };
-use candelabrum_memory::{Flat, Location};
+use candelabrum_memory::{FlatTensor, Location};
 use candle_core::{DType, Device, Tensor};
 
 use crate::faults::kill_soon;
@@ -39,8 +39,9 @@ fn results(world: &World) -> Result<()> {
 }
 
 pub(crate) fn on_device<T: Element>(world: &World, values: &[T]) -> Result<Payload> {
-    let mut flat = Flat::zeros_on(&Location::from_device(world.device()), T::TYPE, values.len())?;
-    flat.copy_from_host(&Flat::from_slice(values))?;
+    let mut flat =
+        FlatTensor::zeros_on(&Location::from_device(world.device()), T::TYPE, values.len())?;
+    flat.copy_from_host(&FlatTensor::from_slice(values))?;
     Ok(flat.into())
 }
 
@@ -128,7 +129,7 @@ fn sum() -> Collective {
 /// under way.
 fn start_of(world: &World, tensor: &Tensor) -> Result<Pending> {
     let location = Location::from_device(world.device());
-    let mut flat = Flat::zeros_on(&location, ElementType::F32, tensor.elem_count())?;
+    let mut flat = FlatTensor::zeros_on(&location, ElementType::F32, tensor.elem_count())?;
     flat.copy_from_tensor(tensor)?;
     Ok(world.comm().start(sum(), flat.into()))
 }

@@ -15,7 +15,7 @@ use candelabrum_nn::layers::BatchNorm2d;
 use candle_core::{DType, Device, Module, Tensor};
 use rustix::process::Signal;
 
-use crate::harness::{self, Backend, Ended, Group, leave_note, wait_for_notes};
+use crate::harness::{self, Backend, EndedProgram, Group, leave_note, wait_for_notes};
 
 /// Ranks of every case here.
 pub(crate) const RANKS: usize = 3;
@@ -323,21 +323,26 @@ fn kill_now() {
 }
 
 /// Runs a case whose deadline of 1 s passes.
-pub(crate) fn late(backend: Backend, case: &str, size: usize) -> Ended {
+pub(crate) fn late(backend: Backend, case: &str, size: usize) -> EndedProgram {
     let late = Group::new(backend, size, case).variable("CANDELABRUM_TIMEOUT", "1");
     late.limit(Duration::from_secs(40)).run()
 }
 
-pub(crate) fn group(backend: Backend, case: &str) -> Ended {
+pub(crate) fn group(backend: Backend, case: &str) -> EndedProgram {
     Group::new(backend, RANKS, case).limit(Duration::from_secs(30)).run()
 }
 
 /// Runs a case over the local backend: the ranks `failing` must print an error with all `parts`.
-fn local(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+fn local(case: &str, failing: &[usize], parts: &[&str]) -> EndedProgram {
     fails(Backend::Local, case, failing, parts)
 }
 
-pub(crate) fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+pub(crate) fn fails(
+    backend: Backend,
+    case: &str,
+    failing: &[usize],
+    parts: &[&str],
+) -> EndedProgram {
     let ended = group(backend, case);
     for &rank in failing {
         assert!(ended.failed(rank), "{case}: rank {rank} must fail: {}", ended.output());
@@ -351,7 +356,7 @@ pub(crate) fn fails(backend: Backend, case: &str, failing: &[usize], parts: &[&s
 }
 
 /// Runs a case under mpiexec: the job must fail, and its output must contain all `parts`.
-fn mpi(case: &str, parts: &[&str]) -> Ended {
+fn mpi(case: &str, parts: &[&str]) -> EndedProgram {
     let ended = group(Backend::Mpi, case);
     let output = ended.output();
     assert!(!ended.all_succeeded(), "{case} must fail: {output}");
@@ -408,7 +413,7 @@ fn a_request_that_one_rank_refuses_ends_it_on_all_at_once() {
 }
 
 pub(crate) fn one_rank_refuses(backend: Backend) {
-    let check = |ended: &Ended, own: &str| {
+    let check = |ended: &EndedProgram, own: &str| {
         for rank in ALL {
             let output = &ended.ranks[*rank].text;
             assert!(ended.failed(*rank), "{output}");

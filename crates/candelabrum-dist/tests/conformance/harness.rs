@@ -132,28 +132,30 @@ impl Group {
     }
 
     /// Starts the ranks and waits for their end.
-    pub(crate) fn run(self) -> Ended {
+    pub(crate) fn run(self) -> EndedProgram {
         let ranks = self.ranks.run(self.size);
         drop(self.notes);
-        Ended { job: self.job, ranks }
+        EndedProgram { job: self.job, ranks }
     }
 }
 
 /// A group whose processes have all ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedProgram {
     job: String,
     /// By rank; under mpiexec all ranks together.
-    pub(crate) ranks: Vec<candelabrum_testkit::Ended>,
+    pub(crate) ranks: Vec<candelabrum_testkit::EndedProgram>,
 }
 
-impl Ended {
+impl EndedProgram {
     pub(crate) fn output(&self) -> String {
-        let of = |rank: &candelabrum_testkit::Ended| format!("--- {:?}\n{}", rank.code, rank.text);
+        let of = |rank: &candelabrum_testkit::EndedProgram| {
+            format!("--- {:?}\n{}", rank.code, rank.text)
+        };
         self.ranks.iter().map(of).collect()
     }
 
     pub(crate) fn all_succeeded(&self) -> bool {
-        self.ranks.iter().all(candelabrum_testkit::Ended::succeeded)
+        self.ranks.iter().all(candelabrum_testkit::EndedProgram::succeeded)
     }
 
     /// The longest time that a rank took.

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use candelabrum_dist::{ReduceOp, World, WorldConfig};
-use candelabrum_testkit::{Ended, Program, Running};
+use candelabrum_testkit::{EndedProgram, Program, Running};
 
 use crate::harness::{Backend, Group};
 
@@ -86,7 +86,7 @@ fn rank_with_a_place() {
 
 /// Ranks that find these places, as rank, world size, local rank and local size. They also find variables of
 /// launchers, which do not count.
-fn placed(job: &str, places: &[[usize; 4]]) -> Vec<Ended> {
+fn placed(job: &str, places: &[[usize; 4]]) -> Vec<EndedProgram> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("its address").port();
     drop(listener);

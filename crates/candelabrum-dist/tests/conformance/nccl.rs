@@ -7,9 +7,9 @@ use crate::faults::{
     ALL, DISAGREEMENTS, IN_GROUPS, RANKS, a_late_rank_fails_with_the_others, fails, late,
     one_rank_fails_by_itself, one_rank_refuses,
 };
-use crate::harness::{Backend, Ended, Group, has_gpu};
+use crate::harness::{Backend, EndedProgram, Group, has_gpu};
 
-fn nccl(case: &str, failing: &[usize], parts: &[&str]) -> Ended {
+fn nccl(case: &str, failing: &[usize], parts: &[&str]) -> EndedProgram {
     fails(Backend::Nccl, case, failing, parts)
 }
 
@@ -225,7 +225,7 @@ fn over_nccl_a_rank_that_leaves_an_announced_list_is_named_at_once() {
     }
     let expected = "where it has announced all_reduce(sum) number";
     // Rank 1 waits 200 ms.
-    let at_once = |ended: &Ended, ranks: usize| {
+    let at_once = |ended: &EndedProgram, ranks: usize| {
         ended.assert_noticed(ranks, 1200);
     };
     let words = [

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 use candelabrum_testkit::memory::resident_bytes;
 
 use crate::faults::kill_soon;
-use crate::harness::{self, Backend, Ended, Group};
+use crate::harness::{self, Backend, EndedProgram, Group};
 
 type Comm<'a> = &'a (dyn Communicator + 'static);
 
@@ -201,14 +201,14 @@ fn segment_blocks() -> u64 {
 const BACKENDS: [Backend; 2] = [Backend::Local, Backend::Tcp];
 
 /// Runs a case on three ranks with this deadline in seconds.
-fn ended(backend: Backend, case: &str, deadline: u64) -> Ended {
+fn ended(backend: Backend, case: &str, deadline: u64) -> EndedProgram {
     Group::new(backend, 3, case)
         .variable("CANDELABRUM_TIMEOUT", &deadline.to_string())
         .limit(Duration::from_secs(100))
         .run()
 }
 
-fn assert_fails(ended: &Ended, rank: usize, parts: &[&str]) {
+fn assert_fails(ended: &EndedProgram, rank: usize, parts: &[&str]) {
     let output = &ended.ranks[rank].text;
     assert!(ended.failed(rank), "rank {rank} must fail: {}", ended.output());
     for part in parts {

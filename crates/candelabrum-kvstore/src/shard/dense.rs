@@ -1,6 +1,6 @@
 //! A dense value, or one server's part of it.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_optim::Optimizer;
 
 use super::means::UpdateInputs;
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 const BLOCK: usize = 8 << 10;
 
 pub(super) struct DenseValue {
-    pub(super) values: Flat,
+    pub(super) values: FlatTensor,
     /// Made at the first update after the optimizer was set.
     pub(super) optimizer: Option<Box<dyn Optimizer>>,
 }

@@ -10,7 +10,7 @@ use crate::Error;
 #[derive(Debug)]
 pub(super) struct Gathering {
     /// By worker: its request that waits for the others.
-    waiting: Vec<Option<WaitingRequest>>,
+    waiting: Vec<Option<WaitingGather>>,
     /// By worker: whether it has made the request.
     made: Vec<bool>,
     first: Option<usize>,
@@ -18,7 +18,7 @@ pub(super) struct Gathering {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct WaitingRequest {
+struct WaitingGather {
     ticket: u64,
     since: Instant,
 }
@@ -49,7 +49,7 @@ impl Gathering {
         ticket: u64,
         problem: Option<Error>,
     ) -> GatheringState {
-        self.waiting[worker] = Some(WaitingRequest { ticket, since: Instant::now() });
+        self.waiting[worker] = Some(WaitingGather { ticket, since: Instant::now() });
         self.made[worker] = true;
         self.first.get_or_insert(worker);
         self.failure = self.failure.take().or(problem);
@@ -82,7 +82,7 @@ impl Gathering {
 
     /// The requests that have waited longer than the deadline, each with the time. They wait no longer.
     pub(super) fn late(&mut self, now: Instant, deadline: Duration) -> Vec<(Requester, Duration)> {
-        let waited = |waiting: &WaitingRequest| now.saturating_duration_since(waiting.since);
+        let waited = |waiting: &WaitingGather| now.saturating_duration_since(waiting.since);
         let times: Vec<_> = self.waiting.iter().map(|place| place.as_ref().map(waited)).collect();
         let late = self.take(|waiting| waited(waiting) > deadline);
         late.into_iter().map(|asked| (asked, times[asked.0].unwrap_or_default())).collect()
@@ -98,7 +98,7 @@ impl Gathering {
         self.take(|_| true)
     }
 
-    fn take(&mut self, condition: impl Fn(&WaitingRequest) -> bool) -> Vec<Requester> {
+    fn take(&mut self, condition: impl Fn(&WaitingGather) -> bool) -> Vec<Requester> {
         let places = self.waiting.iter_mut().enumerate();
         places
             .filter_map(|(worker, place)| Some((worker, place.take_if(|w| condition(w))?.ticket)))

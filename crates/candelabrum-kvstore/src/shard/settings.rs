@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, FlatTensor};
 use candelabrum_optim::Recipe;
 use serde::{Deserialize, Serialize};
 
@@ -75,14 +75,14 @@ impl KeyInit {
     }
 
     /// Zeros for the part.
-    pub(super) fn zeros(&self) -> Result<Flat> {
+    pub(super) fn zeros(&self) -> Result<FlatTensor> {
         let row: usize = self.rows.map_or(1, |_| self.dims.iter().skip(1).product());
         let len = self.part.len() * row;
         let room = len.checked_mul(size_of::<f32>());
         // The allocator would end the process. No memory is touched by this.
         let is_there = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
         if room.is_some_and(is_there) {
-            return Ok(Flat::zeros(ElementType::F32, len));
+            return Ok(FlatTensor::zeros(ElementType::F32, len));
         }
         Err(Error::Room { key: self.key.clone(), elements: len })
     }

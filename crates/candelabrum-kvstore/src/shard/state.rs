@@ -10,7 +10,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_optim::Optimizer;
 use safetensors::tensor::{Dtype, SafeTensors, View, serialize_to_file};
 use serde::{Deserialize, Serialize};
@@ -156,7 +156,7 @@ impl KeySlot {
         }
     }
 
-    fn parts(&mut self) -> (&mut Flat, &mut Option<Box<dyn Optimizer>>) {
+    fn parts(&mut self) -> (&mut FlatTensor, &mut Option<Box<dyn Optimizer>>) {
         match &mut self.value {
             KeyValue::Dense(dense) => (&mut dense.values, &mut dense.optimizer),
             KeyValue::Table(table) => (&mut table.values, &mut table.optimizer),

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, FlatTensor};
 use candelabrum_nn::seed;
 use candelabrum_optim::Optimizer;
 use rand_distr::{Distribution, Normal};
@@ -25,7 +25,7 @@ pub(super) struct RowTable {
     init: RowInit,
     /// The seed of this table's rows.
     seed: u64,
-    pub(super) values: Flat,
+    pub(super) values: FlatTensor,
     /// One bit per row: whether it has its first values.
     exists: Vec<u64>,
     pub(super) optimizer: Option<Box<dyn Optimizer>>,
@@ -176,7 +176,7 @@ impl RowTable {
     /// Forgets all rows.
     pub(super) fn clear(&mut self) {
         self.exists.fill(0);
-        self.values = Flat::zeros(ElementType::F32, self.values.len());
+        self.values = FlatTensor::zeros(ElementType::F32, self.values.len());
     }
 
     /// Gives a row its first values at its first use.

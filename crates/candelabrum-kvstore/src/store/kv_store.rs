@@ -14,7 +14,7 @@ use super::place::{KeyPlacement, PulledPart};
 use crate::client::Client;
 use crate::codec::Compression;
 use crate::config::{StoreConfig, StoreKind};
-use crate::keys::Keys;
+use crate::keys::KeyTable;
 use crate::link::{InProcess, RemoteServers, ShardLink, messages_of};
 use crate::roles::{ProcessRole, RoleAssignment};
 use crate::shard::{OptimizerSettings, StoreSettings};
@@ -56,7 +56,7 @@ pub(super) struct StoreInner {
 
 pub(super) struct StoreState {
     pub(super) client: Client,
-    pub(super) keys: Keys<KeyPlacement>,
+    pub(super) keys: KeyTable<KeyPlacement>,
     pub(super) compression: Compression,
     /// The last result of a push, a pull or an initialisation, if it was an error.
     last_error: String,
@@ -97,7 +97,7 @@ impl KvStore {
         let keeps_pushes = kind == StoreKind::DistSync || staleness_bound.is_some();
         let client = Client::new(rank, link, deadline, keeps_pushes);
         let (keys, compression, last_error) =
-            (Keys::new(rank), Compression::default(), String::new());
+            (KeyTable::new(rank), Compression::default(), String::new());
         let state = StoreState { client, keys, compression, last_error };
         let store = Self(Arc::new(StoreInner {
             config: config.clone(),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::keys::Keys;
+use crate::keys::KeyTable;
 use crate::placement::ServerPart;
 
 /// What a worker knows of a key.
@@ -35,7 +35,7 @@ pub(super) struct PulledPart {
     pub(super) range: Range<usize>,
 }
 
-impl Keys<KeyPlacement> {
+impl KeyTable<KeyPlacement> {
     /// Notes the version of a part that this worker has pulled.
     pub(super) fn record_version(&mut self, number: u32, part: usize, version: u64) {
         if let Some(place) = self.entry_mut(number).versions.get_mut(part) {

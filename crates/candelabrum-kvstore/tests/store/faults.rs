@@ -9,7 +9,7 @@ use candelabrum_dist::{Error as DistError, World};
 use candelabrum_kvstore::{Error, KvStore, Result, Server, StoreConfig, StoreKind};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use crate::harness::{Backend, Ended, Job, say, stage, stage_with};
+use crate::harness::{Backend, EndedProgram, Job, say, stage, stage_with};
 use crate::numbers::{flat, tensor};
 
 /// Ranks of every case but those that say otherwise: 0, 1 and 2 are workers, 3 and 4 servers.
@@ -161,7 +161,7 @@ fn job(kind: &str, fault: &str) -> Job {
 
 /// Asserts that all ranks but the victim have failed with all parts, and soon.
 #[track_caller]
-fn assert_named(ended: &Ended, victim: Option<usize>, parts: &[&str]) {
+fn assert_named(ended: &EndedProgram, victim: Option<usize>, parts: &[&str]) {
     for rank in (0..WORKERS + SERVERS).filter(|rank| Some(*rank) != victim) {
         ended.assert_failed(rank, parts);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Error, KvStore, Result, Server, ServerStats, StoreConfig};
-use candelabrum_testkit::Ended as EndedRank;
+use candelabrum_testkit::EndedProgram as EndedRank;
 use candelabrum_testkit::leftovers::assert_no_socket_without_a_process;
 use candelabrum_testkit::ranks::RanksOf;
 use tempfile::TempDir;
@@ -40,7 +40,7 @@ pub(crate) struct Job {
 }
 
 /// Ranks that have ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedProgram {
     /// By rank; under mpiexec one for all ranks.
     pub(crate) outputs: Vec<EndedRank>,
     pub(crate) took: Duration,
@@ -74,7 +74,7 @@ impl Job {
     }
 
     /// Runs the ranks until all have ended. Prints a line and returns `None` if there is no mpiexec.
-    pub(crate) fn run(self) -> Option<Ended> {
+    pub(crate) fn run(self) -> Option<EndedProgram> {
         let mut ranks = RanksOf::test("rank_main").limit(self.limit);
         for (name, value) in &self.variables {
             ranks = ranks.env(name, value);
@@ -90,16 +90,16 @@ impl Job {
             }
         };
         println!("{} of {} + {}: {:?}", self.case, self.workers, self.servers, start.elapsed());
-        Some(Ended { outputs, took: start.elapsed() })
+        Some(EndedProgram { outputs, took: start.elapsed() })
     }
 
     /// [`Self::run`] over the local backend.
-    pub(crate) fn run_here(self) -> Ended {
+    pub(crate) fn run_here(self) -> EndedProgram {
         self.run().expect("the local backend is always there")
     }
 }
 
-impl Ended {
+impl EndedProgram {
     pub(crate) fn text(&self) -> String {
         let with_code = |output: &EndedRank| format!("--- {:?}\n{}", output.code, output.text);
         self.outputs.iter().map(with_code).collect()

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use candelabrum_dist::World;
 use candelabrum_kvstore::{Key, KvStore, PendingPull, Result, Server, StoreConfig, StoreKind};
-use candelabrum_testkit::{Dice, runs_all};
+use candelabrum_testkit::{RandomChoices, runs_all};
 use candle_core::Tensor;
 
 use crate::harness::{Backend, Job, stage, stage_with};
@@ -22,7 +22,7 @@ const BOUND: usize = 1500;
 
 /// Most are short, some have thousands of elements.
 fn len(key: usize) -> usize {
-    let mut dice = Dice(key as u64 ^ 0x517c_c1b7);
+    let mut dice = RandomChoices(key as u64 ^ 0x517c_c1b7);
     match dice.below(20) {
         0 => 1 + dice.below(5000),
         _ => 1 + dice.below(40),
@@ -71,7 +71,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<String> {
 fn in_rounds(world: &World, keys: usize) -> Result<()> {
     let config = StoreConfig { big_array_bound: BOUND, ..StoreConfig::new(StoreKind::DistSync) };
     stage(world, &config, |store| {
-        let mut dice = Dice(store.rank() as u64 + 77);
+        let mut dice = RandomChoices(store.rank() as u64 + 77);
         init(store, keys)?;
         // Pulls that are awaited later, with what they must give.
         let mut pulls: VecDeque<(PendingPull, usize, Option<usize>)> = VecDeque::new();
@@ -143,7 +143,7 @@ fn added_up(world: &World) -> Result<()> {
         ..StoreConfig::new(StoreKind::DistAsync)
     };
     stage_with(world, &config, server, |store| {
-        let mut dice = Dice(store.rank() as u64 + 99);
+        let mut dice = RandomChoices(store.rank() as u64 + 99);
         let zeros = |key: usize| (Key::Int(key as i64), tensor(&vec![0.0; len(key)], &[len(key)]));
         store.init_all((0..MANY_KEYS).map(zeros))?;
         let mut pulls = Vec::new();

@@ -9,7 +9,7 @@ use candelabrum_kvstore::{Error, KvStore, Result, RowInit, RowSparse, StoreConfi
 use candelabrum_optim::{AdamW, Schedule, Sgd};
 use tempfile::TempDir;
 
-use crate::harness::{Backend, Ended, Job, StageResult, say, stage};
+use crate::harness::{Backend, EndedProgram, Job, StageResult, say, stage};
 use crate::numbers::{Digest, flat, numbers, tensor};
 
 /// The variable with the directory of the files.
@@ -171,7 +171,7 @@ fn job(case: &str, dir: &Path, workers: usize, servers: usize) -> Job {
 
 /// What all workers said, which must be the same.
 #[track_caller]
-fn said(ended: &Ended, workers: usize) -> String {
+fn said(ended: &EndedProgram, workers: usize) -> String {
     ended.assert_succeeded();
     let words = ended.words("state: ");
     assert_eq!(words.len(), workers, "{}", ended.text());

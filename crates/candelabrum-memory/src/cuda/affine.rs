@@ -12,7 +12,7 @@ use cudarc::driver::CudaContext;
 
 use super::blas_lt::{CublasLtHandle, MatmulPlan, MatmulShape, Places};
 use super::region::{Region, bind};
-use super::workspace::{Memory, workspace};
+use super::workspace::{WorkspaceMemory, workspace};
 use super::{CudaMatrix, CudaNumbers, CudaNumbersMut, Gpu};
 use crate::{ElementType, Result};
 
@@ -119,7 +119,7 @@ impl Gpu {
         };
         let Some(known) = plan else { return Ok(false) };
         let workspace = workspace(&stream, known.workspace())?;
-        let workspace = workspace.as_deref().map(Memory::region);
+        let workspace = workspace.as_deref().map(WorkspaceMemory::region);
         let done = known.enqueue(handle, places, workspace, stream.cu_stream())?;
         if !done {
             *plan = None;

@@ -3,14 +3,14 @@
 
 use cudarc::driver::CudaSlice;
 
-use super::compiler::Source;
-use super::launch::{Arg, Grid, SHARE, launch};
+use super::compiler::KernelSource;
+use super::launch::{KernelArg, LaunchGrid, SHARE, launch};
 use super::memory::allocate;
 use super::region::Region;
 use super::{CudaSpan, Scratch};
 use crate::{ElementType, Result};
 
-const KERNELS: Source = Source {
+const KERNELS: KernelSource = KernelSource {
     number: ElementType::F32,
     name: "checks",
     text: [include_str!("kernels/sums.cu"), include_str!("kernels/checks.cu")],
@@ -34,19 +34,19 @@ impl CudaNorm {
     /// Adds the squares of `values`.
     pub(crate) fn add(&mut self, values: CudaSpan<'_>) -> Result<()> {
         let stream = values.region().stream();
-        let grid = Grid::by_share(values.len(), SHARE);
+        let grid = LaunchGrid::by_share(values.len(), SHARE);
         let blocks = grid.blocks();
         let partials = Scratch::new(stream, blocks * (size_of::<f64>() / size_of::<f32>()))?;
-        let partials = Arg::Memory(partials.span().region());
+        let partials = KernelArg::Memory(partials.span().region());
         launch(
             stream,
             KERNELS,
             "partial_squares",
             grid,
-            &[partials, Arg::Memory(values.region())],
+            &[partials, KernelArg::Memory(values.region())],
         )?;
-        let total = Arg::Memory(Region::new(&self.total));
-        launch(stream, KERNELS, "add_partials", Grid::one_block(blocks), &[total, partials])
+        let total = KernelArg::Memory(Region::new(&self.total));
+        launch(stream, KERNELS, "add_partials", LaunchGrid::one_block(blocks), &[total, partials])
     }
 
     /// The sum. Waits for the device.
@@ -72,10 +72,10 @@ impl CudaSearch {
     /// Checks the numbers of `bucket`.
     pub(crate) fn look(&mut self, bucket: usize, values: CudaSpan<'_>) -> Result<()> {
         let region = values.region();
-        let found = Arg::Memory(Region::new(&self.found));
-        let first_key = Arg::U64((bucket as u64) << POSITION_BITS);
-        let args = [found, Arg::Memory(region), first_key];
-        launch(region.stream(), KERNELS, "search", Grid::for_each(values.len()), &args)
+        let found = KernelArg::Memory(Region::new(&self.found));
+        let first_key = KernelArg::U64((bucket as u64) << POSITION_BITS);
+        let args = [found, KernelArg::Memory(region), first_key];
+        launch(region.stream(), KERNELS, "search", LaunchGrid::for_each(values.len()), &args)
     }
 
     /// The lowest bucket with a bad number, and the position of its first bad number. Waits for the

@@ -15,7 +15,7 @@ use crate::{ElementType, Error, Result};
 
 /// The source of some kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(super) struct KernelSource {
     /// The name of the source in errors. Two sources with one name must have one text.
     pub(super) name: &'static str,
     /// The type that the text knows as `number_t`: f32, f16 or bf16.
@@ -24,7 +24,7 @@ pub(super) struct Source {
     pub(super) text: [&'static str; 2],
 }
 
-impl Source {
+impl KernelSource {
     /// The definition of `number_t`, which comes before the text.
     fn definition(self) -> &'static str {
         match self.number {
@@ -61,7 +61,7 @@ fn compiled() -> MutexGuard<'static, Compiled> {
 }
 
 impl Compiled {
-    fn module(&mut self, stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
+    fn module(&mut self, stream: &CudaStream, source: KernelSource) -> Result<Arc<CudaModule>> {
         let key = source.key(stream);
         if let Some(module) = self.modules.get(&key) {
             return Ok(Arc::clone(module));
@@ -78,7 +78,7 @@ impl Compiled {
 /// A source that does not compile, or a missing NVRTC.
 pub(super) fn function(
     stream: &CudaStream,
-    source: Source,
+    source: KernelSource,
     name: &'static str,
 ) -> Result<CudaFunction> {
     let key = (source.key(stream), name);
@@ -99,7 +99,7 @@ pub(super) fn function(
 /// Those of [`function`], a missing constant, and one that is too small.
 pub(super) fn write_constant(
     stream: &Arc<CudaStream>,
-    source: Source,
+    source: KernelSource,
     name: &'static str,
     numbers: &[f32],
 ) -> Result<()> {
@@ -116,7 +116,7 @@ pub(super) fn write_constant(
     copied.map_err(|error| cuda_error("cuMemcpyHtoDAsync", error))
 }
 
-fn compile(stream: &CudaStream, source: Source) -> Result<Arc<CudaModule>> {
+fn compile(stream: &CudaStream, source: KernelSource) -> Result<Arc<CudaModule>> {
     use sys::CUdevice_attribute as Attribute;
     let context = stream.context();
     let attribute = |attribute| {

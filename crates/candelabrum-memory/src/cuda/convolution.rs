@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use candle_core::cuda::gemm_reduced_precision_f32;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 
-use super::cudnn::{ConvolutionPlan, CudnnHandle, Precision, Product};
+use super::cudnn::{ConvolutionPlan, CudnnHandle, CudnnPrecision, CudnnProduct};
 use super::memory::allocate_unset;
 use super::region::{Region, bind};
-use super::workspace::{Memory, workspace};
+use super::workspace::{WorkspaceMemory, workspace};
 use super::{CudaNumbers, CudaNumbersMut, Gpu};
 use crate::{Convolution, ElementType, Error, Result};
 
@@ -29,7 +29,7 @@ const ALIGNMENT: u64 = 16;
 /// cuDNN on a stream.
 struct CudnnSession {
     handle: CudnnHandle,
-    plans: HashMap<(Convolution, Product, Precision), ConvolutionPlan>,
+    plans: HashMap<(Convolution, CudnnProduct, CudnnPrecision), ConvolutionPlan>,
 }
 
 /// A session and its stream. The context lives as long as the handle.
@@ -87,7 +87,7 @@ impl Gpu {
         xs: CudaNumbers<'_>,
         weight: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::Forward, [xs, weight, ys.into()])
+        self.product(sizes, CudnnProduct::Forward, [xs, weight, ys.into()])
     }
 
     /// Enqueues the gradient of the input of [`Gpu::convolve`].
@@ -104,7 +104,7 @@ impl Gpu {
         weight: CudaNumbers<'_>,
         dys: CudaNumbers<'_>,
     ) -> Result<()> {
-        self.product(sizes, Product::ToInput, [dxs.into(), weight, dys])
+        self.product(sizes, CudnnProduct::ToInput, [dxs.into(), weight, dys])
     }
 
     /// Enqueues the gradient of the weight of [`Gpu::convolve`].
@@ -124,7 +124,7 @@ impl Gpu {
         if sizes.batch == 0 {
             return dweight.clear();
         }
-        self.product(sizes, Product::ToWeight, [xs, dweight.into(), dys])
+        self.product(sizes, CudnnProduct::ToWeight, [xs, dweight.into(), dys])
     }
 
     /// Enqueues a product. The numbers are those of input, weight and result, of which the caller has
@@ -132,7 +132,7 @@ impl Gpu {
     fn product(
         &self,
         sizes: &Convolution,
-        product: Product,
+        product: CudnnProduct,
         numbers: [CudaNumbers<'_>; 3],
     ) -> Result<()> {
         let lengths = [sizes.input_len(), sizes.weight_len(), sizes.output_len()];
@@ -155,10 +155,10 @@ impl Gpu {
             plans.clear();
         }
         let precision = match element {
-            ElementType::F32 if gemm_reduced_precision_f32() => Precision::Tf32,
-            ElementType::F32 => Precision::F32,
-            ElementType::F16 => Precision::F16,
-            _ => Precision::Bf16,
+            ElementType::F32 if gemm_reduced_precision_f32() => CudnnPrecision::Tf32,
+            ElementType::F32 => CudnnPrecision::F32,
+            ElementType::F16 => CudnnPrecision::F16,
+            _ => CudnnPrecision::Bf16,
         };
         let plan = match plans.entry((*sizes, product, precision)) {
             Entry::Occupied(plan) => plan.into_mut(),
@@ -167,16 +167,16 @@ impl Gpu {
             }
         };
         let workspace = workspace(&stream, plan.workspace())?;
-        let workspace = workspace.as_deref().map(Memory::region);
+        let workspace = workspace.as_deref().map(WorkspaceMemory::region);
         let regions = numbers.map(CudaNumbers::region);
         let copies = [aligned(regions[0])?, aligned(regions[1])?, aligned(regions[2])?];
         let places: [Region<'_>; 3] = std::array::from_fn(|number| {
             copies[number].as_ref().map_or(regions[number], Region::new)
         });
         let result = match product {
-            Product::Forward => 2,
-            Product::ToInput => 0,
-            Product::ToWeight => 1,
+            CudnnProduct::Forward => 2,
+            CudnnProduct::ToInput => 0,
+            CudnnProduct::ToWeight => 1,
         };
         for number in (0..3).filter(|&number| number != result && copies[number].is_some()) {
             places[number].copy_from(regions[number])?;

@@ -62,7 +62,7 @@ type CudnnDescriptor<T> = Descriptor<T, CudnnError>;
 
 /// What is computed from the other two of input, weight and result (or their gradients).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Product {
+pub(super) enum CudnnProduct {
     Forward,
     ToInput,
     ToWeight,
@@ -70,7 +70,7 @@ pub(super) enum Product {
 
 /// The type of the numbers, and whether products may be rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Precision {
+pub(super) enum CudnnPrecision {
     F32,
     /// Numbers in f32, which are rounded to TF32.
     Tf32,
@@ -78,7 +78,7 @@ pub(super) enum Precision {
     Bf16,
 }
 
-impl Precision {
+impl CudnnPrecision {
     fn data_type(self) -> sys::cudnnDataType_t {
         match self {
             Self::F32 | Self::Tf32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
@@ -97,7 +97,7 @@ impl Precision {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Algorithm {
+enum CudnnAlgorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
     ToInput(sys::cudnnConvolutionBwdDataAlgo_t),
     ToWeight(sys::cudnnConvolutionBwdFilterAlgo_t),
@@ -109,7 +109,7 @@ pub(super) struct ConvolutionPlan {
     weight: CudnnDescriptor<sys::cudnnFilterDescriptor_t>,
     ys: CudnnDescriptor<sys::cudnnTensorDescriptor_t>,
     convolution: CudnnDescriptor<sys::cudnnConvolutionDescriptor_t>,
-    algorithm: Algorithm,
+    algorithm: CudnnAlgorithm,
     workspace: usize,
 }
 
@@ -123,8 +123,8 @@ impl ConvolutionPlan {
     pub(super) fn new(
         handle: &mut CudnnHandle,
         sizes: &Convolution,
-        product: Product,
-        precision: Precision,
+        product: CudnnProduct,
+        precision: CudnnPrecision,
     ) -> Result<Self> {
         let Convolution { batch, in_channels, out_channels, groups, in_size, out_size, .. } =
             *sizes;
@@ -134,21 +134,21 @@ impl ConvolutionPlan {
         let kernel = sizes.kernel;
         let weight = filter(data, [out_channels, in_channels / groups, kernel.0, kernel.1])?;
         let convolution = convolution(sizes, precision.math_type())?;
-        let algorithm = Algorithm::Forward(
+        let algorithm = CudnnAlgorithm::Forward(
             sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
         );
         let mut plan = Self { xs, weight, ys, convolution, algorithm, workspace: 0 };
         let candidates = match product {
-            Product::Forward => plan.forward_algorithms(handle, precision)?,
-            Product::ToInput => plan.to_input_algorithms(handle, precision)?,
-            Product::ToWeight => plan.to_weight_algorithms(handle, precision)?,
+            CudnnProduct::Forward => plan.forward_algorithms(handle, precision)?,
+            CudnnProduct::ToInput => plan.to_input_algorithms(handle, precision)?,
+            CudnnProduct::ToWeight => plan.to_weight_algorithms(handle, precision)?,
         };
         // cuDNN's advice and its answer to what an algorithm needs may differ.
         let mut refused = None;
         for (algorithm, math_type) in candidates {
             plan.algorithm = algorithm;
             // What is advised for numbers in f32 may not round them.
-            if precision != Precision::F32 {
+            if precision != CudnnPrecision::F32 {
                 set_math_type(&plan.convolution, math_type)?;
             }
             match plan.find_workspace(handle) {
@@ -175,7 +175,7 @@ impl ConvolutionPlan {
         let (weight, convolution) = (self.weight.0, self.convolution.0);
         let bytes = match self.algorithm {
             // SAFETY: the handle and the descriptors are alive.
-            Algorithm::Forward(algorithm) => unsafe {
+            CudnnAlgorithm::Forward(algorithm) => unsafe {
                 result::get_convolution_forward_workspace_size(
                     handle,
                     xs,
@@ -186,7 +186,7 @@ impl ConvolutionPlan {
                 )
             },
             // SAFETY: as above.
-            Algorithm::ToInput(algorithm) => unsafe {
+            CudnnAlgorithm::ToInput(algorithm) => unsafe {
                 result::get_convolution_backward_data_workspace_size(
                     handle,
                     weight,
@@ -197,7 +197,7 @@ impl ConvolutionPlan {
                 )
             },
             // SAFETY: as above.
-            Algorithm::ToWeight(algorithm) => unsafe {
+            CudnnAlgorithm::ToWeight(algorithm) => unsafe {
                 result::get_convolution_backward_filter_workspace_size(
                     handle,
                     xs,
@@ -228,15 +228,15 @@ impl ConvolutionPlan {
         let (handle, xs, ys) = (handle.0, self.xs.0, self.ys.0);
         let (weight, convolution) = (self.weight.0, self.convolution.0);
         let call = match self.algorithm {
-            Algorithm::Forward(_) => "cudnnConvolutionForward",
-            Algorithm::ToInput(_) => "cudnnConvolutionBackwardData",
-            Algorithm::ToWeight(_) => "cudnnConvolutionBackwardFilter",
+            CudnnAlgorithm::Forward(_) => "cudnnConvolutionForward",
+            CudnnAlgorithm::ToInput(_) => "cudnnConvolutionBackwardData",
+            CudnnAlgorithm::ToWeight(_) => "cudnnConvolutionBackwardFilter",
         };
         recent::note(call, None);
         let done = match self.algorithm {
             // SAFETY: invariants (borrow) and (one stream) of `cuda`, and the assertions on the
             // lengths in `Gpu::product`. The handle works on the stream of the memory.
-            Algorithm::Forward(algorithm) => unsafe {
+            CudnnAlgorithm::Forward(algorithm) => unsafe {
                 result::convolution_forward(
                     handle,
                     one,
@@ -254,7 +254,7 @@ impl ConvolutionPlan {
                 )
             },
             // SAFETY: as above.
-            Algorithm::ToInput(algorithm) => unsafe {
+            CudnnAlgorithm::ToInput(algorithm) => unsafe {
                 result::convolution_backward_data(
                     handle,
                     one,
@@ -272,7 +272,7 @@ impl ConvolutionPlan {
                 )
             },
             // SAFETY: as above.
-            Algorithm::ToWeight(algorithm) => unsafe {
+            CudnnAlgorithm::ToWeight(algorithm) => unsafe {
                 result::convolution_backward_filter(
                     handle,
                     one,
@@ -295,7 +295,7 @@ impl ConvolutionPlan {
 }
 
 /// An algorithm, and the arithmetic that it is advised with.
-type Candidate = (Algorithm, sys::cudnnMathType_t);
+type Candidate = (CudnnAlgorithm, sys::cudnnMathType_t);
 
 /// Defines a function that asks cuDNN for algorithms: those that give the same bits in every run and need little
 /// memory, the fastest first, and the general one behind them.
@@ -306,7 +306,7 @@ macro_rules! algorithms {
             fn $name(
                 &self,
                 handle: &mut CudnnHandle,
-                precision: Precision,
+                precision: CudnnPrecision,
             ) -> Result<Vec<Candidate>> {
                 let mut found = [const { MaybeUninit::<$perf>::uninit() }; MOST_ALGORITHMS];
                 let mut count = 0;
@@ -335,7 +335,9 @@ macro_rules! algorithms {
                 };
                 let found = found.filter(fits).map(|perf| (perf.algo, perf.mathType));
                 let all = found.chain([($general, precision.math_type())]);
-                Ok(all.map(|(algorithm, math)| (Algorithm::$variant(algorithm), math)).collect())
+                Ok(all
+                    .map(|(algorithm, math)| (CudnnAlgorithm::$variant(algorithm), math))
+                    .collect())
             }
         }
     };

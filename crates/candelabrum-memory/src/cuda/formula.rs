@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use super::compiler::Source;
-use super::launch::{Arg, Grid, SETS, SHARE, Sets, launch};
+use super::compiler::KernelSource;
+use super::launch::{KernelArg, LaunchGrid, SETS, SHARE, ScalarSets, launch};
 use super::memory::allocate_unset;
 use super::region::Region;
 use super::{CudaSpan, CudaSpanMut, Formula, SCALARS};
@@ -29,7 +29,7 @@ pub struct JointUpdate<'a> {
     formula: Formula,
     table: &'a mut UpdateTable,
     stream: &'a Arc<CudaStream>,
-    params: Vec<Param>,
+    params: Vec<FormulaParam>,
     shares: usize,
     /// The different sets of scalars.
     sets: Vec<[f64; SCALARS]>,
@@ -97,32 +97,38 @@ impl<'a> JointUpdate<'a> {
         let table = table.with(stream, params, shares)?;
         let [params, owners, partials, totals] =
             [&table.params, &table.owners, &table.partials, &table.sums]
-                .map(|memory| Arg::Memory(Region::new(memory)));
-        let mut scalars: Sets = [[0.0; SCALARS]; SETS];
+                .map(|memory| KernelArg::Memory(Region::new(memory)));
+        let mut scalars: ScalarSets = [[0.0; SCALARS]; SETS];
         scalars[..sets.len()].copy_from_slice(&sets);
-        let scalars = Arg::Sets(&scalars);
+        let scalars = KernelArg::Sets(&scalars);
         let text = [KERNELS, formula.text];
-        let source = Source { name: formula.name, number: ElementType::F32, text };
-        let mut sums = Arg::Nothing;
+        let source = KernelSource { name: formula.name, number: ElementType::F32, text };
+        let mut sums = KernelArg::Nothing;
         if formula.needs_sums {
             sums = totals;
             let args = [partials, params, owners, scalars];
-            launch(stream, source, "partial_sums", Grid::blocks_of(shares), &args)?;
-            launch(stream, source, "add_sums", Grid::blocks_of(count), &[sums, partials, params])?;
+            launch(stream, source, "partial_sums", LaunchGrid::blocks_of(shares), &args)?;
+            launch(
+                stream,
+                source,
+                "add_sums",
+                LaunchGrid::blocks_of(count),
+                &[sums, partials, params],
+            )?;
         }
-        let pieces = Grid::blocks_of(shares * (SHARE / PIECE));
+        let pieces = LaunchGrid::blocks_of(shares * (SHARE / PIECE));
         launch(stream, source, "update_all", pieces, &[params, owners, sums, scalars])
     }
 }
 
 /// A parameter in the table, `struct Param` of formula.cu: the addresses of the value, the gradient
 /// and three state vectors, the length, the first share, the set of scalars.
-type Param = [u64; 8];
+type FormulaParam = [u64; 8];
 
 /// The table of an update that is repeated, and memory for its sums.
 #[derive(Debug, Default)]
 pub struct UpdateTable {
-    params: Vec<Param>,
+    params: Vec<FormulaParam>,
     /// The same on the GPU. `None` before the first update.
     on_gpu: Option<TableOnGpu>,
 }
@@ -142,7 +148,7 @@ impl UpdateTable {
     fn with(
         &mut self,
         stream: &Arc<CudaStream>,
-        params: Vec<Param>,
+        params: Vec<FormulaParam>,
         shares: usize,
     ) -> Result<&TableOnGpu> {
         if self.params != params {
@@ -157,7 +163,7 @@ impl UpdateTable {
 }
 
 impl TableOnGpu {
-    fn new(stream: &Arc<CudaStream>, params: &[Param], shares: usize) -> Result<Self> {
+    fn new(stream: &Arc<CudaStream>, params: &[FormulaParam], shares: usize) -> Result<Self> {
         let mut owners: Vec<u32> = Vec::with_capacity(shares);
         for (number, &[.., len, _, _]) in params.iter().enumerate() {
             owners.extend(iter::repeat_n(number as u32, (len as usize).div_ceil(SHARE)));

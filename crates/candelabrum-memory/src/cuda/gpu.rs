@@ -8,8 +8,8 @@ use candle_core::{CudaDevice, CudaStorage, Device};
 use cudarc::cublas::{result as cublas, sys};
 use cudarc::driver::CudaStream;
 
-use super::compiler::{Source, write_constant};
-use super::launch::{Arg, Grid, launch};
+use super::compiler::{KernelSource, write_constant};
+use super::launch::{KernelArg, LaunchGrid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::bind;
 use super::{CudaNumbers, CudaNumbersMut, Kernels, Scratch, library_error, recent};
@@ -90,8 +90,8 @@ impl Gpu {
         &self,
         kernels: Kernels,
         kernel: &'static str,
-        grid: Grid,
-        args: &[Arg<'_>],
+        grid: LaunchGrid,
+        args: &[KernelArg<'_>],
     ) -> Result<()> {
         self.launch_for(ElementType::F32, kernels, kernel, grid, args)
     }
@@ -105,10 +105,10 @@ impl Gpu {
         number: ElementType,
         kernels: Kernels,
         kernel: &'static str,
-        grid: Grid,
-        args: &[Arg<'_>],
+        grid: LaunchGrid,
+        args: &[KernelArg<'_>],
     ) -> Result<()> {
-        let source = Source { name: kernels.name, number, text: [kernels.text, ""] };
+        let source = KernelSource { name: kernels.name, number, text: [kernels.text, ""] };
         launch(&self.0.cuda_stream(), source, kernel, grid, args)
     }
 
@@ -125,7 +125,7 @@ impl Gpu {
         numbers: &[f32],
     ) -> Result<()> {
         let number = ElementType::F32;
-        let source = Source { name: kernels.name, number, text: [kernels.text, ""] };
+        let source = KernelSource { name: kernels.name, number, text: [kernels.text, ""] };
         write_constant(&self.0.cuda_stream(), source, name, numbers)
     }
 

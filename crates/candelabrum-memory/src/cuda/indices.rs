@@ -4,7 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{CudaStorage, Layout};
 
-use super::launch::Arg;
+use super::launch::KernelArg;
 use super::region::Region;
 use super::tensor::contiguous;
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ pub fn indices<'a>(storage: &'a CudaStorage, layout: &Layout) -> Result<CudaIndi
     Ok(CudaIndices { region: contiguous(all, element_size, layout)?, element_size })
 }
 
-impl<'a> From<CudaIndices<'a>> for Arg<'a> {
+impl<'a> From<CudaIndices<'a>> for KernelArg<'a> {
     fn from(indices: CudaIndices<'a>) -> Self {
         Self::Memory(indices.region())
     }

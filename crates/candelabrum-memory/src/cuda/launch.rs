@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 
-use super::compiler::{Source, function};
+use super::compiler::{KernelSource, function};
 use super::region::{Region, bind};
 use super::{cuda_error, recent};
 use crate::kernels::{BLOCK, SCALARS};
@@ -26,22 +26,22 @@ const MOST_BLOCKS: usize = 4096;
 pub(super) const SETS: usize = 16;
 
 /// The sets of scalars of one launch.
-pub(super) type Sets = [[f64; SCALARS]; SETS];
+pub(super) type ScalarSets = [[f64; SCALARS]; SETS];
 
 /// The runs in one launch: `RUNS` in rounding.cu.
 pub(super) const RUNS: usize = 64;
 
 /// `struct Runs` of rounding.cu: addresses of the runs and of their results, lengths, first blocks.
-pub(super) type Runs = [[u64; RUNS]; 4];
+pub(super) type RoundingRuns = [[u64; RUNS]; 4];
 
 /// The blocks of a launch, and the count that the kernel gets as its last argument.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub struct LaunchGrid {
     blocks: usize,
     count: usize,
 }
 
-impl Grid {
+impl LaunchGrid {
     /// Threads for `count` numbers. Each thread takes every n-th number, where n is the number of
     /// threads.
     pub fn for_each(count: usize) -> Self {
@@ -76,7 +76,7 @@ impl Grid {
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
-pub enum Arg<'a> {
+pub enum KernelArg<'a> {
     /// The address of memory.
     Memory(Region<'a>),
     /// The address 0, for memory that the kernel does not use.
@@ -87,38 +87,38 @@ pub enum Arg<'a> {
     F64(f64),
     /// An `unsigned long long`.
     U64(u64),
-    /// A `Sets` of formula.cu.
-    Sets(&'a Sets),
-    /// A `Runs` of rounding.cu.
-    Runs(&'a Runs),
+    /// A `ScalarSets` of formula.cu.
+    Sets(&'a ScalarSets),
+    /// A `RoundingRuns` of rounding.cu.
+    Runs(&'a RoundingRuns),
 }
 
 /// Memory that the kernel may not use.
-impl<'a, T: Into<Arg<'a>>> From<Option<T>> for Arg<'a> {
+impl<'a, T: Into<KernelArg<'a>>> From<Option<T>> for KernelArg<'a> {
     fn from(memory: Option<T>) -> Self {
         memory.map_or(Self::Nothing, T::into)
     }
 }
 
-impl From<usize> for Arg<'_> {
+impl From<usize> for KernelArg<'_> {
     fn from(number: usize) -> Self {
         Self::U64(number as u64)
     }
 }
 
-impl From<u64> for Arg<'_> {
+impl From<u64> for KernelArg<'_> {
     fn from(number: u64) -> Self {
         Self::U64(number)
     }
 }
 
-impl From<f32> for Arg<'_> {
+impl From<f32> for KernelArg<'_> {
     fn from(number: f32) -> Self {
         Self::F32(number)
     }
 }
 
-impl From<f64> for Arg<'_> {
+impl From<f64> for KernelArg<'_> {
     fn from(number: f64) -> Self {
         Self::F64(number)
     }
@@ -130,10 +130,10 @@ impl From<f64> for Arg<'_> {
 /// lengths that their callers pass. Each kernel's text states them.
 pub(super) fn launch(
     stream: &Arc<CudaStream>,
-    source: Source,
+    source: KernelSource,
     name: &'static str,
-    grid: Grid,
-    args: &[Arg<'_>],
+    grid: LaunchGrid,
+    args: &[KernelArg<'_>],
 ) -> Result<()> {
     if grid.blocks == 0 {
         return Ok(());
@@ -143,16 +143,16 @@ pub(super) fn launch(
     let mut builder = stream.launch_builder(&function);
     let addresses: Vec<sys::CUdeviceptr> = args
         .iter()
-        .map(|arg| if let Arg::Memory(region) = arg { region.at() } else { 0 })
+        .map(|arg| if let KernelArg::Memory(region) = arg { region.at() } else { 0 })
         .collect();
     for (arg, address) in args.iter().zip(&addresses) {
         match arg {
-            Arg::Memory(_) | Arg::Nothing => builder.arg(address),
-            Arg::F32(number) => builder.arg(number),
-            Arg::F64(number) => builder.arg(number),
-            Arg::U64(number) => builder.arg(number),
-            Arg::Sets(sets) => builder.arg(*sets),
-            Arg::Runs(runs) => builder.arg(*runs),
+            KernelArg::Memory(_) | KernelArg::Nothing => builder.arg(address),
+            KernelArg::F32(number) => builder.arg(number),
+            KernelArg::F64(number) => builder.arg(number),
+            KernelArg::U64(number) => builder.arg(number),
+            KernelArg::Sets(sets) => builder.arg(*sets),
+            KernelArg::Runs(runs) => builder.arg(*runs),
         };
     }
     let count = grid.count as u64;

@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use super::cuda_error;
-use super::launch::Arg;
+use super::launch::KernelArg;
 use super::region::{Region, wait};
 use super::tensor::{fill_tensor, with_tensor};
 use crate::{ElementType, Result};
@@ -121,14 +121,14 @@ impl CudaMemory {
 }
 
 /// Numbers of any type.
-impl<'a> From<&'a CudaMemory> for Arg<'a> {
+impl<'a> From<&'a CudaMemory> for KernelArg<'a> {
     fn from(memory: &'a CudaMemory) -> Self {
         Self::Memory(Region::new(&memory.0))
     }
 }
 
 /// Numbers of any type that the kernel writes.
-impl<'a> From<&'a mut CudaMemory> for Arg<'a> {
+impl<'a> From<&'a mut CudaMemory> for KernelArg<'a> {
     fn from(memory: &'a mut CudaMemory) -> Self {
         Self::Memory(Region::new(&memory.0))
     }

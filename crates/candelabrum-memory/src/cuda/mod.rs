@@ -61,7 +61,7 @@ pub use self::formula::{JointUpdate, UpdateTable};
 pub use self::gpu::{CudaMatrix, Gpu};
 pub use self::graph::{Capture, Graph};
 pub use self::indices::{CudaIndices, indices};
-pub use self::launch::{Arg, Grid};
+pub use self::launch::{KernelArg, LaunchGrid};
 pub(crate) use self::memory::zeros;
 pub use self::memory::{CudaMemory, allocate, download, upload};
 pub use self::numbers::{CudaNumbers, CudaNumbersMut, numbers};

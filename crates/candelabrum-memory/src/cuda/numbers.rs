@@ -3,8 +3,8 @@
 
 use candle_core::{CudaStorage, Layout};
 
-use super::compiler::Source;
-use super::launch::{Arg, Grid, launch};
+use super::compiler::KernelSource;
+use super::launch::{KernelArg, LaunchGrid, launch};
 use super::memory::{CudaMemory, allocate_unset};
 use super::region::Region;
 use super::span::{CudaSpan, CudaSpanMut};
@@ -13,8 +13,8 @@ use crate::error::check_len;
 use crate::{ElementType, Error, Result};
 
 /// The kernels of this file.
-fn kernels(number: ElementType) -> Source {
-    Source { name: "numbers", number, text: [include_str!("kernels/numbers.cu"), ""] }
+fn kernels(number: ElementType) -> KernelSource {
+    KernelSource { name: "numbers", number, text: [include_str!("kernels/numbers.cu"), ""] }
 }
 
 /// A run of f32, f16 or bf16 numbers on a GPU.
@@ -59,14 +59,14 @@ impl CudaMemory {
     }
 }
 
-impl<'a> From<CudaNumbers<'a>> for Arg<'a> {
+impl<'a> From<CudaNumbers<'a>> for KernelArg<'a> {
     fn from(numbers: CudaNumbers<'a>) -> Self {
         Self::Memory(numbers.region())
     }
 }
 
 /// For numbers that the kernel writes.
-impl<'a> From<&'a mut CudaNumbersMut<'_>> for Arg<'a> {
+impl<'a> From<&'a mut CudaNumbersMut<'_>> for KernelArg<'a> {
     fn from(numbers: &'a mut CudaNumbersMut<'_>) -> Self {
         Self::Memory(numbers.region())
     }
@@ -148,8 +148,8 @@ impl<'a> CudaNumbers<'a> {
     }
 
     /// Runs a kernel of this file with one thread per number. The count is its last argument.
-    fn run(self, name: &'static str, args: &[Arg<'_>]) -> Result<()> {
-        let grid = Grid::for_each(self.len());
+    fn run(self, name: &'static str, args: &[KernelArg<'_>]) -> Result<()> {
+        let grid = LaunchGrid::for_each(self.len());
         launch(self.region.stream(), kernels(self.element), name, grid, args)
     }
 }
@@ -218,7 +218,7 @@ impl<'a> CudaNumbersMut<'a> {
         if expected != got {
             return Err(Error::ElementType { expected, got });
         }
-        from.run("add", &[Arg::Memory(self.0.region), Arg::Memory(from.region)])
+        from.run("add", &[KernelArg::Memory(self.0.region), KernelArg::Memory(from.region)])
     }
 
     /// Replaces the numbers by as many of `from`, rounded to nearest, ties to even.
@@ -232,8 +232,8 @@ impl<'a> CudaNumbersMut<'a> {
     /// [`Self::round_from`] of the numbers divided by `divisor`.
     pub(super) fn narrow_from(&mut self, from: CudaSpan<'_>, divisor: f32) -> Result<()> {
         check_len("narrow", self.len(), from.len())?;
-        let places = [Arg::Memory(self.0.region), Arg::Memory(from.region())];
-        self.0.run("narrow", &[places[0], places[1], Arg::F32(divisor)])
+        let places = [KernelArg::Memory(self.0.region), KernelArg::Memory(from.region())];
+        self.0.run("narrow", &[places[0], places[1], KernelArg::F32(divisor)])
     }
 
     pub(super) fn region(&mut self) -> Region<'_> {
@@ -270,7 +270,7 @@ impl CudaSpanMut<'_> {
     /// [`Error::Length`] and the driver's error.
     pub fn widen_from(&mut self, from: CudaNumbers<'_>) -> Result<()> {
         check_len("widen", self.len(), from.len())?;
-        from.run("widen", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
+        from.run("widen", &[KernelArg::Memory(self.region()), KernelArg::Memory(from.region)])
     }
 
     /// Adds as many numbers of `from`.
@@ -279,6 +279,6 @@ impl CudaSpanMut<'_> {
     /// [`Error::Length`] and the driver's error.
     pub fn add_numbers(&mut self, from: CudaNumbers<'_>) -> Result<()> {
         check_len("add", self.len(), from.len())?;
-        from.run("add_to_f32", &[Arg::Memory(self.region()), Arg::Memory(from.region)])
+        from.run("add_to_f32", &[KernelArg::Memory(self.region()), KernelArg::Memory(from.region)])
     }
 }

@@ -64,21 +64,21 @@ pub(super) fn version() -> Option<String> {
 /// # Errors
 /// What the compiler says, or a missing library.
 pub(super) fn compile(name: &str, text: &str, options: &[String], to: Target) -> Result<Vec<u8>> {
-    let program = Program::new(name, text)?;
+    let program = NvrtcProgram::new(name, text)?;
     // SAFETY: the program is alive.
     let compiled = unsafe { result::compile_program(program.raw, options) };
     compiled.map_err(|error| program.error("nvrtcCompileProgram", error))?;
     program.image(to)
 }
 
-struct Program {
+struct NvrtcProgram {
     raw: sys::nvrtcProgram,
     name: CString,
     /// NVRTC may refer to it.
     _text: CString,
 }
 
-impl Program {
+impl NvrtcProgram {
     fn new(name: &str, text: &str) -> Result<Self> {
         let failed = |what: String| {
             let message = format!("the kernels of {name}: {what}");
@@ -120,7 +120,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: the program is alive, and this was its last use.
         let destroyed = unsafe { result::destroy_program(self.raw) };

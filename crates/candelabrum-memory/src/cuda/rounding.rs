@@ -4,8 +4,8 @@
 use candle_core::{CudaStorage, Layout};
 
 use super::CudaSpan;
-use super::compiler::Source;
-use super::launch::{Arg, Grid, RUNS, Runs, launch};
+use super::compiler::KernelSource;
+use super::launch::{KernelArg, LaunchGrid, RUNS, RoundingRuns, launch};
 use super::tensor::{elements, number_type};
 use crate::Result;
 
@@ -27,9 +27,9 @@ pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()
         return rounded.chunks(1).try_for_each(round_all);
     }
     let text = [include_str!("kernels/rounding.cu"), ""];
-    let source = Source { name: "rounding", number, text };
+    let source = KernelSource { name: "rounding", number, text };
     for rounded in rounded.chunks(RUNS) {
-        let mut runs: Runs = [[0; RUNS], [0; RUNS], [0; RUNS], [u64::MAX; RUNS]];
+        let mut runs: RoundingRuns = [[0; RUNS], [0; RUNS], [0; RUNS], [u64::MAX; RUNS]];
         let mut blocks = 0;
         for (place, (values, storage, layout)) in rounded.iter().enumerate() {
             let to = elements(storage, layout, number, values.len())?;
@@ -39,7 +39,13 @@ pub fn round_all(rounded: &[(CudaSpan<'_>, &CudaStorage, &Layout)]) -> Result<()
             }
             blocks += values.len().div_ceil(PIECE);
         }
-        launch(stream, source, "round_all", Grid::blocks_of(blocks), &[Arg::Runs(&runs)])?;
+        launch(
+            stream,
+            source,
+            "round_all",
+            LaunchGrid::blocks_of(blocks),
+            &[KernelArg::Runs(&runs)],
+        )?;
     }
     Ok(())
 }

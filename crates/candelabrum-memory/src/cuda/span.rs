@@ -4,16 +4,19 @@ use std::ops::Range;
 
 use candle_core::{CudaStorage, Layout};
 
-use super::compiler::Source;
-use super::launch::{Arg, Grid, launch};
+use super::compiler::KernelSource;
+use super::launch::{KernelArg, LaunchGrid, launch};
 use super::memory::CudaMemory;
 use super::region::Region;
 use super::tensor::elements;
 use crate::{ElementType, Result};
 
 /// The kernels of this file.
-const KERNELS: Source =
-    Source { name: "span", number: ElementType::F32, text: [include_str!("kernels/span.cu"), ""] };
+const KERNELS: KernelSource = KernelSource {
+    name: "span",
+    number: ElementType::F32,
+    text: [include_str!("kernels/span.cu"), ""],
+};
 
 /// A run of f32 numbers on a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -56,14 +59,14 @@ impl CudaMemory {
     }
 }
 
-impl<'a> From<CudaSpan<'a>> for Arg<'a> {
+impl<'a> From<CudaSpan<'a>> for KernelArg<'a> {
     fn from(numbers: CudaSpan<'a>) -> Self {
         Self::Memory(numbers.region())
     }
 }
 
 /// For numbers that the kernel writes.
-impl<'a> From<&'a mut CudaSpanMut<'_>> for Arg<'a> {
+impl<'a> From<&'a mut CudaSpanMut<'_>> for KernelArg<'a> {
     fn from(numbers: &'a mut CudaSpanMut<'_>) -> Self {
         Self::Memory(numbers.region())
     }
@@ -112,8 +115,8 @@ impl<'a> CudaSpan<'a> {
     }
 
     /// Runs a kernel of this file with one thread per number. The count is its last argument.
-    fn run(self, name: &'static str, args: &[Arg<'_>]) -> Result<()> {
-        launch(self.0.stream(), KERNELS, name, Grid::for_each(self.len()), args)
+    fn run(self, name: &'static str, args: &[KernelArg<'_>]) -> Result<()> {
+        launch(self.0.stream(), KERNELS, name, LaunchGrid::for_each(self.len()), args)
     }
 }
 
@@ -171,15 +174,15 @@ impl<'a> CudaSpanMut<'a> {
     }
 
     pub(crate) fn fill(&mut self, value: f32) -> Result<()> {
-        self.run("fill", &[Arg::Memory(self.0), Arg::F32(value)])
+        self.run("fill", &[KernelArg::Memory(self.0), KernelArg::F32(value)])
     }
 
     pub(crate) fn scale(&mut self, factor: f32) -> Result<()> {
-        self.run("scale", &[Arg::Memory(self.0), Arg::F32(factor)])
+        self.run("scale", &[KernelArg::Memory(self.0), KernelArg::F32(factor)])
     }
 
     pub(crate) fn clamp(&mut self, limit: f32) -> Result<()> {
-        self.run("clamp", &[Arg::Memory(self.0), Arg::F32(limit)])
+        self.run("clamp", &[KernelArg::Memory(self.0), KernelArg::F32(limit)])
     }
 
     pub(crate) fn copy_from(&mut self, from: CudaSpan<'_>) -> Result<()> {
@@ -191,8 +194,8 @@ impl<'a> CudaSpanMut<'a> {
         if self.is_empty() {
             return Ok(());
         }
-        let args = [Arg::Memory(self.0), Arg::Memory(others.0)];
-        launch(self.0.stream(), KERNELS, "poison", Grid::for_each(others.len()), &args)
+        let args = [KernelArg::Memory(self.0), KernelArg::Memory(others.0)];
+        launch(self.0.stream(), KERNELS, "poison", LaunchGrid::for_each(others.len()), &args)
     }
 
     pub(super) fn region(&mut self) -> Region<'_> {
@@ -203,7 +206,7 @@ impl<'a> CudaSpanMut<'a> {
         self.0
     }
 
-    fn run(&self, name: &'static str, args: &[Arg<'_>]) -> Result<()> {
+    fn run(&self, name: &'static str, args: &[KernelArg<'_>]) -> Result<()> {
         self.as_span().run(name, args)
     }
 }

@@ -38,17 +38,17 @@ pub(super) fn fill_tensor(
     if !tensor.device().is_cuda() {
         return Err(not_on_gpu(tensor));
     }
-    tensor.inplace_op1(&Fill { from, element, len }).map_err(Error::from)
+    tensor.inplace_op1(&FillBytes { from, element, len }).map_err(Error::from)
 }
 
 /// Writes bytes into a tensor's storage.
-struct Fill<'a> {
+struct FillBytes<'a> {
     from: Region<'a>,
     element: ElementType,
     len: usize,
 }
 
-impl InplaceOp1 for Fill<'_> {
+impl InplaceOp1 for FillBytes<'_> {
     fn name(&self) -> &'static str {
         "copy_to_tensor"
     }

@@ -30,20 +30,20 @@ const SCRATCH_BYTES: usize = 1 << 20;
 
 /// Who uses a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum User {
+enum WorkspaceUser {
     Libraries,
     Kernels,
 }
 
 /// Memory of a workspace.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct WorkspaceMemory {
     slice: CudaSlice<u8>,
     /// Whether a [`Scratch`] has it.
     is_taken: AtomicBool,
 }
 
-impl Memory {
+impl WorkspaceMemory {
     fn new(stream: &Arc<CudaStream>, bytes: usize) -> Result<Arc<Self>> {
         let slice = allocate_unset(stream, bytes)?;
         Ok(Arc::new(Self { slice, is_taken: AtomicBool::new(false) }))
@@ -56,9 +56,9 @@ impl Memory {
 
 /// The memory of one stream and user, the largest last. Earlier memory may be part of graphs.
 struct Workspace {
-    user: User,
+    user: WorkspaceUser,
     stream: Arc<CudaStream>,
-    memory: Vec<Arc<Memory>>,
+    memory: Vec<Arc<WorkspaceMemory>>,
 }
 
 /// The streams that nothing but workspaces has, so nothing will use them again.
@@ -71,7 +71,11 @@ static WORKSPACES: OnceLock<Mutex<Vec<Workspace>>> = OnceLock::new();
 
 /// The workspace of the stream with at least this many bytes. Memory that a capture would have to allocate belongs to
 /// its graph, and is freed there after the call.
-fn memory(user: User, stream: &Arc<CudaStream>, bytes: usize) -> Result<Arc<Memory>> {
+fn memory(
+    user: WorkspaceUser,
+    stream: &Arc<CudaStream>,
+    bytes: usize,
+) -> Result<Arc<WorkspaceMemory>> {
     let workspaces = WORKSPACES.get_or_init(Mutex::default);
     let mut workspaces = workspaces.lock().unwrap_or_else(PoisonError::into_inner);
     let known = |of: &Workspace| of.user == user && Arc::ptr_eq(&of.stream, stream);
@@ -80,7 +84,7 @@ fn memory(user: User, stream: &Arc<CudaStream>, bytes: usize) -> Result<Arc<Memo
     if let Some(memory) = largest.filter(|memory| memory.slice.len() >= bytes) {
         return Ok(Arc::clone(memory));
     }
-    let memory = Memory::new(stream, bytes)?;
+    let memory = WorkspaceMemory::new(stream, bytes)?;
     let status = stream.capture_status();
     let status = status.map_err(|error| cuda_error("cuStreamIsCapturing", error))?;
     if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
@@ -100,13 +104,16 @@ fn memory(user: User, stream: &Arc<CudaStream>, bytes: usize) -> Result<Arc<Memo
 }
 
 /// The workspace of the stream for a call of a library, `None` if the call needs none.
-pub(super) fn workspace(stream: &Arc<CudaStream>, bytes: usize) -> Result<Option<Arc<Memory>>> {
-    if bytes == 0 { Ok(None) } else { memory(User::Libraries, stream, bytes).map(Some) }
+pub(super) fn workspace(
+    stream: &Arc<CudaStream>,
+    bytes: usize,
+) -> Result<Option<Arc<WorkspaceMemory>>> {
+    if bytes == 0 { Ok(None) } else { memory(WorkspaceUser::Libraries, stream, bytes).map(Some) }
 }
 
 /// Gives the workspace of the device's stream to candle's handle of cuBLAS.
 pub(super) fn give_to_cublas(device: &CudaDevice) -> Result<()> {
-    let memory = memory(User::Libraries, &device.cuda_stream(), PRODUCT_BYTES)?;
+    let memory = memory(WorkspaceUser::Libraries, &device.cuda_stream(), PRODUCT_BYTES)?;
     let at = memory.region().at() as *mut c_void;
     let handle = device.cublas_handle();
     // SAFETY: invariant (workspace). The handle has the stream as long as it lives, and all of its work is on that
@@ -119,7 +126,7 @@ pub(super) fn give_to_cublas(device: &CudaDevice) -> Result<()> {
 /// it costs no allocation.
 #[derive(Debug)]
 pub struct Scratch {
-    memory: Arc<Memory>,
+    memory: Arc<WorkspaceMemory>,
     len: usize,
 }
 
@@ -127,12 +134,12 @@ impl Scratch {
     /// Memory of `len` f32 numbers, or half as many f64, with unspecified contents, for kernels on this stream.
     pub(super) fn new(stream: &Arc<CudaStream>, len: usize) -> Result<Self> {
         let bytes = len * size_of::<f32>();
-        let shared = memory(User::Kernels, stream, bytes.max(SCRATCH_BYTES))?;
+        let shared = memory(WorkspaceUser::Kernels, stream, bytes.max(SCRATCH_BYTES))?;
         if !shared.is_taken.swap(true, Ordering::AcqRel) {
             return Ok(Self { memory: shared, len });
         }
         // A second one at the same time has memory of its own.
-        let memory = Memory::new(stream, bytes)?;
+        let memory = WorkspaceMemory::new(stream, bytes)?;
         Ok(Self { memory, len })
     }
 

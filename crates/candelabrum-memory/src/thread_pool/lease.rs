@@ -8,12 +8,12 @@ use super::pool::ThreadPool;
 use super::task::PartFn;
 
 /// The pools that nobody has leased, and the number of workers in those that somebody has.
-struct Pools {
+struct LeasedPools {
     idle: Vec<ThreadPool>,
     busy_workers: usize,
 }
 
-static POOLS: Mutex<Pools> = Mutex::new(Pools { idle: Vec::new(), busy_workers: 0 });
+static POOLS: Mutex<LeasedPools> = Mutex::new(LeasedPools { idle: Vec::new(), busy_workers: 0 });
 
 /// The most idle pools. A program with pools of many sizes ends the oldest ones.
 const MOST_IDLE: usize = 4;

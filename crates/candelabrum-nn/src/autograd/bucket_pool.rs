@@ -4,17 +4,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candelabrum_memory::{ElementType, Flat, Location, Result};
+use candelabrum_memory::{ElementType, FlatTensor, Location, Result};
 
 /// The memory. Clones share it.
 #[derive(Clone, Debug)]
-pub struct BucketPool(Arc<Mutex<Spare>>);
+pub struct BucketPool(Arc<Mutex<SpareMemory>>);
 
 /// What no bucket has at the moment, in the order in which it was given back. So ranks whose buckets come and go in the
 /// same order lend the same memory to the same bucket.
 #[derive(Debug)]
-struct Spare {
-    buffers: VecDeque<Flat>,
+struct SpareMemory {
+    buffers: VecDeque<FlatTensor>,
     location: Location,
     /// Elements of a buffer. A larger bucket gets memory of its own.
     room: usize,
@@ -26,33 +26,33 @@ struct Spare {
 
 impl BucketPool {
     /// A pool of `buffers`, which have room for `room` f32 numbers each and are at `location`.
-    pub fn new(buffers: Vec<Flat>, location: Location, room: usize) -> Self {
+    pub fn new(buffers: Vec<FlatTensor>, location: Location, room: usize) -> Self {
         let kept = buffers.len();
         let (buffers, added) = (buffers.into(), 0);
-        Self(Arc::new(Mutex::new(Spare { buffers, location, room, kept, added })))
+        Self(Arc::new(Mutex::new(SpareMemory { buffers, location, room, kept, added })))
     }
 
     /// Memory for a bucket of `len` elements, with arbitrary content. If all buffers are lent, it is allocated.
     ///
     /// # Errors
     /// Too little memory.
-    pub fn lend(&self, len: usize) -> Result<Flat> {
+    pub fn lend(&self, len: usize) -> Result<FlatTensor> {
         let mut spare = self.lock();
         if len > spare.room {
-            return Flat::zeros_on(&spare.location, ElementType::F32, len);
+            return FlatTensor::zeros_on(&spare.location, ElementType::F32, len);
         }
         let buffer = match spare.buffers.pop_front() {
             Some(buffer) => buffer,
             None => {
                 spare.added += 1;
-                Flat::zeros_on(&spare.location, ElementType::F32, spare.room)?
+                FlatTensor::zeros_on(&spare.location, ElementType::F32, spare.room)?
             }
         };
         buffer.with_len(len)
     }
 
     /// Takes memory back.
-    pub fn give_back(&self, buffer: Flat) {
+    pub fn give_back(&self, buffer: FlatTensor) {
         let mut spare = self.lock();
         if buffer.len() <= spare.room && spare.buffers.len() < spare.kept {
             spare.buffers.push_back(buffer);
@@ -70,11 +70,11 @@ impl BucketPool {
     }
 
     /// Calls `f` with all buffers that are not lent now.
-    pub fn each_spare(&self, f: &mut dyn FnMut(&Flat)) {
+    pub fn each_spare(&self, f: &mut dyn FnMut(&FlatTensor)) {
         self.lock().buffers.iter().for_each(f);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Spare> {
+    fn lock(&self) -> MutexGuard<'_, SpareMemory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn buffers_are_lent_in_the_order_of_their_return_and_large_buckets_have_their_own() {
-        let buffers = vec![Flat::from_slice(&[1.0_f32; 8]), Flat::from_slice(&[2.0_f32; 8])];
+        let buffers =
+            vec![FlatTensor::from_slice(&[1.0_f32; 8]), FlatTensor::from_slice(&[2.0_f32; 8])];
         let pool = BucketPool::new(buffers, Location::HOST, 8);
         let first = pool.lend(3).unwrap();
         let large = pool.lend(9).unwrap();

@@ -42,12 +42,12 @@ fn fault() -> Option<String> {
 
 /// A parameter with a hook and two uses, as fused operations use it.
 fn calls() -> CandleResult<Vec<&'static str>> {
-    let log = Log::default();
+    let log = PassLog::default();
     let parameter = Var::new(&[1_f32], &Device::Cpu)?;
-    let token = parameter.apply_op1(Hook(log.clone()))?;
+    let token = parameter.apply_op1(PassHook(log.clone()))?;
     let xs = Tensor::new(&[1_f32], &Device::Cpu)?;
-    let first = xs.apply_op2(&token, Use("first use", log.clone()))?;
-    let second = first.apply_op2(&token, Use("second use", log.clone()))?;
+    let first = xs.apply_op2(&token, ParamUse("first use", log.clone()))?;
+    let second = first.apply_op2(&token, ParamUse("second use", log.clone()))?;
     let gradients = second.sum_all()?.backward()?;
     // No operation has given a gradient of the parameter.
     log.note(if gradients.get(&parameter).is_none() { "end" } else { "a gradient" });
@@ -55,17 +55,17 @@ fn calls() -> CandleResult<Vec<&'static str>> {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<&'static str>>>);
+struct PassLog(Arc<Mutex<Vec<&'static str>>>);
 
-impl Log {
+impl PassLog {
     fn note(&self, call: &'static str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 }
 
-struct Hook(Log);
+struct PassHook(PassLog);
 
-impl CustomOp1 for Hook {
+impl CustomOp1 for PassHook {
     fn name(&self) -> &'static str {
         "hook"
     }
@@ -80,9 +80,9 @@ impl CustomOp1 for Hook {
     }
 }
 
-struct Use(&'static str, Log);
+struct ParamUse(&'static str, PassLog);
 
-impl CustomOp2 for Use {
+impl CustomOp2 for ParamUse {
     fn name(&self) -> &'static str {
         self.0
     }

@@ -30,21 +30,21 @@ use std::collections::HashMap;
 use std::mem;
 use std::sync::Arc;
 
-use candelabrum_memory::{Flat, SpanMut};
+use candelabrum_memory::{FlatTensor, SpanMut};
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 use super::bucket_plan::BucketPlan;
 use super::bucket_pool::BucketPool;
 use super::missing::{self, MissingGradients};
-use super::pass::{self, MemoryKind, Place, Sink};
+use super::pass::{self, GradientPlace, GradientSink, MemoryKind};
 use super::{fused, profile, saved, wrong_gradients};
 use crate::params::with_span;
 use crate::{Error, Param};
 
 /// Receives each bucket whose gradients are complete, with its number, before the backward
 /// pass ends. An error ends the pass.
-pub type Observer<'a> = &'a mut dyn FnMut(usize, Flat) -> Result<()>;
+pub type Observer<'a> = &'a mut dyn FnMut(usize, FlatTensor) -> Result<()>;
 
 /// The parameters of a model in buckets, and the state of each gradient.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub struct FlatGradients {
     params: Arc<[Param]>,
     plans: Arc<[BucketPlan]>,
     /// `None` for a bucket that is taken, or that has no memory because it has no gradient yet.
-    buckets: Vec<Option<Flat>>,
+    buckets: Vec<Option<FlatTensor>>,
     /// The memory of buckets that have none of their own.
     pool: Option<BucketPool>,
     /// By bucket: whether the observer has received it in this pass.
@@ -102,7 +102,7 @@ impl FlatGradients {
     pub fn new(
         params: impl Into<Arc<[Param]>>,
         plans: impl Into<Arc<[BucketPlan]>>,
-        buckets: Vec<Flat>,
+        buckets: Vec<FlatTensor>,
     ) -> Result<Self> {
         let (params, plans) = (params.into(), plans.into());
         let lens = plans.iter().zip(&buckets).map(|(plan, bucket)| (plan.len, bucket.len()));
@@ -136,7 +136,7 @@ impl FlatGradients {
     fn build(
         params: Arc<[Param]>,
         plans: Arc<[BucketPlan]>,
-        buckets: Vec<Option<Flat>>,
+        buckets: Vec<Option<FlatTensor>>,
         pool: Option<BucketPool>,
     ) -> Result<Self> {
         let mut states: Vec<Option<GradientState>> = vec![None; params.len()];
@@ -205,7 +205,7 @@ impl FlatGradients {
     ///
     /// # Errors
     /// A taken bucket.
-    pub fn bucket(&mut self, number: usize) -> Result<&mut Flat> {
+    pub fn bucket(&mut self, number: usize) -> Result<&mut FlatTensor> {
         match self.buckets.get_mut(number).and_then(Option::as_mut) {
             Some(bucket) => Ok(bucket),
             None => bail!("gradients: bucket {number} is not there"),
@@ -213,12 +213,12 @@ impl FlatGradients {
     }
 
     /// A bucket that is not taken.
-    pub fn any(&self) -> Option<&Flat> {
+    pub fn any(&self) -> Option<&FlatTensor> {
         self.buckets.iter().flatten().next()
     }
 
     /// Calls `f` with all buckets that are not taken, and with the memory that is not lent now.
-    pub fn each_bucket(&self, f: &mut dyn FnMut(&Flat)) {
+    pub fn each_bucket(&self, f: &mut dyn FnMut(&FlatTensor)) {
         self.buckets.iter().flatten().for_each(&mut *f);
         if let Some(pool) = &self.pool {
             pool.each_spare(f);
@@ -226,7 +226,7 @@ impl FlatGradients {
     }
 
     /// All buckets that are not taken, to borrow at the same time.
-    pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut Flat)> {
+    pub fn buckets(&mut self) -> impl Iterator<Item = (usize, &mut FlatTensor)> {
         let buckets = self.buckets.iter_mut().enumerate();
         buckets.filter_map(|(number, bucket)| Some((number, bucket.as_mut()?)))
     }
@@ -235,7 +235,7 @@ impl FlatGradients {
     ///
     /// # Errors
     /// A bucket that is taken already, or too little memory.
-    pub fn take(&mut self, number: usize) -> Result<Flat> {
+    pub fn take(&mut self, number: usize) -> Result<FlatTensor> {
         if let Some(bucket) = self.buckets.get_mut(number).and_then(Option::take) {
             return Ok(bucket);
         }
@@ -267,7 +267,7 @@ impl FlatGradients {
     }
 
     /// Puts a bucket back.
-    pub fn put(&mut self, number: usize, bucket: Flat) {
+    pub fn put(&mut self, number: usize, bucket: FlatTensor) {
         if let Some(place) = self.buckets.get_mut(number) {
             *place = Some(bucket);
         }
@@ -486,16 +486,16 @@ struct PassSink<'g, 'o> {
     observer: Option<Observer<'o>>,
 }
 
-fn kind_of(bucket: &Flat) -> MemoryKind {
+fn kind_of(bucket: &FlatTensor) -> MemoryKind {
     if bucket.is_on_device() { MemoryKind::Gpu } else { MemoryKind::Host }
 }
 
-impl Sink for PassSink<'_, '_> {
+impl GradientSink for PassSink<'_, '_> {
     fn places(
         &mut self,
         variables: &[Option<TensorId>],
         kind: MemoryKind,
-    ) -> Vec<Option<Place<SpanMut<'_>>>> {
+    ) -> Vec<Option<GradientPlace<SpanMut<'_>>>> {
         let of_variable = |variable: &Option<TensorId>| {
             let gradients = &*self.gradients;
             let state = &gradients.states[*gradients.by_variable.get(&(*variable)?)?];
@@ -507,7 +507,8 @@ impl Sink for PassSink<'_, '_> {
             drop(self.gradients.lend(number));
         }
         let FlatGradients { plans, buckets, by_variable, states, .. } = &mut *self.gradients;
-        let mut places: Vec<Option<Place<SpanMut<'_>>>> = variables.iter().map(|_| None).collect();
+        let mut places: Vec<Option<GradientPlace<SpanMut<'_>>>> =
+            variables.iter().map(|_| None).collect();
         // Bucket, slot and argument of each variable, in the order of their places in memory.
         let mut wanted: Vec<(usize, usize, usize)> = variables
             .iter()
@@ -534,7 +535,7 @@ impl Sink for PassSink<'_, '_> {
                 let (_, tail) = values.split_at(slot.range.start - start);
                 let (values, tail) = tail.split_at(slot.range.len());
                 let holds = mem::replace(&mut states[slot.param].holds, true);
-                places[argument] = Some(Place { values, holds });
+                places[argument] = Some(GradientPlace { values, holds });
                 (rest, start) = (Some(tail), slot.range.end);
             }
         }

@@ -48,7 +48,7 @@ impl Watched {
 
 /// The state of a parameter once it is watched. Clones of a parameter share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watch(Arc<OnceLock<Arc<Watched>>>);
+pub(crate) struct ParamWatch(Arc<OnceLock<Arc<Watched>>>);
 
 static WATCHED: OnceLock<RwLock<HashMap<TensorId, Weak<Watched>>>> = OnceLock::new();
 
@@ -56,7 +56,7 @@ fn all_watched() -> &'static RwLock<HashMap<TensorId, Weak<Watched>>> {
     WATCHED.get_or_init(RwLock::default)
 }
 
-impl Watch {
+impl ParamWatch {
     /// Watches `var`, a parameter called `name`.
     pub(crate) fn begin(&self, var: &Var, name: &str) -> Result<&Watched> {
         if let Some(watched) = self.0.get() {
@@ -71,7 +71,7 @@ impl Watch {
             Some(watched) => watched,
             None => Arc::new(Watched {
                 name: name.into(),
-                token: var.apply_op1(Hook { variable })?,
+                token: var.apply_op1(ParamHook { variable })?,
                 version: AtomicU64::new(0),
             }),
         };
@@ -136,11 +136,11 @@ pub(crate) fn token_on_gpu(storage: &CudaStorage) -> Result<(CudaStorage, Shape)
     Ok((gpu.storage(gpu.numbers(0)?)?, Shape::from(0)))
 }
 
-struct Hook {
+struct ParamHook {
     variable: TensorId,
 }
 
-impl CustomOp1 for Hook {
+impl CustomOp1 for ParamHook {
     fn name(&self) -> &'static str {
         "gradient-ready"
     }

@@ -1,7 +1,7 @@
 //! The backward pass of the current thread, for the operations of the graph.
 //!
 //! candle calls the backward function of an operation with tensors only. So an operation finds the
-//! memory for gradients (the [`Sink`]) through its thread: the sink is set during a pass, and every
+//! memory for gradients (the [`GradientSink`]) through its thread: the sink is set during a pass, and every
 //! operation that is differentiated in this time writes into it.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use crate::kernels::float::Float;
 use crate::kernels::thread_switch::with_switch;
 
 /// Memory for the gradients of variables.
-pub(crate) trait Sink {
+pub(crate) trait GradientSink {
     /// The places of the variables in the memory of this `kind`, which count as written afterwards.
     /// `None` stands for a variable without such a place, and for the second occurrence of a
     /// variable.
@@ -24,7 +24,7 @@ pub(crate) trait Sink {
         &mut self,
         variables: &[Option<TensorId>],
         kind: MemoryKind,
-    ) -> Vec<Option<Place<SpanMut<'_>>>>;
+    ) -> Vec<Option<GradientPlace<SpanMut<'_>>>>;
     /// Stores the gradient of a variable. `false` if the variable has no place.
     fn accept(&mut self, variable: TensorId, gradient: &Tensor) -> Result<bool>;
     /// Reports that all operations that use the variable and take its token have computed its
@@ -41,23 +41,25 @@ pub(crate) enum MemoryKind {
 
 /// The place of a variable's gradient. `V` borrows its numbers.
 #[derive(Debug)]
-pub(crate) struct Place<V> {
+pub(crate) struct GradientPlace<V> {
     pub(crate) values: V,
     /// Whether the place contains a gradient, to which the new one is added.
     pub(crate) holds: bool,
 }
 
-impl<'a> Place<SpanMut<'a>> {
-    fn on_host<T: Float>(self) -> Option<Place<&'a mut [T]>> {
+impl<'a> GradientPlace<SpanMut<'a>> {
+    fn on_host<T: Float>(self) -> Option<GradientPlace<&'a mut [T]>> {
         match self.values {
-            SpanMut::Host(values) => Some(Place { values: T::of_f32s(values)?, holds: self.holds }),
+            SpanMut::Host(values) => {
+                Some(GradientPlace { values: T::of_f32s(values)?, holds: self.holds })
+            }
             SpanMut::Cuda(_) => None,
         }
     }
 
-    fn on_gpu(self) -> Option<Place<CudaSpanMut<'a>>> {
+    fn on_gpu(self) -> Option<GradientPlace<CudaSpanMut<'a>>> {
         match self.values {
-            SpanMut::Cuda(values) => Some(Place { values, holds: self.holds }),
+            SpanMut::Cuda(values) => Some(GradientPlace { values, holds: self.holds }),
             SpanMut::Host(_) => None,
         }
     }
@@ -65,7 +67,7 @@ impl<'a> Place<SpanMut<'a>> {
 
 scoped_thread_local! {
     /// The memory for the gradients of the pass. It appears unset while an operation writes into it.
-    static mut SINK: for<'a> &'a mut (dyn Sink + 'a)
+    static mut SINK: for<'a> &'a mut (dyn GradientSink + 'a)
 }
 
 thread_local! {
@@ -87,8 +89,8 @@ pub(crate) fn number() -> u64 {
 
 /// Runs `pass` while the operations of this thread write into `sink`. Returns its result, and whether it has
 /// met a loss whose [weight](crate::LossWeight) varies.
-pub(crate) fn run<R>(sink: &mut dyn Sink, pass: impl FnOnce() -> R) -> (R, bool) {
-    let _outer = Outer {
+pub(crate) fn run<R>(sink: &mut dyn GradientSink, pass: impl FnOnce() -> R) -> (R, bool) {
+    let _outer = OuterPass {
         number: NUMBER.replace(NUMBERS.fetch_add(1, Ordering::Relaxed)),
         varying_loss: VARYING_LOSS.replace(false),
     };
@@ -102,12 +104,12 @@ pub(crate) fn note_varying_loss() {
 }
 
 /// The enclosing pass, which is restored when this one ends, also by a panic.
-struct Outer {
+struct OuterPass {
     number: u64,
     varying_loss: bool,
 }
 
-impl Drop for Outer {
+impl Drop for OuterPass {
     fn drop(&mut self) {
         NUMBER.set(self.number);
         VARYING_LOSS.set(self.varying_loss);
@@ -117,7 +119,7 @@ impl Drop for Outer {
 /// Calls `f` with this thread's sink. While an operation writes into the sink, `f` gets `None`: a
 /// thread that waits for other threads may begin another backward pass in this time, and that pass
 /// must not find the sink.
-fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
+fn with_sink<R>(f: impl FnOnce(Option<&mut dyn GradientSink>) -> R) -> R {
     if SINK.is_set() { SINK.with(|sink| f(Some(sink))) } else { f(None) }
 }
 
@@ -125,12 +127,12 @@ fn with_sink<R>(f: impl FnOnce(Option<&mut dyn Sink>) -> R) -> R {
 /// have none, because only f32 parameters are trained there.
 pub(crate) fn with_places<T: Float, R>(
     variables: &[Option<TensorId>],
-    f: impl FnOnce(Vec<Option<Place<&mut [T]>>>) -> R,
+    f: impl FnOnce(Vec<Option<GradientPlace<&mut [T]>>>) -> R,
 ) -> R {
     with_sink(|sink| match sink {
         Some(sink) if T::DTYPE == DType::F32 => {
             let places = sink.places(variables, MemoryKind::Host).into_iter();
-            f(places.map(|place| place.and_then(Place::on_host)).collect())
+            f(places.map(|place| place.and_then(GradientPlace::on_host)).collect())
         }
         _ => f(variables.iter().map(|_| None).collect()),
     })
@@ -139,18 +141,18 @@ pub(crate) fn with_places<T: Float, R>(
 /// Calls `f` with the [places](Sink::places) of the variables on a GPU.
 pub(crate) fn with_gpu_places<R>(
     variables: &[Option<TensorId>],
-    f: impl FnOnce(Vec<Option<Place<CudaSpanMut<'_>>>>) -> R,
+    f: impl FnOnce(Vec<Option<GradientPlace<CudaSpanMut<'_>>>>) -> R,
 ) -> R {
     with_sink(|sink| match sink {
         Some(sink) => {
             let places = sink.places(variables, MemoryKind::Gpu).into_iter();
-            f(places.map(|place| place.and_then(Place::on_gpu)).collect())
+            f(places.map(|place| place.and_then(GradientPlace::on_gpu)).collect())
         }
         None => f(variables.iter().map(|_| None).collect()),
     })
 }
 
-/// See [`Sink::accept`].
+/// See [`GradientSink::accept`].
 pub(crate) fn accept(variable: TensorId, gradient: &Tensor) -> Result<bool> {
     with_sink(|sink| sink.map_or(Ok(false), |sink| sink.accept(variable, gradient)))
 }
@@ -161,7 +163,7 @@ pub(crate) fn in_block<R>(pass: impl FnOnce() -> R) -> R {
     with_switch(&IN_BLOCK, pass)
 }
 
-/// See [`Sink::complete`].
+/// See [`GradientSink::complete`].
 pub(crate) fn complete(variable: TensorId) -> Result<()> {
     if IN_BLOCK.get() {
         return Ok(());

@@ -18,7 +18,7 @@
 //! The times of fused operations are exact. candle calls nobody for its own operations, but it calls
 //! each fused operation, and the order in which it visits the graph is known
 //! ([`Tensor::sorted_nodes`]). So the time between two of these calls is exact for the *region* of
-//! candle's operations between them ([`Region`]): where a region has one operation, it is the time of
+//! candle's operations between them ([`CandleRegion`]): where a region has one operation, it is the time of
 //! that operation. It includes the zeros and additions that candle spends on the gradients of the
 //! region and on those that the fused operation before it has handed to candle.
 //!
@@ -43,15 +43,15 @@ use tracing::span::EnteredSpan;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// The fused operations, in the order of their first calls.
-    pub operations: Vec<Row>,
+    pub operations: Vec<ProfileRow>,
     /// candle's own operations in backward passes ([`backward`], or those of
     /// [`FlatGradients`](crate::FlatGradients)), in the order of their first visits.
-    pub candle: Vec<Region>,
+    pub candle: Vec<CandleRegion>,
 }
 
 /// candle's backward of its own operations between two calls of fused operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct CandleRegion {
     /// The operations in the order of the backward pass: `element-wise, narrow`. `no operation` for
     /// what candle does between two fused operations, and before the first one: it orders the graph,
     /// and adds up tokens and the gradients of tensors that it knows.
@@ -66,7 +66,7 @@ pub struct Region {
 
 /// The cost of all calls of one operation with one shape of result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ProfileRow {
     /// The operation: `conv2d`.
     pub name: &'static str,
     /// The shape of its result.
@@ -81,7 +81,7 @@ pub struct Row {
 
 /// The pass in which an operation runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ProfilePhase {
     Forward,
     Backward,
 }
@@ -91,7 +91,7 @@ thread_local! {
     /// The backward pass that is being measured.
     static PASS: RefCell<Option<ProfiledPass>> = const { RefCell::new(None) };
     /// The last graph of which a pass was measured.
-    static LAST: RefCell<Graph> = RefCell::default();
+    static LAST: RefCell<ProfiledGraph> = RefCell::default();
 }
 
 /// Starts to measure the operations that this thread calls.
@@ -159,13 +159,13 @@ impl ProfiledPass {
         let output = region.first().map_or_else(Vec::new, |(_, dims)| dims.clone());
         PROFILE.with_borrow_mut(|profile| {
             let Some(Profile { candle, .. }) = profile else { return };
-            let same = |region: &Region| region.name == name && region.output == output;
+            let same = |region: &CandleRegion| region.name == name && region.output == output;
             match candle.iter().position(same) {
                 Some(index) => {
                     candle[index].calls += 1;
                     candle[index].time += time;
                 }
-                None => candle.push(Region { name, output, calls: 1, time }),
+                None => candle.push(CandleRegion { name, output, calls: 1, time }),
             }
         });
     }
@@ -174,8 +174,7 @@ impl ProfiledPass {
 /// A span whose name is recorded when the region ends.
 fn candles_span() -> Option<EnteredSpan> {
     let name = tracing::field::Empty;
-    let span =
-        tracing::trace_span!(target: "candelabrum::op", "op", name, phase = ?Phase::Backward);
+    let span = tracing::trace_span!(target: "candelabrum::op", "op", name, phase = ?ProfilePhase::Backward);
     (!span.is_disabled()).then(|| span.entered())
 }
 
@@ -207,7 +206,7 @@ type Signature = Vec<(Vec<usize>, Vec<usize>, usize)>;
 /// What is known of a graph. That of the last one is kept, because a training step has the graph of the
 /// step before.
 #[derive(Default)]
-struct Graph {
+struct ProfiledGraph {
     signature: Signature,
     /// By node: the operation that has made it.
     names: Vec<&'static str>,
@@ -226,7 +225,7 @@ fn known_of(nodes: &[&Tensor]) -> (Vec<&'static str>, HashSet<usize>) {
     LAST.with_borrow_mut(|last| {
         if last.signature != signature {
             let names = nodes.iter().map(|node| name(node)).collect();
-            *last = Graph { signature, names, is_called: HashSet::new() };
+            *last = ProfiledGraph { signature, names, is_called: HashSet::new() };
         }
         (last.names.clone(), last.is_called.clone())
     })
@@ -290,7 +289,7 @@ fn memory(tensor: &Tensor) -> usize {
 
 /// Runs `work` in its own span, and adds its time to the profile if one is being measured.
 pub(crate) fn timed<R>(
-    phase: Phase,
+    phase: ProfilePhase,
     name: &'static str,
     output: &[usize],
     work: impl FnOnce() -> R,
@@ -305,18 +304,18 @@ pub(crate) fn timed<R>(
     let elapsed = start.elapsed();
     PROFILE.with_borrow_mut(|profile| {
         let Some(Profile { operations: rows, .. }) = profile else { return };
-        let same = |row: &Row| row.name == name && row.output == output;
+        let same = |row: &ProfileRow| row.name == name && row.output == output;
         let index = rows.iter().position(same).unwrap_or_else(|| {
             let (output, zero) = (output.to_vec(), Duration::ZERO);
-            rows.push(Row { name, output, calls: 0, forward: zero, backward: zero });
+            rows.push(ProfileRow { name, output, calls: 0, forward: zero, backward: zero });
             rows.len() - 1
         });
         match phase {
-            Phase::Forward => {
+            ProfilePhase::Forward => {
                 rows[index].calls += 1;
                 rows[index].forward += elapsed;
             }
-            Phase::Backward => rows[index].backward += elapsed,
+            ProfilePhase::Backward => rows[index].backward += elapsed,
         }
     });
     result

@@ -135,14 +135,14 @@ pub(crate) fn record<R>(block: impl FnOnce() -> R) -> (R, Script) {
 /// Computes a block again. Returns also what was different from the first pass.
 pub(crate) fn replay<R>(script: &Script, block: impl FnOnce() -> R) -> (R, Option<String>) {
     /// The second pass of the block around this one, which goes on afterwards.
-    struct Outer(Option<Replay>);
-    impl Drop for Outer {
+    struct OuterBlock(Option<Replay>);
+    impl Drop for OuterBlock {
         fn drop(&mut self) {
             TAPE.with_borrow_mut(|tape| tape.replay = self.0.take());
         }
     }
     let replay = Some(Replay { script: script.clone(), seeds: 0, operations: 0 });
-    let _outer = Outer(TAPE.with_borrow_mut(|tape| mem::replace(&mut tape.replay, replay)));
+    let _outer = OuterBlock(TAPE.with_borrow_mut(|tape| mem::replace(&mut tape.replay, replay)));
     let result = block();
     let found = TAPE.with_borrow(|tape| {
         tape.replay.as_ref().map_or((0, 0), |replay| (replay.seeds, replay.operations))

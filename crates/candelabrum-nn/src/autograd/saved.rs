@@ -31,7 +31,7 @@ use crate::Params;
 use crate::kernels::scratch;
 
 /// An operation in the graph, as a measurement sees it.
-pub(super) trait Saves: Send + Sync {
+pub(super) trait SavesTensors: Send + Sync {
     /// Calls `f` with each tensor that is kept for the backward pass.
     fn each_kept(&self, f: &mut dyn FnMut(&Tensor));
 
@@ -63,13 +63,13 @@ impl SavedMemory {
 }
 
 thread_local! {
-    static RECORD: RefCell<Option<Record>> = const { RefCell::new(None) };
+    static RECORD: RefCell<Option<PassRecord>> = const { RefCell::new(None) };
 }
 
 /// What a thread's forward pass has done so far.
 #[derive(Default)]
-struct Record {
-    operations: Vec<(Weak<dyn Saves>, String)>,
+struct PassRecord {
+    operations: Vec<(Weak<dyn SavesTensors>, String)>,
     /// From this operation on, the layer is not known yet.
     unnamed: usize,
     /// The layers that have ended, in their order.
@@ -80,7 +80,7 @@ struct Record {
 
 /// Starts to measure what this thread's forward passes keep.
 pub fn start() {
-    RECORD.set(Some(Record::default()));
+    RECORD.set(Some(PassRecord::default()));
 }
 
 /// Stops. Returns the measurement of the pass that kept most. `None` if no backward pass has begun since [`start`].
@@ -107,10 +107,10 @@ pub(super) fn measure_beside<'a>(loss: &Tensor, params: impl Iterator<Item = &'a
 }
 
 /// An operation of this thread is in the graph now.
-pub(super) fn begun(operation: &Arc<impl Saves + 'static>) {
+pub(super) fn begun(operation: &Arc<impl SavesTensors + 'static>) {
     RECORD.with_borrow_mut(|record| {
         if let Some(record) = record {
-            let operation: Arc<dyn Saves> = Arc::clone(operation) as _;
+            let operation: Arc<dyn SavesTensors> = Arc::clone(operation) as _;
             record.operations.push((Arc::downgrade(&operation), String::new()));
         }
     });
@@ -154,7 +154,7 @@ fn common_path(paths: &[String]) -> String {
     common.join(".")
 }
 
-impl Record {
+impl PassRecord {
     fn name(&mut self, path: &str) {
         for (_, layer) in &mut self.operations[self.unnamed..] {
             path.clone_into(layer);
@@ -218,7 +218,7 @@ fn bytes_of(storage: &CpuStorage) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use candelabrum_memory::{ElementType, Flat};
+    use candelabrum_memory::{ElementType, FlatTensor};
     use candle_core::{DType, Device, Module, Result, Var};
 
     use super::*;
@@ -296,7 +296,7 @@ mod tests {
         linear.forward(&xs)?;
         let (list, mut plan) = (params.list(), BucketPlan::default());
         list.iter().enumerate().for_each(|(i, param)| plan.push(i, param.element_count()));
-        let bucket = Flat::zeros(ElementType::F32, plan.len);
+        let bucket = FlatTensor::zeros(ElementType::F32, plan.len);
         let mut gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
         start();
         gradients.backward(&linear.forward(&xs)?.sum_all()?)?;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use candle_core::Layout;
 
 use crate::kernels::float::Float;
-use crate::kernels::strided::{Axis, StoreMode, transfer};
+use crate::kernels::strided::{StoreMode, StridedLoop, transfer};
 
 /// The places of a view's elements in the memory of the whole tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct StridedView {
     start: usize,
     /// Length and step of each dimension.
     dims: Vec<(usize, usize)>,
@@ -23,7 +23,7 @@ pub(crate) struct Stripe {
     pub(crate) range: Range<usize>,
 }
 
-impl View {
+impl StridedView {
     /// The view with this layout. `None` if it has no elements, or has one twice (by broadcasting).
     pub(crate) fn of_layout(layout: &Layout) -> Option<Self> {
         let dims = layout.dims().iter().copied().zip(layout.stride().iter().copied());
@@ -56,9 +56,9 @@ impl View {
         let mut to = self.len();
         let axes = self.dims.iter().map(|&(len, from)| {
             to /= len.max(1);
-            Axis { len, to, from }
+            StridedLoop { len, to, from }
         });
-        let axes: Vec<Axis> = axes.collect();
+        let axes: Vec<StridedLoop> = axes.collect();
         transfer(&axes, values, whole.get(self.start..).unwrap_or_default(), StoreMode::Replace);
     }
 
@@ -67,9 +67,9 @@ impl View {
         let mut from = self.len();
         let axes = self.dims.iter().map(|&(len, to)| {
             from /= len.max(1);
-            Axis { len, to, from }
+            StridedLoop { len, to, from }
         });
-        let mut axes: Vec<Axis> = axes.filter(|axis| axis.len != 1).collect();
+        let mut axes: Vec<StridedLoop> = axes.filter(|axis| axis.len != 1).collect();
         axes.sort_by_key(|axis| std::cmp::Reverse(axis.to));
         transfer(&axes, whole.get_mut(self.start..).unwrap_or_default(), values, store);
     }
@@ -104,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    fn view_of(tensor: &Tensor) -> Option<View> {
-        View::of_layout(tensor.layout())
+    fn view_of(tensor: &Tensor) -> Option<StridedView> {
+        StridedView::of_layout(tensor.layout())
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
     fn narrow_is_candles() -> Result<()> {
         let whole = Tensor::zeros((2, 3, 5, 7), DType::F32, &Device::Cpu)?;
         for (dim, start, len) in [(0, 1, 1), (1, 0, 2), (1, 0, 3), (2, 4, 1), (3, 2, 4)] {
-            let view = View::narrow(whole.dims(), dim, start, len);
+            let view = StridedView::narrow(whole.dims(), dim, start, len);
             assert_eq!(Some(view), view_of(&whole.narrow(dim, start, len)?));
         }
         Ok(())

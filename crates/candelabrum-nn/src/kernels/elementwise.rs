@@ -142,7 +142,7 @@ pub(crate) fn activation_backward_in_blocks<T: Float>(
 }
 
 /// A function of one number. Every method is inlined into the loops above.
-trait Function<T>: Copy {
+trait ElementFunction<T>: Copy {
     fn forward(self, z: T) -> T;
 
     /// `dy` times the derivative, computed from `z` or from the result, depending on the
@@ -153,7 +153,7 @@ trait Function<T>: Copy {
 #[derive(Clone, Copy)]
 struct IdentityFunction;
 
-impl<T: Float> Function<T> for IdentityFunction {
+impl<T: Float> ElementFunction<T> for IdentityFunction {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z
@@ -175,7 +175,7 @@ pub(crate) fn rectified<T: Float>(z: T) -> T {
 #[derive(Clone, Copy)]
 struct ReluFunction;
 
-impl<T: Float> Function<T> for ReluFunction {
+impl<T: Float> ElementFunction<T> for ReluFunction {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         rectified(z)
@@ -206,7 +206,7 @@ impl<T: Float> Relu6Function<T> {
     }
 }
 
-impl<T: Float> Function<T> for Relu6Function<T> {
+impl<T: Float> ElementFunction<T> for Relu6Function<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         clipped(z)
@@ -223,7 +223,7 @@ impl<T: Float> Function<T> for Relu6Function<T> {
 #[derive(Clone, Copy)]
 struct SiluFunction;
 
-impl<T: Float> Function<T> for SiluFunction {
+impl<T: Float> ElementFunction<T> for SiluFunction {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * z.sigmoid()
@@ -239,7 +239,7 @@ impl<T: Float> Function<T> for SiluFunction {
 #[derive(Clone, Copy)]
 struct SigmoidFunction;
 
-impl<T: Float> Function<T> for SigmoidFunction {
+impl<T: Float> ElementFunction<T> for SigmoidFunction {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.sigmoid()
@@ -254,7 +254,7 @@ impl<T: Float> Function<T> for SigmoidFunction {
 #[derive(Clone, Copy)]
 struct TanhFunction;
 
-impl<T: Float> Function<T> for TanhFunction {
+impl<T: Float> ElementFunction<T> for TanhFunction {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z.tanh()
@@ -279,7 +279,7 @@ impl<T: Float> GeluFunction<T> {
     }
 }
 
-impl<T: Float> Function<T> for GeluFunction<T> {
+impl<T: Float> ElementFunction<T> for GeluFunction<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * z.normal().0
@@ -318,7 +318,7 @@ impl<T: Float> GeluTanhFunction<T> {
     }
 }
 
-impl<T: Float> Function<T> for GeluTanhFunction<T> {
+impl<T: Float> ElementFunction<T> for GeluTanhFunction<T> {
     #[inline(always)]
     fn forward(self, z: T) -> T {
         z * self.gate(z)

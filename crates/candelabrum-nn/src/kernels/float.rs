@@ -2,13 +2,13 @@
 
 use candle_core::{CpuStorage, Layout, Result, WithDType};
 
-use super::gemm::Lanes;
+use super::gemm::VectorLanes;
 use super::math;
 use super::transpose::{self, Square};
 use crate::kernels::scratch::Poolable;
 
 /// f32 and f64, with the functions that the kernels need.
-pub(crate) trait Float: WithDType + Poolable + Lanes {
+pub(crate) trait Float: WithDType + Poolable + VectorLanes {
     /// In f32 this function and the next three are those of [`math`], made for
     /// [`simd`](candelabrum_memory::simd::simd).
     fn exp(self) -> Self;

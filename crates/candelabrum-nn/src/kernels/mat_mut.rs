@@ -14,7 +14,7 @@ use super::float::Float;
 
 /// The parts into which a matrix is cut: so many rows, or so many columns. The last one may have fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum MatrixPart {
     Rows(usize),
     Columns(usize),
 }
@@ -99,16 +99,16 @@ impl<'a, T> MatMut<'a, T> {
     }
 
     /// Calls `f` with each part, and with its first row and its first column, on the threads of the pool.
-    pub(crate) fn for_each_part(self, part: Part, f: impl Fn(Self, usize, usize) + Sync)
+    pub(crate) fn for_each_part(self, part: MatrixPart, f: impl Fn(Self, usize, usize) + Sync)
     where
         T: Send,
     {
         match part {
-            Part::Rows(rows) => {
+            MatrixPart::Rows(rows) => {
                 let parts = self.in_rows(rows).into_par_iter().enumerate();
                 thread_pool::for_each(parts, |(number, part)| f(part, number * rows, 0));
             }
-            Part::Columns(columns) => {
+            MatrixPart::Columns(columns) => {
                 let parts = self.in_columns(columns).into_par_iter().enumerate();
                 thread_pool::for_each(parts, |(number, part)| f(part, 0, number * columns));
             }

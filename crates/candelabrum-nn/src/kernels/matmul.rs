@@ -8,9 +8,9 @@ use candelabrum_memory::thread_pool;
 use gemm::Parallelism;
 
 use super::float::Float;
-use super::gemm::bf16::{self, LeftOperand, Lines, Operand, PackedFactor, Starts};
-use super::gemm::{Size, few_rows_apply, product_of_few_rows};
-use super::mat_mut::{MatMut, Part};
+use super::gemm::bf16::{self, LeftOperand, Operand, OperandLines, PackedFactor, Starts};
+use super::gemm::{ProductSize, few_rows_apply, product_of_few_rows};
+use super::mat_mut::{MatMut, MatrixPart};
 use super::product_precision;
 use super::thread_switch::with_switch;
 
@@ -35,7 +35,7 @@ pub fn with_independent_rows<R>(f: impl FnOnce() -> R) -> R {
 
 /// A matrix in a slice: element `(i, j)` lies at `i * row_stride + j * col_stride`.
 #[derive(Clone, Copy)]
-pub(crate) struct Mat<'a, T> {
+pub(crate) struct StridedMatrix<'a, T> {
     data: &'a [T],
     rows: usize,
     cols: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Mat<'a, T> {
     col_stride: usize,
 }
 
-impl<'a, T> Mat<'a, T> {
+impl<'a, T> StridedMatrix<'a, T> {
     /// A matrix whose rows lie one after the other.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
@@ -95,21 +95,21 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
-impl<'a, T: Float> Mat<'a, T> {
+impl<'a, T: Float> StridedMatrix<'a, T> {
     /// The matrix as a left factor to be packed, if its rows or columns are consecutive.
     fn operand(self) -> Option<Operand<'a, T>> {
         let Self { data, rows, cols, row_stride, col_stride } = self;
         if col_stride == 1 || cols == 1 {
-            return Some(Operand::Along(Lines { data, starts: Starts::Every(row_stride) }));
+            return Some(Operand::Along(OperandLines { data, starts: Starts::Every(row_stride) }));
         }
         let across = row_stride == 1 || rows == 1;
-        across.then_some(Operand::Across(Lines { data, starts: Starts::Every(col_stride) }))
+        across.then_some(Operand::Across(OperandLines { data, starts: Starts::Every(col_stride) }))
     }
 }
 
 /// Whether the destination's previous contents count.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dst {
+pub(crate) enum Destination {
     Overwrite,
     Add,
 }
@@ -119,7 +119,12 @@ pub(crate) enum Dst {
 /// # Panics
 ///
 /// If the inner sizes differ or a slice is shorter than its matrix.
-pub(crate) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
+pub(crate) fn matmul<T: Float>(
+    out: &mut [T],
+    dst: Destination,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
+) {
     let (m, n) = (a.rows, b.cols);
     assert!(out.len() >= m * n, "destination of {} for {m} x {n}", out.len());
     matmul_into(MatMut::new(&mut out[..m * n], m, n), dst, a, b);
@@ -132,9 +137,9 @@ pub(crate) fn matmul<T: Float>(out: &mut [T], dst: Dst, a: Mat<'_, T>, b: Mat<'_
 /// If sizes differ or a slice is shorter than its matrix.
 pub(crate) fn matmul_into<T: Float>(
     mut out: MatMut<'_, T>,
-    dst: Dst,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
+    dst: Destination,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
 ) {
     if INDEPENDENT_ROWS.get() || !multiply_in_bf16(&mut out, dst, a, b) {
         matmul_unrounded(out, dst, a, b);
@@ -144,18 +149,18 @@ pub(crate) fn matmul_into<T: Float>(
 /// As [`matmul_into`], but the factors are never rounded to bf16.
 pub(crate) fn matmul_unrounded<T: Float>(
     out: MatMut<'_, T>,
-    dst: Dst,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
+    dst: Destination,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
 ) {
     let (m, k, n) = sizes(&out, a, b);
     let threads = threads_for(m * k * n);
-    let size = Size { rows: m, depth: k, columns: n };
+    let size = ProductSize { rows: m, depth: k, columns: n };
     if (a.col_stride, a.row_stride, b.row_stride) == (1, k, 1)
         && (INDEPENDENT_ROWS.get() && m * k > 0 || few_rows_apply::<T>(size, b.col_stride))
     {
         let (left, right) = (&a.data[..m * k], (b.data, b.col_stride));
-        return product_of_few_rows(out, dst == Dst::Add, left, right, threads > 1);
+        return product_of_few_rows(out, dst == Destination::Add, left, right, threads > 1);
     }
     let Some(part) = part((m, k, n), threads) else { return multiply(out, dst, a, b) };
     out.for_each_part(part, |out, row, column| {
@@ -169,10 +174,10 @@ pub(crate) fn matmul_unrounded<T: Float>(
 ///
 /// The threads divide the longer side of the result, because each of them reads the whole operand that
 /// belongs to the other side. None if one thread computes the product.
-fn part((m, k, n): (usize, usize, usize), threads: usize) -> Option<Part> {
+fn part((m, k, n): (usize, usize, usize), threads: usize) -> Option<MatrixPart> {
     // The kernel computes tiles of 8 rows and 3 vectors of columns.
-    let rows = length_of_part((m, n), k, 8, threads).map(Part::Rows);
-    let columns = length_of_part((n, m), k, 48, threads).map(Part::Columns);
+    let rows = length_of_part((m, n), k, 8, threads).map(MatrixPart::Rows);
+    let columns = length_of_part((n, m), k, 48, threads).map(MatrixPart::Columns);
     if m > n { rows.or(columns) } else { columns.or(rows) }
 }
 
@@ -201,7 +206,11 @@ fn length_of_part(
 /// # Panics
 ///
 /// If sizes differ or a slice is shorter than its matrix.
-fn sizes<T: Float>(out: &MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>) -> (usize, usize, usize) {
+fn sizes<T: Float>(
+    out: &MatMut<'_, T>,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
+) -> (usize, usize, usize) {
     let (m, k, n) = (a.rows, a.cols, b.cols);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
     assert_eq!((out.rows(), out.cols()), (m, n), "destination of a matrix product");
@@ -211,7 +220,12 @@ fn sizes<T: Float>(out: &MatMut<'_, T>, a: Mat<'_, T>, b: Mat<'_, T>) -> (usize,
 }
 
 /// The product on this thread.
-fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, a: Mat<'_, T>, b: Mat<'_, T>) {
+fn multiply<T: Float>(
+    mut out: MatMut<'_, T>,
+    dst: Destination,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
+) {
     let (m, k, n) = sizes(&out, a, b);
     let stride = |s: usize| isize::try_from(s).expect("a slice has at most isize::MAX elements");
     // SAFETY: the largest offset of an operand is one below its `reach`, which `sizes` has compared with
@@ -225,7 +239,7 @@ fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, a: Mat<'_, T>, b: Mat<'_
             out.as_mut_ptr(),
             1,
             stride(out.row_stride()),
-            dst == Dst::Add,
+            dst == Destination::Add,
             a.data.as_ptr(),
             stride(a.col_stride),
             stride(a.row_stride),
@@ -246,9 +260,9 @@ fn multiply<T: Float>(mut out: MatMut<'_, T>, dst: Dst, a: Mat<'_, T>, b: Mat<'_
 /// worth it.
 fn multiply_in_bf16<T: Float>(
     out: &mut MatMut<'_, T>,
-    dst: Dst,
-    a: Mat<'_, T>,
-    b: Mat<'_, T>,
+    dst: Destination,
+    a: StridedMatrix<'_, T>,
+    b: StridedMatrix<'_, T>,
 ) -> bool {
     let Some(instructions) = product_precision::bf16::<T>() else { return false };
     let (m, k, n) = sizes(out, a, b);
@@ -264,7 +278,7 @@ fn multiply_in_bf16<T: Float>(
         right,
         k,
         out,
-        dst == Dst::Add,
+        dst == Destination::Add,
         threads_for(m * n * k),
     );
     true
@@ -272,13 +286,13 @@ fn multiply_in_bf16<T: Float>(
 
 /// A left factor of several products. If they are computed in bf16, it is packed once for all of them.
 pub(crate) struct LeftFactor<'a, T> {
-    matrix: Mat<'a, T>,
+    matrix: StridedMatrix<'a, T>,
     packed: Option<PackedFactor>,
 }
 
 impl<'a, T: Float> LeftFactor<'a, T> {
     /// The left factor of products with `columns` columns.
-    pub(crate) fn new(matrix: Mat<'a, T>, columns: usize) -> Self {
+    pub(crate) fn new(matrix: StridedMatrix<'a, T>, columns: usize) -> Self {
         let (rows, depth) = (matrix.rows, matrix.cols);
         let fits = rows.min(columns) >= FEWEST && depth <= bf16::DEPTH;
         let packed = product_precision::bf16::<T>().filter(|_| fits).and_then(|instructions| {
@@ -295,7 +309,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
     /// # Panics
     ///
     /// Those of [`matmul`].
-    pub(crate) fn times(&self, b: Mat<'_, T>, out: &mut [T], dst: Dst) {
+    pub(crate) fn times(&self, b: StridedMatrix<'_, T>, out: &mut [T], dst: Destination) {
         let Self { matrix, packed } = self;
         let (m, k, n) = (matrix.rows, matrix.cols, b.cols);
         assert_eq!(k, b.rows, "inner sizes of a matrix product");
@@ -303,7 +317,7 @@ impl<'a, T: Float> LeftFactor<'a, T> {
         let numbers = T::f32s_mut(&mut out[..m * n]);
         if let (Some(packed), Some(right), Some(out)) = (packed, right, numbers) {
             let (left, out) = (LeftOperand::Packed(packed), MatMut::new(out, m, n));
-            let (add, threads) = (dst == Dst::Add, threads_for(m * n * k));
+            let (add, threads) = (dst == Destination::Add, threads_for(m * n * k));
             bf16::multiply(packed.instructions(), left, right, k, out, add, threads);
         } else {
             matmul(out, dst, *matrix, b);
@@ -323,14 +337,14 @@ pub(crate) struct PackedRight(PackedFactor);
 impl PackedRight {
     /// The right factor of products with so many rows. `None` if these are not [set](crate::ops::set_product_precision)
     /// to be in bf16, or not worth it, or if the packed factor would be large.
-    pub(crate) fn new<T: Float>(matrix: Mat<'_, T>, rows: usize) -> Option<Self> {
+    pub(crate) fn new<T: Float>(matrix: StridedMatrix<'_, T>, rows: usize) -> Option<Self> {
         let (depth, columns) = (matrix.rows, matrix.cols);
         let fits = rows.min(columns) >= FEWEST && depth * columns <= LARGEST_PACKED;
         if INDEPENDENT_ROWS.get() || !fits { None } else { Self::always(matrix) }
     }
 
     /// As [`new`](Self::new), however few rows there are.
-    pub(crate) fn always<T: Float>(matrix: Mat<'_, T>) -> Option<Self> {
+    pub(crate) fn always<T: Float>(matrix: StridedMatrix<'_, T>) -> Option<Self> {
         let instructions = product_precision::bf16::<T>()?;
         let (depth, columns) = (matrix.rows, matrix.cols);
         if depth == 0 {
@@ -355,7 +369,12 @@ impl PackedRight {
     /// # Panics
     ///
     /// If sizes differ or a slice is shorter than its matrix.
-    pub(crate) fn product<T: Float>(&self, a: Mat<'_, T>, mut out: MatMut<'_, T>, dst: Dst) {
+    pub(crate) fn product<T: Float>(
+        &self,
+        a: StridedMatrix<'_, T>,
+        mut out: MatMut<'_, T>,
+        dst: Destination,
+    ) {
         let Self(packed) = self;
         let (depth, columns) = (packed.depth(), packed.width());
         assert_eq!(a.cols, depth, "inner sizes of a matrix product");
@@ -364,23 +383,23 @@ impl PackedRight {
         let out = out.as_f32s().expect("a result in f32");
         let threads = threads_for(a.rows * depth * columns);
         let rows = a.rows.div_ceil(threads).next_multiple_of(32).min(PACKED_ROWS);
-        out.for_each_part(Part::Rows(rows), |out, first, _| {
+        out.for_each_part(MatrixPart::Rows(rows), |out, first, _| {
             let mut left = PackedFactor::left(packed.instructions(), out.rows(), depth);
             left.pack(from, first..first + out.rows(), 0..depth);
-            bf16::product((&left, 0), packed, out, dst == Dst::Add);
+            bf16::product((&left, 0), packed, out, dst == Destination::Add);
         });
     }
 }
 
 /// A right factor of several products. If they are computed in bf16, it is packed once for all of them.
 pub(crate) struct RightFactor<'a, T> {
-    matrix: Mat<'a, T>,
+    matrix: StridedMatrix<'a, T>,
     packed: Option<PackedRight>,
 }
 
 impl<'a, T: Float> RightFactor<'a, T> {
     /// The right factor of products with so many rows in all.
-    pub(crate) fn new(matrix: Mat<'a, T>, rows: usize) -> Self {
+    pub(crate) fn new(matrix: StridedMatrix<'a, T>, rows: usize) -> Self {
         Self { matrix, packed: PackedRight::new(matrix, rows) }
     }
 
@@ -394,7 +413,7 @@ impl<'a, T: Float> RightFactor<'a, T> {
     /// # Panics
     ///
     /// Those of [`matmul`].
-    pub(crate) fn product(&self, a: Mat<'_, T>, out: &mut [T], dst: Dst) {
+    pub(crate) fn product(&self, a: StridedMatrix<'_, T>, out: &mut [T], dst: Destination) {
         match &self.packed {
             Some(packed) => {
                 let size = (a.rows, packed.columns());
@@ -416,7 +435,7 @@ fn threads_for(multiplications: usize) -> usize {
 pub(crate) fn product_in_bf16<T: Float>(
     left: Operand<'_, T>,
     right: Operand<'_, T>,
-    Size { rows, depth, columns }: Size,
+    ProductSize { rows, depth, columns }: ProductSize,
     (out, step): (&mut [T], usize),
     add: bool,
 ) -> bool {
@@ -440,10 +459,12 @@ mod tests {
     }
 
     /// Compares a product on one thread with that on 2 and on 5.
-    fn check((m, k, n): (usize, usize, usize), turned: [bool; 2], dst: Dst) {
+    fn check((m, k, n): (usize, usize, usize), turned: [bool; 2], dst: Destination) {
         let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
-        let a = if turned[0] { Mat::new(&a, k, m).t() } else { Mat::new(&a, m, k) };
-        let b = if turned[1] { Mat::new(&b, n, k).t() } else { Mat::new(&b, k, n) };
+        let a =
+            if turned[0] { StridedMatrix::new(&a, k, m).t() } else { StridedMatrix::new(&a, m, k) };
+        let b =
+            if turned[1] { StridedMatrix::new(&b, n, k).t() } else { StridedMatrix::new(&b, k, n) };
         let product = |threads| {
             let mut out = numbers(m * n, 3);
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
@@ -471,7 +492,7 @@ mod tests {
         on_each_instruction_set(|| {
             for sizes in sizes {
                 for turned in [[false, false], [true, false], [false, true]] {
-                    check(sizes, turned, Dst::Overwrite);
+                    check(sizes, turned, Destination::Overwrite);
                 }
             }
         });
@@ -488,7 +509,7 @@ mod tests {
             turned in any::<[bool; 2]>(),
             add in any::<bool>(),
         ) {
-            let dst = if add { Dst::Add } else { Dst::Overwrite };
+            let dst = if add { Destination::Add } else { Destination::Overwrite };
             on_each_instruction_set(|| check((m, k, n), turned, dst));
         }
     }

@@ -14,13 +14,13 @@ const CARRY: usize = 4096;
 const WIDE: usize = 16;
 
 /// `N` sums at once.
-pub(crate) struct Sums<T, const N: usize> {
+pub(crate) struct LaneSums<T, const N: usize> {
     lanes: [[T; LANES]; N],
     totals: [[f64; WIDE]; N],
     pending: usize,
 }
 
-impl<T: Float, const N: usize> Sums<T, N> {
+impl<T: Float, const N: usize> LaneSums<T, N> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         Self { lanes: [[T::zero(); LANES]; N], totals: [[0.0; WIDE]; N], pending: 0 }
@@ -68,7 +68,7 @@ impl<T: Float, const N: usize> Sums<T, N> {
 /// The sum of `f(x, y)` of all pairs of two slices of the same length.
 #[inline(always)]
 pub(crate) fn sum_of<T: Float>(xs: &[T], ys: &[T], f: impl Fn(T, T) -> T) -> T {
-    let mut sum = Sums::new();
+    let mut sum = LaneSums::new();
     sum.add(xs, ys, |x, y| [f(x, y)]);
     let [sum] = sum.totals();
     T::narrow(sum)
@@ -94,13 +94,13 @@ pub(crate) fn moments<'a, T: Float>(
     count: usize,
 ) -> Moments<T> {
     let count = count as f64;
-    let mut sum = Sums::new();
+    let mut sum = LaneSums::new();
     for xs in slices.clone() {
         sum.add(xs, xs, |x, _| [x]);
     }
     let [sum] = sum.totals();
     let first = T::narrow(sum / count);
-    let mut sums = Sums::new();
+    let mut sums = LaneSums::new();
     for xs in slices {
         sums.add(xs, xs, |x, _| {
             let deviation = x - first;
@@ -128,7 +128,7 @@ mod tests {
     fn sums_of_every_length_are_exact_on_whole_numbers() {
         for len in [0_usize, 1, 31, 32, 33, 1023, 1024, 1025, 3000] {
             let xs: Vec<f32> = (0..len).map(|i| (i % 7) as f32).collect();
-            let mut sums = Sums::new();
+            let mut sums = LaneSums::new();
             sums.add(&xs, &xs, |x, y| [x, x * y]);
             sums.add(&xs, &xs, |x, y| [x, x * y]);
             let [sum, squares] = sums.totals();

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::LocalKey;
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 
 /// A slice in recycled memory. When dropped, it returns to the pool of the thread that made it.
 pub(crate) struct Pooled<T: Poolable> {
@@ -96,13 +96,13 @@ impl<T: Poolable> fmt::Debug for Pooled<T> {
 
 /// A pooled slice of either element type, or f32 numbers on a GPU.
 #[derive(Debug)]
-pub(crate) enum Values {
+pub(crate) enum PooledValues {
     F32(Pooled<f32>),
     F64(Pooled<f64>),
-    Gpu(Flat),
+    Gpu(FlatTensor),
 }
 
-impl Values {
+impl PooledValues {
     /// The bytes of the memory, which may be larger than the values.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -115,7 +115,8 @@ impl Values {
 
 /// The bytes of this thread's recycled memory that nothing uses now.
 pub(crate) fn idle_bytes() -> usize {
-    f32::pool().with_borrow(Pool::idle_bytes) + f64::pool().with_borrow(Pool::idle_bytes)
+    f32::pool().with_borrow(ScratchPool::idle_bytes)
+        + f64::pool().with_borrow(ScratchPool::idle_bytes)
 }
 
 /// A piece with more than so many times the requested elements is not taken. What a forward saves for the
@@ -128,7 +129,7 @@ const SMALL: usize = 128;
 
 /// The unused memory of one thread.
 #[derive(Debug)]
-pub(crate) struct Pool<T> {
+pub(crate) struct ScratchPool<T> {
     pieces: Vec<Vec<T>>,
     returned: Returned<T>,
     /// The number of elements lent now, and its maximum so far. Pieces in `returned` count as lent.
@@ -136,7 +137,7 @@ pub(crate) struct Pool<T> {
     most_lent: usize,
 }
 
-impl<T> Pool<T> {
+impl<T> ScratchPool<T> {
     fn new() -> Self {
         Self { pieces: Vec::new(), returned: Arc::default(), lent: 0, most_lent: 0 }
     }
@@ -197,34 +198,34 @@ impl<T> Pool<T> {
 /// An element type whose memory is recycled.
 pub(crate) trait Poolable: Copy + Default + 'static {
     /// The memory of this thread.
-    fn pool() -> &'static LocalKey<RefCell<Pool<Self>>>;
-    fn into_values(values: Pooled<Self>) -> Values;
+    fn pool() -> &'static LocalKey<RefCell<ScratchPool<Self>>>;
+    fn into_values(values: Pooled<Self>) -> PooledValues;
     /// The values, if they have this type.
-    fn of_values(values: Values) -> Option<Pooled<Self>>;
+    fn of_values(values: PooledValues) -> Option<Pooled<Self>>;
     /// The values, if they have this type.
-    fn values(values: &Values) -> Option<&[Self]>;
+    fn values(values: &PooledValues) -> Option<&[Self]>;
 }
 
 macro_rules! impl_poolable {
     ($float:ident, $variant:ident) => {
         impl Poolable for $float {
-            fn pool() -> &'static LocalKey<RefCell<Pool<Self>>> {
+            fn pool() -> &'static LocalKey<RefCell<ScratchPool<Self>>> {
                 thread_local!(
-                    static POOL: RefCell<Pool<$float>> = RefCell::new(Pool::new());
+                    static POOL: RefCell<ScratchPool<$float>> = RefCell::new(ScratchPool::new());
                 );
                 &POOL
             }
 
-            fn into_values(values: Pooled<Self>) -> Values {
-                Values::$variant(values)
+            fn into_values(values: Pooled<Self>) -> PooledValues {
+                PooledValues::$variant(values)
             }
 
-            fn of_values(values: Values) -> Option<Pooled<Self>> {
-                if let Values::$variant(values) = values { Some(values) } else { None }
+            fn of_values(values: PooledValues) -> Option<Pooled<Self>> {
+                if let PooledValues::$variant(values) = values { Some(values) } else { None }
             }
 
-            fn values(values: &Values) -> Option<&[Self]> {
-                if let Values::$variant(values) = values { Some(values) } else { None }
+            fn values(values: &PooledValues) -> Option<&[Self]> {
+                if let PooledValues::$variant(values) = values { Some(values) } else { None }
             }
         }
     };
@@ -280,7 +281,8 @@ mod tests {
                 send.send(Pooled::new(3000)).expect("the other thread runs");
                 wait.recv().expect("the other thread runs");
             }
-            let count = |pool: &Pool<f32>| pool.returned.lock().expect("nobody panics").len();
+            let count =
+                |pool: &ScratchPool<f32>| pool.returned.lock().expect("nobody panics").len();
             f32::pool().with_borrow(|pool| (pool.most_lent, count(pool)))
         });
         // One piece, reused a hundred times.

@@ -21,7 +21,7 @@ const BLOCK: usize = 1 << 14;
 
 /// A loop: the number of its turns, and how far each turn moves in the destination and in the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Axis {
+pub(crate) struct StridedLoop {
     pub(crate) len: usize,
     pub(crate) to: usize,
     pub(crate) from: usize,
@@ -40,7 +40,7 @@ pub(crate) enum StoreMode {
 /// destination to the shortest one, and a step is longer than all that the later axes reach. Threads
 /// share the destination, so the result does not depend on their number.
 pub(crate) fn transfer<T: Float>(
-    axes: &[Axis],
+    axes: &[StridedLoop],
     destination: &mut [T],
     source: &[T],
     store: StoreMode,
@@ -56,12 +56,12 @@ pub(crate) fn transfer<T: Float>(
 }
 
 /// The axes without those of one turn. Two axes that are one run in both places become one.
-fn merged(axes: &[Axis]) -> Vec<Axis> {
-    let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
+fn merged(axes: &[StridedLoop]) -> Vec<StridedLoop> {
+    let mut merged: Vec<StridedLoop> = Vec::with_capacity(axes.len());
     for &axis in axes.iter().filter(|axis| axis.len != 1) {
         match merged.last_mut() {
             Some(outer) if outer.to == axis.len * axis.to && outer.from == axis.len * axis.from => {
-                *outer = Axis { len: outer.len * axis.len, ..axis };
+                *outer = StridedLoop { len: outer.len * axis.len, ..axis };
             }
             _ => merged.push(axis),
         }
@@ -70,7 +70,7 @@ fn merged(axes: &[Axis]) -> Vec<Axis> {
 }
 
 /// Divides the longest steps over the threads.
-fn split<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source: &[T]) {
+fn split<T: Float, const ADD: bool>(axes: &[StridedLoop], destination: &mut [T], source: &[T]) {
     let Some((first, inner)) = axes.split_first() else {
         return put::<T, ADD>(&mut destination[0], source[0]);
     };
@@ -84,7 +84,7 @@ fn split<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source
     let blocks = destination[..=reach].par_chunks_mut(turns * first.to);
     thread_pool::for_each(blocks.enumerate(), |(number, block)| {
         let done = number * turns;
-        let own = Axis { len: turns.min(first.len - done), ..*first };
+        let own = StridedLoop { len: turns.min(first.len - done), ..*first };
         let axes = merged(&[&[own], inner].concat());
         let source = &source[done * first.from..];
         match axes.is_empty() {
@@ -96,7 +96,7 @@ fn split<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source
 
 /// The axes with the one along which the source is contiguous as the last but one, unless the
 /// destination is contiguous along it too.
-fn tiled(axes: &[Axis]) -> Vec<Axis> {
+fn tiled(axes: &[StridedLoop]) -> Vec<StridedLoop> {
     let mut axes = axes.to_vec();
     let last = axes.len() - 1;
     if let Some(run) = axes[..last].iter().position(|axis| axis.from == 1) {
@@ -107,9 +107,9 @@ fn tiled(axes: &[Axis]) -> Vec<Axis> {
 }
 
 /// The loops over the axes. There is at least one.
-fn nest<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source: &[T]) {
+fn nest<T: Float, const ADD: bool>(axes: &[StridedLoop], destination: &mut [T], source: &[T]) {
     match *axes {
-        [Axis { len, to: 1, from: 1 }] => {
+        [StridedLoop { len, to: 1, from: 1 }] => {
             let (destination, source) = (&mut destination[..len], &source[..len]);
             if ADD {
                 simd(
@@ -120,12 +120,12 @@ fn nest<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source:
                 destination.copy_from_slice(source);
             }
         }
-        [Axis { len, to, from }] => {
+        [StridedLoop { len, to, from }] => {
             for i in 0..len {
                 put::<T, ADD>(&mut destination[i * to], source[i * from]);
             }
         }
-        [rows @ Axis { from: 1, .. }, columns @ Axis { to: 1, .. }] => {
+        [rows @ StridedLoop { from: 1, .. }, columns @ StridedLoop { to: 1, .. }] => {
             tiles::<T, ADD>(rows, columns, destination, source);
         }
         [first, ref inner @ ..] => {
@@ -139,8 +139,8 @@ fn nest<T: Float, const ADD: bool>(axes: &[Axis], destination: &mut [T], source:
 
 /// A transposition. The source is contiguous along `rows`, the destination along `columns`.
 fn tiles<T: Float, const ADD: bool>(
-    rows: Axis,
-    columns: Axis,
+    rows: StridedLoop,
+    columns: StridedLoop,
     destination: &mut [T],
     source: &[T],
 ) {
@@ -166,15 +166,15 @@ mod tests {
         let step = |axis: usize| lens[axis + 1..].iter().product::<usize>();
         let source: Vec<f64> = (0..elements).map(|i| i as f64).collect();
         let shape: Vec<usize> = order.iter().map(|&axis| lens[axis]).collect();
-        let axes: Vec<Axis> = (order.iter().enumerate())
+        let axes: Vec<StridedLoop> = (order.iter().enumerate())
             .map(|(i, &axis)| {
                 let to = shape[i + 1..].iter().product();
-                Axis { len: lens[axis], to, from: step(axis) }
+                StridedLoop { len: lens[axis], to, from: step(axis) }
             })
             .collect();
         let expected: Vec<f64> = (0..elements)
             .map(|i| {
-                let place = |axis: &Axis| i / axis.to % axis.len * axis.from;
+                let place = |axis: &StridedLoop| i / axis.to % axis.len * axis.from;
                 axes.iter().map(place).sum::<usize>() as f64
             })
             .collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Module, Result, Tensor};
 
 use crate::autograd::recompute_at;
-use crate::params::{BlockPlace, Pass};
+use crate::params::{BlockPass, BlockPlace};
 use crate::{Params, Scope};
 
 /// Blocks of which each takes the result of the one before. Those that [`Params::set_recompute`] chooses keep only their
@@ -59,7 +59,7 @@ impl<B: Send + Sync + 'static> Blocks<B> {
                 let forward = move |inputs: &[Tensor]| forward(&block, &inputs[0]);
                 recompute_at(Some(place.clone()), &self.params, &[&xs], forward)?
             } else {
-                let _entered = place.enter(Pass::Kept)?;
+                let _entered = place.enter(BlockPass::Kept)?;
                 forward(block, &xs)?
             };
         }
@@ -76,7 +76,7 @@ impl<B> Blocks<B> {
     /// That of `f`.
     pub fn try_for_each(&self, mut f: impl FnMut(usize, &B) -> Result<()>) -> Result<()> {
         for (number, (block, place)) in self.blocks.iter().zip(&self.places).enumerate() {
-            let _entered = place.enter(Pass::Forward)?;
+            let _entered = place.enter(BlockPass::Forward)?;
             f(number, block)?;
         }
         Ok(())

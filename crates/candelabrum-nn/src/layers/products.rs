@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::autograd::fused::widen;
 use crate::ops::{CrossEntropyConfig, HiddenUnits};
-use crate::params::Matrix;
+use crate::params::WeightMatrix;
 use crate::{Activation, Param, Weight, ops};
 
 impl Weight {
@@ -87,8 +87,8 @@ impl Weight {
     /// An index that is not below the number of rows, on the CPU.
     pub fn rows(&self, indices: &Tensor, padding_index: Option<usize>) -> Result<Tensor> {
         match &self.matrix {
-            Matrix::Param(param) => ops::embedding(param.tensor(), indices, padding_index),
-            Matrix::Quantized(matrix) => matrix.rows_at(indices)?.to_dtype(self.dtype),
+            WeightMatrix::Param(param) => ops::embedding(param.tensor(), indices, padding_index),
+            WeightMatrix::Quantized(matrix) => matrix.rows_at(indices)?.to_dtype(self.dtype),
         }
     }
 
@@ -114,8 +114,8 @@ impl Weight {
     /// `xs weight^T + bias` without the adapter.
     pub(crate) fn product_alone(&self, xs: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         match &self.matrix {
-            Matrix::Param(param) => ops::linear(xs, param.tensor(), bias, None),
-            Matrix::Quantized(matrix) => ops::linear_quantized(xs, matrix, bias),
+            WeightMatrix::Param(param) => ops::linear(xs, param.tensor(), bias, None),
+            WeightMatrix::Quantized(matrix) => ops::linear_quantized(xs, matrix, bias),
         }
     }
 }

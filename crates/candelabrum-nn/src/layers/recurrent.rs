@@ -4,7 +4,7 @@ use candle_core::{Module, Result, Tensor, bail};
 use once_cell::sync::OnceCell;
 
 use super::{check_features, sizes};
-use crate::ops::{self, RecurrentWeights, Steps};
+use crate::ops::{self, RecurrentWeights, SequenceSteps};
 use crate::{Activation, Init, Param, Scope};
 
 /// Simple recurrent layer, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.RNN` with `batch_first=True`. The
@@ -16,7 +16,7 @@ use crate::{Activation, Init, Param, Scope};
 /// [`NameMap`](crate::NameMap) that renames `_l0` to nothing loads PyTorch's weights.
 #[derive(Debug)]
 pub struct Rnn {
-    stack: Stack,
+    stack: LayerStack,
     activation: Activation,
 }
 
@@ -29,7 +29,7 @@ pub struct Rnn {
 /// have names as those of [`Rnn`]. If you need only the last hidden state, apply [`ops::last_step()`] to the output.
 #[derive(Debug)]
 pub struct Gru {
-    stack: Stack,
+    stack: LayerStack,
 }
 
 /// Long short-term memory, `(N, T, in) -> (N, T, hidden)`: PyTorch's `nn.LSTM` with
@@ -38,7 +38,7 @@ pub struct Gru {
 /// The parameters are those of [`Gru`], with four gates in the order i, f, g, o.
 #[derive(Debug)]
 pub struct Lstm {
-    stack: Stack,
+    stack: LayerStack,
 }
 
 /// The settings that the three layers have in common.
@@ -84,7 +84,7 @@ macro_rules! with_hidden_state {
 
             /// [`forward_with`](Self::forward_with) for sequences that end at their `lengths` `(N)`, as PyTorch's packed
             /// sequences, but in the order of the batch: results behind a length are 0, the final state is that at the
-            /// length, and the other direction begins at the length. Padding is not read. [`Steps`] says more.
+            /// length, and the other direction begins at the length. Padding is not read. [`SequenceSteps`] says more.
             /// [`ops::sequence_lengths()`] finds the lengths of tokens.
             ///
             /// # Errors
@@ -105,7 +105,7 @@ with_hidden_state!(Rnn Gru);
 impl Rnn {
     /// A layer of `hidden` units with tanh.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
-        Self { stack: Stack::new(scope, 1, hidden), activation: Activation::Tanh }
+        Self { stack: LayerStack::new(scope, 1, hidden), activation: Activation::Tanh }
     }
 
     builder! { layer:
@@ -120,7 +120,7 @@ impl Rnn {
         lengths: Option<&Tensor>,
         ends: bool,
     ) -> Result<(Tensor, Tensor)> {
-        let call = Call { kind: "Rnn", lengths, ends };
+        let call = LayerCall { kind: "Rnn", lengths, ends };
         let (ys, [h, _]) =
             self.stack.run(xs, [state, None], &call, |xs, weights, [h, _], steps| {
                 Ok((ops::rnn(xs, weights, h, self.activation, steps)?, None))
@@ -132,7 +132,7 @@ impl Rnn {
 impl Gru {
     /// A layer of `hidden` units.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
-        Self { stack: Stack::new(scope, 3, hidden) }
+        Self { stack: LayerStack::new(scope, 3, hidden) }
     }
 
     fn run(
@@ -142,7 +142,7 @@ impl Gru {
         lengths: Option<&Tensor>,
         ends: bool,
     ) -> Result<(Tensor, Tensor)> {
-        let call = Call { kind: "Gru", lengths, ends };
+        let call = LayerCall { kind: "Gru", lengths, ends };
         let (ys, [h, _]) =
             self.stack.run(xs, [state, None], &call, |xs, weights, [h, _], steps| {
                 Ok((ops::gru_with(xs, weights, h, steps)?, None))
@@ -154,7 +154,7 @@ impl Gru {
 impl Lstm {
     /// A layer of `hidden` units.
     pub fn new(scope: &Scope, hidden: usize) -> Self {
-        Self { stack: Stack::new(scope, 4, hidden) }
+        Self { stack: LayerStack::new(scope, 4, hidden) }
     }
 
     /// Starts from a hidden and a cell state, both `(N, hidden)`, instead of zeros. Returns all
@@ -193,7 +193,7 @@ impl Lstm {
         lengths: Option<&Tensor>,
         ends: bool,
     ) -> Result<(Tensor, (Tensor, Tensor))> {
-        let call = Call { kind: "Lstm", lengths, ends };
+        let call = LayerCall { kind: "Lstm", lengths, ends };
         let states = state.unzip().into();
         let (ys, [h, c]) = self.stack.run(xs, states, &call, |xs, weights, [h, c], steps| {
             let (ys, c) = ops::lstm_with(xs, weights, h.zip(c), steps)?;
@@ -204,7 +204,7 @@ impl Lstm {
 }
 
 /// How a layer is called.
-struct Call<'a> {
+struct LayerCall<'a> {
     /// The name of the layer in the summary.
     kind: &'static str,
     lengths: Option<&'a Tensor>,
@@ -214,7 +214,7 @@ struct Call<'a> {
 
 /// Layers of one kind above each other, in one direction or in both.
 #[derive(Debug)]
-struct Stack {
+struct LayerStack {
     scope: Scope,
     gates: usize,
     hidden: usize,
@@ -225,7 +225,7 @@ struct Stack {
     weights: OnceCell<Vec<CellWeights>>,
 }
 
-impl Stack {
+impl LayerStack {
     fn new(scope: &Scope, gates: usize, hidden: usize) -> Self {
         let weights = OnceCell::new();
         Self {
@@ -245,16 +245,17 @@ impl Stack {
         &self,
         xs: &Tensor,
         states: [Option<&Tensor>; 2],
-        call: &Call<'_>,
+        call: &LayerCall<'_>,
         cell: impl Fn(
             &Tensor,
             RecurrentWeights<'_>,
             [Option<&Tensor>; 2],
-            &Steps,
+            &SequenceSteps,
         ) -> Result<(Tensor, Option<Tensor>)>,
     ) -> Result<(Tensor, [Tensor; 2])> {
         let weights = self.weights(xs)?;
-        let forwards = call.lengths.map_or_else(|| Ok(Steps::default()), Steps::of_lengths)?;
+        let forwards =
+            call.lengths.map_or_else(|| Ok(SequenceSteps::default()), SequenceSteps::of_lengths)?;
         let steps = [forwards.clone(), forwards.reversed()];
         let mut ys = xs.clone();
         let (mut hs, mut cs) = (Vec::new(), Vec::new());

@@ -20,17 +20,17 @@ pub struct TransformerBlock {
     rms: bool,
     eps: Option<f64>,
     feed_forward: FeedForward,
-    parts: OnceCell<Parts>,
+    parts: OnceCell<LayerParts>,
 }
 
 #[derive(Debug)]
-struct Parts {
-    norm1: Norm,
-    norm2: Norm,
+struct LayerParts {
+    norm1: NormLayer,
+    norm2: NormLayer,
 }
 
 #[derive(Debug)]
-enum Norm {
+enum NormLayer {
     Layer(LayerNorm),
     Rms(RmsNorm),
 }
@@ -97,22 +97,22 @@ impl TransformerBlock {
     /// Shapes that do not fit together.
     pub fn forward_masked(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let [_, _, _] = sizes(&self.scope, xs, "(N, T, C)")?;
-        let Parts { norm1, norm2 } = self.parts.get_or_init(|| self.create());
+        let LayerParts { norm1, norm2 } = self.parts.get_or_init(|| self.create());
         let xs = self.attention.forward_add(&norm1.forward(xs)?, mask, xs)?;
         self.feed_forward.forward_add(&norm2.forward(&xs)?, &xs)
     }
 
-    fn create(&self) -> Parts {
+    fn create(&self) -> LayerParts {
         let norm = |name| {
             let scope = self.scope.pp(name);
             match (self.rms, self.eps) {
-                (true, None) => Norm::Rms(RmsNorm::new(&scope)),
-                (true, Some(eps)) => Norm::Rms(RmsNorm::new(&scope).eps(eps)),
-                (false, None) => Norm::Layer(LayerNorm::new(&scope)),
-                (false, Some(eps)) => Norm::Layer(LayerNorm::new(&scope).eps(eps)),
+                (true, None) => NormLayer::Rms(RmsNorm::new(&scope)),
+                (true, Some(eps)) => NormLayer::Rms(RmsNorm::new(&scope).eps(eps)),
+                (false, None) => NormLayer::Layer(LayerNorm::new(&scope)),
+                (false, Some(eps)) => NormLayer::Layer(LayerNorm::new(&scope).eps(eps)),
             }
         };
-        Parts { norm1: norm("norm1"), norm2: norm("norm2") }
+        LayerParts { norm1: norm("norm1"), norm2: norm("norm2") }
     }
 }
 
@@ -122,7 +122,7 @@ impl Module for TransformerBlock {
     }
 }
 
-impl Module for Norm {
+impl Module for NormLayer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         match self {
             Self::Layer(norm) => norm.forward(xs),

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::sizes::sizes;
 use super::softmax::{exp_into, shifted};
 use super::{lengths, masked_fill};
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::moments::sum_of;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -54,7 +54,7 @@ struct AttentionPool {
 
 impl FusedOp for AttentionPool {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0]);
 
     /// Saves the weights (N, T).
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -16,11 +16,11 @@ use candelabrum_memory::simd::simd;
 pub(super) struct Broadcast {
     shape: Shape,
     /// The dimensions of the result, neighbours merged where the operands allow it.
-    dims: Vec<Dim>,
+    dims: Vec<BroadcastDim>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dim {
+struct BroadcastDim {
     len: usize,
     /// Which operands have this dimension. The others are repeated along it.
     has: [bool; 2],
@@ -33,7 +33,7 @@ impl Broadcast {
     /// Shapes that do not fit. The error names them and the operation.
     pub(super) fn new(left: &Shape, right: &Shape, op: &'static str) -> Result<Self> {
         let shape = left.broadcast_shape_binary_op(right, op)?;
-        let mut dims: Vec<Dim> = Vec::new();
+        let mut dims: Vec<BroadcastDim> = Vec::new();
         for (number, &len) in shape.dims().iter().enumerate().filter(|(_, len)| **len != 1) {
             let from_the_end = shape.rank() - number;
             let has = [left, right].map(|operand| {
@@ -42,7 +42,7 @@ impl Broadcast {
             });
             match dims.last_mut() {
                 Some(outer) if outer.has == has => outer.len *= len,
-                _ => dims.push(Dim { len, has, steps: [0; 2] }),
+                _ => dims.push(BroadcastDim { len, has, steps: [0; 2] }),
             }
         }
         let mut steps = [1; 2];
@@ -109,11 +109,11 @@ impl Broadcast {
 
     /// `zs = dzs * values`, where `values` are operand 0 or 1 and `dzs` has the shape of the result.
     pub(super) fn times<T: Float>(&self, dzs: &[T], operand: usize, values: &[T], zs: &mut [T]) {
-        let with_result = |dim: &Dim| {
+        let with_result = |dim: &BroadcastDim| {
             let steps = [0, dim.steps[operand]];
-            Dim { len: dim.len, has: [true, dim.has[operand]], steps }
+            BroadcastDim { len: dim.len, has: [true, dim.has[operand]], steps }
         };
-        let mut dims: Vec<Dim> = self.dims.iter().map(with_result).collect();
+        let mut dims: Vec<BroadcastDim> = self.dims.iter().map(with_result).collect();
         let mut step = 1;
         for dim in dims.iter_mut().rev() {
             dim.steps[0] = step;
@@ -141,7 +141,7 @@ impl Broadcast {
 }
 
 /// Where a row begins in both operands.
-fn offsets(outer: &[Dim], mut row: usize) -> [usize; 2] {
+fn offsets(outer: &[BroadcastDim], mut row: usize) -> [usize; 2] {
     let mut offsets = [0; 2];
     for dim in outer.iter().rev() {
         let index = row % dim.len;

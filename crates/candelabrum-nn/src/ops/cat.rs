@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
-use crate::kernels::strided::{Axis, StoreMode, transfer};
+use crate::kernels::strided::{StoreMode, StridedLoop, transfer};
 
 const NAME: &str = "cat";
 
@@ -40,10 +40,10 @@ pub fn cat<A: AsRef<Tensor>, D: Dim + Copy>(tensors: &[A], dim: D) -> Result<Ten
     let inner: usize = shape[dim + 1..].iter().product();
     let widths = tensors.iter().map(|tensor| tensor.as_ref().dims()[dim] * inner).collect();
     let inputs: Vec<Option<&Tensor>> = tensors.iter().map(|t| Some(t.as_ref())).collect();
-    fused::run(Cat { dim, rows, widths }, shape, &inputs)
+    fused::run(CatOperation { dim, rows, widths }, shape, &inputs)
 }
 
-struct Cat {
+struct CatOperation {
     dim: usize,
     /// The product of the dimensions before `dim`.
     rows: usize,
@@ -51,7 +51,7 @@ struct Cat {
     widths: Vec<usize>,
 }
 
-impl Cat {
+impl CatOperation {
     /// By input: the width, and where its elements begin in a row of the result.
     fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
         let mut end = 0;
@@ -66,14 +66,14 @@ impl Cat {
     }
 }
 
-impl FusedOp for Cat {
+impl FusedOp for CatOperation {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         for (xs, (width, start)) in inputs.iter().zip(self.parts()) {
             let axes = [
-                Axis { len: self.rows, to: self.row(), from: width },
-                Axis { len: width, to: 1, from: 1 },
+                StridedLoop { len: self.rows, to: self.row(), from: width },
+                StridedLoop { len: width, to: 1, from: 1 },
             ];
             let own = ys.get_mut(start..).unwrap_or_default();
             transfer(&axes, own, xs, StoreMode::Replace);
@@ -86,8 +86,8 @@ impl FusedOp for Cat {
         for (number, (width, start)) in self.parts().enumerate() {
             let Some(dxs) = grads.take(number) else { continue };
             let axes = [
-                Axis { len: self.rows, to: width, from: self.row() },
-                Axis { len: width, to: 1, from: 1 },
+                StridedLoop { len: self.rows, to: width, from: self.row() },
+                StridedLoop { len: width, to: 1, from: 1 },
             ];
             transfer(&axes, dxs, dys.get(start..).unwrap_or_default(), StoreMode::Replace);
         }

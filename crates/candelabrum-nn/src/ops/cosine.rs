@@ -12,9 +12,9 @@ use candle_core::{D, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::LaneSums;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
@@ -34,19 +34,19 @@ pub fn cosine_similarity(xs: &Tensor, ys: &Tensor, eps: f64) -> Result<Tensor> {
     if !(eps > 0.0 && eps.is_finite()) {
         bail!("{NAME}: eps {eps}, expected a number above 0");
     }
-    cosines(xs, ys, Norm::AtLeast(eps))
+    cosines(xs, ys, NormFloor::AtLeast(eps))
 }
 
 /// What takes the place of the norm of a vector in the denominator.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Norm {
+pub(super) enum NormFloor {
     /// `max(|x|, eps)`
     AtLeast(f64),
     /// `sqrt(|x|^2 + eps)`
     Above(f64),
 }
 
-impl Norm {
+impl NormFloor {
     /// For the square of a norm: its place in the denominator, and what `x` is multiplied with in the derivative
     /// of this place by `x`.
     fn of(self, square: f64) -> (f64, f64) {
@@ -73,7 +73,7 @@ impl Norm {
     }
 }
 
-pub(super) fn cosines(xs: &Tensor, ys: &Tensor, norm: Norm) -> Result<Tensor> {
+pub(super) fn cosines(xs: &Tensor, ys: &Tensor, norm: NormFloor) -> Result<Tensor> {
     let (rows, width) = rows_and_last(NAME, "input", xs.shape(), "(.., D)")?;
     if xs.dims() != ys.dims() || width == 0 {
         bail!("{NAME}: vectors of shape {:?} and {:?}", xs.shape(), ys.shape());
@@ -83,13 +83,13 @@ pub(super) fn cosines(xs: &Tensor, ys: &Tensor, norm: Norm) -> Result<Tensor> {
 
 struct Cosine {
     width: usize,
-    norm: Norm,
+    norm: NormFloor,
 }
 
 impl Cosine {
     /// The product of both vectors and the squares of their norms.
     fn sums<T: Float>(x: &[T], y: &[T]) -> [f64; 3] {
-        let mut sums = Sums::new();
+        let mut sums = LaneSums::new();
         sums.add(x, y, |x, y| [x * y, x * x, y * y]);
         sums.totals()
     }
@@ -97,7 +97,7 @@ impl Cosine {
 
 impl FusedOp for Cosine {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0, 1]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], cosines: &mut [T]) -> Result<Pooled<T>> {
         let rows = inputs[0].par_chunks(self.width).zip(inputs[1].par_chunks(self.width));

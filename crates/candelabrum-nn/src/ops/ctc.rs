@@ -19,7 +19,7 @@ use rayon::prelude::*;
 use super::element_losses::Reduction;
 use super::lengths;
 use super::sizes::sizes;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads, widen};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, widen};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -232,7 +232,7 @@ impl Ctc {
 
 impl FusedOp for Ctc {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let mut saved = Pooled::new(self.sequences.len() * self.saved());

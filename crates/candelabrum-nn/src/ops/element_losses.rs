@@ -16,11 +16,11 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use super::cosine::{Norm, cosines};
+use super::cosine::{NormFloor, cosines};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads, widen};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, widen};
 use crate::kernels::float::Float;
-use crate::kernels::moments::Sums;
+use crate::kernels::moments::LaneSums;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
@@ -167,12 +167,12 @@ pub fn cosine_embedding_loss(
     reduction: Reduction,
 ) -> Result<Tensor> {
     // The constant of PyTorch's code.
-    let cosines = cosines(&widen(xs)?, &widen(ys)?, Norm::Above(1e-12))?;
+    let cosines = cosines(&widen(xs)?, &widen(ys)?, NormFloor::Above(1e-12))?;
     run(CosineMargin { margin }, (&cosines, &widen(targets)?), None, reduction)
 }
 
 /// The loss of a number `x` with the target `t` and the weight `p`.
-trait Formula: Copy + Send + Sync + 'static {
+trait LossFormula: Copy + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether the loss depends on `x - t` alone. The gradient of the target is then that of `x` with the other
     /// sign.
@@ -190,7 +190,7 @@ trait Formula: Copy + Send + Sync + 'static {
 #[derive(Clone, Copy)]
 struct SquaredError;
 
-impl Formula for SquaredError {
+impl LossFormula for SquaredError {
     const NAME: &'static str = "mse_loss";
     const OF_DIFFERENCE: bool = true;
 
@@ -212,7 +212,7 @@ impl Formula for SquaredError {
 #[derive(Clone, Copy)]
 struct AbsoluteError;
 
-impl Formula for AbsoluteError {
+impl LossFormula for AbsoluteError {
     const NAME: &'static str = "l1_loss";
     const OF_DIFFERENCE: bool = true;
 
@@ -239,7 +239,7 @@ struct Huber {
     scale: f64,
 }
 
-impl Formula for Huber {
+impl LossFormula for Huber {
     const NAME: &'static str = "huber_loss";
     const OF_DIFFERENCE: bool = true;
 
@@ -269,7 +269,7 @@ impl Formula for Huber {
 #[derive(Clone, Copy)]
 struct BinaryCrossEntropy;
 
-impl Formula for BinaryCrossEntropy {
+impl LossFormula for BinaryCrossEntropy {
     const NAME: &'static str = "bce_with_logits_loss";
     const OF_DIFFERENCE: bool = false;
 
@@ -304,7 +304,7 @@ struct CosineMargin {
     margin: f64,
 }
 
-impl Formula for CosineMargin {
+impl LossFormula for CosineMargin {
     const NAME: &'static str = "cosine_embedding_loss";
     const OF_DIFFERENCE: bool = false;
 
@@ -369,7 +369,7 @@ fn softplus<T: Float>(x: T) -> T {
     if x > zero { x + ln } else { ln }
 }
 
-fn run<F: Formula>(
+fn run<F: LossFormula>(
     formula: F,
     (xs, targets): (&Tensor, &Tensor),
     weights: Option<&Tensor>,
@@ -400,7 +400,7 @@ struct ElementLoss<F> {
     divisor: f64,
 }
 
-impl<F: Formula> ElementLoss<F> {
+impl<F: LossFormula> ElementLoss<F> {
     /// `ys = f(x, t, p)` for the numbers from `start` on.
     fn each<T: Float>(inputs: &[&[T]], start: usize, ys: &mut [T], f: impl Fn(T, T, T) -> T) {
         let [xs, ts] = [0, 1].map(|input| &inputs[input][start..][..ys.len()]);
@@ -418,9 +418,9 @@ impl<F: Formula> ElementLoss<F> {
     }
 }
 
-impl<F: Formula> FusedOp for ElementLoss<F> {
+impl<F: LossFormula> FusedOp for ElementLoss<F> {
     const NAME: &'static str = F::NAME;
-    const READS: Reads = Reads::inputs(&[0, 1, 2]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1, 2]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let count = inputs[0].len();
@@ -429,7 +429,7 @@ impl<F: Formula> FusedOp for ElementLoss<F> {
             let start = number * BLOCK;
             let mut losses = Pooled::new(BLOCK.min(count - start));
             Self::each(inputs, start, &mut losses, |x, t, p| self.formula.loss(x, t, p));
-            let mut sum = Sums::new();
+            let mut sum = LaneSums::new();
             sum.add(&losses, &losses, |loss, _| [loss]);
             [*total] = sum.totals();
         };

@@ -16,10 +16,10 @@
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::channel_line::ChannelLine;
 use crate::kernels::float::Float;
-use crate::kernels::moments::{Sums, moments};
+use crate::kernels::moments::{LaneSums, moments};
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::row_scale::RowScale;
 use crate::kernels::scratch::Pooled;
@@ -90,7 +90,7 @@ impl GroupNorm {
 
 impl FusedOp for GroupNorm {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0, 1]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
@@ -202,7 +202,7 @@ impl GroupNorm {
         let (mut sum, mut dot) = (0.0, 0.0);
         let planes = x.chunks_exact(self.plane).zip(dy.chunks_exact(self.plane));
         for (channel, ((x, dy), sums)) in planes.zip(sums.chunks_exact_mut(2)).enumerate() {
-            let mut totals = Sums::new();
+            let mut totals = LaneSums::new();
             totals.add(x, dy, |x, dy| [dy, dy * group.at(x)]);
             let totals = totals.totals();
             let weight = weight.get(channel).map_or(1.0, |weight| weight.widen());

@@ -13,7 +13,9 @@
 use candle_core::{Result, Tensor};
 use candle_nn::ops::sigmoid;
 
-use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, Steps, parts, parts_mut};
+use super::recurrent::{
+    self, CellStep, RecurrentCell, RecurrentWeights, SequenceSteps, StepBackward, parts, parts_mut,
+};
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activate, bias_row_activation};
 use crate::kernels::float::Float;
@@ -33,7 +35,7 @@ use candelabrum_memory::simd::simd;
 ///
 /// Kept for the backward: `4 H` elements per step and sequence, besides input and result.
 pub fn gru(xs: &Tensor, weights: RecurrentWeights<'_>, h0: Option<&Tensor>) -> Result<Tensor> {
-    gru_with(xs, weights, h0, &Steps::default())
+    gru_with(xs, weights, h0, &SequenceSteps::default())
 }
 
 /// [`gru`] of some steps of each sequence, or against the direction of time. On a GPU it is a composite then.
@@ -45,14 +47,14 @@ pub fn gru_with(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
     h0: Option<&Tensor>,
-    order: &Steps,
+    order: &SequenceSteps,
 ) -> Result<Tensor> {
     Ok(recurrent::run::<GruCell>(xs, weights, [h0, None], order)?.0)
 }
 
 struct GruCell;
 
-impl Cell for GruCell {
+impl RecurrentCell for GruCell {
     const NAME: &'static str = "gru";
     const GATES: usize = 3;
     const HAS_CELL_STATE: bool = false;
@@ -61,8 +63,8 @@ impl Cell for GruCell {
     const GPU_KERNELS: Option<[&'static str; 2]> = Some(["gru_step", "gru_step_back"]);
 
     /// `extra` is `b_n`.
-    fn forward<T: Float>(step: Step<'_, T>) {
-        let Step { gates, b, bias, extra, h, .. } = step;
+    fn forward<T: Float>(step: CellStep<'_, T>) {
+        let CellStep { gates, b, bias, extra, h, .. } = step;
         let (rz, n) = gates.split_at_mut(2 * h.len());
         let (b_rz, b_n) = b.split_at(2 * h.len());
         extra.copy_from_slice(b_n);

@@ -12,7 +12,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::add::add;
 use super::linear::{LinearOp, affine, linear};
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
@@ -54,7 +54,7 @@ struct LinearAdd(LinearOp);
 impl FusedOp for LinearAdd {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         self.0.factors()
     }
 

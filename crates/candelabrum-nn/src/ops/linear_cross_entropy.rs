@@ -27,8 +27,8 @@ use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{add_assign, largest, map_all};
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, matmul};
-use crate::kernels::moments::{Sums, sum_of};
+use crate::kernels::matmul::{Destination, StridedMatrix, matmul};
+use crate::kernels::moments::{LaneSums, sum_of};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
@@ -162,7 +162,7 @@ impl LinearCrossEntropy {
             || {
                 let max = largest(z[0], z);
                 let below = max - z[class];
-                let mut all_below = Sums::new();
+                let mut all_below = LaneSums::new();
                 if self.loss.smoothing != 0.0 {
                     all_below.add(z, z, |z, _| [max - z]);
                 }
@@ -202,26 +202,26 @@ impl FusedOp for LinearCrossEntropy {
         let (dw, db) = rest.split_at_mut(lengths[1]);
         let (mut losses, mut sums) = (Pooled::new(rows), Pooled::new(db.len()));
         db.fill(T::zero());
-        let weight = Mat::new(weight, classes, width);
+        let weight = StridedMatrix::new(weight, classes, width);
         let chunk = self.chunk().min(rows);
         let mut logits = Pooled::new(chunk * classes);
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
             let z = &mut logits[..count * classes];
-            let x = Mat::new(&xs[first * width..][..count * width], count, width);
-            matmul(z, Dst::Overwrite, x, weight.t());
+            let x = StridedMatrix::new(&xs[first * width..][..count * width], count, width);
+            matmul(z, Destination::Overwrite, x, weight.t());
             if !bias.is_empty() {
                 in_rows(z, classes, |z| add_assign(z, bias));
             }
             let range = first..first + count;
             self.losses(z, range.clone(), rows, &mut losses[range]);
-            let dz = Mat::new(z, count, classes);
+            let dz = StridedMatrix::new(z, count, classes);
             if self.wanted[0] {
                 let dx = &mut dxs[first * width..][..count * width];
-                matmul(dx, Dst::Overwrite, dz, weight);
+                matmul(dx, Destination::Overwrite, dz, weight);
             }
             if self.wanted[1] {
-                let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+                let dst = if first == 0 { Destination::Overwrite } else { Destination::Add };
                 matmul(dw, dst, dz.t(), x);
             }
             if self.wanted[2] {

@@ -15,11 +15,11 @@ use super::linear::{LinearOp, affine};
 use super::linear_quantized::LinearQuantized;
 use super::sizes::sizes;
 use crate::QuantizedMatrix;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::matmul::{Destination, StridedMatrix, matmul};
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
 
@@ -27,7 +27,7 @@ const NAME: &str = "linear_lora";
 
 /// The weight below an adapter.
 #[derive(Clone, Copy)]
-pub(crate) enum Base<'a> {
+pub(crate) enum BaseWeight<'a> {
     Dense(&'a Tensor),
     Quantized(&'a QuantizedMatrix),
 }
@@ -37,15 +37,15 @@ pub(crate) enum Base<'a> {
 /// `xs` (.., in), `base` (out, in), `bias` (out), `a` (rank, in), `b` (out, rank), `residual` (.., out) -> (.., out).
 pub(crate) fn linear_lora(
     xs: &Tensor,
-    base: Base<'_>,
+    base: BaseWeight<'_>,
     bias: Option<&Tensor>,
     ([a, b], scale): ([&Tensor; 2], f64),
     residual: Option<&Tensor>,
 ) -> Result<Tensor> {
     let [rank, inputs] = sizes(NAME, "a", a.shape(), "(rank, in)")?;
     let (weight, quantized, outputs) = match base {
-        Base::Dense(weight) => (Some(weight), None, weight.dim(0)?),
-        Base::Quantized(matrix) => (None, Some(matrix.clone()), matrix.dims().0),
+        BaseWeight::Dense(weight) => (Some(weight), None, weight.dim(0)?),
+        BaseWeight::Quantized(matrix) => (None, Some(matrix.clone()), matrix.dims().0),
     };
     if b.dims() != [outputs, rank] || xs.dims().last() != Some(&inputs) {
         let (b, xs) = (b.shape(), xs.shape());
@@ -66,7 +66,7 @@ pub(crate) fn linear_lora(
         (None, Some(matrix)) => LoraBase::Quantized(LinearQuantized::new(matrix)),
         (None, None) => bail!("{NAME}: no weight"),
     };
-    let reads = Reads { inputs: inputs_read, output: false };
+    let reads = BackwardReads { inputs: inputs_read, output: false };
     let op = LinearLora { base, inputs, outputs, rank, scale, reads };
     fused::run(op, shape, &[Some(xs), weight, bias, Some(a), Some(b), residual])
 }
@@ -77,7 +77,7 @@ struct LinearLora {
     outputs: usize,
     rank: usize,
     scale: f64,
-    reads: Reads,
+    reads: BackwardReads,
 }
 
 enum LoraBase {
@@ -99,7 +99,7 @@ impl LinearLora {
 impl FusedOp for LinearLora {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         self.reads
     }
 
@@ -119,11 +119,16 @@ impl FusedOp for LinearLora {
             }
         }
         let mut hs = Pooled::new(rows * self.rank);
-        let xs = Mat::new(xs, rows, self.inputs);
-        matmul(&mut hs, Dst::Overwrite, xs, Mat::new(a, self.rank, self.inputs).t());
+        let xs = StridedMatrix::new(xs, rows, self.inputs);
+        matmul(
+            &mut hs,
+            Destination::Overwrite,
+            xs,
+            StridedMatrix::new(a, self.rank, self.inputs).t(),
+        );
         self.scale(&mut hs);
-        let b = Mat::new(b, self.outputs, self.rank);
-        matmul(ys, Dst::Add, Mat::new(&hs, rows, self.rank), b.t());
+        let b = StridedMatrix::new(b, self.outputs, self.rank);
+        matmul(ys, Destination::Add, StridedMatrix::new(&hs, rows, self.rank), b.t());
         Ok(hs)
     }
 
@@ -132,29 +137,34 @@ impl FusedOp for LinearLora {
         let &[xs, weight, _, a, b, _] = inputs else { unreachable!("six inputs") };
         let rows = self.rows(dys.len());
         let dys = &*dys;
-        let dz = Mat::new(dys, rows, self.outputs);
+        let dz = StridedMatrix::new(dys, rows, self.outputs);
         let mut dhs = Pooled::new(rows * self.rank);
-        matmul(&mut dhs, Dst::Overwrite, dz, Mat::new(b, self.outputs, self.rank));
+        matmul(
+            &mut dhs,
+            Destination::Overwrite,
+            dz,
+            StridedMatrix::new(b, self.outputs, self.rank),
+        );
         self.scale(&mut dhs);
-        let dh = Mat::new(&dhs, rows, self.rank);
+        let dh = StridedMatrix::new(&dhs, rows, self.rank);
         if let Some(dx) = grads.take(0) {
             match &self.base {
                 LoraBase::Dense(linear) => linear.input_gradient(weight, dys, dx),
                 LoraBase::Quantized(linear) => linear.input_gradient(dys, dx)?,
             }
-            matmul(dx, Dst::Add, dh, Mat::new(a, self.rank, self.inputs));
+            matmul(dx, Destination::Add, dh, StridedMatrix::new(a, self.rank, self.inputs));
         }
         if let (Some(dw), LoraBase::Dense(linear)) = (grads.take(1), &self.base) {
-            linear.weight_gradient(xs, dys, dw, Dst::Overwrite);
+            linear.weight_gradient(xs, dys, dw, Destination::Overwrite);
         }
         if let Some(dbias) = grads.take(2) {
             column_sums(dys, dbias);
         }
         if let Some(da) = grads.take(3) {
-            matmul(da, Dst::Overwrite, dh.t(), Mat::new(xs, rows, self.inputs));
+            matmul(da, Destination::Overwrite, dh.t(), StridedMatrix::new(xs, rows, self.inputs));
         }
         if let Some(db) = grads.take(4) {
-            matmul(db, Dst::Overwrite, dz.t(), Mat::new(hs, rows, self.rank));
+            matmul(db, Destination::Overwrite, dz.t(), StridedMatrix::new(hs, rows, self.rank));
         }
         if let Some(dr) = grads.take(5) {
             in_blocks(dr, |start, dr| dr.copy_from_slice(&dys[start..][..dr.len()]));

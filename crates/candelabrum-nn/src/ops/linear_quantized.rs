@@ -19,7 +19,7 @@ use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::mat_mut::MatMut;
-use crate::kernels::matmul::{Dst, Mat, matmul_into};
+use crate::kernels::matmul::{Destination, StridedMatrix, matmul_into};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 
@@ -75,11 +75,11 @@ impl LinearQuantized {
     pub(super) fn product<T: Float>(&self, xs: &[T], bias: &[T], ys: &mut [T]) -> Result<()> {
         let (outputs, inputs) = self.weight.dims();
         let rows = ys.len() / outputs.max(1);
-        let xs = Mat::new(xs, rows, inputs);
+        let xs = StridedMatrix::new(xs, rows, inputs);
         self.for_rows(|first, weight| {
             let columns = first..first + weight.rows_len();
             let mut ys = MatMut::new(ys, rows, outputs);
-            matmul_into(ys.part(0..rows, columns), Dst::Overwrite, xs, weight.t());
+            matmul_into(ys.part(0..rows, columns), Destination::Overwrite, xs, weight.t());
         })?;
         if !bias.is_empty() {
             let threads = worth_threads(ys.len());
@@ -95,16 +95,16 @@ impl LinearQuantized {
             dx.fill(T::zero());
         }
         let rows = dys.len() / outputs.max(1);
-        let dys = Mat::new(dys, rows, outputs);
+        let dys = StridedMatrix::new(dys, rows, outputs);
         self.for_rows(|first, weight| {
-            let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+            let dst = if first == 0 { Destination::Overwrite } else { Destination::Add };
             let columns = dys.columns(first..first + weight.rows_len());
             matmul_into(MatMut::new(dx, rows, inputs), dst, columns, weight);
         })
     }
 
     /// Calls `f` with some rows of the weight at a time, and the number of the first one.
-    fn for_rows<T: Float>(&self, mut f: impl FnMut(usize, Mat<'_, T>)) -> Result<()> {
+    fn for_rows<T: Float>(&self, mut f: impl FnMut(usize, StridedMatrix<'_, T>)) -> Result<()> {
         let (rows, columns) = self.weight.dims();
         let most = (WEIGHTS / columns.max(1)).max(ROWS).min(rows);
         let mut block: Pooled<T> = Pooled::new(most * columns);
@@ -112,7 +112,7 @@ impl LinearQuantized {
             let count = most.min(rows - first);
             let block = &mut block[..count * columns];
             self.dequantize(first, block)?;
-            f(first, Mat::new(block, count, columns));
+            f(first, StridedMatrix::new(block, count, columns));
         }
         Ok(())
     }

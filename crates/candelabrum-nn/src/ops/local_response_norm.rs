@@ -16,7 +16,7 @@ use std::ops::Range;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -72,18 +72,18 @@ pub fn local_response_norm(xs: &Tensor, config: LocalResponseNormConfig) -> Resu
             "{NAME}: size and k must be positive, alpha not negative, all finite, got {config:?}"
         );
     }
-    let op = LocalResponseNorm { channels, plane: pixels.iter().product(), config };
+    let op = LocalResponseOperation { channels, plane: pixels.iter().product(), config };
     fused::run(op, xs.shape(), &[Some(xs)])
 }
 
-struct LocalResponseNorm {
+struct LocalResponseOperation {
     channels: usize,
     /// The number of pixels of a channel.
     plane: usize,
     config: LocalResponseNormConfig,
 }
 
-impl LocalResponseNorm {
+impl LocalResponseOperation {
     /// The planes of a sample that the window of a plane holds. Planes are counted through all samples.
     fn window(&self, plane: usize) -> Range<usize> {
         let size = self.config.size;
@@ -124,9 +124,9 @@ impl LocalResponseNorm {
     }
 }
 
-impl FusedOp for LocalResponseNorm {
+impl FusedOp for LocalResponseOperation {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, plane) = (inputs[0], self.plane.max(1));

@@ -11,7 +11,9 @@
 use candle_core::{Result, Tensor, bail};
 use candle_nn::ops::sigmoid;
 
-use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, Steps, parts, parts_mut};
+use super::recurrent::{
+    self, CellStep, RecurrentCell, RecurrentWeights, SequenceSteps, StepBackward, parts, parts_mut,
+};
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activate, bias_row_activation};
 use crate::kernels::float::Float;
@@ -37,7 +39,7 @@ pub fn lstm(
     weights: RecurrentWeights<'_>,
     state: Option<(&Tensor, &Tensor)>,
 ) -> Result<(Tensor, Tensor)> {
-    lstm_with(xs, weights, state, &Steps::default())
+    lstm_with(xs, weights, state, &SequenceSteps::default())
 }
 
 /// [`lstm`] of some steps of each sequence, or against the direction of time. On a GPU it is a composite then.
@@ -49,7 +51,7 @@ pub fn lstm_with(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
     state: Option<(&Tensor, &Tensor)>,
-    order: &Steps,
+    order: &SequenceSteps,
 ) -> Result<(Tensor, Tensor)> {
     let (ys, c) = recurrent::run::<LstmCell>(xs, weights, state.unzip().into(), order)?;
     let Some(c) = c else { bail!("{}: no final cell state, this is a bug", LstmCell::NAME) };
@@ -58,7 +60,7 @@ pub fn lstm_with(
 
 struct LstmCell;
 
-impl Cell for LstmCell {
+impl RecurrentCell for LstmCell {
     const NAME: &'static str = "lstm";
     const GATES: usize = 4;
     const HAS_CELL_STATE: bool = true;
@@ -67,8 +69,8 @@ impl Cell for LstmCell {
     const GPU_KERNELS: Option<[&'static str; 2]> = Some(["lstm_step", "lstm_step_back"]);
 
     /// `extra` is the cell state before the step.
-    fn forward<T: Float>(step: Step<'_, T>) {
-        let Step { gates, b, extra, h, c, .. } = step;
+    fn forward<T: Float>(step: CellStep<'_, T>) {
+        let CellStep { gates, b, extra, h, c, .. } = step;
         extra.copy_from_slice(c);
         let [b_i, b_f, b_g, b_o] = parts(b);
         let [i, f, g, o] = parts_mut(gates);

@@ -10,7 +10,7 @@ use candle_core::shape::Dim;
 use candle_core::{Result, Tensor, bail};
 
 use crate::autograd::fused::{self, Backward, FusedOp};
-use crate::autograd::view::View;
+use crate::autograd::view::StridedView;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::strided::StoreMode;
@@ -33,7 +33,7 @@ pub fn narrow<D: Dim + Copy>(xs: &Tensor, dim: D, start: usize, len: usize) -> R
     if start.checked_add(len).is_none_or(|end| end > shape[dim]) {
         bail!("{NAME}: {len} positions from {start} on, in dimension {dim} of {:?}", xs.shape());
     }
-    let view = View::narrow(&shape, dim, start, len);
+    let view = StridedView::narrow(&shape, dim, start, len);
     shape[dim] = len;
     fused::run(Narrow { dim, start, len, view }, shape, &[Some(xs)])
 }
@@ -77,7 +77,7 @@ struct Narrow {
     dim: usize,
     start: usize,
     len: usize,
-    view: View,
+    view: StridedView,
 }
 
 impl FusedOp for Narrow {
@@ -95,7 +95,7 @@ impl FusedOp for Narrow {
         Ok(())
     }
 
-    fn view(&self) -> Option<&View> {
+    fn view(&self) -> Option<&StridedView> {
         Some(&self.view).filter(|view| view.len() > 0)
     }
 

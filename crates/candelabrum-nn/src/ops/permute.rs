@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
-use crate::kernels::strided::{Axis, StoreMode, transfer};
+use crate::kernels::strided::{StoreMode, StridedLoop, transfer};
 
 const NAME: &str = "permute";
 
@@ -48,8 +48,11 @@ fn run(xs: &Tensor, order: Vec<usize>) -> Result<Tensor> {
     let shape: Vec<usize> = order.iter().map(|&dim| xs.dims()[dim]).collect();
     let from = contiguous_steps(xs.dims());
     let to = contiguous_steps(&shape);
-    let axes =
-        order.iter().zip(to).map(|(&dim, to)| Axis { len: xs.dims()[dim], to, from: from[dim] });
+    let axes = order.iter().zip(to).map(|(&dim, to)| StridedLoop {
+        len: xs.dims()[dim],
+        to,
+        from: from[dim],
+    });
     let axes = axes.collect();
     fused::run(Permute { order, axes }, shape, &[Some(xs)])
 }
@@ -62,7 +65,7 @@ fn contiguous_steps(shape: &[usize]) -> Vec<usize> {
 struct Permute {
     order: Vec<usize>,
     /// From the input to the result.
-    axes: Vec<Axis>,
+    axes: Vec<StridedLoop>,
 }
 
 impl FusedOp for Permute {
@@ -75,8 +78,9 @@ impl FusedOp for Permute {
 
     fn backward<T: Float>(&self, mut pass: Backward<'_, T>) -> Result<()> {
         let Some(dxs) = pass.grads.take(0) else { return Ok(()) };
-        let back = self.axes.iter().map(|axis| Axis { to: axis.from, from: axis.to, ..*axis });
-        let mut back: Vec<Axis> = back.filter(|axis| axis.len != 1).collect();
+        let back =
+            self.axes.iter().map(|axis| StridedLoop { to: axis.from, from: axis.to, ..*axis });
+        let mut back: Vec<StridedLoop> = back.filter(|axis| axis.len != 1).collect();
         back.sort_by_key(|axis| std::cmp::Reverse(axis.to));
         transfer(&back, dxs, pass.dys, StoreMode::Replace);
         Ok(())

@@ -7,7 +7,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::activations;
-use super::recurrent::{self, Cell, RecurrentWeights, Step, StepBackward, Steps};
+use super::recurrent::{
+    self, CellStep, RecurrentCell, RecurrentWeights, SequenceSteps, StepBackward,
+};
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activation_backward, bias_row_activation};
 use crate::kernels::float::Float;
@@ -33,7 +35,7 @@ pub fn rnn(
     weights: RecurrentWeights<'_>,
     h0: Option<&Tensor>,
     activation: Activation,
-    order: &Steps,
+    order: &SequenceSteps,
 ) -> Result<Tensor> {
     let run = match activation {
         Activation::Tanh => recurrent::run::<RnnCell<false>>,
@@ -49,7 +51,7 @@ impl<const RELU: bool> RnnCell<RELU> {
     const ACTIVATION: Activation = if RELU { Activation::Relu } else { Activation::Tanh };
 }
 
-impl<const RELU: bool> Cell for RnnCell<RELU> {
+impl<const RELU: bool> RecurrentCell for RnnCell<RELU> {
     const NAME: &'static str = "rnn";
     const GATES: usize = 1;
     const HAS_CELL_STATE: bool = false;
@@ -57,8 +59,8 @@ impl<const RELU: bool> Cell for RnnCell<RELU> {
     const HAS_EXTRA: bool = false;
     const GPU_KERNELS: Option<[&'static str; 2]> = None;
 
-    fn forward<T: Float>(step: Step<'_, T>) {
-        let Step { gates, b, h, .. } = step;
+    fn forward<T: Float>(step: CellStep<'_, T>) {
+        let CellStep { gates, b, h, .. } = step;
         bias_row_activation(gates, b, Some(Self::ACTIVATION));
         h.copy_from_slice(gates);
     }

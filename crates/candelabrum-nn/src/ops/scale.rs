@@ -13,14 +13,14 @@ use crate::kernels::scratch::Pooled;
 ///
 /// If the dtype is no float.
 pub fn scale(xs: &Tensor, factor: f64) -> Result<Tensor> {
-    fused::run(Scale { factor }, xs.shape(), &[Some(xs)])
+    fused::run(ScaleOperation { factor }, xs.shape(), &[Some(xs)])
 }
 
-struct Scale {
+struct ScaleOperation {
     factor: f64,
 }
 
-impl FusedOp for Scale {
+impl FusedOp for ScaleOperation {
     const NAME: &'static str = "scale";
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::swiglu::{composite_of, gate_by, gate_by_backward};
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -39,7 +39,7 @@ struct SiluMul;
 
 impl FusedOp for SiluMul {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0, 1]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[a, b] = inputs else { unreachable!("two inputs") };

@@ -10,7 +10,7 @@ use candle_core::{D, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_parts, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -43,7 +43,7 @@ struct SwiGlu {
 
 impl FusedOp for SwiGlu {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let half = self.half.max(1);

@@ -26,14 +26,18 @@ pub(super) struct WindowAxis {
 
 /// The values of windows beyond the edges of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Edge {
+pub(super) enum EdgeValues {
     Zeros,
     /// The nearest element of the image.
     Nearest,
 }
 
 /// (N, C, H, W) -> (N, C, KH, OH, KW, OW)
-pub(super) fn unfold(xs: &Tensor, [rows, columns]: [WindowAxis; 2], edge: Edge) -> Result<Tensor> {
+pub(super) fn unfold(
+    xs: &Tensor,
+    [rows, columns]: [WindowAxis; 2],
+    edge: EdgeValues,
+) -> Result<Tensor> {
     let (batch, channels, _, _) = xs.dims4()?;
     let xs = columns.unfold(&rows.unfold(xs, 2, edge)?, 3, edge)?;
     xs.reshape(&[batch, channels, rows.kernel, rows.out, columns.kernel, columns.out][..])
@@ -69,11 +73,11 @@ impl WindowAxis {
     }
 
     /// The dimension becomes one of `kernel * out` elements.
-    fn unfold(self, xs: &Tensor, dim: usize, edge: Edge) -> Result<Tensor> {
+    fn unfold(self, xs: &Tensor, dim: usize, edge: EdgeValues) -> Result<Tensor> {
         let padding = self.padding;
         let (xs, size) = match edge {
-            Edge::Zeros => (&xs.pad_with_zeros(dim, padding, padding)?, None),
-            Edge::Nearest => (xs, Some(xs.dim(dim)?)),
+            EdgeValues::Zeros => (&xs.pad_with_zeros(dim, padding, padding)?, None),
+            EdgeValues::Nearest => (xs, Some(xs.dim(dim)?)),
         };
         let place = |place: usize| match size {
             None => place as u32,

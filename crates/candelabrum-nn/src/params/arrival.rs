@@ -15,27 +15,27 @@ use parking_lot::Mutex;
 use super::tensors::{exchange_memory, no_values};
 
 /// Waits for the values and writes them. After an error it is called again by the next access, and returns the error again.
-pub(crate) type Fetch = Box<dyn FnMut(SpanMut<'_>) -> Result<()> + Send>;
+pub(crate) type FetchValues = Box<dyn FnMut(SpanMut<'_>) -> Result<()> + Send>;
 
 /// The values on their way to one parameter. Clones of a parameter share it.
 #[derive(Clone, Default)]
-pub(crate) struct Arrival(Arc<State>);
+pub(crate) struct Arrival(Arc<ArrivalSlot>);
 
 #[derive(Default)]
-struct State {
+struct ArrivalSlot {
     /// Whether `expected` has something. It makes the usual question, which is asked at every access, cheap.
     is_expected: AtomicBool,
     expected: Mutex<Option<Expected>>,
 }
 
 struct Expected {
-    fetch: Fetch,
+    fetch: FetchValues,
     /// The memory of the variable.
     memory: CpuStorage,
 }
 
 impl Arrival {
-    pub(crate) fn expect(&self, var: &Var, fetch: Fetch) -> Result<()> {
+    pub(crate) fn expect(&self, var: &Var, fetch: FetchValues) -> Result<()> {
         let mut expected = self.0.expected.lock();
         match &mut *expected {
             Some(before) => before.fetch = fetch,
@@ -54,7 +54,7 @@ impl Arrival {
     pub(crate) fn complete<E: From<candle_core::Error>>(
         &self,
         var: &Var,
-        write: impl FnOnce(&mut Fetch) -> std::result::Result<(), E>,
+        write: impl FnOnce(&mut FetchValues) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         if !self.0.is_expected.load(Ordering::Acquire) {
             return Ok(());

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use candle_core::Result;
 
 use super::param::Param;
-use super::sharding::{Place, Sharded};
-use super::tensors::Whole;
+use super::sharding::{Residency, Sharded};
+use super::tensors::WholeValues;
 use super::uses;
 
 /// The parameters of each block, by its number, of which this process keeps a part of the values. Clones share them.
@@ -34,7 +34,7 @@ impl ShardedBlocks {
 
 /// A pass through a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pass {
+pub(crate) enum BlockPass {
     /// Whose parameters are not needed before the backward pass of the block.
     Forward,
     /// A forward pass whose results the backward pass reads, so that it needs the same parameters.
@@ -58,13 +58,13 @@ impl BlockPlace {
     ///
     /// # Errors
     /// Values that another process should have sent.
-    pub(crate) fn enter(&self, pass: Pass) -> Result<Entered> {
+    pub(crate) fn enter(&self, pass: BlockPass) -> Result<Entered> {
         let before = uses::enter(self.number);
         let entered = Entered { blocks: self.blocks.get(), number: self.number, before, pass };
         gather(entered.params(self.number))?;
         let next = match pass {
-            Pass::Forward | Pass::Kept => Some(self.number + 1),
-            Pass::Backward => self.number.checked_sub(1),
+            BlockPass::Forward | BlockPass::Kept => Some(self.number + 1),
+            BlockPass::Backward => self.number.checked_sub(1),
         };
         prefetch(next.map_or(&[], |next| entered.params(next)));
         Ok(entered)
@@ -77,7 +77,7 @@ pub(crate) struct Entered {
     blocks: Arc<[Vec<Param>]>,
     number: usize,
     before: usize,
-    pass: Pass,
+    pass: BlockPass,
 }
 
 impl Entered {
@@ -89,7 +89,7 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         uses::leave(self.before);
-        if self.pass == Pass::Kept {
+        if self.pass == BlockPass::Kept {
             return;
         }
         let own = self.params(self.number).iter();
@@ -103,7 +103,7 @@ impl Drop for Entered {
 
 /// The parameters that are not here, with what is divided of each.
 fn away(params: &[Param]) -> Vec<(Sharded, &Param)> {
-    let away = params.iter().filter(|param| param.sharding().place() == Place::Away);
+    let away = params.iter().filter(|param| param.sharding().place() == Residency::Away);
     away.filter_map(|param| Some((param.sharding().sharded()?, param))).collect()
 }
 
@@ -123,8 +123,8 @@ fn gather(params: &[Param]) -> Result<()> {
     let away = away(params);
     let Some((sharded, _)) = away.first() else { return Ok(()) };
     let numbers = numbers(&away);
-    let mut whole: Vec<Whole> =
-        away.iter().map(|(_, param)| Whole::from_var(param.variable())).collect();
+    let mut whole: Vec<WholeValues> =
+        away.iter().map(|(_, param)| WholeValues::from_var(param.variable())).collect();
     sharded.values.read(&numbers, &mut |number, values| {
         if let Some(place) = numbers.iter().position(|other| *other == number) {
             whole[place].push(values);
@@ -132,7 +132,7 @@ fn gather(params: &[Param]) -> Result<()> {
     })?;
     for ((_, param), whole) in away.iter().zip(whole) {
         whole.put(param.variable())?;
-        param.sharding().set(Place::Gathered);
+        param.sharding().set(Residency::Gathered);
     }
     Ok(())
 }

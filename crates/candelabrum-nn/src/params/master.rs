@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut, cuda};
+use candelabrum_memory::{ElementType, FlatTensor, Location, Span, SpanMut, cuda};
 use candle_core::{DType, Error, Result, Storage, Tensor, Var, bail};
 
 use super::tensors::with_span;
@@ -14,7 +14,7 @@ use super::tensors::with_span;
 /// The master of a parameter, made of the parameter's values at the first use. Clones of a parameter
 /// share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Master(Arc<Mutex<Option<Flat>>>);
+pub(crate) struct Master(Arc<Mutex<Option<FlatTensor>>>);
 
 /// Whether this type has 16 bits. A parameter of a type of 16 bits has a master, and the CPU computes in f32 and rounds.
 pub(crate) fn is_half(dtype: DType) -> bool {
@@ -37,7 +37,7 @@ impl Master {
     }
 
     /// Sets the master to `values`, of which the parameter has the rounded ones.
-    pub(crate) fn set(&self, values: Flat) {
+    pub(crate) fn set(&self, values: FlatTensor) {
         *self.lock() = Some(values);
     }
 
@@ -46,18 +46,21 @@ impl Master {
         *self.lock() = None;
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Flat>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<FlatTensor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The master of `var`, made now if it was not yet.
-pub(crate) fn made<'a>(master: &'a mut Option<Flat>, var: &Var) -> Result<&'a mut Flat> {
+pub(crate) fn made<'a>(
+    master: &'a mut Option<FlatTensor>,
+    var: &Var,
+) -> Result<&'a mut FlatTensor> {
     match master {
         Some(master) => Ok(master),
         none => {
             let location = Location::from_device(var.device());
-            let mut values = Flat::zeros_on(&location, ElementType::F32, var.elem_count())?;
+            let mut values = FlatTensor::zeros_on(&location, ElementType::F32, var.elem_count())?;
             with_span(var, |numbers| values.span_mut()?.copy_from(numbers).map_err(Error::from))?;
             Ok(none.insert(values))
         }
@@ -65,7 +68,7 @@ pub(crate) fn made<'a>(master: &'a mut Option<Flat>, var: &Var) -> Result<&'a mu
 }
 
 /// Sets `var` to its master.
-pub(crate) fn round(master: &Flat, var: &Var) -> Result<()> {
+pub(crate) fn round(master: &FlatTensor, var: &Var) -> Result<()> {
     let values = match master.span()? {
         Span::Host(values) => Tensor::from_slice(values, var.shape(), var.device())?,
         Span::Cuda(values) => {

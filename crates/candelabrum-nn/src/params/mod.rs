@@ -23,7 +23,7 @@ mod uses;
 mod var_builder;
 mod weight;
 
-pub(crate) use blocks::{BlockPlace, Pass};
+pub(crate) use blocks::{BlockPass, BlockPlace};
 pub use buffers::Buffer;
 pub(crate) use buffers::update_on_gpu;
 pub use init::Init;
@@ -38,4 +38,4 @@ pub use store::Params;
 pub(crate) use store::is_running_statistic;
 pub use tensors::{to_flat, with_span};
 pub use weight::Weight;
-pub(crate) use weight::{Adapter, Matrix, layer_of};
+pub(crate) use weight::{Adapter, WeightMatrix, layer_of};

@@ -4,17 +4,19 @@ use std::io::{Write, stderr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candelabrum_memory::{Flat, Span, SpanMut, cuda};
+use candelabrum_memory::{FlatTensor, Span, SpanMut, cuda};
 use candle_core::{DType, Device, Shape, Storage, Tensor, TensorId, Var, bail};
 
 use super::arrival::Arrival;
 use super::freeze::Freeze;
 use super::master::{self, Master};
-use super::sharding::{Place, Sharded, ShardedValues, Sharding};
-use super::tensors::{VariableValues, Whole, tensor_bytes, to_flat, with_span, with_variable};
+use super::sharding::{Residency, Sharded, ShardedValues, Sharding};
+use super::tensors::{
+    VariableValues, WholeValues, tensor_bytes, to_flat, with_span, with_variable,
+};
 use super::together::update_together;
-use super::uses::Uses;
-use crate::autograd::hooks::{self, Watch};
+use super::uses::ParamUses;
+use crate::autograd::hooks::{self, ParamWatch};
 use crate::{Error, Result};
 
 /// One trainable tensor and its name. A cheap handle: clones share the value.
@@ -22,12 +24,12 @@ use crate::{Error, Result};
 pub struct Param {
     name: Arc<str>,
     var: Var,
-    watch: Watch,
+    watch: ParamWatch,
     master: Master,
     arrival: Arrival,
     freeze: Freeze,
     sharding: Sharding,
-    uses: Uses,
+    uses: ParamUses,
     /// Whether the user knows that the values could not be fetched.
     is_told: Arc<AtomicBool>,
     is_given: bool,
@@ -36,7 +38,7 @@ pub struct Param {
 impl Param {
     /// A parameter that nobody watches or expects values for.
     pub(super) fn new(name: String, var: Var, is_given: bool) -> Self {
-        let (watch, master) = (Watch::default(), Master::default());
+        let (watch, master) = (ParamWatch::default(), Master::default());
         let (arrival, freeze) = (Arrival::default(), Freeze::default());
         let (sharding, uses, is_told) = Default::default();
         let name = name.into();
@@ -216,7 +218,7 @@ impl Param {
                 self.name
             ));
         }
-        let mut bad = Whole::from_var(&self.var);
+        let mut bad = WholeValues::from_var(&self.var);
         bad.push(&vec![f32::NAN; self.element_count()]);
         drop(bad.put(&self.var));
     }
@@ -228,11 +230,11 @@ impl Param {
     /// A failure of another process.
     pub fn gather(&self) -> Result<()> {
         self.await_arrival()?;
-        if self.sharding.place() == Place::Away
+        if self.sharding.place() == Residency::Away
             && let Some(sharded) = self.sharding.sharded()
         {
             sharded.gather(&self.var)?;
-            self.sharding.set(Place::Gathered);
+            self.sharding.set(Residency::Gathered);
         }
         Ok(())
     }
@@ -271,7 +273,7 @@ impl Param {
 
     /// Whether this process keeps only a part of the values ([`Self::shard`]).
     pub fn is_sharded(&self) -> bool {
-        self.sharding.place() != Place::Here
+        self.sharding.place() != Residency::Here
     }
 
     /// The number of the only [block](crate::layers::Blocks) that has used the parameter so far, counted from 0 in the
@@ -306,10 +308,10 @@ impl Param {
     /// # Errors
     /// Another number of values, or a device's error.
     pub fn put(&self, values: Span<'_>) -> Result<()> {
-        let mut whole = Whole::from_var(&self.var);
+        let mut whole = WholeValues::from_var(&self.var);
         match values {
             Span::Host(values) => whole.push(values),
-            Span::Cuda(on_device) if self.sharding.place() != Place::Away => {
+            Span::Cuda(on_device) if self.sharding.place() != Residency::Away => {
                 let (storage, layout) = self.var.storage_and_layout();
                 let Storage::Cuda(storage) = &*storage else {
                     return Err(candelabrum_memory::Error::OnDevice.into());
@@ -323,8 +325,8 @@ impl Param {
             }
         }
         whole.put(&self.var)?;
-        if self.sharding.place() == Place::Away {
-            self.sharding.set(Place::Gathered);
+        if self.sharding.place() == Residency::Away {
+            self.sharding.set(Residency::Gathered);
         }
         Ok(())
     }
@@ -439,7 +441,7 @@ impl Param {
     }
 
     /// Takes this process's shard of new values. Other processes take theirs, of what they were given.
-    fn write_own(&self, sharded: &Sharded, values: &Flat) -> Result<()> {
+    fn write_own(&self, sharded: &Sharded, values: &FlatTensor) -> Result<()> {
         let own = values.range(sharded.values.own(sharded.number))?;
         Ok(self.update_own(|mut place| place.copy_from(own))??)
     }
@@ -464,9 +466,9 @@ impl Param {
     /// The bytes of the values that the variable has, and of the master if there is one by now.
     pub(super) fn bytes(&self) -> usize {
         let master = self.master.lock();
-        let is_here = self.sharding.place() != Place::Away;
+        let is_here = self.sharding.place() != Residency::Away;
         let values = if is_here { tensor_bytes(&self.var) } else { 0 };
-        values + master.as_ref().map_or(0, Flat::byte_len)
+        values + master.as_ref().map_or(0, FlatTensor::byte_len)
     }
 
     /// Calls `f` with the values that updates change: those of an f32 parameter, or the master of a
@@ -488,7 +490,7 @@ impl Param {
             });
         };
         let (mut f, mut read) = (Some(f), None);
-        if !is_rounded && self.sharding.place() != Place::Away {
+        if !is_rounded && self.sharding.place() != Residency::Away {
             // Another thread may give the memory back first.
             drop(with_span(&self.var, |values| {
                 read = f.take().map(|f| f(values));

@@ -9,7 +9,7 @@ use super::init::Init;
 use super::master;
 use super::param::Param;
 use super::store::Params;
-use super::weight::{Matrix, Weight};
+use super::weight::{Weight, WeightMatrix};
 use crate::autograd::saved;
 use crate::layer_row::LayerRow;
 use crate::{Result, seed};
@@ -106,9 +106,9 @@ impl Scope {
         let matrix = match quantized {
             Some(matrix) => {
                 self.params.insert_constant(&path, &matrix)?;
-                Matrix::Quantized(matrix)
+                WeightMatrix::Quantized(matrix)
             }
-            None => Matrix::Param(self.param(name, shape, init)?),
+            None => WeightMatrix::Param(self.param(name, shape, init)?),
         };
         Ok(Weight::new(path, self.params.dtype(), matrix))
     }

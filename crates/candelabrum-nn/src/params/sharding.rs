@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use candelabrum_memory::{ElementType, Flat, Location, SpanMut};
+use candelabrum_memory::{ElementType, FlatTensor, Location, SpanMut};
 use candle_core::{Result, Var, bail};
 
-use super::tensors::{Whole, clear_variable};
+use super::tensors::{WholeValues, clear_variable};
 
 /// The values of parameters that are divided among processes, each in f32 and in row-major order. A distributed
 /// optimizer implements it. Parameters have the numbers that [`Param::shard`](crate::Param::shard) has given them.
@@ -50,10 +50,10 @@ pub trait ShardedValues: fmt::Debug + Send + Sync {
 
 /// Whether and where the values of a parameter are divided. Clones of a parameter share it.
 #[derive(Clone, Default)]
-pub(crate) struct Sharding(Arc<State>);
+pub(crate) struct Sharding(Arc<ShardingState>);
 
 #[derive(Default)]
-struct State {
+struct ShardingState {
     place: AtomicU8,
     sharded: RwLock<Option<Sharded>>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Sharded {
 /// Where the values of a parameter are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(u8)]
-pub(crate) enum Place {
+pub(crate) enum Residency {
     /// In the variable, or in its master.
     Here = 0,
     /// Divided among processes, and in the variable.
@@ -80,17 +80,17 @@ pub(crate) enum Place {
 }
 
 impl Sharding {
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Residency {
         match self.0.place.load(Ordering::Acquire) {
-            0 => Place::Here,
-            1 => Place::Gathered,
-            _ => Place::Away,
+            0 => Residency::Here,
+            1 => Residency::Gathered,
+            _ => Residency::Away,
         }
     }
 
     /// What is divided among processes. `None` if every process has all values.
     pub(crate) fn sharded(&self) -> Option<Sharded> {
-        if self.place() == Place::Here {
+        if self.place() == Residency::Here {
             return None;
         }
         self.0.sharded.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -100,44 +100,47 @@ impl Sharding {
     pub(crate) fn begin(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
         let mut sharded = self.0.sharded.write().unwrap_or_else(PoisonError::into_inner);
         *sharded = Some(Sharded { values, number, is_kept });
-        self.set(Place::Gathered);
+        self.set(Residency::Gathered);
     }
 
     /// Ends the division. The variable has the values.
     pub(crate) fn end(&self) {
-        self.set(Place::Here);
+        self.set(Residency::Here);
         *self.0.sharded.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Empties the variable, unless it keeps its values.
     pub(crate) fn release(&self, var: &Var) -> Result<()> {
         let is_kept = self.sharded().is_none_or(|sharded| sharded.is_kept);
-        if is_kept || self.place() != Place::Gathered {
+        if is_kept || self.place() != Residency::Gathered {
             return Ok(());
         }
-        self.set(Place::Away);
+        self.set(Residency::Away);
         clear_variable(var)
     }
 
-    pub(crate) fn set(&self, place: Place) {
+    pub(crate) fn set(&self, place: Residency) {
         self.0.place.store(place as u8, Ordering::Release);
     }
 }
 
 impl Sharded {
     /// All values in f32, where those of `var` are.
-    pub(crate) fn read(&self, var: &Var) -> Result<Flat> {
+    pub(crate) fn read(&self, var: &Var) -> Result<FlatTensor> {
         let mut all = Vec::with_capacity(var.elem_count());
         self.values.read(&[self.number], &mut |_, values| all.extend_from_slice(values))?;
-        let mut flat =
-            Flat::zeros_on(&Location::from_device(var.device()), ElementType::F32, all.len())?;
+        let mut flat = FlatTensor::zeros_on(
+            &Location::from_device(var.device()),
+            ElementType::F32,
+            all.len(),
+        )?;
         flat.span_mut()?.copy_from((&all).into())?;
         Ok(flat)
     }
 
     /// Fetches the values into the variable.
     pub(crate) fn gather(&self, var: &Var) -> Result<()> {
-        let mut whole = Whole::from_var(var);
+        let mut whole = WholeValues::from_var(var);
         self.values.read(&[self.number], &mut |_, values| whole.push(values))?;
         whole.put(var)
     }

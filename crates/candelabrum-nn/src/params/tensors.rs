@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use candelabrum_memory::{ElementType, Flat, Span, SpanMut, cuda};
+use candelabrum_memory::{ElementType, FlatTensor, Span, SpanMut, cuda};
 use candle_core::backend::BackendStorage;
 use candle_core::{
     CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail,
@@ -110,13 +110,13 @@ impl<R, F: FnOnce(VariableValues<'_>) -> Result<R>> InPlace<F, R> {
 }
 
 /// The values of a variable, put together from runs of them.
-pub(super) enum Whole {
+pub(super) enum WholeValues {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
 }
 
-impl Whole {
+impl WholeValues {
     /// No values yet of `var`, in its type. For a variable on a GPU they are f32, and are rounded there.
     pub(super) fn from_var(var: &Var) -> Self {
         let len = var.elem_count();
@@ -214,8 +214,8 @@ impl InplaceOp1 for Replaced {
 ///
 /// # Errors
 /// Those of [`with_span`].
-pub fn to_flat(tensor: &Tensor) -> Result<Flat> {
-    let mut flat = Flat::zeros(ElementType::F32, tensor.elem_count());
+pub fn to_flat(tensor: &Tensor) -> Result<FlatTensor> {
+    let mut flat = FlatTensor::zeros(ElementType::F32, tensor.elem_count());
     with_span(tensor, |values| {
         values.copy_to_slice(flat.as_mut_slice()?)?;
         Ok(flat)

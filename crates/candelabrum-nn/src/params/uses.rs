@@ -19,18 +19,18 @@ thread_local! {
 
 /// The uses of a parameter as a tensor. Clones of a parameter share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Uses(Arc<State>);
+pub(super) struct ParamUses(Arc<UseState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct UseState {
     block: AtomicUsize,
     /// Whether it was used outside of its block since its values have changed.
     is_elsewhere: AtomicBool,
-    /// Whether it was used since the last [`Uses::forget`].
+    /// Whether it was used since the last [`ParamUses::forget`].
     is_used: AtomicBool,
 }
 
-impl Uses {
+impl ParamUses {
     /// Notes a use on this thread.
     pub(super) fn note(&self) {
         self.0.is_used.store(true, Ordering::Relaxed);
@@ -88,12 +88,12 @@ mod tests {
 
     #[test]
     fn a_block_owns_what_no_other_block_uses() {
-        let in_block = |number: usize, uses: &Uses| {
+        let in_block = |number: usize, uses: &ParamUses| {
             let before = enter(number);
             uses.note();
             leave(before);
         };
-        let uses = Uses::default();
+        let uses = ParamUses::default();
         uses.note();
         assert_eq!((uses.block(), uses.is_elsewhere()), (None, true));
         in_block(3, &uses);

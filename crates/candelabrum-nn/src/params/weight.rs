@@ -18,7 +18,7 @@ pub struct Weight {
     name: Arc<str>,
     /// Of rows that are looked up.
     pub(crate) dtype: DType,
-    pub(crate) matrix: Matrix,
+    pub(crate) matrix: WeightMatrix,
     /// Whether the layer makes the output of the model.
     pub(crate) is_output: bool,
     adapter: Arc<RwLock<Option<Arc<dyn Adapter>>>>,
@@ -40,13 +40,13 @@ pub(crate) trait Adapter: fmt::Debug + Send + Sync {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Matrix {
+pub(crate) enum WeightMatrix {
     Param(Param),
     Quantized(QuantizedMatrix),
 }
 
 impl Weight {
-    pub(super) fn new(name: String, dtype: DType, matrix: Matrix) -> Self {
+    pub(super) fn new(name: String, dtype: DType, matrix: WeightMatrix) -> Self {
         Self { name: name.into(), dtype, matrix, is_output: false, adapter: Arc::default() }
     }
 
@@ -63,27 +63,27 @@ impl Weight {
     /// The number of rows and of columns.
     pub fn dims(&self) -> (usize, usize) {
         match &self.matrix {
-            Matrix::Param(param) => {
+            WeightMatrix::Param(param) => {
                 let dims = param.dims();
                 (dims[0], dims[1])
             }
-            Matrix::Quantized(matrix) => matrix.dims(),
+            WeightMatrix::Quantized(matrix) => matrix.dims(),
         }
     }
 
     /// The parameter, unless the matrix is quantised.
     pub fn param(&self) -> Option<&Param> {
         match &self.matrix {
-            Matrix::Param(param) => Some(param),
-            Matrix::Quantized(_) => None,
+            WeightMatrix::Param(param) => Some(param),
+            WeightMatrix::Quantized(_) => None,
         }
     }
 
     /// The numbers in few bits, if the matrix is quantised.
     pub fn quantized(&self) -> Option<&QuantizedMatrix> {
         match &self.matrix {
-            Matrix::Param(_) => None,
-            Matrix::Quantized(matrix) => Some(matrix),
+            WeightMatrix::Param(_) => None,
+            WeightMatrix::Quantized(matrix) => Some(matrix),
         }
     }
 

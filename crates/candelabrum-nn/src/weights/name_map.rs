@@ -15,12 +15,12 @@
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct NameMap {
-    rules: Vec<Rule>,
+    rules: Vec<NameRule>,
     transposed: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-enum Rule {
+enum NameRule {
     StripPrefix(String),
     AddPrefix(String),
     Rename { from: String, to: String },
@@ -37,28 +37,28 @@ impl NameMap {
     /// Removes `prefix` from the names that begin with it.
     #[must_use]
     pub fn strip_prefix(mut self, prefix: &str) -> Self {
-        self.rules.push(Rule::StripPrefix(prefix.to_owned()));
+        self.rules.push(NameRule::StripPrefix(prefix.to_owned()));
         self
     }
 
     /// Puts `prefix` before every name.
     #[must_use]
     pub fn add_prefix(mut self, prefix: &str) -> Self {
-        self.rules.push(Rule::AddPrefix(prefix.to_owned()));
+        self.rules.push(NameRule::AddPrefix(prefix.to_owned()));
         self
     }
 
     /// Replaces every `from` in a name by `to`.
     #[must_use]
     pub fn rename(mut self, from: &str, to: &str) -> Self {
-        self.rules.push(Rule::Rename { from: from.to_owned(), to: to.to_owned() });
+        self.rules.push(NameRule::Rename { from: from.to_owned(), to: to.to_owned() });
         self
     }
 
     /// Leaves out the names that contain `part`.
     #[must_use]
     pub fn skip(mut self, part: &str) -> Self {
-        self.rules.push(Rule::Skip(part.to_owned()));
+        self.rules.push(NameRule::Skip(part.to_owned()));
         self
     }
 
@@ -75,14 +75,14 @@ impl NameMap {
         let mut name = name.to_owned();
         for rule in &self.rules {
             match rule {
-                Rule::StripPrefix(prefix) => {
+                NameRule::StripPrefix(prefix) => {
                     if let Some(rest) = name.strip_prefix(prefix.as_str()) {
                         name = rest.to_owned();
                     }
                 }
-                Rule::AddPrefix(prefix) => name = format!("{prefix}{name}"),
-                Rule::Rename { from, to } => name = name.replace(from.as_str(), to),
-                Rule::Skip(part) => {
+                NameRule::AddPrefix(prefix) => name = format!("{prefix}{name}"),
+                NameRule::Rename { from, to } => name = name.replace(from.as_str(), to),
+                NameRule::Skip(part) => {
                     if name.contains(part.as_str()) {
                         return None;
                     }

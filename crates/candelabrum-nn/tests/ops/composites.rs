@@ -7,8 +7,8 @@ use candelabrum_memory::cuda;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv1dConfig, Conv2dConfig, ConvTranspose2dConfig,
     CrossEntropyConfig, CtcConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig,
-    RecurrentWeights, Reduction, Rotary, RotaryScaling, Steps, adaptive_avg_pool2d, add, attention,
-    attention_pool, avg_pool2d, batch_norm2d, batch_norm2d_add, batch_norm2d_conv2d,
+    RecurrentWeights, Reduction, Rotary, RotaryScaling, SequenceSteps, adaptive_avg_pool2d, add,
+    attention, attention_pool, avg_pool2d, batch_norm2d, batch_norm2d_add, batch_norm2d_conv2d,
     bce_with_logits_loss, cat, conv_transpose2d, conv1d, conv2d, cosine_embedding_loss,
     cosine_similarity, cross_attention, ctc_loss, dropout, embedding, embedding_with_positions,
     feed_forward, final_state, global_avg_pool2d, group_norm, gru, gru_with, huber_loss, l1_loss,
@@ -1191,7 +1191,15 @@ fn of_recurrent_layers() -> Result<()> {
                     };
                     let xs = t[0].transpose(0, 1)?;
                     match gates {
-                        1 => return rnn(&xs, weights, of(5), Activation::Tanh, &Steps::default()),
+                        1 => {
+                            return rnn(
+                                &xs,
+                                weights,
+                                of(5),
+                                Activation::Tanh,
+                                &SequenceSteps::default(),
+                            );
+                        }
                         3 => return gru(&xs, weights, of(5)),
                         _ => {}
                     }
@@ -1209,8 +1217,8 @@ fn of_recurrent_layers() -> Result<()> {
 fn of_recurrent_layers_with_lengths() -> Result<()> {
     let mut cases = Cases::default();
     let lengths = Tensor::new(&[3u32, 6, 0, 1, 6], &Device::Cpu)?;
-    let some = Steps::of_lengths(&lengths)?;
-    let all = Steps::default();
+    let some = SequenceSteps::of_lengths(&lengths)?;
+    let all = SequenceSteps::default();
     for order in [all.clone(), all.reversed(), some.clone(), some.reversed()] {
         for (gates, kind) in [(1, "tanh"), (1, "relu"), (3, "gru"), (4, "lstm")] {
             let rows = gates * 3;
@@ -1312,7 +1320,7 @@ fn of_a_batch_of_nothing() -> Result<()> {
     for steps in [1, 3] {
         let sequences = [random((0, steps, 12), 1)?];
         cases.push(format!("last_step of {steps}"), &sequences, |t| last_step(&t[0]));
-        let backwards = Steps::default().reversed();
+        let backwards = SequenceSteps::default().reversed();
         cases.push(format!("final_state of {steps}"), &sequences, move |t| {
             final_state(&t[0], None, &backwards)
         });
@@ -1335,7 +1343,7 @@ fn of_a_batch_of_nothing() -> Result<()> {
                     let weights =
                         RecurrentWeights { weight_ih, weight_hh, bias_ih: None, bias_hh: None };
                     match gates {
-                        1 => rnn(&t[0], weights, None, Activation::Tanh, &Steps::default()),
+                        1 => rnn(&t[0], weights, None, Activation::Tanh, &SequenceSteps::default()),
                         3 => gru(&t[0], weights, None),
                         _ => lstm(&t[0], weights, None).map(|(ys, _)| ys),
                     }

@@ -1,6 +1,6 @@
 //! Gradient-ready hooks: the buckets that are complete in mid-backward, and their order.
 
-use candelabrum_memory::{ElementType, Flat, Location};
+use candelabrum_memory::{ElementType, FlatTensor, Location};
 use candelabrum_nn::layers::{
     BatchNorm2d, Conv2d, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm,
 };
@@ -18,7 +18,7 @@ pub(crate) fn each_its_own_unit(params: &Params) -> Result<FlatGradients> {
     };
     let plans: Vec<BucketPlan> = params.list().iter().enumerate().map(unit).collect();
     let location = Location::from_device(params.device());
-    let bucket = |plan: &BucketPlan| Flat::zeros_on(&location, ElementType::F32, plan.len);
+    let bucket = |plan: &BucketPlan| FlatTensor::zeros_on(&location, ElementType::F32, plan.len);
     let buckets = plans.iter().map(bucket).collect::<std::result::Result<_, _>>()?;
     FlatGradients::new(params.list(), plans, buckets)
 }
@@ -65,7 +65,7 @@ impl Network {
     fn observed(&mut self, loss: &Tensor) -> Result<(Vec<usize>, Vec<Vec<f32>>)> {
         self.gradients.clear();
         let mut taken = Vec::new();
-        let mut take = |unit: usize, bucket: Flat| {
+        let mut take = |unit: usize, bucket: FlatTensor| {
             taken.push((unit, bucket));
             Ok(())
         };
@@ -287,7 +287,7 @@ fn an_observers_error_ends_the_pass_and_gives_everything_back() -> Result<()> {
     let expected = network.plain(&loss(&network)?)?;
     network.gradients.clear();
     let mut kept = None;
-    let mut refuse = |unit: usize, bucket: Flat| {
+    let mut refuse = |unit: usize, bucket: FlatTensor| {
         kept = Some((unit, bucket));
         candle_core::bail!("no bucket {unit} today")
     };

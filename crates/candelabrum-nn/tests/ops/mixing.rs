@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_nn::ops::{
     Conv2dConfig, Pool2dConfig, RecurrentWeights, conv2d, linear, lstm, max_pool2d, relu,
     softmax_cross_entropy,
@@ -109,7 +109,7 @@ impl OneUnit {
             plan.push(number, param.var().elem_count());
         }
         // The pass must overwrite the NaN.
-        let bucket = Flat::from_slice(&vec![f32::NAN; plan.len]);
+        let bucket = FlatTensor::from_slice(&vec![f32::NAN; plan.len]);
         let gradients = FlatGradients::new(list, vec![plan], vec![bucket])?;
         Ok(Self { params, gradients })
     }
@@ -288,7 +288,7 @@ fn a_range_that_does_not_fit_its_parameter_is_refused() -> Result<()> {
     let weight = params.root().param("weight", (1, 2), Init::ZEROS)?;
     let mut plan = BucketPlan::default();
     plan.push(0, 3);
-    let bucket = Flat::from_slice(&[0_f32; 3]);
+    let bucket = FlatTensor::from_slice(&[0_f32; 3]);
     let error = FlatGradients::new(vec![weight], vec![plan], vec![bucket]).unwrap_err();
     assert!(error.to_string().contains("`weight`"), "{error}");
     Ok(())
@@ -304,7 +304,7 @@ fn one_variable_as_two_parameters_is_refused() -> Result<()> {
     let mut plan = BucketPlan::default();
     plan.push(0, 2);
     plan.push(1, 2);
-    let bucket = Flat::from_slice(&[0_f32; 4]);
+    let bucket = FlatTensor::from_slice(&[0_f32; 4]);
     let error = FlatGradients::new(params, vec![plan], vec![bucket]).unwrap_err();
     assert!(error.to_string().contains("`weight` and `tied`"), "{error}");
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use candelabrum_nn::ops::profile::{self, Profile, Region};
+use candelabrum_nn::ops::profile::{self, CandleRegion, Profile};
 use candelabrum_nn::ops::{linear, relu, scale};
 use candelabrum_testkit::uniform;
 use candle_core::{DType, Result, Tensor, Var};
@@ -65,7 +65,7 @@ fn regions_of_one_kind_are_one_row_and_the_times_are_the_passes() -> Result<()> 
     let began = Instant::now();
     let profile = profiled(5, loss)?;
     let elapsed = began.elapsed();
-    let tanh: Vec<&Region> =
+    let tanh: Vec<&CandleRegion> =
         profile.candle.iter().filter(|region| region.name == "element-wise").collect();
     assert_eq!(tanh.len(), 1);
     assert_eq!((tanh[0].calls, &tanh[0].output[..]), (15, &[64, 300][..]));

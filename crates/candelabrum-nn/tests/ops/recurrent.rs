@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candelabrum_nn::layers::{Gru, Lstm, Rnn};
 use candelabrum_nn::ops::{
-    RecurrentWeights, Steps, final_state, gru, gru_with, last_step, lstm, lstm_with, rnn,
+    RecurrentWeights, SequenceSteps, final_state, gru, gru_with, last_step, lstm, lstm_with, rnn,
     sequence_lengths, with_composites,
 };
 use candelabrum_nn::{Activation, Params};
@@ -51,7 +51,7 @@ fn rnn_is_pytorchs() -> Result<()> {
     for case in cases("rnn.safetensors") {
         let is_tanh = case.name.starts_with("tanh");
         let activation = if is_tanh { Activation::Tanh } else { Activation::Relu };
-        let all = Steps::default();
+        let all = SequenceSteps::default();
         check(&case, &INPUTS, |t| rnn(&t["xs"], weights(t), t.get("h0"), activation, &all))?;
     }
     Ok(())
@@ -225,7 +225,7 @@ fn padding_is_not_read_and_sequences_do_not_mix() -> Result<()> {
     let xs = Tensor::from_vec(values, clean.shape(), &Device::Cpu)?;
     let t = inputs(4, hidden)?;
     let wide: Vec<u32> = lengths.iter().map(|&length| length as u32).collect();
-    let forwards = Steps::of_lengths(&Tensor::new(wide, &Device::Cpu)?)?;
+    let forwards = SequenceSteps::of_lengths(&Tensor::new(wide, &Device::Cpu)?)?;
     for (order, reverse) in [(forwards.clone(), false), (forwards.reversed(), true)] {
         let run = || lstm_with(&xs, from_slice(&t), None, &order);
         for (ys, c) in [run()?, with_composites(run)?] {
@@ -349,15 +349,16 @@ fn shapes_that_do_not_fit_are_named() -> Result<()> {
     assert_eq!(error, "gru: initial hidden state of shape [1, 5], expected [2, 5]");
     let error = message(gru(&t[0].narrow(1, 0, 0)?, from_slice(&t), None));
     assert!(error.starts_with("gru: nothing to do"), "{error}");
-    let error = message(rnn(&t[0], from_slice(&t), None, Activation::Gelu, &Steps::default()));
+    let error =
+        message(rnn(&t[0], from_slice(&t), None, Activation::Gelu, &SequenceSteps::default()));
     assert_eq!(error, "rnn: the activation gelu, expected tanh or relu");
-    let order = Steps::of_lengths(&Tensor::new(&[1i64, 4], &Device::Cpu)?)?;
+    let order = SequenceSteps::of_lengths(&Tensor::new(&[1i64, 4], &Device::Cpu)?)?;
     let error = message(gru_with(&t[0], from_slice(&t), None, &order));
     assert_eq!(error, "gru: 2 lengths up to 4 for 2 sequences of 3 steps");
-    let order = Steps::of_lengths(&Tensor::new(&[1i64], &Device::Cpu)?)?;
+    let order = SequenceSteps::of_lengths(&Tensor::new(&[1i64], &Device::Cpu)?)?;
     let error = message(final_state(&t[0], None, &order));
     assert_eq!(error, "final_state: 1 lengths up to 1 for 2 sequences of 3 steps");
-    let negative = Steps::of_lengths(&Tensor::new(&[-1i64], &Device::Cpu)?);
+    let negative = SequenceSteps::of_lengths(&Tensor::new(&[-1i64], &Device::Cpu)?);
     assert!(negative.is_err());
     let layer = Gru::new(&Params::on(0, DType::F64, &Device::Cpu).root().pp("gru"), 5).layers(2);
     let error = message(layer.forward_with(&t[0], &t[5]));

@@ -5,7 +5,7 @@ use candelabrum_nn::Activation;
 use candelabrum_nn::ops::{
     AttentionConfig, BatchNorm, BatchNormConfig, Conv2dConfig, ConvTranspose2dConfig,
     CrossEntropyConfig, CtcConfig, HiddenUnits, LocalResponseNormConfig, Pool2dConfig,
-    RecurrentWeights, Reduction, Rotary, Steps, adaptive_avg_pool2d, add, attention,
+    RecurrentWeights, Reduction, Rotary, SequenceSteps, adaptive_avg_pool2d, add, attention,
     attention_pool, avg_pool2d, batch_norm2d_add, batch_norm2d_conv2d, bce_with_logits_loss, cat,
     conv_transpose2d, conv2d, cosine_similarity, cross_attention, ctc_loss, dropout, embedding,
     embedding_with_positions, feed_forward, final_state, gelu, global_avg_pool2d, group_norm, gru,
@@ -202,7 +202,9 @@ fn recurrent_layers() -> Result<()> {
         check(&[&[33, 7, 30], &[rows, 30], &[rows, 65], &[rows], &[rows]], weights)?;
     }
     let lengths = integers(33, 8, 8)?;
-    for order in [Steps::of_lengths(&lengths)?, Steps::of_lengths(&lengths)?.reversed()] {
+    for order in
+        [SequenceSteps::of_lengths(&lengths)?, SequenceSteps::of_lengths(&lengths)?.reversed()]
+    {
         check(&[&[33, 7, 30], &[260, 30], &[260, 65], &[260], &[260]], |t| {
             let (bias_ih, bias_hh) = (Some(&t[3]), Some(&t[4]));
             let weights = RecurrentWeights { weight_ih: &t[1], weight_hh: &t[2], bias_ih, bias_hh };

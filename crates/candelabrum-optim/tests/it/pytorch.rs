@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use candelabrum_memory::SpanMut;
 use candelabrum_optim::{
     AdaGrad, Adafactor, AdamRule, AdamW8bit, Anneal, Clip, Lamb, Lars, Muon, MuonScale, OneCycle,
-    Optimizer, ParamGroup, ParamInfo, RmsProp, Rule, RuleOptimizer, Schedule, Sgd, clip,
+    Optimizer, ParamGroup, ParamInfo, RmsProp, RuleOptimizer, Schedule, Sgd, UpdateRule, clip,
 };
 use candelabrum_testkit::{golden, uniform};
 use candle_core::{DType, Tensor};
@@ -79,12 +79,12 @@ fn run(
 }
 
 /// Compares every case of the file `name`. `cases` has the optimizers.
-fn check<R: Rule>(name: &str, cases: Vec<(&str, RuleOptimizer<R>)>) {
+fn check<R: UpdateRule>(name: &str, cases: Vec<(&str, RuleOptimizer<R>)>) {
     check_shapes(name, SHAPES, cases.into_iter().map(|(case, it)| (case, it, 1e-6)).collect());
 }
 
 /// The same for parameters of these shapes, each case with its tolerance.
-fn check_shapes<R: Rule>(
+fn check_shapes<R: UpdateRule>(
     name: &str,
     shapes: &[&[usize]],
     cases: Vec<(&str, RuleOptimizer<R>, f64)>,

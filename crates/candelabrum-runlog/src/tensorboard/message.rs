@@ -3,30 +3,30 @@
 
 /// An event of the file.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Message {
+pub(super) struct EventMessage {
     /// Unix time in seconds.
     #[prost(double, tag = "1")]
     pub(super) wall_time: f64,
     #[prost(int64, tag = "2")]
     pub(super) step: i64,
-    #[prost(oneof = "What", tags = "3, 5, 7")]
-    pub(super) what: Option<What>,
+    #[prost(oneof = "EventContent", tags = "3, 5, 7")]
+    pub(super) what: Option<EventContent>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum What {
+pub(super) enum EventContent {
     /// The first event of each file.
     #[prost(string, tag = "3")]
     FileVersion(String),
     #[prost(message, tag = "5")]
-    Summary(Summary),
+    Summary(ScalarSummary),
     #[prost(message, tag = "7")]
     SessionLog(SessionLog),
 }
 
 /// Scalars of one step.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Summary {
+pub(super) struct ScalarSummary {
     #[prost(message, repeated, tag = "1")]
     value: Vec<Scalar>,
 }
@@ -40,7 +40,7 @@ struct Scalar {
     simple_value: Option<f32>,
 }
 
-impl Summary {
+impl ScalarSummary {
     pub(super) fn new(scalars: impl Iterator<Item = (String, f32)>) -> Self {
         let scalar = |(tag, value)| Scalar { tag, simple_value: Some(value) };
         Self { value: scalars.map(scalar).collect() }

@@ -9,10 +9,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use self::message::{Message, SessionLog, Summary, What};
+use self::message::{EventContent, EventMessage, ScalarSummary, SessionLog};
 use crate::event::Figures;
 use crate::file::LogFile;
-use crate::{Error, Event, Kind, Result, Sink};
+use crate::{Error, Event, EventKind, EventSink, Result};
 
 mod message;
 mod record;
@@ -31,20 +31,20 @@ impl TensorBoard {
     /// # Errors
     /// If the directory cannot be read or the file cannot be written.
     pub fn create(dir: &Path) -> Result<Self> {
-        let now = Event::now(Kind::Note { text: String::new() }).time;
+        let now = Event::now(EventKind::Note { text: String::new() }).time;
         let latest = latest(dir).map_err(|source| Error::Read { path: dir.to_owned(), source })?;
         // A run that goes on in the second of its crash, or after the clock was set back.
         let stamp = (now as u64).max(latest.map_or(0, |latest| latest.saturating_add(1)));
         let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
         let name = format!("{PREFIX}{stamp:010}.{host}.{}.0", std::process::id());
         let mut board = Self(LogFile::create(&dir.join(name))?);
-        board.write(now, 0, What::FileVersion("brain.Event:2".to_owned()))?;
+        board.write(now, 0, EventContent::FileVersion("brain.Event:2".to_owned()))?;
         Ok(board)
     }
 
-    fn write(&mut self, time: f64, step: u64, what: What) -> Result<()> {
+    fn write(&mut self, time: f64, step: u64, what: EventContent) -> Result<()> {
         let step = i64::try_from(step).unwrap_or(i64::MAX);
-        let record = record::frame(&Message { wall_time: time, step, what: Some(what) });
+        let record = record::frame(&EventMessage { wall_time: time, step, what: Some(what) });
         self.0.write_all(&record).map_err(|error| self.0.failed(error))
     }
 }
@@ -60,27 +60,27 @@ fn latest(dir: &Path) -> io::Result<Option<u64>> {
     Ok(latest)
 }
 
-impl Sink for TensorBoard {
+impl EventSink for TensorBoard {
     fn name(&self) -> String {
         self.0.name()
     }
 
     fn event(&mut self, event: &Event) -> Result<()> {
         // TensorBoard forgets all events of this step and of later ones.
-        if let Kind::Resume(resume) = &event.kind {
+        if let EventKind::Resume(resume) = &event.kind {
             let next = resume.step.saturating_add(1);
-            return self.write(event.time, next, What::SessionLog(SessionLog::started()));
+            return self.write(event.time, next, EventContent::SessionLog(SessionLog::started()));
         }
         let Some(Figures { step, kind, mut values, .. }) = event.kind.figures() else {
             return Ok(());
         };
         values.sort_by_key(|(name, _)| *name);
         let scalar = |(name, value): (&str, f64)| (format!("{kind}/{name}"), value as f32);
-        let summary = Summary::new(values.into_iter().map(scalar));
+        let summary = ScalarSummary::new(values.into_iter().map(scalar));
         if summary.is_empty() {
             return Ok(());
         }
-        self.write(event.time, step, What::Summary(summary))
+        self.write(event.time, step, EventContent::Summary(summary))
     }
 
     fn flush(&mut self) -> Result<()> {

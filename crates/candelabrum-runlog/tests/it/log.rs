@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candelabrum_runlog::{
-    CSV_FILE, Checkpoint, End, EpochEnd, Error, Event, IncompleteLine, JSON_LINES_FILE, Kind,
-    Measured, Reader, Repeated, Result, Resume, RunLog, Settings, Sink, Values,
+    CSV_FILE, Checkpoint, EndEvent, EpochEnd, Error, Event, EventKind, EventSink, IncompleteLine,
+    JSON_LINES_FILE, LogReader, Measured, NamedValues, Repeated, Result, ResumePoint, RunLog,
+    Settings,
 };
 use tempfile::tempdir;
 
@@ -20,29 +21,29 @@ fn settings() -> Settings {
     settings
 }
 
-fn train(step: u64, loss: f64) -> Kind {
+fn train(step: u64, loss: f64) -> EventKind {
     let values = [("loss".to_owned(), loss)].into();
-    Kind::Train(Measured { step, epoch: step / 4, values })
+    EventKind::Train(Measured { step, epoch: step / 4, values })
 }
 
-fn resume(step: u64) -> Resume {
+fn resume(step: u64) -> ResumePoint {
     let from = format!("checkpoints/step-{step}");
-    Resume { step, epoch: step / 4, from, settings: settings() }
+    ResumePoint { step, epoch: step / 4, from, settings: settings() }
 }
 
 /// Writes an event that no sink refuses.
-fn write(log: &mut RunLog, kind: Kind) {
+fn write(log: &mut RunLog, kind: EventKind) {
     let errors = log.event(kind);
     assert!(errors.is_empty(), "{errors:?}");
 }
 
-fn read(dir: &Path) -> Reader {
-    let mut reader = Reader::open(dir).unwrap();
+fn read(dir: &Path) -> LogReader {
+    let mut reader = LogReader::open(dir).unwrap();
     reader.poll().unwrap();
     reader
 }
 
-fn losses(reader: &Reader) -> Vec<(u64, f64)> {
+fn losses(reader: &LogReader) -> Vec<(u64, f64)> {
     let points = reader.run().series["train/loss"].points();
     points.iter().map(|point| (point.step, point.value)).collect()
 }
@@ -68,14 +69,14 @@ fn a_run_is_read_as_it_was_written() {
     write(&mut log, train(2, f64::INFINITY));
     write(&mut log, train(3, 0.1));
     let accuracy = [("accuracy".to_owned(), 0.75), ("a,\"b\"".to_owned(), 1e-7)].into();
-    write(&mut log, Kind::Evaluation(Measured { step: 4, epoch: 0, values: accuracy }));
-    let values: Values = [("residual_norm".to_owned(), f64::NEG_INFINITY)].into();
+    write(&mut log, EventKind::Evaluation(Measured { step: 4, epoch: 0, values: accuracy }));
+    let values: NamedValues = [("residual_norm".to_owned(), f64::NEG_INFINITY)].into();
     let dist_option = Some("sparseTopK".to_owned());
     let end = EpochEnd { epoch: 0, step: 4, seconds: 2.5, dist_option, values };
-    write(&mut log, Kind::Epoch(end.clone()));
-    write(&mut log, Kind::Checkpoint(Checkpoint { step: 4, path: "c".into(), seconds: 0.5 }));
-    write(&mut log, Kind::Note { text: "a \"note\"\nof two lines".into() });
-    write(&mut log, Kind::End(End { reason: "finished".into(), step: 4 }));
+    write(&mut log, EventKind::Epoch(end.clone()));
+    write(&mut log, EventKind::Checkpoint(Checkpoint { step: 4, path: "c".into(), seconds: 0.5 }));
+    write(&mut log, EventKind::Note { text: "a \"note\"\nof two lines".into() });
+    write(&mut log, EventKind::End(EndEvent { reason: "finished".into(), step: 4 }));
     drop(log);
 
     let reader = read(&dir);
@@ -133,7 +134,7 @@ fn training_events_reach_the_file_within_about_a_second_and_others_at_once() {
     write(&mut log, train(2, 1.0));
     wait_until(|| lines(folder.path()) == 3);
     write(&mut log, train(3, 1.0));
-    write(&mut log, Kind::Note { text: "n".into() });
+    write(&mut log, EventKind::Note { text: "n".into() });
     assert_eq!(lines(folder.path()), 5);
     write(&mut log, train(4, 1.0));
     drop(log);
@@ -215,7 +216,7 @@ fn a_reader_follows_a_log_that_grows_or_is_replaced() {
 #[test]
 fn what_is_no_log_is_named_with_its_place() {
     let folder = tempdir().unwrap();
-    let message = |dir: &Path| Reader::open(dir).unwrap_err().to_string();
+    let message = |dir: &Path| LogReader::open(dir).unwrap_err().to_string();
     let shown = folder.path().display();
     let nowhere = message(&folder.path().join("no"));
     assert_eq!(nowhere, format!("there is no directory {shown}/no"));
@@ -241,7 +242,7 @@ fn what_is_no_log_is_named_with_its_place() {
         ("\0\0\0\0", "expected value"),
     ] {
         fs::write(&path, format!("{good}\n{bad}\n{good}\n")).unwrap();
-        let mut reader = Reader::open(folder.path()).unwrap();
+        let mut reader = LogReader::open(folder.path()).unwrap();
         assert!(reader.poll().unwrap());
         // The lines around it count.
         assert_eq!((reader.run().events, reader.broken_count()), (2, 1), "{bad}");
@@ -260,7 +261,7 @@ fn a_file_of_something_else_is_no_log() {
     // A line that no memory should hold.
     bytes.extend(std::iter::repeat_n(0, 40 << 20));
     fs::write(&path, &bytes).unwrap();
-    let mut reader = Reader::open(folder.path()).unwrap();
+    let mut reader = LogReader::open(folder.path()).unwrap();
     let error = reader.poll().unwrap_err();
     assert!(matches!(error, Error::NoEvent { line: 1, .. }), "{error}");
     assert_eq!(reader.torn(), Some(IncompleteLine { line: 101, bytes: 40 << 20 }));
@@ -280,7 +281,7 @@ struct Limited {
     asked: Arc<AtomicUsize>,
 }
 
-impl Sink for Limited {
+impl EventSink for Limited {
     fn name(&self) -> String {
         "limited".to_owned()
     }
@@ -321,8 +322,8 @@ fn a_removed_directory_does_not_end_a_run() {
     let mut log = RunLog::create(&dir, settings()).unwrap();
     write(&mut log, train(1, 1.0));
     fs::remove_dir_all(&dir).unwrap();
-    let mut errors = log.event(Kind::Note { text: "n".into() });
-    errors.extend(log.event(Kind::Note { text: "n".into() }));
+    let mut errors = log.event(EventKind::Note { text: "n".into() });
+    errors.extend(log.event(EventKind::Note { text: "n".into() }));
     assert_eq!(errors.len(), 3, "one for each file: {errors:?}");
     for error in errors {
         let Error::Off { source, .. } = &error else { panic!("{error}") };
@@ -333,7 +334,7 @@ fn a_removed_directory_does_not_end_a_run() {
 /// A sink on a device where every write fails as on a full disk.
 struct Full(BufWriter<File>);
 
-impl Sink for Full {
+impl EventSink for Full {
     fn name(&self) -> String {
         "/dev/full".to_owned()
     }
@@ -353,7 +354,7 @@ fn a_full_disk_does_not_end_a_run() {
     let Ok(device) = File::options().write(true).open("/dev/full") else {
         return eprintln!("left out: there is no /dev/full here");
     };
-    let mut log = RunLog::with_sinks(Vec::new(), vec![Kind::Start(settings())]).unwrap();
+    let mut log = RunLog::with_sinks(Vec::new(), vec![EventKind::Start(settings())]).unwrap();
     let sink = Full(BufWriter::new(device));
     let error = log.add(Box::new(sink)).unwrap_err().to_string();
     assert_eq!(error, "cannot write /dev/full: No space left on device (os error 28)");
@@ -361,9 +362,9 @@ fn a_full_disk_does_not_end_a_run() {
     let device = File::options().write(true).open("/dev/full").unwrap();
     log.add(Box::new(Full(BufWriter::new(device)))).unwrap();
     write(&mut log, train(1, 1.0));
-    let errors = log.event(Kind::Note { text: "n".into() });
+    let errors = log.event(EventKind::Note { text: "n".into() });
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(log.event(Kind::Note { text: "n".into() }).is_empty());
+    assert!(log.event(EventKind::Note { text: "n".into() }).is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// How a child ended, and what it printed on stdout and stderr.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedProgram {
     pub(crate) status: ExitStatus,
     pub(crate) output: String,
 }
@@ -21,7 +21,7 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// Runs only the test of this full name in a child, with these variables.
-pub(crate) fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
+pub(crate) fn run(test: &str, variables: &[(&str, &str)]) -> EndedProgram {
     // Files and not pipes: nobody would read them while the child runs.
     let mut output = tempfile();
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -46,7 +46,7 @@ pub(crate) fn run(test: &str, variables: &[(&str, &str)]) -> Ended {
     output.1 = fs::File::open(&output.0).expect("the output");
     output.1.read_to_end(&mut text).expect("the output");
     fs::remove_file(&output.0).expect("remove the output");
-    Ended { status, output: String::from_utf8_lossy(&text).into_owned() }
+    EndedProgram { status, output: String::from_utf8_lossy(&text).into_owned() }
 }
 
 /// A new file and its path.

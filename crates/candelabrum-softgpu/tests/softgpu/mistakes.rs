@@ -2,11 +2,11 @@
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, PushKernelArg};
 
-use crate::child::{self, Ended};
+use crate::child::{self, EndedProgram};
 use crate::kernels::{kernel, one_block};
 
 /// Runs the mistake in a child: there this function calls it and returns `None`.
-fn planted(test: &str, variables: &[(&str, &str)], mistake: fn()) -> Option<Ended> {
+fn planted(test: &str, variables: &[(&str, &str)], mistake: fn()) -> Option<EndedProgram> {
     if child::is_child() {
         mistake();
         return None;

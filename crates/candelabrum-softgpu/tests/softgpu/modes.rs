@@ -10,12 +10,12 @@ use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, Gemm, GemmConfig, sys}
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError, PushKernelArg};
 use candle_core::{DType, Device, Tensor};
 
-use crate::child::{self, Ended};
+use crate::child::{self, EndedProgram};
 use crate::compare::{gpu, numbers};
 use crate::kernels::{kernel, one_block};
 
 /// Runs the work in a child with these variables: there this function calls it and returns `None`.
-fn in_child(test: &str, variables: &[(&str, &str)], work: impl Fn()) -> Option<Ended> {
+fn in_child(test: &str, variables: &[(&str, &str)], work: impl Fn()) -> Option<EndedProgram> {
     if child::is_child() {
         work();
         return None;
@@ -26,7 +26,7 @@ fn in_child(test: &str, variables: &[(&str, &str)], work: impl Fn()) -> Option<E
 }
 
 /// What follows these words in their line of the child's output.
-fn after<'a>(ended: &'a Ended, words: &str) -> &'a str {
+fn after<'a>(ended: &'a EndedProgram, words: &str) -> &'a str {
     let rest = ended.output.split_once(words).map(|(_, rest)| rest.lines().next().unwrap_or(""));
     rest.unwrap_or_else(|| panic!("no {words:?} in {}", ended.output))
 }
@@ -134,7 +134,7 @@ fn noise_is_within_two_units_and_the_same_in_every_run() {
         let Some(ended) = in_child(name, &variables, work) else { return };
         runs.push(ended);
     }
-    let figures = |run: &Ended| after(run, "exp: ").parse::<f64>().unwrap();
+    let figures = |run: &EndedProgram| after(run, "exp: ").parse::<f64>().unwrap();
     assert!(figures(&runs[0]) < 1.0, "{}", runs[0].output);
     for noisy in &runs[1..] {
         // The exact number is up to half a unit from the host's.

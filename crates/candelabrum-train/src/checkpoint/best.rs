@@ -7,7 +7,7 @@ use candelabrum_dist::{Error as DistError, Group};
 use candelabrum_nn::{NameMap, Params};
 
 use super::directory::{BEST, Directory};
-use super::manifest::{Best, Ranked};
+use super::manifest::{BestCheckpoint, Ranked};
 use super::model::PARAMETERS;
 use super::restored::HOOK_FILES;
 use super::shard::SHARD;
@@ -20,7 +20,11 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// No best checkpoint by this value, a model with other parameters, and those of [`Params::load_weights`].
-pub fn load_best(dir: impl AsRef<Path>, measure: Option<&str>, params: &Params) -> Result<Best> {
+pub fn load_best(
+    dir: impl AsRef<Path>,
+    measure: Option<&str>,
+    params: &Params,
+) -> Result<BestCheckpoint> {
     let (best, path) = find(dir.as_ref(), measure)?;
     let weights = whole_file::read(&path, PARAMETERS)?;
     let mut report = params.load_weight_bytes(&weights, &path, &NameMap::new())?;
@@ -41,7 +45,7 @@ pub fn load_best_average(
     measure: Option<&str>,
     average: &str,
     params: &Params,
-) -> Result<Best> {
+) -> Result<BestCheckpoint> {
     let (dir, best) = (dir.as_ref(), load_best(&dir, measure, params)?);
     let (_, path) = find(dir, measure)?;
     let averages = whole_file::read(&path, &average_file(&path, average)?)?;
@@ -62,7 +66,8 @@ pub(crate) fn still_there(
 ) -> Result<Vec<Ranked>> {
     let directory = Directory::new(dir, String::new());
     let noted = directory.best().unwrap_or_default();
-    let noted = noted.values().filter(|best| best.measure == measure).flat_map(Best::ranked);
+    let noted =
+        noted.values().filter(|best| best.measure == measure).flat_map(BestCheckpoint::ranked);
     let noted: Vec<Ranked> = noted.collect();
     let is_here = |ranked: &Ranked| directory.of_step(ranked.step).exists();
     let found = |wanted: &Ranked| {
@@ -103,13 +108,13 @@ pub(crate) fn best_checkpoint(dir: &Path, measure: Option<&str>) -> Result<Optio
 }
 
 /// The best checkpoint by this value, and its directory.
-pub(super) fn find(dir: &Path, measure: Option<&str>) -> Result<(Best, PathBuf)> {
+pub(super) fn find(dir: &Path, measure: Option<&str>) -> Result<(BestCheckpoint, PathBuf)> {
     let by = measure.map(|measure| format!(" by `{measure}`")).unwrap_or_default();
     let none = || format!("has no best checkpoint{by}: the hook BestModel makes it");
     noted(dir, measure)?.ok_or_else(|| Error::checkpoint(dir, none()))
 }
 
-fn noted(dir: &Path, measure: Option<&str>) -> Result<Option<(Best, PathBuf)>> {
+fn noted(dir: &Path, measure: Option<&str>) -> Result<Option<(BestCheckpoint, PathBuf)>> {
     let directory = Directory::new(dir, String::new());
     let mut all = directory
         .best()
@@ -139,7 +144,7 @@ mod tests {
             fs::create_dir(directory.of_step(step)).map_err(candle_core::Error::wrap)?;
         }
         let all = [ranked(9, 0.25), ranked(8, 0.5), ranked(7, 0.75)];
-        let best = Best::from_ranked("loss".to_owned(), all).expect("a list of three");
+        let best = BestCheckpoint::from_ranked("loss".to_owned(), all).expect("a list of three");
         directory.record_best(BEST, &best).map_err(candle_core::Error::wrap)?;
         let group = World::single().group();
         let there = |ranked: &[Ranked]| still_there(dir.path(), "loss", ranked, &group);

@@ -17,7 +17,7 @@ use super::checks::{check_batch, check_names, check_part_names, check_settings};
 use super::config::{CheckpointConfig, Resume};
 use super::directory::Directory;
 use super::file_timeout::FileTimeout;
-use super::manifest::{Best, Manifest, Parent};
+use super::manifest::{BestCheckpoint, Manifest, Parent};
 use super::newest::record_newest;
 use super::position::Position;
 use super::restored::Restored;
@@ -47,7 +47,7 @@ pub struct RunState {
     /// The counts of this rank in the epoch so far.
     pub metrics: Metrics,
     /// By what this checkpoint is the best so far: `best` is noted in `best.json`.
-    pub best: BTreeMap<String, Best>,
+    pub best: BTreeMap<String, BestCheckpoint>,
 }
 
 /// The checkpoint from which a training continues.
@@ -69,7 +69,7 @@ pub struct Resumed {
 
 /// The end of a checkpoint's writing, the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CheckpointOutcome {
     /// The step of the checkpoint.
     pub step: u64,
     /// Why it was not written.
@@ -100,7 +100,7 @@ pub struct Checkpoints {
     /// The step of that checkpoint, if it is in this directory.
     source: Option<u64>,
     /// The best checkpoints of the run so far, by the names of their files. Of rank 0.
-    best: BTreeMap<String, Best>,
+    best: BTreeMap<String, BestCheckpoint>,
     /// The branch of the checkpoint that the run continues, until the directory is left to it.
     continued: Option<Branch>,
     /// The number of the next checkpoint in the order of writing. Of rank 0.
@@ -405,7 +405,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// A failure of another rank or a passed deadline. That the checkpoint could not be written is part of the result.
-    pub fn wait(&mut self) -> Result<Option<Outcome>> {
+    pub fn wait(&mut self) -> Result<Option<CheckpointOutcome>> {
         let Some(thread) = self.writing.take() else { return Ok(None) };
         let step = self.last.unwrap_or_default();
         let outcome = match thread.join() {
@@ -422,7 +422,7 @@ impl Checkpoints {
         if failed.is_some() {
             self.last = None;
         }
-        Ok(Some(Outcome { step, failed }))
+        Ok(Some(CheckpointOutcome { step, failed }))
     }
 }
 
@@ -442,7 +442,7 @@ struct RunDirectory {
     lock: Option<File>,
     /// The number of the next checkpoint.
     number: u64,
-    best: BTreeMap<String, Best>,
+    best: BTreeMap<String, BestCheckpoint>,
 }
 
 /// Takes the directory for this run, and leaves a mark by which other ranks recognise it.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::manifest::Manifest;
 use super::restored::Restored;
-use super::settings::{Change, RunSettings};
+use super::settings::{ChangedSetting, RunSettings};
 use super::stateful::Stateful;
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ pub(super) fn check_settings(restored: &Restored, settings: &RunSettings) -> Res
     let data = if *format == 1 { there.data.clone() } else { settings.data.clone() };
     let here = RunSettings { data, ..settings.clone() };
     let Some(change) = there.refused(&here) else { return Ok(()) };
-    let Change { what, there, here } = change;
+    let ChangedSetting { what, there, here } = change;
     let what = format!(
         "was made with {what} `{there}`, this run has `{here}`: another run needs another directory"
     );

@@ -25,7 +25,7 @@ const BLOCKS: usize = 256;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(4096))]
-struct Block([u8; BLOCK]);
+struct FileBlock([u8; BLOCK]);
 
 /// A file that is being written.
 pub(super) struct DirectFile {
@@ -34,7 +34,7 @@ pub(super) struct DirectFile {
     is_direct: bool,
     hasher: Sha256,
     bytes: u64,
-    part: Vec<Block>,
+    part: Vec<FileBlock>,
     /// The bytes of `part` that are not written yet.
     filled: usize,
 }
@@ -48,7 +48,7 @@ impl DirectFile {
             }
             created => (created?, true),
         };
-        let part = vec![Block::zeroed(); BLOCKS];
+        let part = vec![FileBlock::zeroed(); BLOCKS];
         Ok(Self { file, is_direct, hasher: Sha256::new(), bytes: 0, part, filled: 0 })
     }
 

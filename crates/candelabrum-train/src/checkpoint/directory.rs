@@ -25,7 +25,7 @@ use candelabrum_dist::note;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::manifest::{self, Best, Manifest};
+use super::manifest::{self, BestCheckpoint, Manifest};
 use crate::{Error, Result};
 
 const STEP: &str = "step-";
@@ -203,11 +203,11 @@ impl Directory {
     pub(super) fn prune(
         &self,
         keep: usize,
-        best: &BTreeMap<String, Best>,
+        best: &BTreeMap<String, BestCheckpoint>,
         source: Option<u64>,
     ) -> io::Result<()> {
         let best: Vec<u64> =
-            best.values().flat_map(Best::ranked).map(|ranked| ranked.step).collect();
+            best.values().flat_map(BestCheckpoint::ranked).map(|ranked| ranked.step).collect();
         let stays = |step: &u64| Some(*step) == source || best.contains(step);
         // One that cannot be read counts as the oldest.
         let mut steps = self.newest_first()?;
@@ -238,7 +238,7 @@ impl Directory {
 
     /// The best checkpoints that are here, by the names of their files: as the newest checkpoint knows them, and what
     /// versions without this knowledge have noted in files.
-    pub(super) fn best(&self) -> io::Result<BTreeMap<String, Best>> {
+    pub(super) fn best(&self) -> io::Result<BTreeMap<String, BestCheckpoint>> {
         let mut all = BTreeMap::new();
         for name in self.best_files()? {
             let text = fs::read_to_string(self.path.join(format!("{name}{JSON}")))?;
@@ -254,7 +254,10 @@ impl Directory {
     }
 
     /// Those of these best checkpoints that are still here.
-    pub(super) fn present(&self, best: BTreeMap<String, Best>) -> BTreeMap<String, Best> {
+    pub(super) fn present(
+        &self,
+        best: BTreeMap<String, BestCheckpoint>,
+    ) -> BTreeMap<String, BestCheckpoint> {
         best.into_iter().filter_map(|(name, best)| Some((name, self.here(&best)?))).collect()
     }
 
@@ -269,13 +272,13 @@ impl Directory {
     }
 
     /// Those of the best checkpoints that are still here.
-    fn here(&self, best: &Best) -> Option<Best> {
+    fn here(&self, best: &BestCheckpoint) -> Option<BestCheckpoint> {
         let here = best.ranked().filter(|ranked| self.of_step(ranked.step).exists());
-        Best::from_ranked(best.measure.clone(), here)
+        BestCheckpoint::from_ranked(best.measure.clone(), here)
     }
 
     /// Notes those of the best checkpoints that are still here in the file `name`.
-    pub(super) fn record_best(&self, name: &str, best: &Best) -> io::Result<()> {
+    pub(super) fn record_best(&self, name: &str, best: &BestCheckpoint) -> io::Result<()> {
         let Some(best) = self.here(best) else { return Ok(()) };
         write_whole(&self.path.join(format!("{name}{JSON}")), |out| {
             serde_json::to_writer(&mut *out, &best)?;
@@ -315,9 +318,9 @@ mod tests {
     use super::super::position::Position;
     use super::*;
 
-    fn best(steps: &[u64]) -> BTreeMap<String, Best> {
+    fn best(steps: &[u64]) -> BTreeMap<String, BestCheckpoint> {
         let ranked = steps.iter().map(|&step| Ranked { step, value: step as f64 });
-        Best::from_ranked("loss".to_owned(), ranked)
+        BestCheckpoint::from_ranked("loss".to_owned(), ranked)
             .map(|best| (BEST.to_owned(), best))
             .into_iter()
             .collect()

@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::serialize;
 
 use super::best::{average_file, find};
-use super::manifest::Best;
+use super::manifest::BestCheckpoint;
 use super::model::PARAMETERS;
 use super::whole_file::{self, unusable};
 use crate::{Error, Result};
@@ -28,7 +28,7 @@ pub fn export_best(
     dir: impl AsRef<Path>,
     measure: Option<&str>,
     path: impl AsRef<Path>,
-) -> Result<Best> {
+) -> Result<BestCheckpoint> {
     let (best, checkpoint) = find(dir.as_ref(), measure)?;
     write(path.as_ref(), &whole_file::read(&checkpoint, PARAMETERS)?)?;
     Ok(best)
@@ -44,7 +44,7 @@ pub fn export_best_average(
     measure: Option<&str>,
     average: &str,
     path: impl AsRef<Path>,
-) -> Result<Best> {
+) -> Result<BestCheckpoint> {
     let (best, checkpoint) = find(dir.as_ref(), measure)?;
     let average = whole_file::read(&checkpoint, &average_file(&checkpoint, average)?)?;
     let weights = whole_file::read(&checkpoint, PARAMETERS)?;

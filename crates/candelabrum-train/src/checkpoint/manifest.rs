@@ -42,7 +42,7 @@ pub struct Manifest {
     pub parent: Option<Parent>,
     /// The best checkpoints so far, by the names of their files.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub best: BTreeMap<String, Best>,
+    pub best: BTreeMap<String, BestCheckpoint>,
     /// Seconds since 1970.
     pub created: u64,
     /// How far the training was.
@@ -71,7 +71,7 @@ pub struct Parent {
 
 /// A checkpoint that was the best one by some value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Best {
+pub struct BestCheckpoint {
     /// Its step.
     pub step: u64,
     /// The value.
@@ -95,7 +95,7 @@ pub struct Ranked {
     pub value: f64,
 }
 
-impl Best {
+impl BestCheckpoint {
     /// The best ones of this list, which begins with the best. `None` if it is empty.
     pub(crate) fn from_ranked(
         measure: String,
@@ -116,15 +116,15 @@ impl Best {
 /// Settings by their names, or by the sentences of format 1.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Settings {
+enum SavedSettings {
     ByName(RunSettings),
     BySentence(BTreeMap<String, String>),
 }
 
 fn read_settings<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<RunSettings, D::Error> {
-    Ok(match Settings::deserialize(from)? {
-        Settings::ByName(settings) => settings,
-        Settings::BySentence(sentences) => sentences.into_iter().collect(),
+    Ok(match SavedSettings::deserialize(from)? {
+        SavedSettings::ByName(settings) => settings,
+        SavedSettings::BySentence(sentences) => sentences.into_iter().collect(),
     })
 }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_with_every_number() {
         let ranked = [(3, f64::INFINITY), (9, 0.5)].map(|(step, value)| Ranked { step, value });
-        let best = Best::from_ranked("perplexity".to_owned(), ranked).unwrap();
+        let best = BestCheckpoint::from_ranked("perplexity".to_owned(), ranked).unwrap();
         let change = |manifest: &mut Manifest| {
             manifest.number = 7;
             manifest.parent = Some(Parent { run: "other".to_owned(), step: 40 });
@@ -291,8 +291,11 @@ mod tests {
         assert_eq!(read.parent.unwrap().step, 40);
         assert_eq!(read.best["best"], best);
         assert_eq!(best.ranked().collect::<Vec<_>>(), ranked);
-        let before: Best = serde_json::from_str(r#"{"step":3,"value":0.5}"#).unwrap();
-        assert_eq!(before, Best { step: 3, value: 0.5, measure: String::new(), next: Vec::new() });
+        let before: BestCheckpoint = serde_json::from_str(r#"{"step":3,"value":0.5}"#).unwrap();
+        assert_eq!(
+            before,
+            BestCheckpoint { step: 3, value: 0.5, measure: String::new(), next: Vec::new() }
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use candelabrum_nn::{Params, with_span};
 
-use super::numbers::Numbers;
+use super::numbers::VectorSet;
 use super::restored::VectorFile;
 use crate::{Error, Result};
 
@@ -14,7 +14,7 @@ pub(super) const OPTIMIZER: &str = "optimizer";
 pub(super) const RESIDUALS: &str = "residuals";
 
 /// Copies all buffers.
-pub(super) fn save_buffers(params: &Params, to: &mut Numbers) -> Result<()> {
+pub(super) fn save_buffers(params: &Params, to: &mut VectorSet) -> Result<()> {
     for buffer in params.buffers() {
         let value = buffer.value();
         with_span(&value, |values| {

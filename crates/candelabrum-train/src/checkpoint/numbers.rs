@@ -13,26 +13,26 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::digest::FileDigest;
 use super::direct_file::DirectFile;
-use super::shard::Shard;
+use super::shard::VectorShard;
 
 /// The bytes of a file's numbers begin at a multiple of it.
 const ALIGNMENT: usize = 8;
 
 /// Vectors of f32 numbers by name, with the dimensions of their tensors.
 #[derive(Debug, Default)]
-pub struct Numbers {
-    entries: BTreeMap<String, Entry>,
+pub struct VectorSet {
+    entries: BTreeMap<String, VectorEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct VectorEntry {
     dims: Vec<usize>,
     values: Vec<f32>,
     /// Whether the values are those of this checkpoint, and not of the one before.
     is_new: bool,
 }
 
-impl Numbers {
+impl VectorSet {
     /// Copies `values` of a tensor of these dimensions. Numbers on a GPU are copied to the host.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Numbers {
         dims: &[usize],
         values: Span<'_>,
     ) -> candelabrum_memory::Result<()> {
-        let entry = self.entries.entry(name.to_owned()).or_insert_with(|| Entry {
+        let entry = self.entries.entry(name.to_owned()).or_insert_with(|| VectorEntry {
             dims: Vec::new(),
             values: Vec::new(),
             is_new: false,
@@ -79,7 +79,7 @@ impl Numbers {
         if values.is_empty() {
             return Ok(());
         }
-        self.put(&Shard::key(name, start, dims), &[values.len()], values)
+        self.put(&VectorShard::key(name, start, dims), &[values.len()], values)
     }
 
     /// Begins the next checkpoint. What it does not put is dropped by [`end`](Self::end).
@@ -139,7 +139,7 @@ mod tests {
             ("scale", &[], vec![-0.0]),
             ("none", &[0, 7], vec![]),
         ];
-        let mut numbers = Numbers::default();
+        let mut numbers = VectorSet::default();
         for (name, dims, values) in &tensors {
             numbers.put(name, dims, Span::Host(values)).unwrap();
         }

@@ -5,13 +5,13 @@ use std::ops::Range;
 use candelabrum_nn::{Param, Params};
 
 use super::model::{PARAMETERS, buffers, device, load_buffers, save_buffers};
-use super::numbers::Numbers;
+use super::numbers::VectorSet;
 use super::restored::Restored;
 use super::shards::{self, VectorSlice};
 use crate::Result;
 
 /// Copies all parameters of which this rank has all values, and all buffers.
-pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
+pub(super) fn save_parameters(params: &Params, to: &mut VectorSet) -> Result<()> {
     for param in saved(params).filter(|param| !param.is_sharded()) {
         param.with_values(|values| to.put(param.name(), param.dims(), values))?;
     }
@@ -21,7 +21,7 @@ pub(super) fn save_parameters(params: &Params, to: &mut Numbers) -> Result<()> {
 /// Copies this rank's shards of parameters. `file` is asked for only if there are any.
 pub(super) fn save_shards<'f>(
     params: &Params,
-    file: impl FnOnce() -> &'f mut Numbers,
+    file: impl FnOnce() -> &'f mut VectorSet,
 ) -> Result<()> {
     let shared: Vec<Param> = saved(params).filter(Param::is_sharded).collect();
     if shared.is_empty() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::digest::FileDigest;
 use super::directory::{Directory, sync};
 use super::file_timeout::FileTimeout;
-use super::manifest::{Best, Manifest};
+use super::manifest::{BestCheckpoint, Manifest};
 use super::newest::record_newest;
 use super::snapshot::Snapshot;
 
@@ -43,7 +43,7 @@ pub(super) struct WriteJob {
     pub(super) keep: usize,
     /// The checkpoint from which the run began, if the directory has it.
     pub(super) source: Option<u64>,
-    pub(super) best: BTreeMap<String, Best>,
+    pub(super) best: BTreeMap<String, BestCheckpoint>,
     /// For how long ranks wait for each other.
     pub(super) file_timeout: FileTimeout,
 }
@@ -52,7 +52,7 @@ pub(super) struct WriteJob {
 #[derive(Debug)]
 pub(super) struct WriteOutcome {
     pub(super) snapshot: Snapshot,
-    pub(super) best: BTreeMap<String, Best>,
+    pub(super) best: BTreeMap<String, BestCheckpoint>,
     pub(super) result: io::Result<()>,
 }
 

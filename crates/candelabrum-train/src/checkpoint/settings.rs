@@ -48,7 +48,7 @@ pub struct RunSettings {
 
 /// A setting that is not the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct ChangedSetting {
     /// The setting, in words.
     pub(crate) what: String,
     pub(crate) there: String,
@@ -57,7 +57,7 @@ pub(crate) struct Change {
 
 impl RunSettings {
     /// The first setting of a run that continues this one, and must be the same, that is another one.
-    pub(crate) fn refused(&self, here: &Self) -> Option<Change> {
+    pub(crate) fn refused(&self, here: &Self) -> Option<ChangedSetting> {
         let sampling = self.sampling.clone().or_else(|| Some(Sampling::default().to_string()));
         let known = [
             change("the seed", &self.seed, &here.seed),
@@ -74,7 +74,7 @@ impl RunSettings {
     }
 
     /// The settings that a run that continues this one has changed, and may change.
-    pub(crate) fn changed(&self, here: &Self) -> Vec<Change> {
+    pub(crate) fn changed(&self, here: &Self) -> Vec<ChangedSetting> {
         let optimizers = here.optimizers.iter().map(|(name, here)| {
             let what = match name.as_str() {
                 "" => "the optimizer".to_owned(),
@@ -120,9 +120,9 @@ fn change<T: PartialEq + Display>(
     what: &str,
     there: &Option<T>,
     here: &Option<T>,
-) -> Option<Change> {
+) -> Option<ChangedSetting> {
     let (there, here) = (there.as_ref()?, here.as_ref()?);
-    (there != here).then(|| Change {
+    (there != here).then(|| ChangedSetting {
         what: what.to_owned(),
         there: short(there.to_string()),
         here: short(here.to_string()),
@@ -179,12 +179,12 @@ mod tests {
         assert_eq!((there.refused(&there), there.changed(&there)), (None, Vec::new()));
         assert_eq!(there.refused(&RunSettings::default()), None);
         let here = RunSettings { data: Some("1".repeat(64)), ..settings() };
-        let Change { what, there: old, here: new } = there.refused(&here).unwrap();
+        let ChangedSetting { what, there: old, here: new } = there.refused(&here).unwrap();
         assert_eq!(what, "the training data");
         assert_eq!((&*old, &*new), ("000000000000…", "111111111111…"));
         let here = RunSettings { sampling: Some("in order".to_owned()), ..settings() };
         for there in [settings(), RunSettings { sampling: None, ..settings() }] {
-            let Change { what, there, .. } = there.refused(&here).unwrap();
+            let ChangedSetting { what, there, .. } = there.refused(&here).unwrap();
             assert_eq!((&*what, &*there), ("the sampling", "shuffled"));
         }
         let here = RunSettings { uneven: Some(true), strategy: Some("fp16".into()), ..settings() };

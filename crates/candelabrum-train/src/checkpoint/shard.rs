@@ -16,7 +16,7 @@ pub struct OwnPart {
 
 /// A part of a vector in a file, as its name in the file has it.
 #[derive(Debug, PartialEq)]
-pub(super) struct Shard<'k> {
+pub(super) struct VectorShard<'k> {
     pub(super) vector: &'k str,
     /// The place of its first value in the vector.
     pub(super) start: usize,
@@ -24,7 +24,7 @@ pub(super) struct Shard<'k> {
     pub(super) dims: Vec<usize>,
 }
 
-impl<'k> Shard<'k> {
+impl<'k> VectorShard<'k> {
     /// The name of a part of a vector.
     pub(super) fn key(vector: &str, start: usize, dims: &[usize]) -> String {
         let dims: String = dims.iter().map(|dim| format!(",{dim}")).collect();
@@ -50,10 +50,13 @@ mod tests {
     #[test]
     fn a_name_with_an_at_sign_survives() {
         for dims in [vec![], vec![4, 5]] {
-            let key = Shard::key("a@b.weight.0", 70, &dims);
-            assert_eq!(Shard::from_key(&key), Shard { vector: "a@b.weight.0", start: 70, dims });
+            let key = VectorShard::key("a@b.weight.0", 70, &dims);
+            assert_eq!(
+                VectorShard::from_key(&key),
+                VectorShard { vector: "a@b.weight.0", start: 70, dims }
+            );
         }
-        let whole = Shard { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
-        assert_eq!(Shard::from_key("a@b.weight.0"), whole);
+        let whole = VectorShard { vector: "a@b.weight.0", start: 0, dims: Vec::new() };
+        assert_eq!(VectorShard::from_key("a@b.weight.0"), whole);
     }
 }

@@ -11,7 +11,7 @@ use candelabrum_memory::Span;
 
 use super::model::{OPTIMIZER, device};
 use super::restored::{Restored, VectorFile};
-use super::shard::{OwnPart, Shard};
+use super::shard::{OwnPart, VectorShard};
 use crate::Result;
 
 /// Returns an error if the files of a part do not have all of these vectors, or have others.
@@ -65,10 +65,10 @@ impl VectorSlice {
         restored: &Restored,
         file: &VectorFile,
         key: &str,
-        shard: &Shard<'_>,
+        shard: &VectorShard<'_>,
         take: impl FnOnce(Range<usize>, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let Shard { vector, start, dims } = shard;
+        let VectorShard { vector, start, dims } = shard;
         if let Some(expected) = self.dims.as_ref().filter(|expected| *expected != dims) {
             let what = format!("has `{vector}` of {dims:?}, in this model it is {expected:?}");
             return Err(restored.refuse(what));
@@ -124,7 +124,7 @@ pub(super) fn each_piece(
             None => restored.shared(part, file)?,
         };
         for name in file.names() {
-            let shard = Shard::from_key(name);
+            let shard = VectorShard::from_key(name);
             let Some(number) = wanted.iter().position(|wanted| wanted.name == shard.vector) else {
                 let what = format!("has `{}`, which this model does not have", shard.vector);
                 return Err(restored.refuse(what));
@@ -146,8 +146,8 @@ pub(crate) fn hook_vectors(
     let mut vectors: BTreeMap<String, (VectorSlice, Vec<f32>)> = BTreeMap::new();
     let mut take = |file: &VectorFile, has_shards: bool| -> Result<()> {
         for key in file.names() {
-            let whole = || Shard { vector: key, start: 0, dims: file.dims(key) };
-            let shard = if has_shards { Shard::from_key(key) } else { whole() };
+            let whole = || VectorShard { vector: key, start: 0, dims: file.dims(key) };
+            let shard = if has_shards { VectorShard::from_key(key) } else { whole() };
             let all =
                 || OwnPart { dims: shard.dims.clone(), elements: 0..shard.dims.iter().product() };
             let (wanted, to) = vectors.entry(shard.vector.to_owned()).or_insert_with(|| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::numbers::Numbers;
+use super::numbers::VectorSet;
 use super::shard::SHARD;
 use crate::Metrics;
 
@@ -12,7 +12,7 @@ use crate::Metrics;
 #[derive(Debug, Default)]
 pub struct Snapshot {
     rank: usize,
-    files: BTreeMap<String, Numbers>,
+    files: BTreeMap<String, VectorSet>,
     pub(super) own: OwnFacts,
 }
 
@@ -32,32 +32,32 @@ impl Snapshot {
 
     /// Begins the next checkpoint in the same memory.
     pub(super) fn begin(&mut self) {
-        self.files.values_mut().for_each(Numbers::begin);
+        self.files.values_mut().for_each(VectorSet::begin);
         self.own = OwnFacts::default();
     }
 
     /// Frees what the checkpoint has not used.
     pub(super) fn end(&mut self) {
-        self.files.values_mut().for_each(Numbers::end);
+        self.files.values_mut().for_each(VectorSet::end);
         self.files.retain(|_, numbers| !numbers.is_empty());
     }
 
-    pub(super) fn files(&self) -> &BTreeMap<String, Numbers> {
+    pub(super) fn files(&self) -> &BTreeMap<String, VectorSet> {
         &self.files
     }
 
     /// The file called `name` of part `part`, which is the same on all ranks: only rank 0 writes it.
-    pub fn shared(&mut self, part: &str, name: &str) -> Option<&mut Numbers> {
+    pub fn shared(&mut self, part: &str, name: &str) -> Option<&mut VectorSet> {
         (self.rank == 0).then(|| self.files.entry(shared_name(part, name)).or_default())
     }
 
     /// The file with this rank's shard of what all ranks have together, called `name`, of part `part`.
-    pub fn shard(&mut self, part: &str, name: &str) -> &mut Numbers {
+    pub fn shard(&mut self, part: &str, name: &str) -> &mut VectorSet {
         self.files.entry(shard_name(part, name, self.rank)).or_default()
     }
 
     /// The file called `name` of part `part` that each rank has of its own.
-    pub fn own(&mut self, part: &str, name: &str) -> &mut Numbers {
+    pub fn own(&mut self, part: &str, name: &str) -> &mut VectorSet {
         self.files.entry(own_name(part, name, self.rank)).or_default()
     }
 }

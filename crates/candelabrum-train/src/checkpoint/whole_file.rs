@@ -7,11 +7,11 @@ use safetensors::tensor::{TensorView, serialize};
 use safetensors::{Dtype, SafeTensors};
 
 use super::manifest::Manifest;
-use super::shard::{SHARD, Shard};
+use super::shard::{SHARD, VectorShard};
 use crate::{Error, Result};
 
 /// A tensor of a file: its dimensions, and the bytes of its numbers, which are f32.
-type Whole = (Vec<usize>, Vec<u8>);
+type WholeTensor = (Vec<usize>, Vec<u8>);
 
 /// The bytes of a safetensors file of a checkpoint, verified. Its name is given without the ending. Tensors of which
 /// each rank has written a shard are put together.
@@ -24,7 +24,7 @@ pub(super) fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
     if shards.is_empty() {
         return file(checkpoint, &manifest, &whole);
     }
-    let mut tensors: BTreeMap<String, Whole> = BTreeMap::new();
+    let mut tensors: BTreeMap<String, WholeTensor> = BTreeMap::new();
     if has_whole {
         let bytes = file(checkpoint, &manifest, &whole)?;
         for (name, view) in parsed(checkpoint, &bytes)?.tensors() {
@@ -35,7 +35,7 @@ pub(super) fn read(checkpoint: &Path, name: &str) -> Result<Vec<u8>> {
     for shard in shards {
         let bytes = file(checkpoint, &manifest, shard)?;
         for (key, view) in parsed(checkpoint, &bytes)?.tensors() {
-            let Shard { vector, start, dims } = Shard::from_key(&key);
+            let VectorShard { vector, start, dims } = VectorShard::from_key(&key);
             let len = dims.iter().product::<usize>() * size_of::<f32>();
             let (_, place) =
                 tensors.entry(vector.to_owned()).or_insert_with(|| (dims.clone(), vec![0; len]));

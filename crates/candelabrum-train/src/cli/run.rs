@@ -23,10 +23,10 @@ use crate::checkpoint::newest_checkpoint;
 use crate::{Error, Interrupt, Result, Timeline, default_threads, set_threads};
 
 /// Any error of a program that [`run`] runs.
-type Failure = Box<dyn StdError + Send + Sync>;
+type ProgramError = Box<dyn StdError + Send + Sync>;
 
 /// The error of a program, with the type that it had.
-fn failure<E: Into<Failure> + 'static>(error: E) -> Failure {
+fn failure<E: Into<ProgramError> + 'static>(error: E) -> ProgramError {
     let mut error = Some(error);
     let hidden = (&mut error as &mut dyn Any).downcast_mut::<Option<anyhow::Error>>();
     match (hidden.and_then(Option::take), error) {
@@ -45,7 +45,7 @@ fn failure<E: Into<Failure> + 'static>(error: E) -> Failure {
 /// error ends all ranks, prints one line on standard error that names its cause, and sets the exit
 /// code 1, or 2 if an option or the environment cannot be used. Where a signal has ended the training before
 /// it was complete, the exit code is 128 plus the signal's number.
-pub fn run<E: Into<Failure> + 'static>(
+pub fn run<E: Into<ProgramError> + 'static>(
     args: &TrainArgs,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
@@ -76,7 +76,7 @@ pub fn run<E: Into<Failure> + 'static>(
                         "{name} {value} had no effect: this program does not read it ({how})"
                     ));
                 }
-                Ok::<_, Failure>(())
+                Ok::<_, ProgramError>(())
             })
         }
         Err(error) => tell(&one_line(&error), false, UNUSABLE),
@@ -86,7 +86,7 @@ pub fn run<E: Into<Failure> + 'static>(
 /// [`run`] for a program with its own options: `workers` ranks, or as many as the launcher started,
 /// each with `threads` compute threads, or with its share of this machine's cores, on `device`, or on
 /// the one that the environment names.
-pub fn run_ranks<E: Into<Failure> + 'static>(
+pub fn run_ranks<E: Into<ProgramError> + 'static>(
     workers: Option<usize>,
     threads: Option<usize>,
     device: Option<DeviceChoice>,
@@ -98,7 +98,7 @@ pub fn run_ranks<E: Into<Failure> + 'static>(
 /// [`run_ranks`] with `servers` further ranks as servers of a key-value store. Of ranks that a
 /// launcher has started, these are the last ones. `None` stands for the number that the launcher
 /// says, or for no servers.
-pub fn run_with_servers<E: Into<Failure> + 'static>(
+pub fn run_with_servers<E: Into<ProgramError> + 'static>(
     workers: Option<usize>,
     servers: Option<usize>,
     threads: Option<usize>,
@@ -134,14 +134,14 @@ enum Servers {
     LaunchersOr(usize),
 }
 
-fn run_wanted<E: Into<Failure> + 'static>(
+fn run_wanted<E: Into<ProgramError> + 'static>(
     wanted: &RanksToStart<'_>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
     match start(wanted) {
-        Ok(Role::Rank(launch)) => rank(launch, wanted.device, program),
-        Ok(Role::Scheduler(scheduler)) => schedule(&scheduler),
-        Ok(Role::Launcher(ended)) => match ended.outcome {
+        Ok(ProgramRole::Rank(launch)) => rank(launch, wanted.device, program),
+        Ok(ProgramRole::Scheduler(scheduler)) => schedule(&scheduler),
+        Ok(ProgramRole::Launcher(ended)) => match ended.outcome {
             Outcome::Success => ExitCode::SUCCESS,
             Outcome::Interrupted { signal, message } => {
                 complain(&message);
@@ -165,11 +165,11 @@ fn run_wanted<E: Into<Failure> + 'static>(
 }
 
 /// Runs `program`, and records a timeline if there is a `path`.
-fn recorded<E: Into<Failure> + 'static>(
+fn recorded<E: Into<ProgramError> + 'static>(
     path: Option<&Path>,
     world: &World,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<(), ProgramError> {
     let Some(path) = path else { return program(world).map_err(failure) };
     let timeline = Timeline::start(path, world)?;
     // A launcher ends its ranks by a signal first. That is the time to write the timeline's part.
@@ -182,10 +182,10 @@ fn recorded<E: Into<Failure> + 'static>(
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Runs `program` on a worker. A server of the key-value store serves the workers instead.
-fn program_or_server<E: Into<Failure> + 'static>(
+fn program_or_server<E: Into<ProgramError> + 'static>(
     world: &World,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
-) -> std::result::Result<(), Failure> {
+) -> std::result::Result<(), ProgramError> {
     if world.is_server() {
         Server::new().run(world)?;
         return Ok(());
@@ -225,15 +225,15 @@ fn chain<'e>(
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
-enum Role {
+enum ProgramRole {
     Rank(Launch),
     Launcher(JobEnd),
     Scheduler(Scheduler),
 }
 
-fn start(wanted: &RanksToStart<'_>) -> Result<Role> {
+fn start(wanted: &RanksToStart<'_>) -> Result<ProgramRole> {
     if let Some(scheduler) = Scheduler::from_env()? {
-        return Ok(Role::Scheduler(scheduler));
+        return Ok(ProgramRole::Scheduler(scheduler));
     }
     let &RanksToStart { workers, servers, threads, interface, .. } = wanted;
     let launch = Launch::detect_for(workers)?;
@@ -247,7 +247,7 @@ fn start(wanted: &RanksToStart<'_>) -> Result<Role> {
         Some((_, ranks)) if ranks > 1 && launch.world_size == 1 => {
             let threads = threads.unwrap_or_else(|| default_threads(ranks));
             let job = Job::of_this_program()?.ranks(ranks, &bound(threads)).grace(wanted.grace);
-            Ok(Role::Launcher(job.run(&mut launch::Signals::for_jobs()?)?))
+            Ok(ProgramRole::Launcher(job.run(&mut launch::Signals::for_jobs()?)?))
         }
         Some((workers, ranks)) if ranks != launch.world_size => {
             let all = launch.world_size;
@@ -270,7 +270,7 @@ fn start(wanted: &RanksToStart<'_>) -> Result<Role> {
                 interrupt::interrupt();
             }
             hear_signals(launch.rank == 0);
-            Ok(Role::Rank(launch))
+            Ok(ProgramRole::Rank(launch))
         }
     }
 }
@@ -280,7 +280,7 @@ fn schedule(scheduler: &Scheduler) -> ExitCode {
     scheduler.run().map_or_else(|error| fail(&error.into()), |()| ExitCode::SUCCESS)
 }
 
-fn rank<E: Into<Failure> + 'static>(
+fn rank<E: Into<ProgramError> + 'static>(
     launch: Launch,
     device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
@@ -324,7 +324,7 @@ fn ended(world: &World) -> ExitCode {
 }
 
 /// Reports the failure to the launcher, or to the user if there is none.
-fn fail(error: &Failure) -> ExitCode {
+fn fail(error: &ProgramError) -> ExitCode {
     tell(&one_line(&**error), is_echo(&**error), code_of(&**error))
 }
 

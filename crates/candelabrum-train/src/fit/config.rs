@@ -109,7 +109,7 @@ impl Default for FitConfig {
 }
 
 /// A setting of a run that must be the same on all its ranks.
-pub(crate) struct Setting {
+pub(crate) struct AgreedSetting {
     /// In words.
     pub(crate) name: &'static str,
     pub(crate) value: String,
@@ -119,7 +119,7 @@ pub(crate) struct Setting {
 
 impl FitConfig {
     /// The settings that must be the same on all ranks. A new field that is not mentioned here does not compile.
-    pub(crate) fn settings(&self) -> Vec<Setting> {
+    pub(crate) fn settings(&self) -> Vec<AgreedSetting> {
         let Self {
             epochs,
             max_steps,
@@ -142,8 +142,8 @@ impl FitConfig {
         let sampling = format!("{sampling}{}", limit.unwrap_or_default());
         let checkpoints =
             checkpoints.as_ref().map(|(dir, config)| (dir.display().to_string(), config));
-        let fixed = |name, value, fixed| Setting { name, value, fixed };
-        let free = |name, value| Setting { name, value, fixed: &[] };
+        let fixed = |name, value, fixed| AgreedSetting { name, value, fixed };
+        let free = |name, value| AgreedSetting { name, value, fixed: &[] };
         vec![
             fixed("the seed", seed.to_string(), &["seed"]),
             fixed(

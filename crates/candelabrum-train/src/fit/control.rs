@@ -53,21 +53,21 @@ impl HookRequests {
 /// What happens after a step, the same on all ranks.
 #[derive(Debug, Default)]
 pub(super) struct Decision {
-    pub(super) stop: Option<Stop>,
+    pub(super) stop: Option<StopCause>,
     pub(super) save: bool,
     pub(super) best: Vec<(usize, f64)>,
 }
 
 /// Why this call of `fit` ends before its last epoch.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Stop {
+pub(super) enum StopCause {
     /// A run that is started again goes on.
     Pause(String),
     /// The run has ended for good, by the hook of this number, if this rank knows it.
     End { reason: String, hook: Option<usize> },
 }
 
-impl Stop {
+impl StopCause {
     pub(super) fn into_reason(self) -> String {
         match self {
             Self::Pause(reason) | Self::End { reason, .. } => reason,
@@ -118,10 +118,10 @@ impl Control {
     }
 
     /// Why the call ends, if its time is over and this rank decides.
-    fn end_of_time(&self) -> Option<Stop> {
+    fn end_of_time(&self) -> Option<StopCause> {
         let (start, max) = self.time.filter(|_| self.group.rank() == 0)?;
         let is_over = start.elapsed() >= max;
-        is_over.then(|| Stop::Pause(format!("its time of {max:?} is over")))
+        is_over.then(|| StopCause::Pause(format!("its time of {max:?} is over")))
     }
 
     /// Decides after a step, which may be the `last` one of its epoch. A training that a hook ends for good is
@@ -138,21 +138,21 @@ impl Control {
         let looks = self.interrupt.is_watched() || self.time.is_some();
         let meets = meets && looks && self.interrupt.ended().is_none();
         if self.exchanges || (!self.in_step && meets) {
-            let stops = Stop::flag(decision.stop.as_ref());
+            let stops = StopCause::flag(decision.stop.as_ref());
             let flags = self.exchange(stops, decision.save, signal)?;
             decision.save = flags.save;
             if flags.stops > stops {
                 let reason = "another rank asked for it".to_owned();
                 decision.stop = Some(match flags.stops {
-                    1 => Stop::Pause(reason),
-                    _ => Stop::End { reason, hook: None },
+                    1 => StopCause::Pause(reason),
+                    _ => StopCause::End { reason, hook: None },
                 });
             }
             signal = flags.signal;
         }
-        if signal != 0 && !matches!(decision.stop, Some(Stop::End { .. })) {
+        if signal != 0 && !matches!(decision.stop, Some(StopCause::End { .. })) {
             self.interrupt.end(signal);
-            decision.stop = Some(Stop::Pause(interrupted_by(signal)));
+            decision.stop = Some(StopCause::Pause(interrupted_by(signal)));
         }
         Ok(decision)
     }
@@ -164,7 +164,7 @@ impl Control {
             return Ok(!failed);
         }
         let signal = self.interrupt.requested().unwrap_or(0);
-        let Flags { stops, signal, .. } = self.exchange(i64::from(failed), false, signal)?;
+        let RequestedEnd { stops, signal, .. } = self.exchange(i64::from(failed), false, signal)?;
         if signal != 0 && stops == 0 {
             self.interrupt.end(signal);
         }
@@ -185,7 +185,7 @@ impl Control {
     }
 
     /// What any rank was asked for.
-    fn exchange(&self, stops: i64, save: bool, signal: i32) -> Result<Flags> {
+    fn exchange(&self, stops: i64, save: bool, signal: i32) -> Result<RequestedEnd> {
         let mut flags = [stops, i64::from(save), i64::from(signal)];
         if self.group.world_size() > 1 {
             self.group.all_reduce(&mut flags, ReduceOp::Max)?;
@@ -194,13 +194,13 @@ impl Control {
         if signal != 0 {
             self.interrupt.request(signal);
         }
-        Ok(Flags { stops: flags[0], save: flags[1] != 0, signal })
+        Ok(RequestedEnd { stops: flags[0], save: flags[1] != 0, signal })
     }
 }
 
 /// What ranks were asked for.
-struct Flags {
-    /// That of [`Stop::flag`].
+struct RequestedEnd {
+    /// That of [`StopCause::flag`].
     stops: i64,
     save: bool,
     /// 0 if there was none.
@@ -209,8 +209,8 @@ struct Flags {
 
 impl From<HookRequests> for Decision {
     fn from(HookRequests { stop, pause, save, best }: HookRequests) -> Self {
-        let stop = stop.map(|(reason, hook)| Stop::End { reason, hook: Some(hook) });
-        Self { stop: stop.or(pause.map(Stop::Pause)), save, best }
+        let stop = stop.map(|(reason, hook)| StopCause::End { reason, hook: Some(hook) });
+        Self { stop: stop.or(pause.map(StopCause::Pause)), save, best }
     }
 }
 
@@ -234,13 +234,13 @@ mod tests {
         let mut asked = nothing();
         asked.add(3, Action { stop: Some(reason.clone()), ..Action::NOTHING });
         let decision = control.after_step(asked, false)?;
-        assert_eq!(decision.stop, Some(Stop::End { reason: reason.clone(), hook: Some(3) }));
+        assert_eq!(decision.stop, Some(StopCause::End { reason: reason.clone(), hook: Some(3) }));
         assert_eq!(interrupt.ended(), None);
         // A pause is no end.
         let mut asked = nothing();
         asked.add(0, Action { pause: Some(reason), ..Action::NOTHING });
         let decision = control.after_step(asked, false)?;
-        assert_eq!(decision.stop, Some(Stop::Pause("interrupted by SIGINT".to_owned())));
+        assert_eq!(decision.stop, Some(StopCause::Pause("interrupted by SIGINT".to_owned())));
         assert_eq!((interrupt.requested(), interrupt.ended()), (Some(2), Some(2)));
         assert!(!control.goes_on(false)?);
         Ok(())
@@ -255,11 +255,11 @@ mod tests {
         let stop = |max, asked| Ok::<_, crate::Error>(control(max).after_step(asked, false)?.stop);
         assert_eq!(stop(None, HookRequests::default())?, None);
         assert_eq!(stop(Some(Duration::MAX), HookRequests::default())?, None);
-        let over = Stop::Pause("its time of 0ns is over".to_owned());
+        let over = StopCause::Pause("its time of 0ns is over".to_owned());
         assert_eq!(stop(Some(Duration::ZERO), HookRequests::default())?, Some(over));
         let mut asked = HookRequests::default();
         asked.add(0, Action { stop: Some("enough".to_owned()), ..Action::NOTHING });
-        let ended = Stop::End { reason: "enough".to_owned(), hook: Some(0) };
+        let ended = StopCause::End { reason: "enough".to_owned(), hook: Some(0) };
         assert_eq!(stop(Some(Duration::ZERO), asked)?, Some(ended));
         Ok(())
     }

@@ -9,9 +9,9 @@ use crate::Metrics;
 use crate::metrics::ACCURACY;
 
 /// The output of rank 0; nothing on other ranks.
-pub(super) struct Lines<'a>(Option<&'a mut dyn Write>);
+pub(super) struct RootOutput<'a>(Option<&'a mut dyn Write>);
 
-impl<'a> Lines<'a> {
+impl<'a> RootOutput<'a> {
     pub(super) fn new(out: Option<&'a mut dyn Write>) -> Self {
         Self(out)
     }
@@ -75,7 +75,7 @@ mod tests {
             let mut metrics = Metrics::default();
             measures.iter().for_each(|name| metrics.add_measure(name, 1.0, 4.0));
             let mut out = Vec::new();
-            Lines::new(Some(&mut out)).evaluated(Some(&metrics), 2.0);
+            RootOutput::new(Some(&mut out)).evaluated(Some(&metrics), 2.0);
             String::from_utf8(out).unwrap()
         };
         let time = ", Elapsed Time = 2.000000s\n";

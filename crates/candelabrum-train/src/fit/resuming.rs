@@ -5,7 +5,7 @@ use super::settings;
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::checkpoint::{
-    Change, Checkpoints, Position, Restored, Resumed, RunSettings, RunState, hook_vectors,
+    ChangedSetting, Checkpoints, Position, Restored, Resumed, RunSettings, RunState, hook_vectors,
 };
 use crate::{Error, Result};
 
@@ -92,7 +92,7 @@ impl TrainerState<'_, '_> {
         }
         let mut own = RunSettings::default();
         settings::add_that_may_change(&mut own, task);
-        for Change { what, there, here } in saved.changed(&own) {
+        for ChangedSetting { what, there, here } in saved.changed(&own) {
             self.note(&format!("{what} was `{there}` until then, and is `{here}` from now on"));
         }
     }

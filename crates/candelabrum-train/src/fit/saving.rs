@@ -6,7 +6,7 @@ use super::session_record::{self, SessionRecord};
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
 use crate::Result;
-use crate::checkpoint::{Best, Ranked, RunState, SaveOutcome, Snapshot};
+use crate::checkpoint::{BestCheckpoint, Ranked, RunState, SaveOutcome, Snapshot};
 use crate::hooks::NamedVector;
 
 impl TrainerState<'_, '_> {
@@ -48,7 +48,7 @@ impl TrainerState<'_, '_> {
             if ranked.is_empty() {
                 ranked.push(Ranked { step: position.step, value });
             }
-            Some((file, Best::from_ranked(measure, ranked)?))
+            Some((file, BestCheckpoint::from_ranked(measure, ranked)?))
         });
         let states = self.hooks.iter().map(|hook| hook.state());
         let record = SessionRecord {

@@ -13,7 +13,7 @@ use super::memory::MemoryProfile;
 use super::session_record::{self, EvaluationRecord};
 use super::settings;
 use super::task_view::TaskView;
-use super::trainer_state::{LastStep, TrainerState};
+use super::trainer_state::{RankStep, TrainerState};
 use crate::checkpoint::Position;
 use crate::progress::Progress;
 use crate::task::Task;
@@ -227,7 +227,7 @@ where
         match trained {
             Ok(loss) => {
                 let weight = state.metrics.loss_weight() - before;
-                state.last = LastStep { loss, weight, learning_rate };
+                state.last = RankStep { loss, weight, learning_rate };
                 Ok(None)
             }
             Err(error) if error.is_not_finite() => {

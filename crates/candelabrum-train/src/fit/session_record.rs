@@ -122,14 +122,14 @@ pub(super) fn restore(hook: &mut (dyn Hook + '_), state: &Value) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::{BestModel, EarlyStopping, Goal, Monitor};
+    use crate::hooks::{BestModel, Direction, EarlyStopping, Monitor};
 
     fn hooks() -> Vec<Box<dyn Hook>> {
         vec![
             Box::new(EarlyStopping::new(Monitor::loss(), 2)),
             Box::new(BestModel::new(Monitor::loss())),
-            Box::new(BestModel::new(Monitor::new("top 5", Goal::Maximize))),
-            Box::new(BestModel::new(Monitor::new("top 5", Goal::Minimize))),
+            Box::new(BestModel::new(Monitor::new("top 5", Direction::Maximize))),
+            Box::new(BestModel::new(Monitor::new("top 5", Direction::Minimize))),
             Box::new(EarlyStopping::new(Monitor::loss(), 9)),
         ]
     }

@@ -4,7 +4,7 @@ use candelabrum_datasets::Dataset;
 use candelabrum_dist::{Group, check_consistency};
 use candelabrum_nn::DistOption;
 
-use super::config::{FitConfig, Setting};
+use super::config::{AgreedSetting, FitConfig};
 use super::task_view::TaskView;
 use crate::checkpoint::{Position, RunSettings};
 use crate::{Result, parts};
@@ -16,7 +16,7 @@ pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSett
         data: Some(parts::described(train)?),
         // The parts of ranks may differ in size.
         samples: (train.shared_by() == 1).then(|| train.len()),
-        ..fixed.map(|Setting { name, value, .. }| (name.to_owned(), value)).collect()
+        ..fixed.map(|AgreedSetting { name, value, .. }| (name.to_owned(), value)).collect()
     })
 }
 
@@ -49,7 +49,8 @@ pub(super) fn check_same(
         ("the number of training samples", text(of_run.samples.map(|len| len.to_string()))),
         ("the number of epochs and steps trained before", format!("{position:?}")),
     ];
-    let settings = config.settings().into_iter().map(|Setting { name, value, .. }| (name, value));
+    let settings =
+        config.settings().into_iter().map(|AgreedSetting { name, value, .. }| (name, value));
     let own = settings.chain(of_data).map(|(name, value)| (name.to_owned(), value));
     Ok(check_consistency(&**group, &own.chain(other).collect::<Vec<_>>())?)
 }

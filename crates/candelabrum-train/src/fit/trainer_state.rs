@@ -8,8 +8,8 @@ use candelabrum_dist::Group;
 use candelabrum_runlog::Memory;
 
 use super::config::FitConfig;
-use super::control::{Decision, HookRequests, Stop};
-use super::lines::Lines;
+use super::control::{Decision, HookRequests, StopCause};
+use super::lines::RootOutput;
 use super::memory::MemoryProfile;
 use super::session_record::{self, EvaluationRecord, RunEnd};
 use super::task_view::TaskView;
@@ -27,7 +27,7 @@ pub(super) struct TrainerState<'s, 'a> {
     /// The ranks that train together.
     pub(super) group: Group,
     pub(super) hooks: Vec<Box<dyn Hook + 'a>>,
-    pub(super) lines: Lines<'a>,
+    pub(super) lines: RootOutput<'a>,
     pub(super) settings: RunSettings,
     pub(super) checkpoints: Option<Checkpoints>,
     /// The checkpoint from which the run continued.
@@ -35,7 +35,7 @@ pub(super) struct TrainerState<'s, 'a> {
     /// This rank's counts of the present epoch.
     pub(super) metrics: Metrics,
     /// This rank's part of the last step.
-    pub(super) last: LastStep,
+    pub(super) last: RankStep,
     /// The last evaluation.
     pub(super) evaluated: Option<EvaluationRecord>,
     /// Why a hook has ended the run for good.
@@ -56,7 +56,7 @@ pub(super) struct TrainerState<'s, 'a> {
 
 /// This rank's part of a step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LastStep {
+pub(super) struct RankStep {
     pub(super) loss: f32,
     /// What the loss counted.
     pub(super) weight: f64,
@@ -72,14 +72,14 @@ impl<'s, 'a> TrainerState<'s, 'a> {
     ) -> Self {
         Self {
             config,
-            lines: Lines::new(out.filter(|_| group.is_world_root())),
+            lines: RootOutput::new(out.filter(|_| group.is_world_root())),
             group,
             hooks,
             settings: RunSettings::default(),
             checkpoints: None,
             resumed: None,
             metrics: Metrics::default(),
-            last: LastStep::default(),
+            last: RankStep::default(),
             evaluated: None,
             ended: None,
             closed: None,
@@ -223,7 +223,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         decision: Decision,
     ) -> Result<Option<String>> {
         let Decision { stop, save, best } = decision;
-        if let Some(Stop::End { reason, hook }) = &stop {
+        if let Some(StopCause::End { reason, hook }) = &stop {
             let hook =
                 hook.and_then(|hook| session_record::keys(&self.hooks).into_iter().nth(hook));
             self.ended = Some(RunEnd { reason: reason.clone(), hook });
@@ -231,7 +231,7 @@ impl<'s, 'a> TrainerState<'s, 'a> {
         if save {
             self.save(task, &best)?;
         }
-        Ok(stop.map(Stop::into_reason))
+        Ok(stop.map(StopCause::into_reason))
     }
 
     /// Prints a note on rank 0, and keeps it for the report.

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use candelabrum_dist::ReduceOp;
-use candelabrum_memory::chunks::{Split, by_chunks};
-use candelabrum_memory::{ElementType, Flat, Location, Span, SpanMut};
+use candelabrum_memory::chunks::{Splittable, by_chunks};
+use candelabrum_memory::{ElementType, FlatTensor, Location, Span, SpanMut};
 use candelabrum_nn::Param;
 
 use super::hook::{NamedVector, Run};
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// The averages of all trainable parameters of a run.
 #[derive(Debug, Default)]
 pub(super) struct AveragedWeights {
-    entries: Vec<Entry>,
+    entries: Vec<AveragedParam>,
     /// What a checkpoint had, until the parameters are known.
     restored: Option<BTreeMap<String, Vec<f32>>>,
     /// Whether ranks may have different averages.
@@ -28,7 +28,7 @@ pub(super) struct AveragedWeights {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AveragedParam {
     /// The names of the model and of the parameter.
     name: String,
     param: Param,
@@ -36,14 +36,14 @@ struct Entry {
     shard: Option<usize>,
     /// Whether it goes into a checkpoint: another host may save a copy of the shard.
     is_saved: bool,
-    values: Flat,
+    values: FlatTensor,
 }
 
 impl AveragedWeights {
     /// The parts of the averages that this rank needs of a checkpoint.
     pub(super) fn own_parts(&mut self, run: &mut Run<'_, '_>) -> Result<BTreeMap<String, OwnPart>> {
         self.bind(run)?;
-        let part = |entry: &Entry| {
+        let part = |entry: &AveragedParam| {
             let start = entry.shard.unwrap_or_default();
             let elements = start..start + entry.values.len();
             (entry.name.clone(), OwnPart { dims: entry.param.dims().to_vec(), elements })
@@ -95,9 +95,9 @@ impl AveragedWeights {
                 let location = Location::from_device(param.device());
                 let (start, len) = param.with_own_values(|start, own| Ok((start, own.len())))?;
                 let shard = param.is_sharded().then_some(start);
-                let values = memory(Flat::zeros_on(&location, ElementType::F32, len))?;
+                let values = memory(FlatTensor::zeros_on(&location, ElementType::F32, len))?;
                 let is_saved = shard.is_none() || optimizer.saves_shards();
-                self.entries.push(Entry { name, param, shard, is_saved, values });
+                self.entries.push(AveragedParam { name, param, shard, is_saved, values });
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ impl AveragedWeights {
         }
         shard_parameters(run)?;
         self.differ |= run.optimizers.iter().any(|(_, optimizer)| optimizer.may_differ());
-        for Entry { param, values, .. } in &mut self.entries {
+        for AveragedParam { param, values, .. } in &mut self.entries {
             param.with_own_values(|_, weights| moved(values.span_mut()?, weights, fraction))?;
         }
         Ok(())
@@ -122,7 +122,7 @@ impl AveragedWeights {
             return Ok(());
         }
         let Some(optimizer) = run.optimizer() else { return Ok(()) };
-        for Entry { values, .. } in &mut self.entries {
+        for AveragedParam { values, .. } in &mut self.entries {
             let mut numbers = vec![0.0_f32; values.len()];
             memory(values.span().and_then(|from| from.copy_to_slice(&mut numbers)))?;
             optimizer.group().all_reduce(&mut numbers, ReduceOp::Mean)?;
@@ -139,7 +139,7 @@ impl AveragedWeights {
     /// Lets the averages and the weights change places. All ranks call it together.
     pub(super) fn swap(&mut self, run: &mut Run<'_, '_>) -> Result<()> {
         shard_parameters(run)?;
-        for Entry { param, values, .. } in &mut self.entries {
+        for AveragedParam { param, values, .. } in &mut self.entries {
             memory(param.update_own(|weights| swapped(weights, values))?)?;
         }
         self.are_in_model = !self.are_in_model;
@@ -149,7 +149,9 @@ impl AveragedWeights {
     /// The averages by their names.
     pub(super) fn vectors(&self) -> Result<Vec<NamedVector<'_>>> {
         let mut vectors = Vec::with_capacity(self.entries.len());
-        for Entry { name, param, shard, values, .. } in self.entries.iter().filter(|e| e.is_saved) {
+        for AveragedParam { name, param, shard, values, .. } in
+            self.entries.iter().filter(|e| e.is_saved)
+        {
             let (name, dims, shard) = (name.clone(), param.dims().to_vec(), *shard);
             vectors.push(NamedVector { name, dims, values: memory(values.span())?, shard });
         }
@@ -166,7 +168,7 @@ fn memory<T>(result: candelabrum_memory::Result<T>) -> Result<T> {
     Ok(result.map_err(candelabrum_dist::Error::from)?)
 }
 
-fn swapped(mut weights: SpanMut<'_>, values: &mut Flat) -> candelabrum_memory::Result<()> {
+fn swapped(mut weights: SpanMut<'_>, values: &mut FlatTensor) -> candelabrum_memory::Result<()> {
     let kept = weights.as_span().to_flat()?;
     weights.copy_from(values.span()?)?;
     values.span_mut()?.copy_from(kept.span()?)
@@ -214,7 +216,7 @@ struct AverageAndWeights<'a> {
     weights: &'a [f32],
 }
 
-impl Split for AverageAndWeights<'_> {
+impl Splittable for AverageAndWeights<'_> {
     fn elements(&self) -> usize {
         self.weights.len()
     }

@@ -3,9 +3,9 @@
 use candelabrum_runlog::Number;
 use serde::{Deserialize, Serialize};
 
-use super::goal::Monitor;
+use super::direction::Monitor;
 use super::hook::{Action, Hook, Run, read_state};
-use crate::checkpoint::{Outcome, Ranked, still_there};
+use crate::checkpoint::{CheckpointOutcome, Ranked, still_there};
 use crate::{Error, Metrics, Result};
 
 /// Makes a checkpoint after each evaluation that is the best so far, or one of the [`keep`](Self::keep) best. It stays
@@ -129,7 +129,7 @@ impl Hook for BestModel {
         Ok(Action { best, ..Action::NOTHING })
     }
 
-    fn on_written(&mut self, _: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()> {
+    fn on_written(&mut self, _: &mut Run<'_, '_>, outcome: &CheckpointOutcome) -> Result<()> {
         if self.pending.is_some_and(|pending| pending.step == outcome.step) {
             match outcome.failed {
                 None => self.take_pending(),
@@ -156,7 +156,7 @@ impl Hook for BestModel {
 
 #[cfg(test)]
 mod tests {
-    use super::super::goal::Goal;
+    use super::super::direction::Direction;
     use super::*;
 
     /// The steps that are kept after evaluations with these values, and those that have made a checkpoint.
@@ -180,7 +180,7 @@ mod tests {
         // The second 3 is no better than the first one, and better than 4.
         assert_eq!(kept(loss(2), &values), (vec![7, 2], vec![1, 2, 4, 5, 7]));
         assert_eq!(kept(loss(9), &values).0, [7, 2, 5, 4, 1, 6, 8]);
-        let gain = BestModel::new(Monitor::new("gain", Goal::Maximize).min_delta(1.0)).keep(2);
+        let gain = BestModel::new(Monitor::new("gain", Direction::Maximize).min_delta(1.0)).keep(2);
         assert_eq!(kept(gain, &[1.0, 2.0, 1.5, 2.5]), (vec![4, 2], vec![1, 2, 4]));
     }
 

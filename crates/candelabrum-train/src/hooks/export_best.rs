@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::hook::{Hook, Run};
 use crate::agreement::agree;
-use crate::checkpoint::{Best, best_checkpoint, export_best, export_best_average, has_average};
+use crate::checkpoint::{
+    BestCheckpoint, best_checkpoint, export_best, export_best_average, has_average,
+};
 use crate::progress::Progress;
 use crate::report::writable;
 use crate::{Error, Result};
@@ -54,7 +56,7 @@ impl ExportBest {
         }
         let is_averaged = |average: &&String| best.is_some_and(|best| has_average(&best, average));
         let average = self.average.as_ref().filter(is_averaged);
-        let Best { step, value, measure, .. } = match average {
+        let BestCheckpoint { step, value, measure, .. } = match average {
             Some(average) => export_best_average(dir, measure, average, &self.path)?,
             None => export_best(dir, measure, &self.path)?,
         };

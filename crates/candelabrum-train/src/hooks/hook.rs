@@ -8,7 +8,7 @@ use candelabrum_memory::Span;
 use candelabrum_runlog::Memory;
 use serde::de::DeserializeOwned;
 
-use crate::checkpoint::{Outcome, OwnPart, Position, Ranked, SaveOutcome};
+use crate::checkpoint::{CheckpointOutcome, OwnPart, Position, Ranked, SaveOutcome};
 use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
@@ -113,7 +113,7 @@ pub trait Hook {
     ///
     /// # Errors
     /// Any error ends the training.
-    fn on_written(&mut self, run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()> {
+    fn on_written(&mut self, run: &mut Run<'_, '_>, outcome: &CheckpointOutcome) -> Result<()> {
         let _ = (run, outcome);
         Ok(())
     }
@@ -239,7 +239,7 @@ impl<H: Hook + ?Sized> Hook for &mut H {
         on_epoch_end[mut](run: &mut Run<'_, '_>, report: &EpochReport) -> Result<Action>;
         on_bad_step[mut](run: &mut Run<'_, '_>, error: &Error) -> Result<Option<String>>;
         on_checkpoint[mut](run: &mut Run<'_, '_>, saved: &SaveOutcome) -> Result<()>;
-        on_written[mut](run: &mut Run<'_, '_>, outcome: &Outcome) -> Result<()>;
+        on_written[mut](run: &mut Run<'_, '_>, outcome: &CheckpointOutcome) -> Result<()>;
         on_error[mut](error: &Error);
         best_measure() -> Option<String>;
         best_checkpoints() -> Vec<Ranked>;

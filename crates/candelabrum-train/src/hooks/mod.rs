@@ -3,18 +3,18 @@
 
 mod averaged_weights;
 mod best_model;
+mod direction;
 mod early_stopping;
 mod export_best;
-mod goal;
 mod hook;
 mod rate_finder;
 mod reduce_on_plateau;
 mod weight_average;
 
 pub use best_model::BestModel;
+pub use direction::{Direction, Monitor};
 pub use early_stopping::EarlyStopping;
 pub use export_best::ExportBest;
-pub use goal::{Goal, Monitor};
 pub(crate) use hook::read_state;
 pub use hook::{Action, Hook, NamedVector, Run};
 pub use rate_finder::LearningRateFinder;

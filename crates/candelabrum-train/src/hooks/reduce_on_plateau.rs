@@ -3,7 +3,7 @@
 use candelabrum_runlog::Number;
 use serde::{Deserialize, Serialize};
 
-use super::goal::{Monitor, Threshold};
+use super::direction::{Monitor, Threshold};
 use super::hook::{Action, Hook, Run, read_state};
 use crate::{Error, Metrics, Result};
 

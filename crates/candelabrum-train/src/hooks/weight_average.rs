@@ -43,7 +43,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct WeightAverage {
-    kind: Kind,
+    kind: AverageKind,
     every: u64,
     evaluates: bool,
     stays_at_end: bool,
@@ -53,7 +53,7 @@ pub struct WeightAverage {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum AverageKind {
     Exponential {
         decay: f64,
         warm_up: bool,
@@ -72,16 +72,16 @@ struct WeightAverageState {
 impl WeightAverage {
     /// An exponential moving average, which keeps the share `decay` of itself in each step.
     pub fn ema(decay: f64) -> Self {
-        Self::new(Kind::Exponential { decay, warm_up: false }, 1)
+        Self::new(AverageKind::Exponential { decay, warm_up: false }, 1)
     }
 
     /// The mean of the weights after step `start` and after each `every` steps that follow: stochastic weight
     /// averaging.
     pub fn swa(start: u64, every: u64) -> Self {
-        Self::new(Kind::Equal { start }, every)
+        Self::new(AverageKind::Equal { start }, every)
     }
 
-    fn new(kind: Kind, every: u64) -> Self {
+    fn new(kind: AverageKind, every: u64) -> Self {
         let (evaluates, stays_at_end, weights) = (true, false, AveragedWeights::default());
         Self { kind, every, evaluates, stays_at_end, count: 0, weights }
     }
@@ -89,7 +89,7 @@ impl WeightAverage {
     /// Lets the decay of an exponential average rise from 2/11 on, so that the first weights are soon forgotten.
     #[must_use]
     pub fn warm_up(mut self) -> Self {
-        if let Kind::Exponential { warm_up, .. } = &mut self.kind {
+        if let AverageKind::Exponential { warm_up, .. } = &mut self.kind {
             *warm_up = true;
         }
         self
@@ -124,7 +124,7 @@ impl WeightAverage {
 
     /// Refuses settings with which there is no average.
     pub(crate) fn check(&self) -> Result<()> {
-        if let Kind::Exponential { decay, .. } = self.kind
+        if let AverageKind::Exponential { decay, .. } = self.kind
             && !(0.0..1.0).contains(&decay)
         {
             let range = "at least 0 and below 1";
@@ -143,8 +143,8 @@ impl WeightAverage {
     /// Whether the weights after this step are averaged.
     fn is_due(&self, step: u64) -> bool {
         let start = match self.kind {
-            Kind::Exponential { .. } => self.every,
-            Kind::Equal { start } => start,
+            AverageKind::Exponential { .. } => self.every,
+            AverageKind::Equal { start } => start,
         };
         step >= start && (step - start).is_multiple_of(self.every)
     }
@@ -153,10 +153,12 @@ impl WeightAverage {
     fn share(&self) -> f64 {
         let count = self.count as f64;
         match self.kind {
-            Kind::Equal { .. } => 1.0 / (count + 1.0),
+            AverageKind::Equal { .. } => 1.0 / (count + 1.0),
             _ if self.count == 0 => 1.0,
-            Kind::Exponential { decay, warm_up: false } => 1.0 - decay,
-            Kind::Exponential { decay, .. } => 1.0 - decay.min((1.0 + count) / (10.0 + count)),
+            AverageKind::Exponential { decay, warm_up: false } => 1.0 - decay,
+            AverageKind::Exponential { decay, .. } => {
+                1.0 - decay.min((1.0 + count) / (10.0 + count))
+            }
         }
     }
 
@@ -173,8 +175,8 @@ impl WeightAverage {
 impl Hook for WeightAverage {
     fn name(&self) -> &str {
         match self.kind {
-            Kind::Exponential { .. } => "ema",
-            Kind::Equal { .. } => "swa",
+            AverageKind::Exponential { .. } => "ema",
+            AverageKind::Equal { .. } => "swa",
         }
     }
 

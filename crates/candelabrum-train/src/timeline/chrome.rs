@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::record::{Span, Track};
+use super::record::{ThreadTrack, TimedSpan};
 
 /// A span's field with this name replaces the span's own name, which is the same at every call of
 /// one place in the source.
@@ -28,7 +28,7 @@ struct Complete<'a> {
 
 /// The events of one process as JSON objects with commas between them. Each track becomes the row
 /// of a thread.
-pub(super) fn events(rank: usize, tracks: &[Track]) -> String {
+pub(super) fn events(rank: usize, tracks: &[ThreadTrack]) -> String {
     // A metadata event, which names a process or a thread.
     let describe = |tid: usize, name: &str, args: &Value| {
         json!({ "ph": "M", "pid": rank, "tid": tid, "name": name, "args": args }).to_string()
@@ -48,7 +48,7 @@ pub(super) fn events(rank: usize, tracks: &[Track]) -> String {
     lines.join(",\n")
 }
 
-fn complete(pid: usize, tid: usize, span: &Span) -> String {
+fn complete(pid: usize, tid: usize, span: &TimedSpan) -> String {
     let (mut name, mut args) = (span.metadata.name(), Map::new());
     for (field, value) in &span.fields.0 {
         match value {

@@ -12,13 +12,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time since all ranks started to record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct TimelineClock {
     read: Instant,
     /// The time at `read`.
     nanoseconds: i64,
 }
 
-impl Clock {
+impl TimelineClock {
     /// Agrees on the origin with all ranks. All ranks must call it together.
     pub(super) fn shared(comm: &(dyn Communicator + 'static)) -> Result<Self> {
         comm.barrier()?;

@@ -20,7 +20,7 @@ use candelabrum_datasets::write_whole;
 use candelabrum_dist::World;
 use tracing_subscriber::layer::SubscriberExt;
 
-use self::clock::Clock;
+use self::clock::TimelineClock;
 use self::record::{Recorder, Recording};
 use crate::{Error, Result};
 
@@ -56,7 +56,7 @@ impl Timeline {
         fs::File::create(&part)
             .and_then(|_| fs::remove_file(&part))
             .map_err(Error::write("timeline", &part))?;
-        let clock = Clock::shared(world.comm())?;
+        let clock = TimelineClock::shared(world.comm())?;
         let recorder = Arc::new(Recorder::new(clock));
         let layer = Recording(Arc::clone(&recorder));
         let subscriber = tracing_subscriber::registry().with(layer);

@@ -16,7 +16,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::clock::Clock;
+use super::clock::TimelineClock;
 
 /// Spans whose target begins with this word are recorded. Spans of other crates are not.
 const TARGETS: &str = "candelabrum";
@@ -27,25 +27,25 @@ const MOST_SPANS: usize = 1_000_000;
 /// The threads of this rank that recorded spans.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    clock: Clock,
+    clock: TimelineClock,
     stopped: AtomicBool,
-    threads: Mutex<Vec<Arc<Mutex<Track>>>>,
+    threads: Mutex<Vec<Arc<Mutex<ThreadTrack>>>>,
 }
 
 /// The record of one thread.
 #[derive(Debug)]
-pub(super) struct Track {
+pub(super) struct ThreadTrack {
     pub(super) name: String,
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<TimedSpan>,
     /// The number of spans beyond the limit.
     pub(super) left_out: usize,
     /// Spans that have been entered but not left. The innermost span is the last one.
-    open: Vec<(Id, Span)>,
+    open: Vec<(Id, TimedSpan)>,
 }
 
 /// A span with its times.
 #[derive(Debug)]
-pub(super) struct Span {
+pub(super) struct TimedSpan {
     pub(super) metadata: &'static Metadata<'static>,
     pub(super) fields: Fields,
     /// Nanoseconds. If the span did not end before the recording, `end` is the end of the
@@ -60,40 +60,40 @@ pub(super) struct Fields(pub(super) Vec<(&'static str, Value)>);
 
 thread_local! {
     /// The record of this thread. A process makes only one recorder.
-    static OWN: RefCell<Option<Arc<Mutex<Track>>>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Arc<Mutex<ThreadTrack>>>> = const { RefCell::new(None) };
 }
 
 impl Recorder {
     /// A recorder whose first thread is the caller's.
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(super) fn new(clock: TimelineClock) -> Self {
         let recorder = Self { clock, stopped: AtomicBool::new(false), threads: Mutex::default() };
         recorder.with_track(|track| track.name = "compute".to_owned());
         recorder
     }
 
     /// Ends the recording and all open spans, and returns the record of each thread.
-    pub(super) fn finish(&self) -> Vec<Track> {
+    pub(super) fn finish(&self) -> Vec<ThreadTrack> {
         self.stopped.store(true, Ordering::Relaxed);
         let end = self.clock.now();
-        let finish = |track: &Arc<Mutex<Track>>| {
+        let finish = |track: &Arc<Mutex<ThreadTrack>>| {
             let mut track = lock(track);
             for (_, open) in mem::take(&mut track.open) {
-                track.spans.push(Span { end, ..open });
+                track.spans.push(TimedSpan { end, ..open });
             }
             let spans = mem::take(&mut track.spans);
             let (name, left_out) = (track.name.clone(), track.left_out);
-            Track { name, spans, left_out, open: Vec::new() }
+            ThreadTrack { name, spans, left_out, open: Vec::new() }
         };
         lock(&self.threads).iter().map(finish).collect()
     }
 
-    fn with_track(&self, work: impl FnOnce(&mut Track)) {
+    fn with_track(&self, work: impl FnOnce(&mut ThreadTrack)) {
         // When a thread ends, its record may be dropped already. Its last spans are then not
         // recorded.
         let _ = OWN.try_with(|own| {
             let mut own = own.borrow_mut();
             let track = own.get_or_insert_with(|| {
-                let track = Arc::new(Mutex::new(Track::of_this_thread()));
+                let track = Arc::new(Mutex::new(ThreadTrack::of_this_thread()));
                 lock(&self.threads).push(Arc::clone(&track));
                 track
             });
@@ -102,7 +102,7 @@ impl Recorder {
     }
 }
 
-impl Track {
+impl ThreadTrack {
     fn of_this_thread() -> Self {
         let thread = thread::current();
         let name = match thread.name() {
@@ -117,7 +117,7 @@ impl Track {
         let Some(place) = self.open.iter().rposition(|(open, _)| open == id) else { return };
         let (_, span) = self.open.remove(place);
         if self.spans.len() < MOST_SPANS {
-            self.spans.push(Span { end, ..span });
+            self.spans.push(TimedSpan { end, ..span });
         } else {
             self.left_out += 1;
         }
@@ -167,7 +167,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recording {
         let metadata = span.metadata();
         self.0.with_track(|track| {
             let start = self.0.clock.now();
-            track.open.push((id.clone(), Span { metadata, fields, start, end: start }));
+            track.open.push((id.clone(), TimedSpan { metadata, fields, start, end: start }));
         });
     }
 
@@ -229,7 +229,7 @@ mod tests {
         use candelabrum_nn::ops::{profile, relu};
         use candle_core::{Device, Tensor, Var};
 
-        let recorder = Arc::new(Recorder::new(Clock::alone()));
+        let recorder = Arc::new(Recorder::new(TimelineClock::alone()));
         let subscriber = tracing_subscriber::registry().with(Recording(Arc::clone(&recorder)));
         tracing::subscriber::with_default(subscriber, || {
             let xs = Var::from_tensor(&Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?)?;
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn spans_of_ours_are_recorded_with_their_fields_and_nest() {
-        let recorder = Arc::new(Recorder::new(Clock::alone()));
+        let recorder = Arc::new(Recorder::new(TimelineClock::alone()));
         let subscriber = tracing_subscriber::registry().with(Recording(Arc::clone(&recorder)));
         tracing::subscriber::with_default(subscriber, || {
             let outer = tracing::debug_span!(target: "candelabrum::step", "step", number = 3);

@@ -2,7 +2,9 @@
 
 use std::{ops::Range, path::Path, sync::Arc};
 
-use candelabrum_datasets::{Batch, Dataset, Error as DataError, Fault, Pass, Place, hexadecimal};
+use candelabrum_datasets::{
+    Batch, DataFault, DataPlace, Dataset, Error as DataError, Pass, hexadecimal,
+};
 use minijinja::{Value, value::ValueKind};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -25,7 +27,7 @@ use crate::{
 /// The tokens are in memory, with 4 bytes each.
 #[derive(Debug, Clone)]
 pub struct Chats {
-    samples: Arc<[Sample]>,
+    samples: Arc<[ChatSample]>,
     /// Those that belong to this part.
     part: Range<usize>,
     longest: usize,
@@ -39,7 +41,7 @@ pub struct Chats {
 }
 
 #[derive(Debug)]
-struct Sample {
+struct ChatSample {
     /// At least two.
     tokens: Box<[u32]>,
     /// The places of the tokens that count. The first token is not among them.
@@ -98,7 +100,7 @@ impl Chats {
         for read in read {
             let (number, counted) = read?;
             cut += usize::from(counted.tokens.len() > longest + 1);
-            match Sample::of(counted, longest) {
+            match ChatSample::of(counted, longest) {
                 Some(sample) => samples.push(sample),
                 None => left_out.push(number),
             }
@@ -156,7 +158,7 @@ impl Chats {
     }
 }
 
-impl Sample {
+impl ChatSample {
     /// `None` if no token counts.
     fn of(MarkedTokens { mut tokens, answers }: MarkedTokens, longest: usize) -> Option<Self> {
         tokens.truncate(longest.saturating_add(1));
@@ -275,8 +277,8 @@ fn refuse_others(line: &Value, known: &[&str]) -> Result<(), String> {
 }
 
 fn at_line(path: &Path, line: usize, what: String) -> Error {
-    let place = Place { line: Some(line as u64), ..path.into() };
-    DataError::Data { fault: Fault::Corrupt, place, what }.into()
+    let place = DataPlace { line: Some(line as u64), ..path.into() };
+    DataError::Data { fault: DataFault::Corrupt, place, what }.into()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) struct MarkedTokens {
 }
 
 /// Where an answer stands in the text of a conversation.
-struct Answer {
+struct AnswerRange {
     bytes: Range<usize>,
     /// Whether the bytes have all that the template writes for the answer. Otherwise they end with what the model says.
     is_whole: bool,
@@ -41,7 +41,7 @@ pub(super) fn conversation(
     let answers = answers(tokenizer, conversation, &text)?;
     let (tokens, offsets): (Vec<u32>, Vec<Range<usize>>) =
         tokenizer.encode_with_offsets(&text)?.into_iter().unzip();
-    let answers = answers.into_iter().map(|Answer { bytes, is_whole }| {
+    let answers = answers.into_iter().map(|AnswerRange { bytes, is_whole }| {
         let mut places = overlapping(&offsets, &bytes);
         // The token of the last character, or of the first one behind the content.
         let last = if is_whole {
@@ -94,7 +94,11 @@ fn overlapping(offsets: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
 }
 
 /// Where the answers stand in the text of a conversation.
-fn answers(tokenizer: &Tokenizer, conversation: &Conversation, text: &str) -> Result<Vec<Answer>> {
+fn answers(
+    tokenizer: &Tokenizer,
+    conversation: &Conversation,
+    text: &str,
+) -> Result<Vec<AnswerRange>> {
     let Conversation { messages, tools } = conversation;
     // A template may refuse a part of a conversation.
     let begins = |end: usize, prompt: bool| {
@@ -109,7 +113,7 @@ fn answers(tokenizer: &Tokenizer, conversation: &Conversation, text: &str) -> Re
             let start = (place > 0).then(|| begins(place, true)).flatten();
             match (start, begins(place + 1, false)) {
                 (Some(start), Some(end)) if start <= end => {
-                    Ok(Answer { bytes: start..end, is_whole: true })
+                    Ok(AnswerRange { bytes: start..end, is_whole: true })
                 }
                 _ => among_others(tokenizer, conversation, text, place, start),
             }
@@ -129,7 +133,7 @@ fn among_others(
     text: &str,
     place: usize,
     start: Option<usize>,
-) -> Result<Answer> {
+) -> Result<AnswerRange> {
     let bytes = marked(&conversation.messages[place]).into_iter().find_map(|message| {
         let others = conversation.with(place, message);
         let others = tokenizer.text_of(&others, conversation.tools.as_ref(), false).ok()?;
@@ -146,7 +150,7 @@ fn among_others(
             conversation.messages.len()
         ))
     })?;
-    Ok(Answer { bytes, is_whole: false })
+    Ok(AnswerRange { bytes, is_whole: false })
 }
 
 #[cfg(test)]
@@ -156,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::tokenizer::{
-        Message,
+        ChatMessage,
         templates::{CHATML, LLAMA_3, MISTRAL, QWEN_3, SMOLLM_2},
         tiny,
     };
@@ -188,20 +192,20 @@ mod tests {
         answers.iter().map(text).collect()
     }
 
-    fn found(tokenizer: &Tokenizer, messages: &[Message]) -> Result<MarkedTokens> {
+    fn found(tokenizer: &Tokenizer, messages: &[ChatMessage]) -> Result<MarkedTokens> {
         let messages: Vec<minijinja::Value> =
             messages.iter().map(|message| Serde(message).into()).collect();
         conversation(tokenizer, &tokenizer.conversation(&messages, None, false)?)
     }
 
-    fn long() -> [Message; 6] {
+    fn long() -> [ChatMessage; 6] {
         [
-            Message::system("Yes."),
-            Message::user("Yes. or no?"),
-            Message::assistant("Yes."),
-            Message::user("Why?"),
-            Message::assistant("<think>\nhm\n</think>\n\nhello."),
-            Message::user("Bye."),
+            ChatMessage::system("Yes."),
+            ChatMessage::user("Yes. or no?"),
+            ChatMessage::assistant("Yes."),
+            ChatMessage::user("Why?"),
+            ChatMessage::assistant("<think>\nhm\n</think>\n\nhello."),
+            ChatMessage::user("Bye."),
         ]
     }
 
@@ -241,7 +245,7 @@ mod tests {
         // The question has the words of the first answer, and the template those of the second one.
         for (answer, expected) in [("Yes.", "Yes.<|stop|>"), ("]", "]<|stop|>"), ("", "<|stop|>")] {
             let mut messages = long();
-            messages[2] = Message::assistant(answer);
+            messages[2] = ChatMessage::assistant(answer);
             let found = found(&tokenizer, &messages[..4]).unwrap();
             assert_eq!(counted(&tokenizer, &found), [expected]);
             assert_eq!(found.answers[0].start, before);
@@ -266,7 +270,7 @@ mod tests {
         );
         // The first message is an answer: there is no prompt before it.
         let tokenizer = tokenizer(LLAMA_3);
-        let found = found(&tokenizer, &[Message::assistant(" hello ")]).unwrap();
+        let found = found(&tokenizer, &[ChatMessage::assistant(" hello ")]).unwrap();
         assert_eq!(counted(&tokenizer, &found), ["hello<|stop|>"]);
     }
 

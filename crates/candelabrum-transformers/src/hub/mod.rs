@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use candelabrum_datasets::hexadecimal;
 use sha2::{Digest, Sha256};
 
-use self::remote::{Fault, Remote};
+use self::remote::{HubFault, HubRemote};
 use crate::error::{Error, Result};
 use crate::weights::{INDEX, shards_of, weights_file};
 
@@ -42,11 +42,11 @@ pub(crate) fn folder(name: &Path) -> Result<PathBuf> {
         let what = "is neither a folder, nor a file, nor a model of the hub (owner/name)";
         return Err(Error::file(name, what));
     };
-    Hub::of_environment(model)?.folder()
+    HubModel::of_environment(model)?.folder()
 }
 
 /// A model of the hub and its place in the cache.
-struct Hub {
+struct HubModel {
     model: String,
     endpoint: String,
     token: Option<String>,
@@ -56,7 +56,7 @@ struct Hub {
     patience: Duration,
 }
 
-impl Hub {
+impl HubModel {
     fn of_environment(model: &str) -> Result<Self> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -87,13 +87,13 @@ impl Hub {
         if self.is_offline {
             return self.cached("HF_HUB_OFFLINE is set");
         }
-        let remote = Remote::new(&self.endpoint, &self.model, self.token.as_deref());
+        let remote = HubRemote::new(&self.endpoint, &self.model, self.token.as_deref());
         let (commit, files) = match remote.files() {
             Ok(found) => found,
-            Err(Fault::NoAnswer(why)) => {
+            Err(HubFault::NoAnswer(why)) => {
                 return self.cached(&format!("the hub did not answer ({why})"));
             }
-            Err(Fault::Refused(why)) => return Err(self.failed(&why)),
+            Err(HubFault::Refused(why)) => return Err(self.failed(&why)),
         };
         if !files.iter().any(|file| file == "config.json") {
             let what = "it has no config.json: is it a model with its own weights, and not adapters or GGUF files alone?";
@@ -166,12 +166,12 @@ impl Hub {
     }
 
     /// Downloads a file unless it is in the cache. Until it is whole, it has a name with this `ending`.
-    fn take(&self, remote: &Remote<'_>, commit: &str, file: &str, ending: &str) -> Result<()> {
+    fn take(&self, remote: &HubRemote<'_>, commit: &str, file: &str, ending: &str) -> Result<()> {
         let link = self.snapshot(commit).join(file);
         if link.exists() {
             return Ok(());
         }
-        let failed = |fault: Fault| self.failed(&format!("{file}: {fault}"));
+        let failed = |fault: HubFault| self.failed(&format!("{file}: {fault}"));
         let version = remote.version(commit, file).map_err(failed)?;
         let blobs = self.repository().join("blobs");
         fs::create_dir_all(&blobs).map_err(Error::io("create", &blobs))?;
@@ -403,8 +403,8 @@ mod tests {
         ("onnx/model.safetensors", "0123456789"),
     ];
 
-    fn hub(address: &str, cache: &Path) -> Hub {
-        Hub {
+    fn hub(address: &str, cache: &Path) -> HubModel {
+        HubModel {
             model: "owner/model".to_owned(),
             endpoint: address.to_owned(),
             token: None,
@@ -481,7 +481,7 @@ mod tests {
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let without = || hub(&format!("http://{gone}"), cache.path());
         assert_eq!(without().folder().unwrap(), found);
-        let offline = || Hub { is_offline: true, ..without() };
+        let offline = || HubModel { is_offline: true, ..without() };
         assert_eq!(offline().folder().unwrap(), found);
         fs::remove_file(found.join("model-2.safetensors")).unwrap();
         for (hub, why) in
@@ -500,7 +500,8 @@ mod tests {
         );
         assert!(found.join("model-2.safetensors").exists());
         let elsewhere = tempfile::tempdir().unwrap();
-        let error = Hub { cache: elsewhere.path().to_owned(), ..offline() }.folder().unwrap_err();
+        let error =
+            HubModel { cache: elsewhere.path().to_owned(), ..offline() }.folder().unwrap_err();
         assert!(error.to_string().contains("the model is not in the cache"), "{error}");
     }
 
@@ -510,7 +511,7 @@ mod tests {
         let one = hub(&server.address, cache.path());
         let lock = one.lock().unwrap();
         let other =
-            Hub { patience: Duration::from_millis(300), ..hub(&server.address, cache.path()) };
+            HubModel { patience: Duration::from_millis(300), ..hub(&server.address, cache.path()) };
         let error = other.folder().unwrap_err().to_string();
         assert!(
             error.contains("no file has grown") && error.contains("candelabrum.lock"),
@@ -525,7 +526,7 @@ mod tests {
         let files = [("config.json", "{}"), ("adapter_model.safetensors", "0")];
         let (server, cache) = (StandIn::new(&files, usize::MAX), tempfile::tempdir().unwrap());
         let error = |model: &str| {
-            let hub = Hub { model: model.to_owned(), ..hub(&server.address, cache.path()) };
+            let hub = HubModel { model: model.to_owned(), ..hub(&server.address, cache.path()) };
             hub.folder().unwrap_err().to_string()
         };
         for (model, words) in [

@@ -19,14 +19,14 @@ use ureq::{Agent, Body, RequestBuilder, typestate::WithoutBody};
 const TRIES: usize = 3;
 
 /// Why there is no answer.
-pub(super) enum Fault {
+pub(super) enum HubFault {
     /// The network, or a hub that is out of order.
     NoAnswer(String),
     /// The hub says that there is nothing for this user.
     Refused(String),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for HubFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAnswer(why) => {
@@ -46,7 +46,7 @@ pub(super) struct Version {
 }
 
 /// A model on the hub.
-pub(super) struct Remote<'a> {
+pub(super) struct HubRemote<'a> {
     agent: Agent,
     /// An agent that shows the first answer, which may be the address of the file elsewhere.
     direct: Agent,
@@ -56,7 +56,7 @@ pub(super) struct Remote<'a> {
 }
 
 #[derive(Deserialize)]
-struct Info {
+struct ModelInfo {
     sha: String,
     siblings: Vec<Sibling>,
 }
@@ -66,7 +66,7 @@ struct Sibling {
     rfilename: String,
 }
 
-impl<'a> Remote<'a> {
+impl<'a> HubRemote<'a> {
     pub(super) fn new(endpoint: &'a str, model: &'a str, token: Option<&'a str>) -> Self {
         let config = || {
             Agent::config_builder()
@@ -84,20 +84,20 @@ impl<'a> Remote<'a> {
     }
 
     /// The newest commit and the names of its files.
-    pub(super) fn files(&self) -> Result<(String, Vec<String>), Fault> {
+    pub(super) fn files(&self) -> Result<(String, Vec<String>), HubFault> {
         let url = format!("{}/api/models/{}/revision/main", self.endpoint, self.model);
         let mut response = self.call(self.agent.get(&url))?;
         let body = response.body_mut().read_to_string();
-        let body = body.map_err(|error| Fault::NoAnswer(format!("{url}: {error}")))?;
-        let info: Info = serde_json::from_str(&body)
-            .map_err(|error| Fault::NoAnswer(format!("{url}: no list of files: {error}")))?;
+        let body = body.map_err(|error| HubFault::NoAnswer(format!("{url}: {error}")))?;
+        let info: ModelInfo = serde_json::from_str(&body)
+            .map_err(|error| HubFault::NoAnswer(format!("{url}: no list of files: {error}")))?;
         // The commit becomes the name of a folder, and files those of files in it.
         let is_name = |name: &str| {
             !name.is_empty()
                 && name.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
         };
         if !is_name(&info.sha) || info.sha.contains('/') {
-            return Err(Fault::NoAnswer(format!("{url}: no commit")));
+            return Err(HubFault::NoAnswer(format!("{url}: no commit")));
         }
         let files =
             info.siblings.into_iter().map(|file| file.rfilename).filter(|file| is_name(file));
@@ -105,7 +105,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Which content the file has.
-    pub(super) fn version(&self, commit: &str, file: &str) -> Result<Version, Fault> {
+    pub(super) fn version(&self, commit: &str, file: &str) -> Result<Version, HubFault> {
         let mut url = self.url(commit, file);
         for _ in 0..5 {
             let response = self.call(self.direct.head(&url))?;
@@ -119,14 +119,14 @@ impl<'a> Remote<'a> {
             let name = header("x-linked-etag").or_else(|| header("etag")).unwrap_or_default();
             let name = name.trim_start_matches("W/").trim_matches('"').to_owned();
             if name.is_empty() || name.starts_with('.') || name.contains('/') {
-                return Err(Fault::NoAnswer(format!("{url}: no ETag")));
+                return Err(HubFault::NoAnswer(format!("{url}: no ETag")));
             }
             let is_here = response.status().is_success();
             let size =
                 header("x-linked-size").or_else(|| header("content-length").filter(|_| is_here));
             return Ok(Version { name, size: size.and_then(|size| size.parse().ok()) });
         }
-        Err(Fault::NoAnswer(format!("{url}: it only leads to other addresses")))
+        Err(HubFault::NoAnswer(format!("{url}: it only leads to other addresses")))
     }
 
     /// Writes the bytes of the file to `to`, which may have the first ones.
@@ -136,8 +136,8 @@ impl<'a> Remote<'a> {
         file: &str,
         version: &Version,
         to: &Path,
-    ) -> Result<(), Fault> {
-        let broken = |error: io::Error| Fault::NoAnswer(error.to_string());
+    ) -> Result<(), HubFault> {
+        let broken = |error: io::Error| HubFault::NoAnswer(error.to_string());
         let out = OpenOptions::new().create(true).append(true).open(to).map_err(broken)?;
         let bar = progress_bar(file, version.size, false);
         let mut tries = 0;
@@ -155,8 +155,8 @@ impl<'a> Remote<'a> {
                 Ok(()) if version.size.is_none_or(|size| len().is_ok_and(|len| len == size)) => {
                     break;
                 }
-                Ok(()) => Fault::NoAnswer(format!("{file} ended too early")),
-                Err(Fault::NoAnswer(why)) => Fault::NoAnswer(why),
+                Ok(()) => HubFault::NoAnswer(format!("{file} ended too early")),
+                Err(HubFault::NoAnswer(why)) => HubFault::NoAnswer(why),
                 Err(refused) => return Err(refused),
             };
             tries = if len()? > start { 0 } else { tries + 1 };
@@ -175,39 +175,39 @@ impl<'a> Remote<'a> {
         start: u64,
         mut out: &std::fs::File,
         bar: &ProgressBar,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), HubFault> {
         let request = self.agent.get(url);
         let request =
             if start > 0 { request.header("range", format!("bytes={start}-")) } else { request };
         let response = self.call(request)?;
         if start > 0 && response.status() != 206 {
-            out.set_len(0).map_err(|error| Fault::NoAnswer(error.to_string()))?;
+            out.set_len(0).map_err(|error| HubFault::NoAnswer(error.to_string()))?;
         }
         bar.set_position(if response.status() == 206 { start } else { 0 });
         let mut body = bar.wrap_read(response.into_body().into_reader());
         let copied = io::copy(&mut body, &mut out);
-        copied.map(drop).map_err(|error| Fault::NoAnswer(error.to_string()))
+        copied.map(drop).map_err(|error| HubFault::NoAnswer(error.to_string()))
     }
 
     fn url(&self, commit: &str, file: &str) -> String {
         format!("{}/{}/resolve/{commit}/{file}", self.endpoint, self.model)
     }
 
-    fn call(&self, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, Fault> {
+    fn call(&self, request: RequestBuilder<WithoutBody>) -> Result<Response<Body>, HubFault> {
         let request = match self.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")),
             None => request,
         };
         request.call().map_err(|error| match error {
-            ureq::Error::StatusCode(401 | 403) => Fault::Refused(
+            ureq::Error::StatusCode(401 | 403) => HubFault::Refused(
                 "there is no such model, or it is only for users who have accepted its conditions: check the name, accept \
                  the conditions on the model's page, and set HF_TOKEN to your token"
                     .to_owned(),
             ),
             ureq::Error::StatusCode(404) => {
-                Fault::Refused("there is no such model or file on the hub: check the name".to_owned())
+                HubFault::Refused("there is no such model or file on the hub: check the name".to_owned())
             }
-            other => Fault::NoAnswer(other.to_string()),
+            other => HubFault::NoAnswer(other.to_string()),
         })
     }
 }

@@ -6,13 +6,13 @@ use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor};
 
 use super::common::{linear, new_layer_init};
-use super::encoder_layer::{Names, Sizes};
+use super::encoder_layer::{LayerNames, LayerSizes};
 use super::head::first_token;
 use super::text_encoder::{Family, TextEncoder};
 use crate::config::Config;
 use crate::error::Result;
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     query: "attention.self.query",
     key: "attention.self.key",
     value: "attention.self.value",
@@ -48,7 +48,7 @@ impl Bert {
             let what = format!("has position_embedding_type = {kind:?}: absolute is supported");
             return Err(config.fault(what));
         }
-        let sizes = Sizes {
+        let sizes = LayerSizes {
             width,
             hidden: config.needed("intermediate_size")?,
             heads: config.heads("num_attention_heads", width)?,

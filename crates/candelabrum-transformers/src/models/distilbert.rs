@@ -5,13 +5,13 @@ use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor};
 
 use super::common::{linear, new_layer_init};
-use super::encoder_layer::{Names, Sizes};
+use super::encoder_layer::{LayerNames, LayerSizes};
 use super::head::first_token;
 use super::text_encoder::{Family, TextEncoder};
 use crate::config::Config;
 use crate::error::Result;
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     query: "attention.q_lin",
     key: "attention.k_lin",
     value: "attention.v_lin",
@@ -40,7 +40,7 @@ impl DistilBert {
     /// A config that lacks a size, or has a variant that is not supported.
     pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
         let width = config.needed("dim")?;
-        let sizes = Sizes {
+        let sizes = LayerSizes {
             width,
             hidden: config.needed("hidden_dim")?,
             heads: config.heads("n_heads", width)?,

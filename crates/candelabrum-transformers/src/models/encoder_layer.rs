@@ -9,7 +9,7 @@ use super::common::{add_to_residual, linear};
 
 /// The names of a layer's parts, below the layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Names {
+pub(super) struct LayerNames {
     pub(super) query: &'static str,
     pub(super) key: &'static str,
     pub(super) value: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Names {
 
 /// The sizes of a layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct LayerSizes {
     pub(super) width: usize,
     pub(super) hidden: usize,
     pub(super) heads: usize,
@@ -36,7 +36,7 @@ pub(super) struct Sizes {
 
 /// Where the normalisations are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum NormOrder {
     /// Behind the sum of each branch and its input, as in BERT.
     Post,
     /// Before each branch, as in GPT-2 and ViT.
@@ -46,7 +46,7 @@ pub(super) enum Order {
 /// `(N, T, width) -> (N, T, width)`.
 #[derive(Debug)]
 pub(super) struct EncoderLayer {
-    order: Order,
+    order: NormOrder,
     config: AttentionConfig,
     qkv: [Linear; 3],
     out: Linear,
@@ -58,8 +58,13 @@ pub(super) struct EncoderLayer {
 }
 
 impl EncoderLayer {
-    pub(super) fn new(scope: &Scope, names: Names, sizes: Sizes, order: Order) -> Self {
-        let Sizes { width, hidden, heads, eps, activation, dropout, qkv_bias } = sizes;
+    pub(super) fn new(
+        scope: &Scope,
+        names: LayerNames,
+        sizes: LayerSizes,
+        order: NormOrder,
+    ) -> Self {
+        let LayerSizes { width, hidden, heads, eps, activation, dropout, qkv_bias } = sizes;
         let norm = |name: &str| LayerNorm::new(&scope.pp(name)).eps(eps);
         let qkv = [names.query, names.key, names.value];
         let drop = |name: &str| Dropout::new(&scope.pp(name), dropout);
@@ -79,11 +84,11 @@ impl EncoderLayer {
     /// `mask` is added to the scores of the attention.
     pub(super) fn forward(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         match self.order {
-            Order::Post => {
+            NormOrder::Post => {
                 let xs = self.attention_norm.forward(&self.attend(xs, mask, xs)?)?;
                 self.norm.forward(&self.feed(&xs, &xs)?)
             }
-            Order::Pre => {
+            NormOrder::Pre => {
                 let xs = self.attend(&self.attention_norm.forward(xs)?, mask, xs)?;
                 self.feed(&self.norm.forward(&xs)?, &xs)
             }

@@ -6,7 +6,7 @@ use candelabrum_nn::{Activation, Scope};
 use candle_core::{Module, Result as CandleResult, Tensor, bail};
 
 use super::common::{add_to_residual, linear, new_layer_init};
-use super::head::Head;
+use super::head::LmHead;
 use crate::cache::{Cache, LayerCache};
 use crate::config::Config;
 use crate::error::Result;
@@ -20,12 +20,12 @@ pub(crate) struct Gpt2 {
     wte: Embedding,
     wpe: Embedding,
     dropout: Option<Dropout>,
-    blocks: Blocks<Block>,
+    blocks: Blocks<Gpt2Block>,
     ln_f: LayerNorm,
 }
 
 #[derive(Debug)]
-struct Block {
+struct Gpt2Block {
     config: AttentionConfig,
     ln_1: LayerNorm,
     c_attn: Linear,
@@ -58,7 +58,7 @@ impl Gpt2 {
         let scales = config.flag("scale_attn_weights")?.unwrap_or(true);
         let scope = scope.pp("transformer");
         let sizes = BlockSizes { width, hidden, heads, eps, activation, residual_dropout, scales };
-        let block = |number: usize| Block::new(&scope.pp("h").pp(number), sizes);
+        let block = |number: usize| Gpt2Block::new(&scope.pp("h").pp(number), sizes);
         let (vocabulary, context) = (config.needed("vocab_size")?, config.needed("n_positions")?);
         let table = |name: &str, rows: usize| {
             Embedding::new(&scope.pp(name), rows, width).init(new_layer_init())
@@ -123,8 +123,8 @@ impl Gpt2 {
     ///
     /// # Errors
     /// Only candle's own.
-    pub(crate) fn head(&self) -> CandleResult<Head<'_>> {
-        Ok(Head::Table(self.wte.table()?))
+    pub(crate) fn head(&self) -> CandleResult<LmHead<'_>> {
+        Ok(LmHead::Table(self.wte.table()?))
     }
 }
 
@@ -140,7 +140,7 @@ struct BlockSizes {
     scales: bool,
 }
 
-impl Block {
+impl Gpt2Block {
     fn new(scope: &Scope, sizes: BlockSizes) -> Self {
         let BlockSizes { width, hidden, heads, eps, activation, residual_dropout: p, scales } =
             sizes;

@@ -10,14 +10,14 @@ pub const IGNORED: i64 = -100;
 
 /// The last layer of a language model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Head<'a> {
+pub(crate) enum LmHead<'a> {
     /// A layer of its own.
     Layer(&'a Linear),
     /// The table of the tokens, `(vocabulary, width)`: the weights are tied.
     Table(&'a Weight),
 }
 
-impl Head<'_> {
+impl LmHead<'_> {
     /// The logits of `states`, `(.., width) -> (.., vocabulary)`.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use candelabrum_nn::ops::{self, AttentionConfig};
 use candle_core::{Module, Result as CandleResult, Tensor};
 
 use super::common::{causal_window, linear, new_layer_init};
-use super::head::Head;
+use super::head::LmHead;
 use super::llama_config::LlamaConfig;
 use crate::cache::{Cache, LayerCache};
 use crate::config::Config;
@@ -26,14 +26,14 @@ pub(crate) struct Llama {
 #[derive(Debug)]
 struct Layer {
     input_layernorm: RmsNorm,
-    attention: Attention,
+    attention: LlamaAttention,
     post_attention_layernorm: RmsNorm,
     mlp: Mlp,
     window: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Attention {
+struct LlamaAttention {
     config: AttentionConfig,
     q_proj: Linear,
     k_proj: Linear,
@@ -63,7 +63,7 @@ impl Llama {
             let scope = model.pp("layers").pp(number);
             Layer {
                 input_layernorm: norm(&scope, "input_layernorm"),
-                attention: Attention::new(&scope.pp("self_attn"), &config),
+                attention: LlamaAttention::new(&scope.pp("self_attn"), &config),
                 post_attention_layernorm: norm(&scope, "post_attention_layernorm"),
                 mlp: Mlp::new(&scope.pp("mlp"), &config),
                 window: config.windows[number],
@@ -121,10 +121,10 @@ impl Llama {
     ///
     /// # Errors
     /// Only candle's own.
-    pub(crate) fn head(&self) -> CandleResult<Head<'_>> {
+    pub(crate) fn head(&self) -> CandleResult<LmHead<'_>> {
         Ok(match &self.lm_head {
-            Some(head) => Head::Layer(head),
-            None => Head::Table(self.embed_tokens.table()?),
+            Some(head) => LmHead::Layer(head),
+            None => LmHead::Table(self.embed_tokens.table()?),
         })
     }
 }
@@ -137,7 +137,7 @@ impl Layer {
     }
 }
 
-impl Attention {
+impl LlamaAttention {
     fn new(scope: &Scope, config: &LlamaConfig) -> Self {
         let &LlamaConfig { heads, kv_heads, head_dim, qkv_bias, out_bias, eps, .. } = config;
         let norm = |name: &str| RmsNorm::new(&scope.pp(name)).eps(eps);

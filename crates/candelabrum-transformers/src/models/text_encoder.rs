@@ -7,14 +7,14 @@ use candle_core::{DType, Module, Result as CandleResult, Tensor, bail};
 use super::common::{
     is_token, new_layer_init, pad_token_id, padding_mask, positions_behind_padding,
 };
-use super::encoder_layer::{EncoderLayer, Names, Order, Sizes};
+use super::encoder_layer::{EncoderLayer, LayerNames, LayerSizes, NormOrder};
 use crate::config::Config;
 use crate::error::Result;
 
 /// What a family says of its encoder beside the sizes of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
-    pub(super) names: Names,
+    pub(super) names: LayerNames,
     /// The path of the layers, below the encoder.
     pub(super) layers: &'static str,
     /// The key of the number of layers.
@@ -47,15 +47,16 @@ impl TextEncoder {
         scope: &Scope,
         config: &Config,
         family: Family,
-        sizes: Sizes,
+        sizes: LayerSizes,
     ) -> Result<Self> {
         let embeddings = scope.pp("embeddings");
         let table = |name: &str, rows: usize| {
             Embedding::new(&embeddings.pp(name), rows, sizes.width).init(new_layer_init())
         };
         let layers = scope.pp(family.layers);
-        let layer =
-            |number: usize| EncoderLayer::new(&layers.pp(number), family.names, sizes, Order::Post);
+        let layer = |number: usize| {
+            EncoderLayer::new(&layers.pp(number), family.names, sizes, NormOrder::Post)
+        };
         let vocabulary = config.needed("vocab_size")?;
         let positions_count = config.needed("max_position_embeddings")?;
         let types = family.has_types.then(|| config.size("type_vocab_size")).transpose()?;

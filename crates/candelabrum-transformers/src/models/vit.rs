@@ -6,12 +6,12 @@ use candle_core::{Module, Result as CandleResult, Tensor, bail};
 use once_cell::sync::OnceCell;
 
 use super::common::new_layer_init;
-use super::encoder_layer::{EncoderLayer, Names, Order, Sizes};
+use super::encoder_layer::{EncoderLayer, LayerNames, LayerSizes, NormOrder};
 use super::head::first_token;
 use crate::config::Config;
 use crate::error::Result;
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     query: "attention.attention.query",
     key: "attention.attention.key",
     value: "attention.attention.value",
@@ -31,14 +31,14 @@ pub(crate) struct Vit {
     width: usize,
     channels: usize,
     projection: Conv2d,
-    tables: OnceCell<Tables>,
+    tables: OnceCell<PretrainedVitTables>,
     dropout: Option<Dropout>,
     layers: Blocks<EncoderLayer>,
     layernorm: LayerNorm,
 }
 
 #[derive(Debug)]
-struct Tables {
+struct PretrainedVitTables {
     /// (1, 1, width)
     class_token: Param,
     /// (1, 1 + patches, width)
@@ -53,7 +53,7 @@ impl Vit {
     /// A config that lacks a size, or has a variant that is not supported.
     pub(crate) fn new(scope: &Scope, config: &Config, alone: bool) -> Result<Self> {
         let width = config.needed("hidden_size")?;
-        let sizes = Sizes {
+        let sizes = LayerSizes {
             width,
             hidden: config.needed("intermediate_size")?,
             heads: config.heads("num_attention_heads", width)?,
@@ -75,7 +75,7 @@ impl Vit {
         let scope = if alone { scope.clone() } else { scope.pp("vit") };
         let (embeddings, encoder) = (scope.pp("embeddings"), scope.pp("encoder"));
         let layer = |number: usize| {
-            EncoderLayer::new(&encoder.pp("layer").pp(number), NAMES, sizes, Order::Pre)
+            EncoderLayer::new(&encoder.pp("layer").pp(number), NAMES, sizes, NormOrder::Pre)
         };
         Ok(Self {
             image,
@@ -134,17 +134,20 @@ impl Vit {
         self.tables().map(drop)
     }
 
-    fn tables(&self) -> CandleResult<&Tables> {
+    fn tables(&self) -> CandleResult<&PretrainedVitTables> {
         self.tables.get_or_try_init(|| self.create())
     }
 
-    fn create(&self) -> CandleResult<Tables> {
+    fn create(&self) -> CandleResult<PretrainedVitTables> {
         let patches = (self.image / self.patch) * (self.image / self.patch);
         let table = |name: &str, rows: usize| {
             self.embeddings.param(name, (1, rows, self.width), new_layer_init())
         };
         let class_token = table("cls_token", 1)?;
-        Ok(Tables { class_token, positions: table("position_embeddings", 1 + patches)? })
+        Ok(PretrainedVitTables {
+            class_token,
+            positions: table("position_embeddings", 1 + patches)?,
+        })
     }
 }
 

@@ -17,14 +17,14 @@ use super::{config::SpecialTokens, messages::with_names_of_thoughts};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct ChatMessage {
     /// Who speaks: `system`, `user` or `assistant`. A template may know other roles.
     pub role: String,
     /// What is said.
     pub content: String,
 }
 
-impl Message {
+impl ChatMessage {
     /// What holds for the whole conversation.
     pub fn system(content: impl Into<String>) -> Self {
         Self { role: "system".into(), content: content.into() }
@@ -170,7 +170,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
         None if indent.is_some() => (",".into(), ": ".into()),
         None => (", ".into(), ": ".into()),
     };
-    let json = Json {
+    let json = JsonFormat {
         comma,
         colon,
         indent,
@@ -183,7 +183,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     Ok(written)
 }
 
-struct Json {
+struct JsonFormat {
     comma: String,
     colon: String,
     indent: Option<usize>,
@@ -191,7 +191,7 @@ struct Json {
     is_sorted: bool,
 }
 
-impl Json {
+impl JsonFormat {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), minijinja::Error> {
         match value.kind() {
             ValueKind::None | ValueKind::Undefined => out.push_str("null"),
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::templates::{CHATML, LLAMA_3, MISTRAL, QWEN_2, QWEN_3, SMOLLM_2, TAGS};
 
-    fn render(template: &str, messages: &[Message], prompt: bool) -> Result<String, String> {
+    fn render(template: &str, messages: &[ChatMessage], prompt: bool) -> Result<String, String> {
         let messages: Vec<Value> = messages.iter().map(|message| Serde(message).into()).collect();
         let tokens = vec![("bos_token", "<s>".to_owned()), ("eos_token", "</s>".to_owned())];
         let compiled = OnceLock::new();
@@ -281,13 +281,13 @@ mod tests {
     /// The expected texts are those of `render_jinja_template` in transformers 5.24.
     #[test]
     fn templates_write_what_transformers_writes() {
-        let short = [Message::user(" Hi <b> ")];
+        let short = [ChatMessage::user(" Hi <b> ")];
         let long = [
-            Message::system("Be brief."),
-            Message::user("One?"),
-            Message::assistant("<think>\nhm\n</think>\n\nUn."),
-            Message::user("Two?"),
-            Message::assistant("Deux.\n"),
+            ChatMessage::system("Be brief."),
+            ChatMessage::user("One?"),
+            ChatMessage::assistant("<think>\nhm\n</think>\n\nUn."),
+            ChatMessage::user("Two?"),
+            ChatMessage::assistant("Deux.\n"),
         ];
         let cases = [
             (
@@ -335,7 +335,8 @@ mod tests {
 
     #[test]
     fn a_template_that_fails_says_why() {
-        let error = |template: &str| render(template, &[Message::system("x")], true).unwrap_err();
+        let error =
+            |template: &str| render(template, &[ChatMessage::system("x")], true).unwrap_err();
         let expected = "the chat template refuses these messages: Conversation roles must alternate \
             user/assistant/user/assistant/...";
         assert_eq!(error(MISTRAL), expected);
@@ -359,6 +360,6 @@ mod tests {
     fn values_are_of_pythons_kinds() {
         let template = "{{ tools is iterable }} {{ 'x' is sequence }} {{ messages[0] is sequence }} {{ 1 is sequence }}";
         let expected = "False True True False";
-        assert_eq!(render(template, &[Message::user("x")], true).unwrap(), expected);
+        assert_eq!(render(template, &[ChatMessage::user("x")], true).unwrap(), expected);
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokenizers::{AddedToken, TruncationDirection};
 
 use super::files::{
-    ADDED_TOKENS, CONFIG, Files, JSON_TEMPLATE, SPECIAL_TOKENS, TEMPLATE, TOKENIZER,
+    ADDED_TOKENS, CONFIG, JSON_TEMPLATE, SPECIAL_TOKENS, TEMPLATE, TOKENIZER, TokenizerFiles,
 };
 use crate::config::Config as Json;
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ impl Config {
     /// # Errors
     /// A file that is not JSON or not as transformers writes it, says what is not understood, or contradicts another one:
     /// the file and what is wrong.
-    pub(super) fn from_files(files: &Files, accepted: &Arc<[String]>) -> Result<Self> {
+    pub(super) fn from_files(files: &TokenizerFiles, accepted: &Arc<[String]>) -> Result<Self> {
         let read = |name: &str| match files.get(name) {
             Some(content) => Json::of_bytes(&files.path_of(name), content),
             None => Ok(Json::new(&files.path_of(name), json!({}))),
@@ -199,7 +199,7 @@ fn default_of(class: &str, key: &str) -> Option<bool> {
 
 /// Refuses settings of Python's classes that contradict `tokenizer.json`. transformers divides a text by some of them,
 /// also by the defaults of the class, and by `tokenizer.json` alone where its class has no such setting.
-fn agree_on_division(config: &Json, files: &Files) -> Result<()> {
+fn agree_on_division(config: &Json, files: &TokenizerFiles) -> Result<()> {
     let Division { normalizer, pre_tokenizer } =
         serde_json::from_slice(files.get(TOKENIZER).unwrap_or_default()).unwrap_or_default();
     let all = |part: &Value, list: &str, kind: &str| -> Vec<Value> {
@@ -250,7 +250,7 @@ impl SpecialTokens {
 }
 
 /// The template of a file of its own, or the one named `default` of several, or the only one.
-fn template_of(files: &Files, config: &Json) -> Result<Option<String>> {
+fn template_of(files: &TokenizerFiles, config: &Json) -> Result<Option<String>> {
     let value = config.get("chat_template");
     if let Some(template) = files.get(TEMPLATE) {
         let text = std::str::from_utf8(template);

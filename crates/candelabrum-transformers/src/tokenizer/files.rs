@@ -23,13 +23,13 @@ pub(super) const JSON_TEMPLATE: &str = "chat_template.json";
 const NAMES: [&str; 6] = [TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, JSON_TEMPLATE];
 
 /// Files by their names, in the order in which they are read, and where they come from.
-pub(super) struct Files {
+pub(super) struct TokenizerFiles {
     path: PathBuf,
     is_folder: bool,
     files: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl Files {
+impl TokenizerFiles {
     /// Files that were made from another one.
     pub(super) fn made(path: &Path, files: Vec<(&'static str, Vec<u8>)>) -> Self {
         Self { path: path.to_owned(), is_folder: false, files }

@@ -13,7 +13,7 @@ use std::{
 use candle_core::quantized::gguf_file::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::files::{CONFIG, Files, TOKENIZER};
+use super::files::{CONFIG, TOKENIZER, TokenizerFiles};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::neutral::GGUF_TOKENIZER;
@@ -31,14 +31,14 @@ const USER_DEFINED: i64 = 4;
 
 /// How a text is divided before the merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rules {
+enum MergeRules {
     Gpt2,
     SmolLm,
     Llama3,
     Qwen2,
 }
 
-impl Rules {
+impl MergeRules {
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             // llama.cpp has other rules for `default`. transformers takes GPT-2's.
@@ -91,7 +91,7 @@ pub(super) fn files(
     path: &Path,
     metadata: &HashMap<String, Value>,
     accepted: &Arc<[String]>,
-) -> Result<Files> {
+) -> Result<TokenizerFiles> {
     let of_text = |key: &str| {
         key.starts_with("tokenizer.")
             || key == "general.architecture"
@@ -125,7 +125,7 @@ pub(super) fn files(
         "end_of_word_suffix": null,
         "fuse_unk": false,
         "byte_fallback": false,
-        "ignore_merges": rules == Rules::Llama3,
+        "ignore_merges": rules == MergeRules::Llama3,
         "vocab": vocabulary,
         "merges": merges
     });
@@ -161,7 +161,10 @@ pub(super) fn files(
     }
     metadata.finish(&[GGUF_TOKENIZER])?;
     let files = [(TOKENIZER, tokenizer), (CONFIG, config)];
-    Ok(Files::made(path, files.map(|(name, json)| (name, json.to_string().into_bytes())).into()))
+    Ok(TokenizerFiles::made(
+        path,
+        files.map(|(name, json)| (name, json.to_string().into_bytes())).into(),
+    ))
 }
 
 const BESIDE: &str = "put the model's tokenizer.json beside the file";
@@ -178,7 +181,7 @@ fn texts(metadata: &Config, key: &str) -> Result<Vec<String>> {
 
 /// # Errors
 /// A tokenizer of another kind.
-fn rules(metadata: &Config) -> Result<Rules> {
+fn rules(metadata: &Config) -> Result<MergeRules> {
     let model = metadata.text("ggml.model")?.ok_or_else(|| without(metadata))?;
     if model != "gpt2" {
         let kind = if model == "llama" { " (SentencePiece)" } else { "" };
@@ -191,7 +194,7 @@ fn rules(metadata: &Config) -> Result<Rules> {
             "the file does not say how its tokenizer divides a text (tokenizer.ggml.pre): {BESIDE}"
         ))
     })?;
-    Rules::from_name(pre).ok_or_else(|| {
+    MergeRules::from_name(pre).ok_or_else(|| {
         metadata.fault(format!(
             "a tokenizer that divides a text as `{pre}` (tokenizer.ggml.pre). Known are gpt-2, default, smollm, llama-bpe \
              and qwen2: {BESIDE}"
@@ -262,14 +265,14 @@ fn added(metadata: &Config, tokens: &[String], named: &[NamedToken]) -> Result<V
 fn post_processor(
     metadata: &Config,
     named: &[NamedToken],
-    rules: Rules,
+    rules: MergeRules,
     tokens: &[String],
 ) -> Result<Json> {
     let bytes = json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true
     });
     // llama.cpp's default: Llama 3's files do not say it.
-    let add_beginning = metadata.flag("ggml.add_bos_token")?.unwrap_or(rules == Rules::Llama3);
+    let add_beginning = metadata.flag("ggml.add_bos_token")?.unwrap_or(rules == MergeRules::Llama3);
     let add_end = metadata.flag("ggml.add_eos_token")?.unwrap_or(false);
     let token = |name: &str, is_wanted: bool| {
         let found = named.iter().find(|named| named.name == name).filter(|_| is_wanted);

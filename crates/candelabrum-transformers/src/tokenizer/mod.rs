@@ -26,12 +26,12 @@ use minijinja::{Value as JinjaValue, value::Serde};
 use serde::Serialize;
 use tokenizers::{Encoding, Model, OffsetType, PostProcessor, PreTokenizer, TruncationDirection};
 
-pub use self::chat::Message;
+pub use self::chat::ChatMessage;
 pub(crate) use self::messages::{Conversation, MARK, marked, role};
 use self::{
     chat::ChatTemplate,
     config::{Config, NewToken, SpecialTokens},
-    files::{Files, TOKENIZER},
+    files::{TOKENIZER, TokenizerFiles},
 };
 use crate::{
     config::Config as ModelConfig,
@@ -56,11 +56,11 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tokenizer(Arc<Inner>);
+pub struct Tokenizer(Arc<TokenizerInner>);
 
-struct Inner {
+struct TokenizerInner {
     tokenizer: tokenizers::Tokenizer,
-    files: Files,
+    files: TokenizerFiles,
     tokens: SpecialTokens,
     template: Option<ChatTemplate>,
     /// Which end of a long text is cut off.
@@ -88,7 +88,7 @@ impl Tokenizer {
     /// [`open`](Self::open) with keys that the user has named as of no effect.
     pub(crate) fn open_accepting(path: &Path, accepted: &Arc<[String]>) -> Result<Self> {
         if path.extension().is_none_or(|extension| extension != "gguf") {
-            let tokenizer = Self::from_files(Files::read(path)?, accepted)?;
+            let tokenizer = Self::from_files(TokenizerFiles::read(path)?, accepted)?;
             tokenizer.check_padding(path)?;
             return Ok(tokenizer);
         }
@@ -117,7 +117,7 @@ impl Tokenizer {
     /// The tokenizer of a `tokenizer.json` beside the GGUF file at `path`, if there is one.
     pub(crate) fn beside(path: &Path, accepted: &Arc<[String]>) -> Result<Option<Self>> {
         let folder = path.parent().filter(|folder| folder.join(TOKENIZER).is_file());
-        folder.map(|folder| Self::from_files(Files::read(folder)?, accepted)).transpose()
+        folder.map(|folder| Self::from_files(TokenizerFiles::read(folder)?, accepted)).transpose()
     }
 
     /// The tokenizer in the metadata of a GGUF file: byte-level BPE (`tokenizer.ggml.model` is `gpt2`) whose texts are
@@ -141,7 +141,7 @@ impl Tokenizer {
         Self::from_files(gguf::files(path, metadata, accepted)?, accepted)
     }
 
-    fn from_files(files: Files, accepted: &Arc<[String]>) -> Result<Self> {
+    fn from_files(files: TokenizerFiles, accepted: &Arc<[String]>) -> Result<Self> {
         let config = Config::from_files(&files, accepted)?;
         let content = files.get(TOKENIZER).unwrap_or_default();
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(content).map_err(|error| {
@@ -184,7 +184,7 @@ impl Tokenizer {
         let template = config.template.map(|source| ChatTemplate::new(source, &tokens));
         let digest = OnceLock::new();
         let cut = config.cut;
-        Ok(Self(Arc::new(Inner { tokenizer, files, tokens, template, cut, len, digest })))
+        Ok(Self(Arc::new(TokenizerInner { tokenizer, files, tokens, template, cut, len, digest })))
     }
 
     /// Writes the files that the tokenizer was read from into a folder, and makes the folder if there is none. A
@@ -291,7 +291,7 @@ impl Tokenizer {
     /// front of the next answer comes at the end. The template writes all special tokens, so encode the text without
     /// additional ones.
     ///
-    /// A message is a [`Message`] or any other value that serde makes such an object of, with more keys: `tool_calls`, for
+    /// A message is a [`ChatMessage`] or any other value that serde makes such an object of, with more keys: `tool_calls`, for
     /// instance. Its content may be a list of parts `{"type": "text", "text": ".."}`.
     ///
     /// # Errors
@@ -543,10 +543,10 @@ mod tests {
     #[test]
     fn the_template_is_a_text_or_one_of_several_or_a_file() {
         let (folder, tokenizer) = bert();
-        let chat = || Tokenizer::open(folder.path())?.chat(&[Message::user("x")], true);
+        let chat = || Tokenizer::open(folder.path())?.chat(&[ChatMessage::user("x")], true);
         let write =
             |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
-        let message = tokenizer.chat(&[Message::user("x")], true).unwrap_err().to_string();
+        let message = tokenizer.chat(&[ChatMessage::user("x")], true).unwrap_err().to_string();
         assert!(message.contains(": no chat template: neither"), "{message}");
         write("tokenizer_config.json", r#"{"chat_template": "one"}"#);
         assert_eq!(chat().unwrap(), "one");
@@ -560,7 +560,7 @@ mod tests {
         write("chat_template.jinja", "{{ messages[0].content }}\n");
         assert_eq!(chat().unwrap(), "x");
         let message =
-            Tokenizer::open(folder.path()).unwrap().chat(&[] as &[Message], true).unwrap_err();
+            Tokenizer::open(folder.path()).unwrap().chat(&[] as &[ChatMessage], true).unwrap_err();
         assert_eq!(message.to_string(), "a conversation without messages");
     }
 
@@ -643,7 +643,7 @@ mod tests {
                 411, 407, 19712, 8182, 2, 198, 1, 4093, 198, 10576, 359, 346, 47, 2, 198, 1, 520,
                 9531, 198,
             ];
-            let prompt = tokenizer.chat(&[Message::user("Who are you?")], true).unwrap();
+            let prompt = tokenizer.chat(&[ChatMessage::user("Who are you?")], true).unwrap();
             assert_eq!(tokenizer.encode(&prompt, false).unwrap(), expected);
         }
     }

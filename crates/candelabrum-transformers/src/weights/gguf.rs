@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::gguf_metadata::metadata_config;
 use super::gguf_names::hugging_face_name;
-use super::numbers::Numbers;
+use super::numbers::PartialValues;
 use crate::config::{Config, refuse_lfs_pointer};
 use crate::error::{Error, Result};
 
@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 /// metadata.
 pub(crate) struct GgufFile {
     path: PathBuf,
-    parts: Vec<Part>,
+    parts: Vec<GgufPart>,
     /// All but long lists.
     metadata: Config,
     /// The part of a tensor and its name there, for Hugging Face's name.
@@ -36,7 +36,7 @@ pub(crate) struct GgufFile {
 }
 
 /// A file, and where its tensors are.
-struct Part {
+struct GgufPart {
     path: PathBuf,
     file: Mutex<BufReader<File>>,
     content: Content,
@@ -48,7 +48,7 @@ impl std::fmt::Debug for GgufFile {
     }
 }
 
-impl Part {
+impl GgufPart {
     fn open(path: &Path) -> Result<Self> {
         let mut file = File::open(path).map_err(Error::io("open", path))?;
         let size = file.metadata().map_err(Error::io("read", path))?.len();
@@ -175,8 +175,8 @@ impl GgufFile {
 
     /// The parts of the model, of which the file at `path` is one. Their names end as llama.cpp wants it:
     /// `-00001-of-00003.gguf`.
-    fn parts(path: &Path) -> Result<Vec<Part>> {
-        let this = Part::open(path)?;
+    fn parts(path: &Path) -> Result<Vec<GgufPart>> {
+        let this = GgufPart::open(path)?;
         let (number, count) = this.place()?;
         if count == 1 {
             return Ok(vec![this]);
@@ -205,7 +205,7 @@ impl GgufFile {
                     );
                     return Err(Error::file(part, what));
                 }
-                let part = Part::open(&part)?;
+                let part = GgufPart::open(&part)?;
                 match part.place()? {
                     place if place == (other, count) => Ok(part),
                     (number, of) => {
@@ -267,7 +267,7 @@ impl GgufFile {
     pub(crate) fn read(&self, name: &str, dtype: DType, device: &Device) -> Result<Var> {
         let tensor = self.rows_in_order(name, &self.tensor(name)?, &Device::Cpu)?;
         let dims = tensor.shape().dims().to_vec();
-        let Some(mut numbers) = Numbers::new(dtype, tensor.shape().elem_count()) else {
+        let Some(mut numbers) = PartialValues::new(dtype, tensor.shape().elem_count()) else {
             return Err(Error::argument(format!(
                 "`{name}` as {dtype:?}: no parameter has this type"
             )));
@@ -283,7 +283,7 @@ impl GgufFile {
     fn tensor(&self, name: &str) -> Result<QTensor> {
         let missing = || Error::file(&self.path, format!("has no tensor `{name}`"));
         let (part, theirs) = self.names.get(name).ok_or_else(missing)?;
-        let Part { path, file, content } = &self.parts[*part];
+        let GgufPart { path, file, content } = &self.parts[*part];
         let read = content.tensor(&mut *file.lock(), theirs, &Device::Cpu);
         read.map_err(|error| Error::file(path, format!("cannot be read at `{name}`: {error}")))
     }

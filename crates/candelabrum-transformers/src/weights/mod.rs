@@ -36,12 +36,12 @@ pub enum Quantization {
 
 /// The files that hold the numbers.
 #[derive(Debug)]
-pub(crate) enum Files {
+pub(crate) enum WeightFiles {
     Safetensors(SafetensorsFiles),
     Gguf(Box<GgufFile>),
 }
 
-impl Files {
+impl WeightFiles {
     pub(crate) fn names(&self) -> Vec<String> {
         match self {
             Self::Safetensors(files) => files.names().map(str::to_owned).collect(),
@@ -80,8 +80,8 @@ impl Files {
 }
 
 /// The pretrained numbers, while a model is created from them.
-pub(crate) struct Source {
-    files: Files,
+pub(crate) struct WeightSource {
+    files: WeightFiles,
     config: Config,
     naming: Naming,
     quantization: Quantization,
@@ -99,9 +99,9 @@ struct LoadProgress {
     unfit: Vec<ShapeMismatch>,
 }
 
-impl Source {
+impl WeightSource {
     pub(crate) fn new(
-        files: Files,
+        files: WeightFiles,
         config: Config,
         naming: Naming,
         quantization: Quantization,
@@ -245,7 +245,7 @@ impl Source {
     }
 }
 
-impl InitialValues for Source {
+impl InitialValues for WeightSource {
     fn variable(
         &self,
         name: &str,
@@ -273,7 +273,7 @@ impl InitialValues for Source {
         (rows, columns): (usize, usize),
         device: &Device,
     ) -> CandleResult<Option<QuantizedMatrix>> {
-        let (Quantization::Keep, Files::Gguf(file)) = (self.quantization, &self.files) else {
+        let (Quantization::Keep, WeightFiles::Gguf(file)) = (self.quantization, &self.files) else {
             return Ok(None);
         };
         let Some(theirs) = self.theirs(name).filter(|theirs| file.is_quantized(theirs)) else {

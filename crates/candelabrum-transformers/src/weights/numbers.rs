@@ -4,14 +4,14 @@ use candle_core::{DType, Device, Shape, Var};
 use half::{bf16, f16};
 
 /// The numbers of a parameter, which arrive piece by piece, in its own type.
-pub(super) enum Numbers {
+pub(super) enum PartialValues {
     F32(Vec<f32>),
     F64(Vec<f64>),
     F16(Vec<f16>),
     BF16(Vec<bf16>),
 }
 
-impl Numbers {
+impl PartialValues {
     /// A place for `count` numbers of this type. `None` for a type that no parameter has.
     pub(super) fn new(dtype: DType, count: usize) -> Option<Self> {
         Some(match dtype {

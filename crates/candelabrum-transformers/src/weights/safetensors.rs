@@ -17,7 +17,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
-use super::numbers::Numbers;
+use super::numbers::PartialValues;
 use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 pub(crate) struct SafetensorsFiles {
     folder: PathBuf,
     files: Vec<OpenFile>,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorPlace>,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct OpenFile {
 
 /// Where a tensor lies.
 #[derive(Debug)]
-struct Place {
+struct TensorPlace {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -59,7 +59,7 @@ struct Place {
 
 /// The part of an index that matters.
 #[derive(Deserialize)]
-struct Index {
+struct WeightIndex {
     weight_map: UniqueNames,
 }
 
@@ -143,7 +143,7 @@ impl SafetensorsFiles {
     }
 
     fn of_files(folder: &Path, paths: &[PathBuf]) -> Result<Self> {
-        let (mut files, mut tensors) = (Vec::new(), BTreeMap::<String, Place>::new());
+        let (mut files, mut tensors) = (Vec::new(), BTreeMap::<String, TensorPlace>::new());
         for path in paths {
             let mut file = File::open(path).map_err(Error::io("open", path))?;
             for (name, place) in header(path, &mut file, files.len())? {
@@ -182,12 +182,12 @@ impl SafetensorsFiles {
         let mut file = file.lock();
         file.seek(SeekFrom::Start(place.start)).map_err(Error::io("read", path))?;
         let count = place.shape.iter().product();
-        let Some(mut numbers) = Numbers::new(dtype, count) else {
+        let Some(mut numbers) = PartialValues::new(dtype, count) else {
             return Err(Error::argument(format!(
                 "`{name}` as {dtype:?}: no parameter has this type"
             )));
         };
-        if let (Dtype::F32, Numbers::F32(all)) = (place.dtype, &mut numbers) {
+        if let (Dtype::F32, PartialValues::F32(all)) = (place.dtype, &mut numbers) {
             // The usual case: straight into the parameter's memory.
             all.resize(count, 0.0);
             file.read_exact(bytemuck::cast_slice_mut(all)).map_err(Error::io("read", path))?;
@@ -224,7 +224,7 @@ impl SafetensorsFiles {
         if (one.dtype, &one.shape) != (other.dtype, &other.shape) {
             return Ok(false);
         }
-        let piece = |place: &Place, at: usize, piece: &mut Vec<u8>| {
+        let piece = |place: &TensorPlace, at: usize, piece: &mut Vec<u8>| {
             let OpenFile { path, file } = &self.files[place.file];
             let mut file = file.lock();
             piece.resize(PIECE.min(place.len - at), 0);
@@ -246,7 +246,7 @@ impl SafetensorsFiles {
 
 /// Adds the numbers of a piece of a tensor.
 fn extend(
-    numbers: &mut Numbers,
+    numbers: &mut PartialValues,
     dtype: Dtype,
     piece: &[u8],
     path: &Path,
@@ -275,7 +275,7 @@ fn extend(
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = std::fs::read(path).map_err(Error::io("read", path))?;
     refuse_lfs_pointer(path, &text)?;
-    let Index { weight_map: UniqueNames(map) } = serde_json::from_slice(&text)
+    let WeightIndex { weight_map: UniqueNames(map) } = serde_json::from_slice(&text)
         .map_err(|error| Error::file(path, format!("is no index of weights: {error}")))?;
     for name in map.values() {
         // A name with a separator could lie anywhere.
@@ -301,7 +301,7 @@ pub(crate) fn weights_file(folder: &Path) -> PathBuf {
 }
 
 /// The places of the tensors of a file, which is the file number `number`.
-fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
+fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, TensorPlace)>> {
     let refuse = |what: String| Error::file(path, format!("is no safetensors file: {what}"));
     let cannot = |error: std::io::Error| {
         if error.kind() == ErrorKind::UnexpectedEof {
@@ -333,7 +333,16 @@ fn header(path: &Path, file: &mut File, number: usize) -> Result<Vec<(String, Pl
     let place = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
         let (start, end) = info.data_offsets;
         let (dtype, shape) = (info.dtype, info.shape.clone());
-        (name, Place { file: number, dtype, shape, start: data + start as u64, len: end - start })
+        (
+            name,
+            TensorPlace {
+                file: number,
+                dtype,
+                shape,
+                start: data + start as u64,
+                len: end - start,
+            },
+        )
     };
     Ok(metadata.tensors().into_iter().map(place).collect())
 }

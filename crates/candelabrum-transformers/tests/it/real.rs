@@ -14,7 +14,7 @@ use candelabrum_nn::{LoraConfig, LoraLayers, Model, Params};
 use candelabrum_optim::AdamW;
 use candelabrum_testkit::runs_all;
 use candelabrum_transformers::{
-    CausalLm, GenerationConfig, Message, Pretrained, Quantization, Tokenizer,
+    CausalLm, ChatMessage, GenerationConfig, Pretrained, Quantization, Tokenizer,
 };
 use candle_core::{DType, Device, IndexOp, Tensor};
 use serde::Deserialize;
@@ -116,9 +116,9 @@ fn waves(dims: &[usize], scale: f64) -> Result<Tensor> {
     Ok(Tensor::from_iter((0..count).map(wave), &Device::Cpu)?.reshape(dims)?)
 }
 
-fn messages(json: &[Value]) -> Vec<Message> {
+fn messages(json: &[Value]) -> Vec<ChatMessage> {
     let text = |message: &Value, key: &str| message[key].as_str().expect("a text").to_owned();
-    let message = |json| Message { role: text(json, "role"), content: text(json, "content") };
+    let message = |json| ChatMessage { role: text(json, "role"), content: text(json, "content") };
     json.iter().map(message).collect()
 }
 

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use super::request::{Arguments, Request};
+use super::request::{Arguments, StartRequest};
 
-pub(super) fn arguments(request: &Request<'_>) -> Vec<OsString> {
+pub(super) fn arguments(request: &StartRequest<'_>) -> Vec<OsString> {
     let mut all = Arguments::default();
     if let Some(hosts) = request.host_list() {
         all.add(["-hosts", &hosts]);

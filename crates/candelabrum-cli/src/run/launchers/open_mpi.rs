@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::request::{Arguments, Request};
+use super::request::{Arguments, StartRequest};
 
 /// `$0` is the folder, the arguments are the program's.
 const TO_FILES: &str =
@@ -26,7 +26,7 @@ pub(super) fn keepalive(deadline: Duration) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub(super) fn arguments(request: &Request<'_>) -> Vec<OsString> {
+pub(super) fn arguments(request: &StartRequest<'_>) -> Vec<OsString> {
     let mut all = Arguments::default();
     if let Some(hosts) = request.host_list() {
         all.add(["--host", &hosts]);

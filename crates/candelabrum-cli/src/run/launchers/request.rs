@@ -3,14 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use crate::run::hostfile::Host;
+use crate::run::hostfile::HostSlots;
 
 /// The ranks of one attempt.
 #[derive(Clone, Debug)]
-pub(in crate::run) struct Request<'a> {
+pub(in crate::run) struct StartRequest<'a> {
     pub(in crate::run) ranks: usize,
     /// The hosts that the user named. `None`: the launcher knows them.
-    pub(in crate::run) hosts: Option<&'a [Host]>,
+    pub(in crate::run) hosts: Option<&'a [HostSlots]>,
     pub(in crate::run) oversubscribe: bool,
     /// Whether each line begins with its rank.
     pub(in crate::run) labels: bool,
@@ -26,10 +26,10 @@ pub(in crate::run) struct Request<'a> {
     pub(in crate::run) command: &'a [OsString],
 }
 
-impl Request<'_> {
+impl StartRequest<'_> {
     /// The hosts with their slots, such as `node1:4,node2:4`.
     pub(super) fn host_list(&self) -> Option<String> {
-        let pairs = self.hosts?.iter().map(|Host { name, slots }| format!("{name}:{slots}"));
+        let pairs = self.hosts?.iter().map(|HostSlots { name, slots }| format!("{name}:{slots}"));
         Some(pairs.collect::<Vec<_>>().join(","))
     }
 

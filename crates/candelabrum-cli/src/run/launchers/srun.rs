@@ -3,10 +3,10 @@
 
 use std::ffi::OsString;
 
-use super::request::{Arguments, Request};
+use super::request::{Arguments, StartRequest};
 use crate::run::hostfile::place;
 
-pub(super) fn arguments(request: &Request<'_>) -> Vec<OsString> {
+pub(super) fn arguments(request: &StartRequest<'_>) -> Vec<OsString> {
     let mut all = Arguments::default();
     all.add_pair("--ntasks", request.ranks.to_string());
     if let Some(hosts) = request.hosts {

@@ -31,7 +31,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use candelabrum_memory::{Flat, thread_pool};
+use candelabrum_memory::{FlatTensor, thread_pool};
 
 use self::cell::BarrierCell;
 use self::cells::BarrierCells;
@@ -41,12 +41,12 @@ use self::region::{LocalMember, stride};
 use self::segment::{Segment, WORLD};
 use self::slots::{SLOT, SlotTable};
 use super::collective::CollectiveHeader;
-use super::failures::Failure;
+use super::failures::FirstFailure;
 use super::member::JobMember;
 use super::messages::Messages;
 use super::network::NetworkLines;
 use super::threaded::{Connection, ThreadedGroup};
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::{BorrowedElements, Communicator, Payload};
 use crate::{Error, Result};
 
@@ -58,7 +58,7 @@ const GROUP: [usize; 2] = [size_of::<BarrierCell>(), SLOT];
 
 /// Connects this rank with the other ranks of `config.job`.
 pub(crate) fn connect(config: JobMember) -> Result<Arc<dyn Communicator>> {
-    let connect = move |failure: &Failure| {
+    let connect = move |failure: &FirstFailure| {
         let transport = LocalTransport::connect(&config, failure)?;
         let abort = Arc::clone(&transport.exchange.network);
         let JobMember { rank, world_size, deadline, .. } = config;
@@ -76,7 +76,7 @@ struct LocalTransport {
 
 impl LocalTransport {
     /// Connects all ranks. Rank 0 creates the segment and sends it to the other ranks.
-    fn connect(config: &JobMember, failure: &Failure) -> Result<Self> {
+    fn connect(config: &JobMember, failure: &FirstFailure) -> Result<Self> {
         let &JobMember { rank, world_size, deadline, .. } = config;
         let sockets = rendezvous::meet(config)?;
         let segment = match sockets.first().and_then(Option::as_ref) {
@@ -143,7 +143,7 @@ impl LocalTransport {
     }
 }
 
-impl Transport for LocalTransport {
+impl RankTransport for LocalTransport {
     const FINDS_BAD_NUMBERS: bool = true;
 
     fn backend(&self) -> &'static str {
@@ -182,7 +182,7 @@ impl Transport for LocalTransport {
         let reserved = self.exchange.segment.reserve(start, part, member.rank..member.rank + 1);
         succeed_together(&mut self.exchange, header, reserved, part)?;
         let region = self.exchange.segment.map(start, part, member)?.give_back_on_drop();
-        Ok(Flat::shared(element, len, Box::new(region)).into())
+        Ok(FlatTensor::shared(element, len, Box::new(region)).into())
     }
 
     fn split(&mut self, members: Option<&[usize]>) -> Result<Option<Self>> {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::region::{LocalMember, MappedRegion};
 use super::segment::Segment;
 use crate::comm::Payload;
-use crate::comm::network::{Note, Parcels, WhenRead};
+use crate::comm::network::{ParcelNote, Parcels, WhenRead};
 use crate::{Error, Result};
 
 /// Shorter messages go through the socket.
@@ -92,7 +92,7 @@ impl Parcels for LocalParcels {
         Some(Box::new(self.draft(len)?))
     }
 
-    fn pack(&self, payload: &mut Payload) -> Option<Note> {
+    fn pack(&self, payload: &mut Payload) -> Option<ParcelNote> {
         let len = payload.byte_len();
         let draft = payload.shared_memory::<ParcelDraft>().filter(|draft| draft.is_of(self));
         let room = draft.and_then(|draft| draft.room.take()).or_else(|| {
@@ -104,11 +104,11 @@ impl Parcels for LocalParcels {
         *payload = Payload::empty();
         let (start, size) = (room.1.id(), room.0 as u64);
         self.own.lock().lent.insert(start, room);
-        Some(Note { start, size, len: len as u64 })
+        Some(ParcelNote { start, size, len: len as u64 })
     }
 
-    fn open(&self, note: Note, when_read: WhenRead) -> Result<Box<dyn SharedMemory>> {
-        let Note { start, size, len } = note;
+    fn open(&self, note: ParcelNote, when_read: WhenRead) -> Result<Box<dyn SharedMemory>> {
+        let ParcelNote { start, size, len } = note;
         let known = self.opened.lock().remove(&start);
         let region = match known {
             Some(region) => region,
@@ -214,7 +214,7 @@ impl Drop for Parcel {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use candelabrum_memory::{ElementType, Flat};
+    use candelabrum_memory::{ElementType, FlatTensor};
 
     use super::*;
 
@@ -257,7 +257,7 @@ mod tests {
         let (sender, other) = (LocalParcels::new(Arc::clone(&segment)), LocalParcels::new(segment));
         let write = || {
             let memory = sender.alloc(LEAST + 1).expect("room");
-            let mut payload = Payload::from(Flat::shared(ElementType::U8, LEAST + 1, memory));
+            let mut payload = Payload::from(FlatTensor::shared(ElementType::U8, LEAST + 1, memory));
             payload.bytes_mut().fill(4);
             payload
         };
@@ -284,7 +284,7 @@ mod tests {
     fn there_is_room_for_so_many_bytes_under_way_and_no_more() -> Result<()> {
         let parcels = LocalParcels::new(Arc::new(Segment::create()?));
         let pack = || parcels.pack(&mut message(16 << 20, 1));
-        let notes: Vec<Note> = std::iter::from_fn(pack).take(100).collect();
+        let notes: Vec<ParcelNote> = std::iter::from_fn(pack).take(100).collect();
         assert_eq!(notes.len(), MOST / (16 << 20));
         parcels.take_back(notes[3].start);
         assert_eq!(pack().map(|note| note.start), Some(notes[3].start));
@@ -301,7 +301,7 @@ mod tests {
     fn a_note_of_memory_that_is_not_there_is_an_error() -> Result<()> {
         let parcels = LocalParcels::new(Arc::new(Segment::create()?));
         for (start, size) in [(1 << 40, 4096), (0, 1 << 40), (u64::MAX, 4096), (17, 4096)] {
-            let note = Note { start, size, len: 8 };
+            let note = ParcelNote { start, size, len: 8 };
             assert!(parcels.open(note, Box::new(|| ())).is_err(), "{start} {size}");
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::raw::{HEADER_MESSAGE, HeaderMessage, MessageTag, MpiGroup};
-use crate::comm::failures::Failure;
+use crate::comm::failures::FirstFailure;
 use crate::{Error, Result};
 
 /// A wait that has lasted this long looks for failures.
@@ -20,7 +20,7 @@ pub(super) struct MpiFailures {
     world: MpiGroup,
     rank: usize,
     /// The first failure that this rank knows of, its own or another rank's.
-    failure: Failure,
+    failure: FirstFailure,
     /// The cause of this rank's failure, until it has been sent.
     untold: Mutex<Option<String>>,
     /// Whether this rank has failed, or a header message of a rank that has failed has arrived.
@@ -28,7 +28,7 @@ pub(super) struct MpiFailures {
 }
 
 impl MpiFailures {
-    pub(super) fn new(world: MpiGroup, rank: usize, failure: Failure) -> Self {
+    pub(super) fn new(world: MpiGroup, rank: usize, failure: FirstFailure) -> Self {
         Self { world, rank, failure, untold: Mutex::default(), failed: AtomicBool::new(false) }
     }
 

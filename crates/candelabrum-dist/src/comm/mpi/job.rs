@@ -14,7 +14,7 @@ use super::failures::MpiFailures;
 use super::headers::{GOODBYE, PeerHeaders};
 use super::messages::{AllMessages, MessageGroup};
 use super::raw::MpiGroup;
-use crate::comm::failures::Failure;
+use crate::comm::failures::FirstFailure;
 use crate::{Error, Result};
 
 /// The time that messages get to arrive after their receiver has left.
@@ -37,7 +37,7 @@ impl MpiJob {
         world: &MpiGroup,
         rank: usize,
         host: &str,
-        failure: &Failure,
+        failure: &FirstFailure,
     ) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
         host.hash(&mut hasher);

@@ -9,7 +9,7 @@ use super::failures::LOOK_AFTER;
 use super::headers::GOODBYE;
 use super::job::STRAGGLER;
 use super::{MpiTransport, launcher_barrier, life, raw};
-use crate::comm::transport::Transport;
+use crate::comm::transport::RankTransport;
 use crate::comm::wait::{BackoffWait, MachineLoad};
 use crate::{Error, Result};
 

@@ -54,10 +54,10 @@ use self::messages::{MessageGroup, MpiMessages};
 use self::pace::PipelineSizes;
 use self::raw::{MpiGroup, RequestBatch};
 use super::collective::CollectiveHeader;
-use super::failures::Failure;
+use super::failures::FirstFailure;
 use super::messages::Messages;
 use super::threaded::{Connection, ThreadedGroup};
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::wait::{BackoffWait, MachineLoad};
 use super::{Collective, Communicator, Payload};
 use crate::{Error, Result};
@@ -87,7 +87,7 @@ fn join(
     expected: usize,
     host: &str,
     deadline: Duration,
-    failure: &Failure,
+    failure: &FirstFailure,
 ) -> Result<Connection<MpiTransport>> {
     let what = "MPI was initialised in this process before: only one world can use it";
     let (universe, threading) = mpi::initialize_with_threading(Threading::Serialized)
@@ -143,7 +143,7 @@ struct MpiTransport {
     last: Instant,
 }
 
-impl Transport for MpiTransport {
+impl RankTransport for MpiTransport {
     const DRIVES_MESSAGES: bool = true;
 
     fn backend(&self) -> &'static str {

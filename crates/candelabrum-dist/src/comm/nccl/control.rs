@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::memory::to_device;
 use crate::comm::collective::CollectiveHeader;
-use crate::comm::failures::{AbortSignal, Failure};
+use crate::comm::failures::{AbortSignal, FirstFailure};
 use crate::comm::messages::Messages;
 use crate::comm::work::BackendWork;
 use crate::comm::{Collective, Group, Payload, Pending};
@@ -24,7 +24,7 @@ use crate::{Error, Result};
 pub(super) struct NcclFailures {
     world: Group,
     /// This rank's first failure, which its program gets as an error.
-    failure: Failure,
+    failure: FirstFailure,
     /// Whether this rank's program has reported a failure itself.
     reported: Arc<AtomicBool>,
     /// The failure for which the operations on the device were aborted.
@@ -32,7 +32,7 @@ pub(super) struct NcclFailures {
 }
 
 impl NcclFailures {
-    pub(super) fn new(world: Group, failure: Failure) -> Self {
+    pub(super) fn new(world: Group, failure: FirstFailure) -> Self {
         Self { world, failure, reported: Arc::default(), device: Arc::default() }
     }
 

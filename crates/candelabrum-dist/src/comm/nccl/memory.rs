@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candelabrum_memory::cuda::{CudaMemory, cuda_error};
-use candelabrum_memory::{Flat, Location};
+use candelabrum_memory::{FlatTensor, Location};
 use candle_core::Device;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
 
@@ -19,13 +19,13 @@ pub(super) fn slice_of(payload: &mut Payload) -> Option<&mut CudaSlice<u8>> {
 
 /// A payload of `len` elements in this memory.
 pub(super) fn payload_of(element: ElementType, len: usize, slice: CudaSlice<u8>) -> Payload {
-    Flat::cuda(element, len, CudaMemory(slice)).into()
+    FlatTensor::cuda(element, len, CudaMemory(slice)).into()
 }
 
 /// A copy on the device.
 pub(super) fn to_device(device: &Device, payload: &Payload) -> Result<Payload> {
     let location = Location::from_device(device);
-    let mut copy = Flat::zeros_on(&location, payload.element_type(), payload.len())?;
+    let mut copy = FlatTensor::zeros_on(&location, payload.element_type(), payload.len())?;
     copy.copy_from_host(payload)?;
     Ok(copy.into())
 }

@@ -80,11 +80,11 @@ use self::list::AnnouncedOperations;
 use self::raw::{ID_BYTES, NcclComm};
 use self::watch::DeviceWatch;
 use super::collective::CollectiveHeader;
-use super::failures::Failure;
+use super::failures::FirstFailure;
 use super::group_info::OpContext;
 use super::messages::Messages;
 use super::threaded::{Connection, ThreadedGroup};
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::work::BackendWork;
 use super::{Communicator, Group, Payload};
 use crate::launch::exit_at_once;
@@ -105,7 +105,7 @@ pub(crate) fn connect(
 ) -> Result<Arc<dyn Communicator>> {
     let device = device.as_cuda_device()?.clone();
     control.leave_reports_to_the_caller();
-    let connect = move |failure: &Failure| {
+    let connect = move |failure: &FirstFailure| {
         let (rank, world_size) = (control.rank(), control.world_size());
         let failures = NcclFailures::new(Arc::clone(&control), failure.clone());
         let transport = NcclTransport::connect(&control, failures.clone(), device, deadline)
@@ -210,7 +210,7 @@ impl NcclTransport {
     }
 }
 
-impl Transport for NcclTransport {
+impl RankTransport for NcclTransport {
     const TAKES_ANNOUNCEMENTS: bool = true;
 
     fn backend(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::parcel::Note;
+use super::parcel::ParcelNote;
 use crate::Result;
 use crate::comm::Payload;
 
@@ -46,7 +46,7 @@ impl FrameKind {
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::comm) struct Head {
+pub(in crate::comm) struct FrameHeader {
     pub(in crate::comm) kind: FrameKind,
     /// In a message, the code of the numbers' type.
     pub(in crate::comm) element: u8,
@@ -60,7 +60,7 @@ pub(in crate::comm) struct Head {
     pub(in crate::comm) len: u64,
 }
 
-impl Head {
+impl FrameHeader {
     pub(super) const BYTES: usize = 32;
 
     pub(super) fn encode(self) -> [u8; Self::BYTES] {
@@ -80,14 +80,14 @@ impl Head {
 }
 
 /// The bytes of a frame.
-pub(in crate::comm) enum Body {
+pub(in crate::comm) enum FrameBody {
     /// The bytes of one message.
     Payload(Payload),
     /// The bytes that several frames share, or none.
     Shared(Arc<Vec<u8>>),
 }
 
-impl Body {
+impl FrameBody {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Payload(payload) => payload.bytes(),
@@ -96,7 +96,7 @@ impl Body {
     }
 }
 
-impl From<Vec<u8>> for Body {
+impl From<Vec<u8>> for FrameBody {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Shared(Arc::new(bytes))
     }
@@ -104,8 +104,8 @@ impl From<Vec<u8>> for Body {
 
 /// A frame to be written.
 pub(in crate::comm) struct Outgoing {
-    pub(super) head: Head,
-    pub(super) body: Body,
+    pub(super) head: FrameHeader,
+    pub(super) body: FrameBody,
     /// The channel for the result, once the frame has been written or cannot be written.
     pub(super) written: Option<oneshot::Sender<Result<Payload>>>,
 }
@@ -117,9 +117,9 @@ impl Outgoing {
     }
 
     /// The place of the parcel that the frame announces, if it is one.
-    pub(super) fn note(&self) -> Option<Note> {
+    pub(super) fn note(&self) -> Option<ParcelNote> {
         let is_parcel = self.head.kind == FrameKind::Parcel;
-        is_parcel.then(|| Note::decode(self.body.bytes())).flatten()
+        is_parcel.then(|| ParcelNote::decode(self.body.bytes())).flatten()
     }
 
     pub(super) fn tell(self, result: Result<()>) {
@@ -138,9 +138,9 @@ mod tests {
     fn heads_survive_the_wire_and_nonsense_is_refused() {
         for kind in FrameKind::ALL {
             let (element, group, len) = (3, u64::MAX, 1 << 40);
-            let head = Head { kind, element, from: 70_000, to: 2, group, len };
-            assert_eq!(Head::decode(head.encode()), Some(head));
+            let head = FrameHeader { kind, element, from: 70_000, to: 2, group, len };
+            assert_eq!(FrameHeader::decode(head.encode()), Some(head));
         }
-        assert_eq!(Head::decode([200; Head::BYTES]), None);
+        assert_eq!(FrameHeader::decode([200; FrameHeader::BYTES]), None);
     }
 }

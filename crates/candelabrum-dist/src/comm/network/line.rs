@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
-use super::frame::{FrameKind, Head, Outgoing};
+use super::frame::{FrameHeader, FrameKind, Outgoing};
 
 /// The longest text that a failing rank may send.
 pub(super) const LONGEST_TEXT: usize = 64 * 1024;
@@ -118,7 +118,7 @@ impl FrameQueue {
                 Err(Errno::INTR) => {}
                 Err(_) => self.state = LineState::Broken,
             }
-            if self.written == Head::BYTES + frame.body.bytes().len()
+            if self.written == FrameHeader::BYTES + frame.body.bytes().len()
                 && let Some(frame) = self.frames.pop_front()
             {
                 self.written = 0;
@@ -142,7 +142,7 @@ fn write(socket: &OwnedFd, frame: &Outgoing, written: usize) -> Result<usize, Er
 /// The part of a frame that has arrived.
 #[derive(Default)]
 pub(super) struct FrameReader {
-    head: [u8; Head::BYTES],
+    head: [u8; FrameHeader::BYTES],
     body: Vec<u8>,
     /// The length of the whole body, once the head has arrived.
     len: usize,
@@ -152,7 +152,7 @@ pub(super) struct FrameReader {
 
 /// The result of a read.
 pub(super) enum LineInput {
-    Frame(Head, Vec<u8>),
+    Frame(FrameHeader, Vec<u8>),
     /// No more bytes have arrived, or another line has its turn.
     Later,
     /// The end of the stream, or bytes that are not a frame.
@@ -171,11 +171,11 @@ impl FrameReader {
             }
             // A complete frame is returned at once, because no further bytes may follow that would
             // wake the reader.
-            if self.got >= Head::BYTES {
-                let Some((head, len)) = Head::decode(self.head).and_then(sensible) else {
+            if self.got >= FrameHeader::BYTES {
+                let Some((head, len)) = FrameHeader::decode(self.head).and_then(sensible) else {
                     return LineInput::End;
                 };
-                if self.got == Head::BYTES + len {
+                if self.got == FrameHeader::BYTES + len {
                     self.got = 0;
                     return LineInput::Frame(head, std::mem::take(&mut self.body));
                 }
@@ -187,7 +187,7 @@ impl FrameReader {
 
     /// The memory for the next bytes.
     fn room(&mut self) -> &mut [u8] {
-        let Some(got) = self.got.checked_sub(Head::BYTES) else {
+        let Some(got) = self.got.checked_sub(FrameHeader::BYTES) else {
             return &mut self.head[self.got..];
         };
         if got == self.body.len() {
@@ -199,7 +199,7 @@ impl FrameReader {
 }
 
 /// The head with the length of its body, if this length is permitted.
-fn sensible(head: Head) -> Option<(Head, usize)> {
+fn sensible(head: FrameHeader) -> Option<(FrameHeader, usize)> {
     let len = usize::try_from(head.len).ok()?;
     let has_numbers = matches!(head.kind, FrameKind::Message | FrameKind::Part);
     (has_numbers || len <= LONGEST_TEXT).then_some((head, len))
@@ -218,8 +218,14 @@ mod tests {
         let (near, far) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("a pair");
         for len in 0..3 * PIECES {
             let group = len as u64;
-            let head =
-                Head { kind: FrameKind::Part, element: 0, from: 1, to: 0, group, len: group };
+            let head = FrameHeader {
+                kind: FrameKind::Part,
+                element: 0,
+                from: 1,
+                to: 0,
+                group,
+                len: group,
+            };
             rustix::io::write(&near, &head.encode()).expect("room for a head");
             for _ in 0..len {
                 rustix::io::write(&near, &[7]).expect("room for a byte");

@@ -6,9 +6,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::atomic::Ordering;
 
 use super::NetworkLines;
-use super::frame::{FrameKind, Head, Outgoing};
+use super::frame::{FrameHeader, FrameKind, Outgoing};
 use super::line::{FrameReader, LineInput, PeerSocket};
-use super::parcel::Note;
+use super::parcel::ParcelNote;
 use crate::Error;
 
 impl NetworkLines {
@@ -62,7 +62,7 @@ impl NetworkLines {
 
     /// Whether this frame may arrive on the line of `peer`. Rank 0 may forward frames of other
     /// ranks, and every rank may pass on another rank's failure.
-    fn is_in_order(&self, peer: usize, head: Head) -> bool {
+    fn is_in_order(&self, peer: usize, head: FrameHeader) -> bool {
         let world_size = self.lines.len();
         let may_pass_on = peer == 0 || matches!(head.kind, FrameKind::Failed | FrameKind::Died);
         (head.from == peer || (may_pass_on && head.from < world_size))
@@ -70,13 +70,13 @@ impl NetworkLines {
     }
 
     /// Delivers a message whose bytes lie in shared memory.
-    fn take_parcel(&self, head: Head, note: &[u8]) {
-        let Head { from, .. } = head;
+    fn take_parcel(&self, head: FrameHeader, note: &[u8]) {
+        let FrameHeader { from, .. } = head;
         let foreign = "it sent a long message in memory that rank 0's segment does not have";
-        let Some((note, parcels)) = Note::decode(note).zip(self.parcels.as_ref()) else {
+        let Some((note, parcels)) = ParcelNote::decode(note).zip(self.parcels.as_ref()) else {
             return self.handle_failure(from, Some(foreign.to_owned()));
         };
-        let (network, Note { start, len, .. }) = (self.me.clone(), note);
+        let (network, ParcelNote { start, len, .. }) = (self.me.clone(), note);
         let when_read = move || {
             if let Some(network) = network.upgrade() {
                 network.send(FrameKind::Returned, (start, from), 0, Vec::new().into(), None);
@@ -90,13 +90,13 @@ impl NetworkLines {
             // The sender has done nothing wrong: this rank has no memory for the mapping.
             Err(error) => return self.handle_failure(self.rank, Some(error.to_string())),
         };
-        let head = Head { kind: FrameKind::Message, len, ..head };
+        let head = FrameHeader { kind: FrameKind::Message, len, ..head };
         let limit = self.peers.lock().deliver(head, memory.into());
         self.tell_limits(limit.into_iter().collect());
     }
 
-    fn take(&self, head: Head, body: Vec<u8>) {
-        let Head { kind, from, group, .. } = head;
+    fn take(&self, head: FrameHeader, body: Vec<u8>) {
+        let FrameHeader { kind, from, group, .. } = head;
         if head.to != self.rank {
             return self.push(Outgoing { head, body: body.into(), written: None });
         }
@@ -144,7 +144,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::comm::failures::Failure;
+    use crate::comm::failures::FirstFailure;
     use crate::comm::network::NO_GROUP;
 
     fn pair() -> (OwnedFd, OwnedFd) {
@@ -178,7 +178,8 @@ mod tests {
         let (near, _) = listener.accept().expect("a caller");
         sockopt::set_socket_send_buffer_size(&near, 1 << 20).expect("a buffer");
         let sockets = vec![Some(near.into()), None];
-        let network = NetworkLines::start(1, sockets, None, false, deadline, &Failure::default());
+        let network =
+            NetworkLines::start(1, sockets, None, false, deadline, &FirstFailure::default());
         let network: Arc<NetworkLines> = network.expect("a thread to listen");
 
         let message = vec![7; 200_000];
@@ -187,7 +188,8 @@ mod tests {
         let leaving = std::thread::spawn(move || leaving.finish());
         let line = || network.lines[0].as_ref().expect("a line");
         within(deadline, || line().has_ended().then_some(()));
-        let head = Head { kind: FrameKind::Left, element: 0, from: 2, to: 1, group: 9, len: 0 };
+        let head =
+            FrameHeader { kind: FrameKind::Left, element: 0, from: 2, to: 1, group: 9, len: 0 };
         rustix::io::write(&far, &head.encode()).expect("the other end is open");
 
         let mut reader = FrameReader::default();
@@ -211,11 +213,12 @@ mod tests {
         let ((near_1, far_1), (near_2, far_2)) = (pair(), pair());
         let sockets = vec![None, Some(near_1), Some(near_2)];
         let deadline = Duration::from_secs(20);
-        let network = NetworkLines::start(0, sockets, None, false, deadline, &Failure::default());
+        let network =
+            NetworkLines::start(0, sockets, None, false, deadline, &FirstFailure::default());
         let network: Arc<NetworkLines> = network.expect("a thread to listen");
         let (group, why) = (9, b"out of data");
         let (kind, len) = (FrameKind::Failed, why.len() as u64);
-        let head = Head { kind, element: 0, from: 1, to: 0, group: NO_GROUP, len };
+        let head = FrameHeader { kind, element: 0, from: 1, to: 0, group: NO_GROUP, len };
         rustix::io::write(&far_1, &head.encode()).expect("room for a head");
         rustix::io::write(&far_1, why).expect("room for a text");
         within(deadline, || network.has_failure().then_some(()));

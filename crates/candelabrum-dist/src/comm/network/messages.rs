@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use candelabrum_memory::SharedMemory;
 use oneshot::RecvTimeoutError;
 
-use super::frame::Head;
-use super::{Body, FrameKind, NAP, NetworkLines};
+use super::frame::FrameHeader;
+use super::{FrameBody, FrameKind, NAP, NetworkLines};
 use crate::comm::collective::CollectiveHeader;
 use crate::comm::mailbox::PostedReceive;
 use crate::comm::messages::Messages;
@@ -82,7 +82,8 @@ impl NetworkMessages {
         let (written, answer) = oneshot::channel();
         let element = header.element.code();
         if to == network.rank {
-            let head = Head { kind: FrameKind::Message, element, from: to, to, group, len: 0 };
+            let head =
+                FrameHeader { kind: FrameKind::Message, element, from: to, to, group, len: 0 };
             network.peers.lock().deliver(head, payload.bytes().to_vec().into());
             return Box::new(Ok(Payload::empty()));
         }
@@ -92,7 +93,7 @@ impl NetworkMessages {
         let note = network.parcels.as_ref().and_then(|parcels| parcels.pack(&mut payload));
         let (kind, body) = match note {
             Some(note) => (FrameKind::Parcel, note.encode().into()),
-            None => (FrameKind::Message, Body::Payload(payload)),
+            None => (FrameKind::Message, FrameBody::Payload(payload)),
         };
         network.send(kind, (group, to), element, body, Some(written));
         let (network, peers) = (Arc::clone(network), vec![to]);

@@ -35,16 +35,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use self::frame::{Head, Outgoing};
+use self::frame::{FrameHeader, Outgoing};
 use self::line::{LONGEST_TEXT, PeerSocket};
 use self::peers::{PeerStates, SendLimit, WINDOW};
 use super::Payload;
-use super::failures::{AbortSignal, Failure};
+use super::failures::{AbortSignal, FirstFailure};
 use crate::{Error, Result};
 
-pub(super) use self::frame::{Body, FrameKind};
+pub(super) use self::frame::{FrameBody, FrameKind};
 pub(super) use self::messages::NetworkWork;
-pub(super) use self::parcel::{Note, Parcels, WhenRead};
+pub(super) use self::parcel::{ParcelNote, Parcels, WhenRead};
 pub(super) use self::peers::WhenLeft;
 
 /// The interval at which a waiting thread checks the peers.
@@ -67,7 +67,7 @@ pub(super) struct NetworkLines {
     /// Whether this rank forwards frames for other ranks.
     relays: bool,
     /// This rank's own failure.
-    own_failure: Failure,
+    own_failure: FirstFailure,
     /// By peer. A peer without a line is reached through rank 0.
     lines: Vec<Option<PeerSocket>>,
     /// By receiver: the messages for which it has no room yet.
@@ -101,7 +101,7 @@ impl NetworkLines {
         parcels: Option<Arc<dyn Parcels>>,
         relays: bool,
         deadline: Duration,
-        own_failure: &Failure,
+        own_failure: &FirstFailure,
     ) -> Result<Arc<Self>> {
         let world_size = sockets.len();
         let outlet = |_| Outlet { sent: 0, limit: WINDOW, held: VecDeque::new() };
@@ -139,11 +139,11 @@ impl NetworkLines {
         kind: FrameKind,
         (group, to): (u64, usize),
         element: u8,
-        body: Body,
+        body: FrameBody,
         written: Option<oneshot::Sender<Result<Payload>>>,
     ) {
         let len = body.bytes().len() as u64;
-        let head = Head { kind, element, from: self.rank, to, group, len };
+        let head = FrameHeader { kind, element, from: self.rank, to, group, len };
         let frame = Outgoing { head, body, written };
         if !matches!(
             kind,
@@ -201,7 +201,7 @@ impl NetworkLines {
         if frame.written.is_none() {
             return;
         }
-        let Head { to, group, .. } = frame.head;
+        let FrameHeader { to, group, .. } = frame.head;
         let known = self.trouble(group, &[to], || format!("send(to {to})"));
         frame.tell(known);
     }
@@ -253,7 +253,7 @@ impl NetworkLines {
         let text = &text.as_bytes()[..text.len().min(LONGEST_TEXT)];
         let (len, group) = (text.len() as u64, NO_GROUP);
         for to in (0..self.lines.len()).filter(|&to| to != of && self.lines[to].is_some()) {
-            let head = Head { kind, element: 0, from: of, to, group, len };
+            let head = FrameHeader { kind, element: 0, from: of, to, group, len };
             self.push(Outgoing { head, body: text.to_vec().into(), written: None });
         }
     }

@@ -8,7 +8,7 @@ use crate::comm::Payload;
 
 /// The place of a parcel in the memory that the ranks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::comm) struct Note {
+pub(in crate::comm) struct ParcelNote {
     /// The number of the parcel's memory.
     pub(in crate::comm) start: u64,
     /// The bytes of this memory.
@@ -17,7 +17,7 @@ pub(in crate::comm) struct Note {
     pub(in crate::comm) len: u64,
 }
 
-impl Note {
+impl ParcelNote {
     pub(super) fn encode(self) -> Vec<u8> {
         bytemuck::cast::<[u64; 3], [u8; 24]>([self.start, self.size, self.len]).to_vec()
     }
@@ -44,13 +44,13 @@ pub(in crate::comm) trait Parcels: Send + Sync {
     /// Puts a message into memory that the other ranks can open. A message that was written in memory of
     /// [`alloc`](Self::alloc) is not copied. The payload is empty afterwards. `None`, as from `alloc`,
     /// leaves it as it is.
-    fn pack(&self, payload: &mut Payload) -> Option<Note>;
+    fn pack(&self, payload: &mut Payload) -> Option<ParcelNote>;
 
     /// The bytes of another rank's parcel. Their drop calls `when_read`.
     ///
     /// # Errors
     /// A note of memory that does not exist.
-    fn open(&self, note: Note, when_read: WhenRead) -> Result<Box<dyn SharedMemory>>;
+    fn open(&self, note: ParcelNote, when_read: WhenRead) -> Result<Box<dyn SharedMemory>>;
 
     /// The receiver has read the parcel, or will never get it.
     fn take_back(&self, start: u64);

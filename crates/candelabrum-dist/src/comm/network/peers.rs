@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frame::{FrameKind, Head};
+use super::frame::{FrameHeader, FrameKind};
 use crate::comm::mailbox::{Mailbox, MessageBytes, PostedReceive, ReceivedMessage};
 use crate::{Error, Result};
 
@@ -67,8 +67,8 @@ impl PeerStates {
 
     /// Stores a message, or a part of a collective. Returns the sender's new limit, if there is
     /// one.
-    pub(super) fn deliver(&mut self, head: Head, bytes: MessageBytes) -> Option<SendLimit> {
-        let Head { kind, element, from, group, len, .. } = head;
+    pub(super) fn deliver(&mut self, head: FrameHeader, bytes: MessageBytes) -> Option<SendLimit> {
+        let FrameHeader { kind, element, from, group, len, .. } = head;
         let group = self.groups.entry(group).or_default();
         let message = ReceivedMessage { from, element, bytes };
         if kind == FrameKind::Part || from == self.rank {

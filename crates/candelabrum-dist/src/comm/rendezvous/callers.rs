@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 
-use super::hello::Hello;
+use super::hello::HelloMessage;
 
 /// The pause between two attempts, for instance to reach a rank that does not listen yet.
 pub(super) const RETRY: Duration = Duration::from_millis(5);
@@ -53,7 +53,7 @@ impl<'a> Callers<'a> {
     }
 
     /// The next caller whose hello is complete, a rank of any job; `None` when `limit` has passed.
-    pub(super) fn next(&mut self, limit: Duration) -> Option<(Hello, OwnedFd)> {
+    pub(super) fn next(&mut self, limit: Duration) -> Option<(HelloMessage, OwnedFd)> {
         let start = Instant::now();
         loop {
             // Reading comes before accepting, because the oldest callers make room and their hellos
@@ -89,7 +89,7 @@ impl<'a> Callers<'a> {
                     if self.waiting.len() == MOST_WAITING {
                         self.waiting.pop_front();
                     }
-                    let (heard, since) = (Vec::with_capacity(Hello::BYTES), Instant::now());
+                    let (heard, since) = (Vec::with_capacity(HelloMessage::BYTES), Instant::now());
                     self.waiting.push_back(Caller { socket, heard, since });
                 }
                 Ok(_) => {
@@ -108,7 +108,7 @@ impl<'a> Callers<'a> {
     }
 
     /// Reads the bytes that have arrived. Returns the first complete hello.
-    fn hear(&mut self) -> Option<(Hello, OwnedFd)> {
+    fn hear(&mut self) -> Option<(HelloMessage, OwnedFd)> {
         let mut at = 0;
         while let Some(caller) = self.waiting.get_mut(at) {
             match caller.hear() {
@@ -129,7 +129,7 @@ impl<'a> Callers<'a> {
 enum HelloState {
     /// The hello is incomplete.
     Part,
-    Hello(Hello),
+    Hello(HelloMessage),
     /// The bytes are not a hello, the stream has ended, or the caller took too long.
     Nonsense,
 }
@@ -140,7 +140,7 @@ impl Caller {
     }
 
     fn hear(&mut self) -> HelloState {
-        let mut room = [0; Hello::BYTES];
+        let mut room = [0; HelloMessage::BYTES];
         let room = &mut room[self.heard.len()..];
         match recv(&self.socket, &mut *room, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return HelloState::Nonsense,
@@ -148,9 +148,9 @@ impl Caller {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => return HelloState::Nonsense,
         }
-        match Hello::decode(&self.heard) {
+        match HelloMessage::decode(&self.heard) {
             Some(hello) => HelloState::Hello(hello),
-            None if self.heard.len() == Hello::BYTES || self.left().is_zero() => {
+            None if self.heard.len() == HelloMessage::BYTES || self.left().is_zero() => {
                 HelloState::Nonsense
             }
             None => HelloState::Part,

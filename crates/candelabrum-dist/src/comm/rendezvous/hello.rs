@@ -14,14 +14,14 @@ pub(in crate::comm) const VERSION: u32 = 2;
 /// have the same place in every version, and no version is shorter. So a rank can distinguish a
 /// stranger from a rank of its own job with another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::comm) struct Hello {
+pub(in crate::comm) struct HelloMessage {
     pub(in crate::comm) job: JobId,
     pub(in crate::comm) version: u32,
     pub(in crate::comm) rank: u32,
     pub(in crate::comm) world_size: u32,
 }
 
-impl Hello {
+impl HelloMessage {
     pub(in crate::comm) const BYTES: usize =
         MAGIC.len() + size_of::<JobId>() + 3 * size_of::<u32>();
 

@@ -1,7 +1,7 @@
 //! The meeting of the ranks over sockets of any kind: one rank listens, and the other ranks call
 //! it.
 //!
-//! The first bytes of a caller are its [`Hello`]. Rank 0 waits until all other ranks have called.
+//! The first bytes of a caller are its [`HelloMessage`]. Rank 0 waits until all other ranks have called.
 //! Then it answers all of them that the meeting is complete, or why it failed. A caller that is not
 //! a rank of this job changes nothing: rank 0 reads the hellos of all callers at the same time,
 //! gives each caller the time [`callers::TO_SPEAK`] for its hello, and turns strangers away. A rank
@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 pub(super) use self::callers::Callers;
 use self::callers::{RETRY, wait};
-pub(super) use self::hello::Hello;
+pub(super) use self::hello::HelloMessage;
 use self::hello::VERSION;
 use super::member::JobMember;
 use crate::note::note;
@@ -85,9 +85,9 @@ impl Rendezvous {
         Self { place, ..self }
     }
 
-    pub(super) fn hello(&self) -> Hello {
+    pub(super) fn hello(&self) -> HelloMessage {
         let JobMember { job, rank, world_size, .. } = self.member;
-        Hello { job, version: VERSION, rank: rank as u32, world_size: world_size as u32 }
+        HelloMessage { job, version: VERSION, rank: rank as u32, world_size: world_size as u32 }
     }
 
     /// The time that is left until the deadline.
@@ -187,7 +187,7 @@ impl Rendezvous {
 
     /// Compares a caller with this rank. The job is compared first, so that no rank of another job
     /// can end the meeting.
-    fn judge(&self, hello: &Hello, is_awaited: bool) -> std::result::Result<(), Refusal> {
+    fn judge(&self, hello: &HelloMessage, is_awaited: bool) -> std::result::Result<(), Refusal> {
         let own = self.hello();
         let differs = |what: &str, expected: u32, got: u32| {
             Refusal::Misfit(Error::Inconsistent {

@@ -21,12 +21,12 @@ use sha2::{Digest, Sha256};
 
 use self::rendezvous::TO_HEAR_WHY;
 use super::collective::{CollectiveHeader, check_agreement};
-use super::failures::Failure;
+use super::failures::FirstFailure;
 use super::member::{JobMember, TcpConfig};
 use super::messages::Messages;
-use super::network::{Body, FrameKind, NetworkLines, NetworkWork};
+use super::network::{FrameBody, FrameKind, NetworkLines, NetworkWork};
 use super::threaded::{Connection, ThreadedGroup};
-use super::transport::Transport;
+use super::transport::RankTransport;
 use super::work::BackendWork;
 use super::{Collective, Communicator, ElementType, Payload};
 use crate::{Error, Result};
@@ -42,7 +42,7 @@ const WORLD: u64 = 0;
 /// # Errors
 /// A port in use, ranks that do not arrive in time, or ranks that differ in version or number.
 pub(crate) fn connect(config: TcpConfig) -> Result<Arc<dyn Communicator>> {
-    let connect = move |failure: &Failure| {
+    let connect = move |failure: &FirstFailure| {
         let JobMember { rank, world_size, deadline, .. } = config.member;
         let sockets = rendezvous::meet(&config)?;
         let sockets = sockets.into_iter().map(|socket| socket.map(Into::into)).collect();
@@ -116,7 +116,7 @@ impl TcpTransport {
         let parts = self.gather_parts(header, &own)?;
         let all = Arc::new(join(&parts));
         for &rank in &self.ranks[1..] {
-            send(rank, Body::Shared(Arc::clone(&all)));
+            send(rank, FrameBody::Shared(Arc::clone(&all)));
         }
         Ok(all)
     }
@@ -251,7 +251,7 @@ impl TcpTransport {
     }
 }
 
-impl Transport for TcpTransport {
+impl RankTransport for TcpTransport {
     fn backend(&self) -> &'static str {
         "tcp"
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{TcpConfig, connect};
 use crate::comm::member::JobMember;
-use crate::comm::rendezvous::{Hello, Rendezvous};
+use crate::comm::rendezvous::{HelloMessage, Rendezvous};
 use crate::comm::{Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
@@ -43,7 +43,7 @@ fn with_deadline(deadline: Duration, config: TcpConfig) -> TcpConfig {
     TcpConfig { member: JobMember { deadline, ..config.member }, ..config }
 }
 
-fn hello(rank: usize, world_size: usize) -> Hello {
+fn hello(rank: usize, world_size: usize) -> HelloMessage {
     Rendezvous::begin(config(rank, world_size, 0).member).hello()
 }
 
@@ -135,12 +135,12 @@ fn strangers_and_other_jobs_are_turned_away_and_change_nothing() {
 fn a_stranger_changes_nothing_whatever_it_says_beside_its_job() {
     let port = free_port();
     let first = start(config(0, 2, port));
-    let of_another_job = Hello { job: [8; 32], ..hello(1, 2) };
+    let of_another_job = HelloMessage { job: [8; 32], ..hello(1, 2) };
     let mut callers = Vec::new();
     for words in [
-        Hello { version: 99, ..of_another_job },
-        Hello { world_size: 5, ..of_another_job },
-        Hello { rank: 0, ..of_another_job },
+        HelloMessage { version: 99, ..of_another_job },
+        HelloMessage { world_size: 5, ..of_another_job },
+        HelloMessage { rank: 0, ..of_another_job },
     ] {
         callers.push(stranger(port, &words.encode()));
         // First an incomplete hello, then its rest.
@@ -231,7 +231,7 @@ fn a_rank_that_never_comes_is_named_on_all() {
 fn another_version_of_the_protocol_ends_the_meeting_on_all() {
     let port = free_port();
     let (first, second) = (start(config(0, 3, port)), start(config(1, 3, port)));
-    let hello = Hello { version: 99, ..hello(2, 3) };
+    let hello = HelloMessage { version: 99, ..hello(2, 3) };
     let _old = stranger(port, &hello.encode());
     for rank in [first, second] {
         let message = joined(rank).expect_err("versions differ").to_string();
@@ -245,7 +245,7 @@ fn two_processes_of_one_rank_and_another_number_of_ranks_are_refused() {
     for (caller, part) in [((1, 3), "number of ranks"), ((0, 2), "say that they are rank 0")] {
         let port = free_port();
         let first = start(config(0, 2, port));
-        let hello = Hello { rank: caller.0, world_size: caller.1, ..hello(1, 2) };
+        let hello = HelloMessage { rank: caller.0, world_size: caller.1, ..hello(1, 2) };
         let _caller = stranger(port, &hello.encode());
         let message = joined(first).expect_err("refused").to_string();
         assert!(message.contains(part), "{part}: {message}");

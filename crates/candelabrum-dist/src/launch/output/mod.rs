@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(local_ranks)]
-pub(super) use pump::Pump;
+pub(super) use pump::OutputPump;
 #[cfg(local_ranks)]
-pub(super) use source::{Source, destination};
+pub(super) use source::{OutputSource, destination};
 
 /// A stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::source::Source;
+use super::source::OutputSource;
 use super::{Prefix, Stream};
 use crate::{Error, Result};
 
@@ -24,19 +24,19 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// The running thread.
 #[derive(Debug)]
-pub(in super::super) struct Pump {
+pub(in super::super) struct OutputPump {
     thread: JoinHandle<Vec<u8>>,
     /// Closing it tells the thread that all processes have ended.
     running: PipeWriter,
 }
 
-impl Pump {
+impl OutputPump {
     /// Takes in `sources`, and keeps the last `tail` bytes of their standard error.
     ///
     /// # Errors
     /// A pipe or a thread that cannot be made.
     pub(in super::super) fn start(
-        sources: Vec<Source>,
+        sources: Vec<OutputSource>,
         prefix: Option<Prefix>,
         tail: usize,
     ) -> Result<Self> {
@@ -73,7 +73,7 @@ impl Pump {
 }
 
 struct PumpTask {
-    sources: Vec<Source>,
+    sources: Vec<OutputSource>,
     /// It ends when the processes have ended.
     ended: PipeReader,
     prefix: Option<Prefix>,
@@ -110,7 +110,7 @@ impl PumpTask {
         all.extend(
             self.sources
                 .iter()
-                .filter_map(Source::pipe)
+                .filter_map(OutputSource::pipe)
                 .map(|p| PollFd::from_borrowed_fd(p, flags)),
         );
         // A failure other than an interrupt (memory) is answered by trying to read a little later.

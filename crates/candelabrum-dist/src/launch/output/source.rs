@@ -19,7 +19,7 @@ const LEFT_IN_PIPE: usize = 1024 * 1024;
 
 /// A stream that this process takes in.
 #[derive(Debug)]
-pub(in super::super) struct Source {
+pub(in super::super) struct OutputSource {
     rank: usize,
     stream: Stream,
     shown: bool,
@@ -59,13 +59,13 @@ pub(in super::super) fn destination(
     capture: &OutputCapture,
     rank: usize,
     stream: Stream,
-) -> Result<(Stdio, Option<Source>)> {
+) -> Result<(Stdio, Option<OutputSource>)> {
     let shown = capture.shown.as_ref().is_none_or(|ranks| ranks.contains(&rank));
     let log =
         capture.folder.as_ref().map(|folder| open(folder.clone(), rank, stream)).transpose()?;
     if shown || (stream == Stream::Err && capture.tail > 0) {
         let (lines, pipe) = (LineSplitter::default(), None);
-        let source = Source { rank, stream, shown, log, pipe, lines, left: LEFT_IN_PIPE };
+        let source = OutputSource { rank, stream, shown, log, pipe, lines, left: LEFT_IN_PIPE };
         return Ok((Stdio::piped(), Some(source)));
     }
     Ok((log.map_or_else(Stdio::null, |log| Stdio::from(log.file)), None))
@@ -84,7 +84,7 @@ fn open(mut path: PathBuf, rank: usize, stream: Stream) -> Result<StreamLog> {
     Ok(StreamLog { path, file })
 }
 
-impl Source {
+impl OutputSource {
     /// The reading end of the pipe to which the process writes.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! The messages of the sparse strategies on a GPU, and their average. The bits are those of
 //! `sparse_exchange.rs`.
 
-use candelabrum_memory::cuda::{CudaSpanMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{ElementType, Flat, SpanMut};
+use candelabrum_memory::cuda::{CudaSpanMut, Gpu, Kernels, LaunchGrid};
+use candelabrum_memory::{ElementType, FlatTensor, SpanMut};
 
 use super::{read, words, write};
 use crate::comm::Payload;
@@ -13,7 +13,7 @@ const KERNELS: Kernels = Kernels { name: "sparse_exchange", text: include_str!("
 
 /// Elements in words of 32 bits on a GPU.
 pub(super) struct Elements<'a> {
-    pub(super) words: &'a Flat,
+    pub(super) words: &'a FlatTensor,
     /// The word with the first position. The other positions follow.
     pub(super) first: usize,
     /// The distance from an element's position to its value.
@@ -23,11 +23,11 @@ pub(super) struct Elements<'a> {
 
 impl Elements<'_> {
     /// The message of these elements, padded by zeros to `room` elements.
-    pub(super) fn pack(&self, gpu: &Gpu, room: usize) -> Result<Flat> {
+    pub(super) fn pack(&self, gpu: &Gpu, room: usize) -> Result<FlatTensor> {
         let mut message = words(gpu, 2 * room)?;
         let own = [read(self.words)?.into(), self.room.into(), self.count.into()];
         let args = [&[write(&mut message)?.into()], &own[..]].concat();
-        gpu.launch(KERNELS, "pack", Grid::for_each(room), &args)?;
+        gpu.launch(KERNELS, "pack", LaunchGrid::for_each(room), &args)?;
         Ok(message)
     }
 
@@ -36,7 +36,7 @@ impl Elements<'_> {
         let len = values.len();
         let own = [read(self.words)?.into(), self.first.into(), self.room.into()];
         let args = [&[values.into(), len.into()], &own[..]].concat();
-        Ok(gpu.launch(KERNELS, "place_elements", Grid::for_each(self.count), &args)?)
+        Ok(gpu.launch(KERNELS, "place_elements", LaunchGrid::for_each(self.count), &args)?)
     }
 
     /// Adds the elements to `values`. A position outside of them makes `wrong` 1.
@@ -44,13 +44,13 @@ impl Elements<'_> {
         &self,
         gpu: &Gpu,
         values: &mut CudaSpanMut<'_>,
-        wrong: &mut Flat,
+        wrong: &mut FlatTensor,
     ) -> Result<()> {
         let len = values.len();
         let to = [values.into(), len.into(), write(wrong)?.into()];
         let own = [read(self.words)?.into(), self.first.into(), self.room.into()];
         let args = [to, own].concat();
-        Ok(gpu.launch(KERNELS, "add_elements", Grid::for_each(self.count), &args)?)
+        Ok(gpu.launch(KERNELS, "add_elements", LaunchGrid::for_each(self.count), &args)?)
     }
 }
 
@@ -82,7 +82,7 @@ pub fn average(
         let message = Elements { words: gathered, first, room, count };
         message.add_to(&gpu, &mut values, &mut wrong)?;
     }
-    let grid = Grid::for_each(values.len());
+    let grid = LaunchGrid::for_each(values.len());
     let args = [(&mut values).into(), (bucket.world_size as f32).into(), read(&wrong)?.into()];
     Ok(gpu.launch(KERNELS, "divide", grid, &args)?)
 }

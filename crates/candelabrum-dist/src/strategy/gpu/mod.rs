@@ -11,7 +11,7 @@ pub use exchange::average;
 pub use select::{SelectedElements, take_at_least, take_top_k};
 
 use candelabrum_memory::cuda::{CudaMemory, CudaSpanMut, Gpu};
-use candelabrum_memory::{ElementType, Flat, Location};
+use candelabrum_memory::{ElementType, FlatTensor, Location};
 
 use super::{Bucket, Message};
 use crate::comm::Payload;
@@ -45,17 +45,17 @@ pub trait GpuStrategy {
 }
 
 /// Zeros in words of 32 bits.
-fn words(gpu: &Gpu, len: usize) -> Result<Flat> {
-    Ok(Flat::zeros_on(&Location::from_device(&gpu.device()), ElementType::I32, len)?)
+fn words(gpu: &Gpu, len: usize) -> Result<FlatTensor> {
+    Ok(FlatTensor::zeros_on(&Location::from_device(&gpu.device()), ElementType::I32, len)?)
 }
 
 /// The words' memory, for a kernel that reads them.
-fn read(words: &Flat) -> Result<&CudaMemory> {
+fn read(words: &FlatTensor) -> Result<&CudaMemory> {
     words.cuda_memory().ok_or_else(on_host)
 }
 
 /// The words' memory, for a kernel that writes them.
-fn write(words: &mut Flat) -> Result<&mut CudaMemory> {
+fn write(words: &mut FlatTensor) -> Result<&mut CudaMemory> {
     words.cuda_memory_mut().ok_or_else(on_host)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The selected elements are those of [`Selector`](crate::strategy::select::Selector).
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, CudaSpanMut, Gpu, Grid, Kernels};
+use candelabrum_memory::FlatTensor;
+use candelabrum_memory::cuda::{CudaSpanMut, Gpu, KernelArg, Kernels, LaunchGrid};
 
 use super::exchange::Elements;
 use super::{read, words, write};
@@ -32,7 +32,7 @@ const DIGITS: [(usize, usize); 3] = [(20, 11), (10, 10), (0, 10)];
 ///
 /// # Errors
 /// More than 2³¹ - 1 elements, and the GPU's errors.
-pub fn take_top_k(gpu: &Gpu, mut values: CudaSpanMut<'_>, k: usize) -> Result<Flat> {
+pub fn take_top_k(gpu: &Gpu, mut values: CudaSpanMut<'_>, k: usize) -> Result<FlatTensor> {
     let k = k.min(values.len());
     let mut message = words(gpu, 2 * k)?;
     if k == 0 {
@@ -49,9 +49,9 @@ pub fn take_top_k(gpu: &Gpu, mut values: CudaSpanMut<'_>, k: usize) -> Result<Fl
             shift.into(),
             bits.into(),
         ];
-        gpu.launch(KERNELS, "histogram", Grid::by_share(values.len(), HISTOGRAM), &numbers)?;
+        gpu.launch(KERNELS, "histogram", LaunchGrid::by_share(values.len(), HISTOGRAM), &numbers)?;
         let numbers = [write(&mut bins)?.into(), (&mut selection).into(), shift.into()];
-        gpu.launch(KERNELS, "choose", Grid::one_block(BINS), &numbers)?;
+        gpu.launch(KERNELS, "choose", LaunchGrid::one_block(BINS), &numbers)?;
     }
     take_out(gpu, &selection, &mut values, &mut message, k)?;
     Ok(message)
@@ -70,7 +70,7 @@ pub fn take_at_least(
     mut values: CudaSpanMut<'_>,
     threshold: f32,
     room: usize,
-) -> Result<(SelectedElements, Flat)> {
+) -> Result<(SelectedElements, FlatTensor)> {
     let bound = match threshold {
         threshold if threshold.is_nan() => i32::MAX,
         threshold if threshold > 0.0 => key(threshold) - 1,
@@ -88,7 +88,7 @@ pub fn take_at_least(
 pub struct SelectedElements {
     gpu: Gpu,
     /// Positions, ascending, and `room` words later the values.
-    words: Flat,
+    words: FlatTensor,
     room: usize,
 }
 
@@ -97,7 +97,7 @@ impl SelectedElements {
     ///
     /// # Errors
     /// The GPU's errors.
-    pub fn message(&self, count: usize, room: usize) -> Result<Flat> {
+    pub fn message(&self, count: usize, room: usize) -> Result<FlatTensor> {
         self.first(count).pack(&self.gpu, room)
     }
 
@@ -116,35 +116,35 @@ impl SelectedElements {
 }
 
 /// A `Selection` of select.cu.
-fn begin(gpu: &Gpu, bound: i32, most: i32, ties: usize) -> Result<Flat> {
+fn begin(gpu: &Gpu, bound: i32, most: i32, ties: usize) -> Result<FlatTensor> {
     let mut selection = gpu.numbers(3)?;
     let mut memory = selection.span_mut()?.cuda()?;
     let word = |number: i32| u64::from(number.cast_unsigned());
     let args = [(&mut memory).into(), word(bound).into(), word(most).into(), ties.into()];
-    gpu.launch(KERNELS, "begin", Grid::one_block(1), &args)?;
+    gpu.launch(KERNELS, "begin", LaunchGrid::one_block(1), &args)?;
     Ok(selection)
 }
 
 /// Moves the selected elements to `words`, as far as there is room. Returns their number.
 fn take_out(
     gpu: &Gpu,
-    selection: &Flat,
+    selection: &FlatTensor,
     values: &mut CudaSpanMut<'_>,
-    to: &mut Flat,
+    to: &mut FlatTensor,
     room: usize,
-) -> Result<Flat> {
+) -> Result<FlatTensor> {
     let len = values.len();
     if i32::try_from(len).is_err() {
         let what = format!("a selection among {len} elements on a GPU: positions have 31 bits");
         return Err(Error::Unsupported { what });
     }
-    let selection = Arg::from(selection.span()?.cuda()?);
-    let (by_share, count) = (Grid::by_share(len, SHARE), len.div_ceil(SHARE));
+    let selection = KernelArg::from(selection.span()?.cuda()?);
+    let (by_share, count) = (LaunchGrid::by_share(len, SHARE), len.div_ceil(SHARE));
     let (mut blocks, mut taken) = (words(gpu, 2 * count)?, words(gpu, 1)?);
     let args = [write(&mut blocks)?.into(), selection, values.as_span().into()];
     gpu.launch(KERNELS, "count", by_share, &args)?;
     let args = [write(&mut blocks)?.into(), write(&mut taken)?.into(), selection];
-    gpu.launch(KERNELS, "add_up", Grid::one_block(count), &args)?;
+    gpu.launch(KERNELS, "add_up", LaunchGrid::one_block(count), &args)?;
     let (to, blocks) = (write(to)?.into(), read(&blocks)?.into());
     let args = [to, room.into(), values.into(), blocks, selection];
     gpu.launch(KERNELS, "take_out", by_share, &args)?;

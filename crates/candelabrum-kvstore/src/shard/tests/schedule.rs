@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use candelabrum_testkit::Dice;
+use candelabrum_testkit::RandomChoices;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -243,7 +243,7 @@ impl Model {
 }
 
 /// A worker's messages: each key once in a round, as a push, a pushpull, or a push and a pull.
-fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<WireMessage> {
+fn program(setting: &Setting, worker: usize, dice: &mut RandomChoices) -> VecDeque<WireMessage> {
     let mut messages = VecDeque::new();
     let mut ticket = 10;
     let mut next = || {
@@ -276,7 +276,7 @@ fn program(setting: &Setting, worker: usize, dice: &mut Dice) -> VecDeque<WireMe
 
 /// Runs all messages in a random order that keeps that of each worker. Returns the greatest lead.
 fn run(setting: Setting) -> Result<u64, TestCaseError> {
-    let mut dice = Dice(setting.seed);
+    let mut dice = RandomChoices(setting.seed);
     let mut run = Run::new(setting);
     let mut programs: Vec<VecDeque<WireMessage>> =
         (0..setting.workers).map(|worker| program(&setting, worker, &mut dice)).collect();

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 
 use super::untyped::Operation;
 use crate::autograd::hooks;
-use crate::autograd::profile::{self, Phase};
+use crate::autograd::profile::{self, ProfilePhase};
 use crate::f64_kernels;
 use crate::kernels::thread_switch::with_switch;
 use crate::params::is_half;
@@ -75,7 +75,8 @@ pub(super) fn run(
     if shape.elem_count() == 0 && !op.has_effects() {
         return empty(shape, inputs.iter().flatten());
     }
-    let ys = profile::timed(Phase::Forward, op.name(), shape.dims(), || op.composite(&inputs))?;
+    let ys =
+        profile::timed(ProfilePhase::Forward, op.name(), shape.dims(), || op.composite(&inputs))?;
     if ys.elem_count() == 0 {
         return empty(shape, inputs.iter().flatten().chain([&ys]));
     }

@@ -1,10 +1,10 @@
 //! The elements of tensors, on the CPU and on a GPU.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{self, CudaNumbers};
 use candle_core::{Device, Result, Storage, Tensor, bail};
 
-use crate::autograd::view::View;
+use crate::autograd::view::StridedView;
 use crate::kernels::float::{Float, cpu_slice};
 
 /// Calls `f` with the elements of each tensor, contiguous and on the CPU. `None` becomes an empty
@@ -32,7 +32,7 @@ pub(super) fn with_inputs<T: Float, R>(
 /// The elements of a tensor on the CPU, contiguous: the tensor itself, or a copy outside of the graph.
 /// candle's own copy of a transposed tensor goes number by number.
 pub(super) fn contiguous<T: Float>(tensor: &Tensor) -> Result<Tensor> {
-    let view = View::of_layout(tensor.layout()).filter(|_| !tensor.is_contiguous());
+    let view = StridedView::of_layout(tensor.layout()).filter(|_| !tensor.is_contiguous());
     let (storage, _) = tensor.storage_and_layout();
     let (Some(view), Storage::Cpu(storage)) = (view, &*storage) else { return tensor.contiguous() };
     let mut values = vec![T::default(); view.len()];
@@ -41,7 +41,7 @@ pub(super) fn contiguous<T: Float>(tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// A copy of a tensor's elements on a GPU, in their type.
-pub(super) fn to_flat(tensor: &Tensor) -> Result<Flat> {
+pub(super) fn to_flat(tensor: &Tensor) -> Result<FlatTensor> {
     let tensor = tensor.contiguous()?;
     with_numbers(&[Some(&tensor)], |numbers| match numbers {
         [Some(numbers)] => Ok(numbers.to_flat()?),

@@ -2,20 +2,20 @@
 //! GPU. Sums and functions are computed in f32, and results are rounded to the type of the inputs.
 
 use candelabrum_memory::cuda::{CudaNumbersMut, CudaSpanMut, Gpu};
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, FlatTensor};
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, TensorId, bail};
 
 use super::composite;
 use super::elements::with_numbers;
-use super::inbox::Inbox;
+use super::inbox::GradientInbox;
 use super::link::GradientTarget;
 use super::node::{self, Node};
 use super::on_gpu::{GpuBackward, GpuForward};
 use super::untyped::Operation;
-use crate::autograd::pass::{self, Place};
-use crate::autograd::profile::{self, Phase};
+use crate::autograd::pass::{self, GradientPlace};
+use crate::autograd::profile::{self, ProfilePhase};
 use crate::autograd::recomputing::Unread;
-use crate::kernels::scratch::{Pooled, Values};
+use crate::kernels::scratch::{Pooled, PooledValues};
 
 /// The GPU, if kernels of the operation compute it there.
 pub(super) fn wanted(op: &dyn Operation, dtype: DType, device: &Device) -> Option<Gpu> {
@@ -37,7 +37,7 @@ pub(super) fn run(
     let mut ys = gpu.numbers_of(element_of(dtype), shape.elem_count())?;
     let saved = match unread {
         Some(Unread::All) => None,
-        _ => profile::timed(Phase::Forward, op.name(), shape.dims(), || {
+        _ => profile::timed(ProfilePhase::Forward, op.name(), shape.dims(), || {
             let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
             with_numbers(&tensors, |inputs| {
                 kernels.forward(GpuForward { gpu, inputs, ys: ys.cuda_numbers_mut()? })
@@ -45,19 +45,19 @@ pub(super) fn run(
         })?,
     };
     let ys = Storage::Cuda(gpu.storage(ys)?);
-    let saved = saved.map_or_else(|| Values::F32(Pooled::none()), Values::Gpu);
+    let saved = saved.map_or_else(|| PooledValues::F32(Pooled::none()), PooledValues::Gpu);
     let targets = inputs.iter().map(|input| GradientTarget::new(input.as_ref())).collect();
     node::attach(op, targets, inputs, shape, ys, saved)
 }
 
 impl Node {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
-    pub(super) fn backward_on_gpu(&self, mut dys: Flat) -> Result<Vec<Option<Tensor>>> {
+    pub(super) fn backward_on_gpu(&self, mut dys: FlatTensor) -> Result<Vec<Option<Tensor>>> {
         let (Some(kernels), Some(gpu)) = (self.op.on_gpu(), self.gpu()) else {
             bail!("{}: a gradient on another device than the result", self.op.name())
         };
         let saved = match &self.saved {
-            Values::Gpu(saved) => Some(saved.cuda_numbers()?),
+            PooledValues::Gpu(saved) => Some(saved.cuda_numbers()?),
             _ => None,
         };
         let kept = self.kept.iter().map(Option::as_ref);
@@ -78,7 +78,7 @@ impl Node {
                     gradients.iter_mut().map(GpuGradient::numbers).collect::<Result<_>>()?;
                 let dys = dys.cuda_numbers_mut()?;
                 let pass = GpuBackward { gpu: &gpu, inputs, ys: *ys, saved, dys, grads };
-                profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
+                profile::timed(ProfilePhase::Backward, self.op.name(), &self.output_dims, || {
                     kernels.backward(pass)
                 })
             })?;
@@ -99,11 +99,11 @@ enum GpuGradient<'a> {
     Straight(CudaSpanMut<'a>),
     /// Another gradient of a variable. It is added to its place, or replaces the contents.
     Placed {
-        place: Place<CudaSpanMut<'a>>,
-        values: Flat,
+        place: GradientPlace<CudaSpanMut<'a>>,
+        values: FlatTensor,
     },
-    Linked(&'a Inbox, Flat),
-    Candles(&'a Tensor, Flat),
+    Linked(&'a GradientInbox, FlatTensor),
+    Candles(&'a Tensor, FlatTensor),
 }
 
 impl<'a> GpuGradient<'a> {
@@ -112,7 +112,7 @@ impl<'a> GpuGradient<'a> {
         gpu: &Gpu,
         element: ElementType,
         target: Option<&'a GradientTarget>,
-        place: Option<Place<CudaSpanMut<'a>>>,
+        place: Option<GradientPlace<CudaSpanMut<'a>>>,
     ) -> Result<Self> {
         let numbers = |len| gpu.numbers_of(element, len);
         Ok(match (target, place) {
@@ -121,7 +121,7 @@ impl<'a> GpuGradient<'a> {
                 Self::Linked(&link.inbox, numbers(link.elements)?)
             }
             // Places are f32.
-            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: false }))
+            (Some(GradientTarget::Tensor(_)), Some(GradientPlace { values, holds: false }))
                 if element == ElementType::F32 =>
             {
                 Self::Straight(values)

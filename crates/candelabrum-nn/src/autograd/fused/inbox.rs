@@ -9,31 +9,31 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candle_core::Result;
 
 use crate::autograd::pass;
-use crate::autograd::view::{Stripe, View};
+use crate::autograd::view::{StridedView, Stripe};
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::Float;
-use crate::kernels::scratch::{Pooled, Values};
+use crate::kernels::scratch::{Pooled, PooledValues};
 use crate::kernels::strided::StoreMode;
 
 /// Collects the gradient of a result during a backward pass.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox(Mutex<Option<Arrived>>);
+pub(crate) struct GradientInbox(Mutex<Option<Arrived>>);
 
 /// The sum of the gradients that have arrived.
 #[derive(Debug)]
 struct Arrived {
     /// The number of the pass.
     pass: u64,
-    values: Values,
+    values: PooledValues,
     /// The places that have been written. `None` if all have.
     written: Option<Stripes>,
 }
 
-impl Inbox {
+impl GradientInbox {
     /// Adds `gradient` to the earlier ones of the same pass.
     pub(crate) fn deliver<T: Float>(&self, gradient: Pooled<T>) {
         let mut inbox = self.lock();
@@ -49,7 +49,12 @@ impl Inbox {
     }
 
     /// Adds the gradient of a view of the result, which has this number of `elements`.
-    pub(crate) fn deliver_view<T: Float>(&self, view: &View, gradient: &[T], elements: usize) {
+    pub(crate) fn deliver_view<T: Float>(
+        &self,
+        view: &StridedView,
+        gradient: &[T],
+        elements: usize,
+    ) {
         let mut inbox = self.lock();
         let nothing = || (Pooled::new(elements), Some(Stripes::default()));
         let (mut sum, mut written) = take(&mut inbox).unwrap_or_else(nothing);
@@ -70,25 +75,25 @@ impl Inbox {
     }
 
     /// As [`Self::deliver`], on a GPU.
-    pub(crate) fn deliver_on_gpu(&self, gradient: Flat) -> Result<()> {
+    pub(crate) fn deliver_on_gpu(&self, gradient: FlatTensor) -> Result<()> {
         let sum = match self.take() {
-            Some(Values::Gpu(mut sum)) => {
+            Some(PooledValues::Gpu(mut sum)) => {
                 sum.cuda_numbers_mut()?.add(gradient.cuda_numbers()?)?;
                 sum
             }
             _ => gradient,
         };
-        put(&mut self.lock(), Values::Gpu(sum), None);
+        put(&mut self.lock(), PooledValues::Gpu(sum), None);
         Ok(())
     }
 
     /// The sum of the gradients of this pass.
-    pub(crate) fn take(&self) -> Option<Values> {
+    pub(crate) fn take(&self) -> Option<PooledValues> {
         let arrived = self.lock().take().filter(|arrived| arrived.pass == pass::number())?;
         let Arrived { mut values, written, .. } = arrived;
         match (&mut values, written) {
-            (Values::F32(values), Some(written)) => written.clear_others(values),
-            (Values::F64(values), Some(written)) => written.clear_others(values),
+            (PooledValues::F32(values), Some(written)) => written.clear_others(values),
+            (PooledValues::F64(values), Some(written)) => written.clear_others(values),
             _ => {}
         }
         Some(values)
@@ -110,7 +115,7 @@ fn take<T: Float>(inbox: &mut Option<Arrived>) -> Option<(Pooled<T>, Option<Stri
     Some((T::of_values(arrived.values)?, arrived.written))
 }
 
-fn put(inbox: &mut Option<Arrived>, values: Values, written: Option<Stripes>) {
+fn put(inbox: &mut Option<Arrived>, values: PooledValues, written: Option<Stripes>) {
     *inbox = Some(Arrived { pass: pass::number(), values, written });
 }
 
@@ -167,20 +172,20 @@ impl Stripes {
 mod tests {
     use super::*;
 
-    fn view(start: usize, len: usize) -> View {
-        View::narrow(&[2, 5], 1, start, len)
+    fn view(start: usize, len: usize) -> StridedView {
+        StridedView::narrow(&[2, 5], 1, start, len)
     }
 
-    fn taken(inbox: &Inbox) -> Vec<f64> {
+    fn taken(inbox: &GradientInbox) -> Vec<f64> {
         match inbox.take() {
-            Some(Values::F64(values)) => values.to_vec(),
+            Some(PooledValues::F64(values)) => values.to_vec(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn pieces_come_in_any_order_and_what_nobody_uses_is_zero() {
-        let inbox = Inbox::default();
+        let inbox = GradientInbox::default();
         drop(Pooled::<f64>::copy_of(&[f64::NAN; 10])); // The recycled memory has NaN.
         inbox.deliver_view(&view(3, 1), &[1.0, 2.0], 10);
         inbox.deliver_view(&view(0, 2), &[3.0, 4.0, 5.0, 6.0], 10);
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn pieces_that_meet_are_added() {
-        let inbox = Inbox::default();
+        let inbox = GradientInbox::default();
         let ones = [1.0_f64; 10];
         inbox.deliver_view(&view(1, 2), &ones[..4], 10);
         inbox.deliver_view(&view(1, 2), &ones[..4], 10);
@@ -201,7 +206,7 @@ mod tests {
         inbox.deliver_view(&view(4, 1), &ones[..2], 10);
         assert_eq!(taken(&inbox), [0.0, 1.0, 2.0, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 1.0]);
         inbox.deliver_view(&view(0, 1), &ones[..2], 10);
-        inbox.deliver_view(&View::narrow(&[2, 5], 0, 1, 1), &ones[..5], 10); // Another period.
+        inbox.deliver_view(&StridedView::narrow(&[2, 5], 0, 1, 1), &ones[..5], 10); // Another period.
         inbox.deliver(Pooled::copy_of(&ones));
         assert_eq!(taken(&inbox), [2.0, 1.0, 1.0, 1.0, 1.0, 3.0, 2.0, 2.0, 2.0, 2.0]);
         inbox.deliver_view(&view(0, 4), &ones[..8], 10);

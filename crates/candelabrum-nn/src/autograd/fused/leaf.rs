@@ -10,20 +10,20 @@ use candle_core::{
 };
 
 use super::elements::{contiguous, to_flat, with_inputs};
-use super::inbox::Inbox;
-use super::link::{Differentiable, GradientTarget, Targets};
+use super::inbox::GradientInbox;
+use super::link::{Differentiable, GradientTarget, LinkTargets};
 use super::node;
 use crate::autograd::hooks;
 use crate::f64_kernels;
 use crate::kernels::float::for_float;
-use crate::kernels::scratch::{Poolable, Pooled, Values};
+use crate::kernels::scratch::{Poolable, Pooled, PooledValues};
 
 const NAME: &str = "input of a block";
 
 /// What stands for an input inside the block: a tensor with its numbers, at which the block's graph ends.
 pub(super) enum Leaf {
     /// A result of which fused operations know where its gradient goes.
-    Linked { tensor: Tensor, variable: Var, inbox: Arc<Inbox>, is_inputs_own: bool },
+    Linked { tensor: Tensor, variable: Var, inbox: Arc<GradientInbox>, is_inputs_own: bool },
     /// A variable of candle, for values of which inboxes have none: those of types without kernels on the CPU.
     Variable(Var),
 }
@@ -45,7 +45,7 @@ impl Leaf {
             _ => (Arc::default(), false),
         };
         let numbers: Arc<dyn Differentiable> =
-            Arc::new(Numbers { number: node::next_number(), targets: Targets::default() });
+            Arc::new(LeafValues { number: node::next_number(), targets: LinkTargets::default() });
         let variable = Var::zeros(1, DType::F32, input.device())?;
         let token = variable.apply_op1(LeafToken)?;
         let (shape, storage) = (input.shape().clone(), copy(input)?);
@@ -109,11 +109,11 @@ pub(super) fn copy(tensor: &Tensor) -> Result<Storage> {
 }
 
 /// The numbers of a gradient as a tensor with the shape of `like`.
-pub(super) fn to_tensor(values: Values, like: &Tensor) -> Result<Tensor> {
+pub(super) fn to_tensor(values: PooledValues, like: &Tensor) -> Result<Tensor> {
     let storage = match values {
-        Values::F32(values) => Storage::Cpu(CpuStorage::F32(values.to_vec())),
-        Values::F64(values) => Storage::Cpu(CpuStorage::F64(values.to_vec())),
-        Values::Gpu(values) => match Gpu::from_device(like.device()) {
+        PooledValues::F32(values) => Storage::Cpu(CpuStorage::F32(values.to_vec())),
+        PooledValues::F64(values) => Storage::Cpu(CpuStorage::F64(values.to_vec())),
+        PooledValues::Gpu(values) => match Gpu::from_device(like.device()) {
             Some(gpu) => Storage::Cuda(gpu.storage(values)?),
             None => bail!("{NAME}: a gradient on another device than the result"),
         },
@@ -122,20 +122,20 @@ pub(super) fn to_tensor(values: Values, like: &Tensor) -> Result<Tensor> {
 }
 
 /// A gradient of zeros for a tensor.
-fn zeros(tensor: &Tensor) -> Result<Values> {
+fn zeros(tensor: &Tensor) -> Result<PooledValues> {
     if tensor.device().is_cuda() {
-        return to_flat(&tensor.zeros_like()?).map(Values::Gpu);
+        return to_flat(&tensor.zeros_like()?).map(PooledValues::Gpu);
     }
     for_float!(tensor.dtype(), NAME, T => Ok(T::into_values(Pooled::zeros(tensor.elem_count()))))
 }
 
 /// The operation of a leaf's numbers. Nothing is below them.
-struct Numbers {
+struct LeafValues {
     number: u64,
-    targets: Targets,
+    targets: LinkTargets,
 }
 
-impl Differentiable for Numbers {
+impl Differentiable for LeafValues {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -144,7 +144,7 @@ impl Differentiable for Numbers {
         self.number
     }
 
-    fn targets(&self) -> &Targets {
+    fn targets(&self) -> &LinkTargets {
         &self.targets
     }
 

@@ -1,6 +1,6 @@
 //! Links from tensors to the fused operations that computed them.
 //!
-//! A tensor is recognised by the address of its storage. The [`Mark`] belongs to the tensor's own
+//! A tensor is recognised by the address of its storage. The [`LinkMark`] belongs to the tensor's own
 //! operation, so it lives as long as the result. An entry whose mark has been dropped is ignored, even
 //! if another tensor has the address now.
 //!
@@ -18,31 +18,31 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use candle_core::{Result, Storage, Tensor, TensorId};
 
 use super::elements::with_inputs;
-use super::inbox::Inbox;
+use super::inbox::GradientInbox;
 use crate::autograd::hooks::{self, Watched};
 use crate::autograd::recomputing::Unread;
-use crate::autograd::view::View;
+use crate::autograd::view::StridedView;
 use crate::kernels::float::Float;
-use crate::kernels::scratch::{Pooled, Values};
+use crate::kernels::scratch::{Pooled, PooledValues};
 
 /// A result as an input of another operation: the token that replaces the tensor in candle's graph,
 /// and the inbox of the result's gradient.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct GraphLink {
     pub(super) token: Tensor,
     /// The operation that computed the result.
     pub(super) node: Arc<dyn Differentiable>,
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<GradientInbox>,
     /// The number of the result's elements.
     pub(super) elements: usize,
     /// The input's elements among those of the result. `None` for all of them in their order.
-    pub(super) view: Option<View>,
+    pub(super) view: Option<StridedView>,
 }
 
-impl Link {
+impl GraphLink {
     /// The number of the input's elements.
     pub(super) fn len(&self) -> usize {
-        self.view.as_ref().map_or(self.elements, View::len)
+        self.view.as_ref().map_or(self.elements, StridedView::len)
     }
 
     /// Adds the gradient of the input to that of the result.
@@ -54,11 +54,11 @@ impl Link {
     }
 
     /// As [`Self::deliver`], for numbers of any type and place.
-    pub(super) fn deliver_values(&self, gradient: Values) -> Result<()> {
+    pub(super) fn deliver_values(&self, gradient: PooledValues) -> Result<()> {
         match gradient {
-            Values::F32(gradient) => self.deliver(gradient),
-            Values::F64(gradient) => self.deliver(gradient),
-            Values::Gpu(gradient) => self.inbox.deliver_on_gpu(gradient)?,
+            PooledValues::F32(gradient) => self.deliver(gradient),
+            PooledValues::F64(gradient) => self.deliver(gradient),
+            PooledValues::Gpu(gradient) => self.inbox.deliver_on_gpu(gradient)?,
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ pub(super) trait Differentiable: Send + Sync {
     fn unread_as_last(&self) -> Option<Unread> {
         None
     }
-    fn targets(&self) -> &Targets;
+    fn targets(&self) -> &LinkTargets;
     /// Runs the backward. Gradients are written to their places, and those for candle are [put](Targets::put) to their
     /// targets.
     fn differentiate(&self) -> Result<()>;
@@ -84,7 +84,7 @@ pub(super) trait Differentiable: Send + Sync {
 /// An input that needs a gradient.
 pub(super) enum GradientTarget {
     /// The result of another fused operation.
-    Link(Link),
+    Link(GraphLink),
     /// Any other tensor of candle's graph.
     Tensor(Tensor),
 }
@@ -113,7 +113,7 @@ impl GradientTarget {
 
 /// The inputs of an operation, by number. `None` for an input that needs no gradient.
 #[derive(Default)]
-pub(super) struct Targets {
+pub(super) struct LinkTargets {
     by_input: Vec<Option<GradientTarget>>,
     /// Gradients for candle, by input, until candle fetches them.
     ready: Mutex<Vec<Option<Tensor>>>,
@@ -122,7 +122,7 @@ pub(super) struct Targets {
 /// A parameter, and its version in the forward pass.
 pub(super) type Versioned = (Arc<Watched>, u64);
 
-impl Targets {
+impl LinkTargets {
     pub(super) fn new(by_input: Vec<Option<GradientTarget>>) -> Self {
         Self { by_input, ready: Mutex::default() }
     }
@@ -163,7 +163,7 @@ impl Targets {
     }
 }
 
-impl Deref for Targets {
+impl Deref for LinkTargets {
     type Target = [Option<GradientTarget>];
 
     fn deref(&self) -> &Self::Target {
@@ -178,7 +178,7 @@ thread_local! {
 
 /// Drops the operations of a chain one after the other. Recursion over a long chain of operations would
 /// need a deep stack.
-impl Drop for Targets {
+impl Drop for LinkTargets {
     fn drop(&mut self) {
         let mut targets = mem::take(&mut self.by_input);
         let outermost = ENDED.try_with(|ended| match &mut *ended.borrow_mut() {
@@ -205,22 +205,22 @@ impl Drop for Targets {
 
 /// A link that only the operation of the result in candle's graph owns. So it frees the result's storage
 /// when the result is dropped.
-pub(super) struct Mark {
-    link: Link,
+pub(super) struct LinkMark {
+    link: GraphLink,
     /// The numbers of the result, once it has been registered.
     numbers: OnceLock<Tensor>,
 }
 
 thread_local! {
-    static RESULTS: RefCell<HashMap<usize, Weak<Mark>>> = RefCell::default();
+    static RESULTS: RefCell<HashMap<usize, Weak<LinkMark>>> = RefCell::default();
 }
 
-impl Mark {
-    pub(super) fn new(link: Link) -> Self {
+impl LinkMark {
+    pub(super) fn new(link: GraphLink) -> Self {
         Self { link, numbers: OnceLock::new() }
     }
 
-    pub(super) fn inbox(&self) -> &Inbox {
+    pub(super) fn inbox(&self) -> &GradientInbox {
         &self.link.inbox
     }
 
@@ -241,7 +241,7 @@ impl Mark {
 /// The link of `tensor`, if the tensor is the result of a fused operation, or a view of it: candle's
 /// views do not change a gradient. On a GPU, only a view of all elements in their order has a link. A
 /// detached tensor has no link.
-pub(super) fn find(tensor: &Tensor) -> Option<Link> {
+pub(super) fn find(tensor: &Tensor) -> Option<GraphLink> {
     if !tensor.track_op() || tensor.is_variable() {
         return None;
     }
@@ -251,8 +251,8 @@ pub(super) fn find(tensor: &Tensor) -> Option<Link> {
     if tensor.layout().contiguous_offsets() == Some((0, elements)) {
         return Some(mark.link.clone());
     }
-    let view = View::of_layout(tensor.layout()).filter(|_| tensor.device().is_cpu())?;
-    Some(Link { view: Some(view), ..mark.link.clone() })
+    let view = StridedView::of_layout(tensor.layout()).filter(|_| tensor.device().is_cpu())?;
+    Some(GraphLink { view: Some(view), ..mark.link.clone() })
 }
 
 fn address(tensor: &Tensor) -> usize {

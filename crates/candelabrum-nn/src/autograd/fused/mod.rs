@@ -44,15 +44,15 @@ use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 use self::elements::with_inputs;
-pub(crate) use self::inbox::Inbox;
+pub(crate) use self::inbox::GradientInbox;
 use self::link::GradientTarget;
-pub(crate) use self::on_gpu::{GpuBackward, GpuForward, OnGpu};
-pub(crate) use self::operation::{Backward, FusedOp, Grads, Reads};
+pub(crate) use self::on_gpu::{GpuBackward, GpuForward, GpuKernels};
+pub(crate) use self::operation::{Backward, BackwardReads, FusedOp, InputGradients};
 pub use self::recompute::recompute;
 pub(crate) use self::recompute::recompute_at;
-use self::untyped::{Kernels, Operation};
+use self::untyped::{Operation, TypedKernels};
 pub(crate) use self::walk::{backward, has_fused_operations_only};
-use super::profile::{self, Phase};
+use super::profile::{self, ProfilePhase};
 use super::recomputing::{self, Unread};
 use crate::kernels::float::for_float;
 use crate::kernels::scratch::{Poolable, Pooled};
@@ -101,7 +101,7 @@ fn run_operation(
         let mut ys = unspecified(shape.elem_count());
         let saved = match unread {
             Some(Unread::All) => Pooled::none(),
-            _ => profile::timed(Phase::Forward, name, shape.dims(), || {
+            _ => profile::timed(ProfilePhase::Forward, name, shape.dims(), || {
                 let tensors: Vec<Option<&Tensor>> = inputs.iter().map(Option::as_ref).collect();
                 let mut forward = || {
                     with_inputs(&tensors, name, |slices: &[&[T]]| T::forward(&*op, slices, &mut ys))

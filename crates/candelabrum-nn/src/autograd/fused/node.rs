@@ -1,4 +1,4 @@
-//! A fused operation in candle's graph: [`Join`] under a scalar token, [`Emit`] under the result.
+//! A fused operation in candle's graph: [`JoinInputs`] under a scalar token, [`EmitResult`] under the result.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,21 @@ use candle_core::{
 };
 
 use super::elements::{to_flat, with_inputs};
-use super::inbox::Inbox;
-use super::link::{self, Differentiable, GradientTarget, Link, Mark, Targets, Versioned};
-use super::operation::{Backward, Grads};
-use super::untyped::{Kernels, Operation};
+use super::inbox::GradientInbox;
+use super::link::{
+    self, Differentiable, GradientTarget, GraphLink, LinkMark, LinkTargets, Versioned,
+};
+use super::operation::{Backward, InputGradients};
+use super::untyped::{Operation, TypedKernels};
 use crate::autograd::candle_pass;
 use crate::autograd::hooks;
-use crate::autograd::pass::{self, Place};
-use crate::autograd::profile::{self, Phase};
+use crate::autograd::pass::{self, GradientPlace};
+use crate::autograd::profile::{self, ProfilePhase};
 use crate::autograd::recomputing::Unread;
-use crate::autograd::saved::{self, Saves};
+use crate::autograd::saved::{self, SavesTensors};
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::{Float, for_float};
-use crate::kernels::scratch::{Pooled, Values};
+use crate::kernels::scratch::{Pooled, PooledValues};
 
 /// Makes a tensor of `ys`. If an input is in the graph, the tensor is too. The `targets` of the
 /// gradients are the inputs before they were made contiguous.
@@ -32,10 +34,10 @@ pub(super) fn attach(
     inputs: Vec<Option<Tensor>>,
     shape: Shape,
     ys: Storage,
-    saved: Values,
+    saved: PooledValues,
 ) -> Result<Tensor> {
     let (name, reads) = (op.name(), op.reads());
-    let targets = Targets::new(targets);
+    let targets = LinkTargets::new(targets);
     let (parents, versions) = targets.parents(|number| reads.input(number));
     if parents.is_empty() {
         let any = inputs.iter().flatten().next();
@@ -48,7 +50,7 @@ pub(super) fn attach(
         .enumerate()
         .map(|(number, input)| input.filter(|_| reads.input(number)).map(|input| input.detach()))
         .collect();
-    let inbox = Arc::new(Inbox::default());
+    let inbox = Arc::new(GradientInbox::default());
     let node = Arc::new(Node {
         number: next_number(),
         op,
@@ -63,7 +65,7 @@ pub(super) fn attach(
     let operation: Arc<dyn Differentiable> = Arc::clone(&node) as _;
     saved::begun(&node);
     LAST.set(node.number);
-    let token = Join::all(&operation, name, parents)?;
+    let token = JoinInputs::all(&operation, name, parents)?;
     let result = emit(name, &operation, &token, inbox, shape, ys)?;
     if reads.output {
         drop(node.output.set(result.detach()));
@@ -76,15 +78,16 @@ pub(super) fn emit(
     name: &'static str,
     node: &Arc<dyn Differentiable>,
     token: &Tensor,
-    inbox: Arc<Inbox>,
+    inbox: Arc<GradientInbox>,
     shape: Shape,
     ys: Storage,
 ) -> Result<Tensor> {
     let elements = shape.elem_count();
-    let link = Link { token: token.clone(), node: Arc::clone(node), inbox, elements, view: None };
-    let mark = Arc::new(Mark::new(link));
-    let ys = Ys { name, shape, storage: Mutex::new(Some(ys)) };
-    let result = token.apply_op1(Emit { ys, mark: Arc::clone(&mark) })?;
+    let link =
+        GraphLink { token: token.clone(), node: Arc::clone(node), inbox, elements, view: None };
+    let mark = Arc::new(LinkMark::new(link));
+    let ys = ResultValues { name, shape, storage: Mutex::new(Some(ys)) };
+    let result = token.apply_op1(EmitResult { ys, mark: Arc::clone(&mark) })?;
     mark.register(result.detach());
     Ok(result)
 }
@@ -98,15 +101,15 @@ thread_local! {
 pub(super) struct Node {
     number: u64,
     pub(super) op: Box<dyn Operation>,
-    pub(super) targets: Targets,
+    pub(super) targets: LinkTargets,
     /// By input. `None` for an input that the backward does not read.
     pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
     versions: Vec<Versioned>,
     pub(super) output: OnceLock<Tensor>,
     pub(super) output_dims: Vec<usize>,
-    pub(super) saved: Values,
-    inbox: Arc<Inbox>,
+    pub(super) saved: PooledValues,
+    inbox: Arc<GradientInbox>,
 }
 
 /// The number of the next call of an operation.
@@ -115,7 +118,7 @@ pub(super) fn next_number() -> u64 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Saves for Node {
+impl SavesTensors for Node {
     fn each_kept(&self, f: &mut dyn FnMut(&Tensor)) {
         self.kept.iter().flatten().chain(self.output.get()).for_each(f);
     }
@@ -137,23 +140,23 @@ impl Differentiable for Node {
     fn unread_as_last(&self) -> Option<Unread> {
         let is_read = self.op.reads().output || self.number != LAST.get();
         let saves = match &self.saved {
-            Values::F32(values) => !values.is_empty(),
-            Values::F64(values) => !values.is_empty(),
-            Values::Gpu(_) => true,
+            PooledValues::F32(values) => !values.is_empty(),
+            PooledValues::F64(values) => !values.is_empty(),
+            PooledValues::Gpu(_) => true,
         };
         (!is_read).then_some(if saves { Unread::Result } else { Unread::All })
     }
 
-    fn targets(&self) -> &Targets {
+    fn targets(&self) -> &LinkTargets {
         &self.targets
     }
 
     fn differentiate(&self) -> Result<()> {
         hooks::refuse_changed(self.op.name(), &self.versions)?;
         let ready = match self.inbox.take() {
-            Some(Values::F32(dys)) => self.backward(dys)?,
-            Some(Values::F64(dys)) => self.backward(dys)?,
-            Some(Values::Gpu(dys)) => self.backward_on_gpu(dys)?,
+            Some(PooledValues::F32(dys)) => self.backward(dys)?,
+            Some(PooledValues::F64(dys)) => self.backward(dys)?,
+            Some(PooledValues::Gpu(dys)) => self.backward_on_gpu(dys)?,
             None => bail!("{}: the result has no gradient, this is a bug", self.op.name()),
         };
         self.targets.put(ready);
@@ -163,12 +166,12 @@ impl Differentiable for Node {
 
 impl Node {
     /// Returns the gradients that candle adds, by input. All other gradients are in their places.
-    fn backward<T: Kernels>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
+    fn backward<T: TypedKernels>(&self, mut dys: Pooled<T>) -> Result<Vec<Option<Tensor>>> {
         if let (Some(view), Some(Some(GradientTarget::Link(link)))) =
             (self.op.view(), self.targets.first())
             && link.view.is_none()
         {
-            profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
+            profile::timed(ProfilePhase::Backward, self.op.name(), &self.output_dims, || {
                 link.inbox.deliver_view(view, &dys, link.elements);
             });
             return Ok(vec![None]);
@@ -189,11 +192,11 @@ impl Node {
                 wanted.zip(places).map(|(target, place)| Gradient::new(target, place)).collect();
             with_inputs(&tensors, self.op.name(), |slices: &[&[T]]| {
                 let (ys, inputs) = slices.split_last().expect("the result is among them");
-                let grads = Grads(gradients.iter_mut().map(Gradient::slice).collect());
+                let grads = InputGradients(gradients.iter_mut().map(Gradient::slice).collect());
                 let dys = &mut *dys;
                 let is_passed = passed.is_some();
                 let pass = Backward { inputs, ys, saved, dys, is_passed, grads };
-                profile::timed(Phase::Backward, self.op.name(), &self.output_dims, || {
+                profile::timed(ProfilePhase::Backward, self.op.name(), &self.output_dims, || {
                     T::backward(&*self.op, pass)
                 })
             })?;
@@ -206,7 +209,7 @@ impl Node {
     }
 
     /// The input that gets the gradient of the result itself, if it is another operation's result.
-    fn passed(&self) -> Option<(usize, &Link)> {
+    fn passed(&self) -> Option<(usize, &GraphLink)> {
         let number = self.op.passes_gradient_to()?;
         match self.targets.get(number)? {
             Some(GradientTarget::Link(link)) if link.view.is_none() => Some((number, link)),
@@ -222,19 +225,19 @@ enum Gradient<'a, T: Float> {
     Straight(&'a mut [T]),
     /// A further gradient of a variable.
     Added(&'a mut [T], Pooled<T>),
-    Linked(&'a Link, Pooled<T>),
+    Linked(&'a GraphLink, Pooled<T>),
     Candles(&'a Tensor, Vec<T>),
 }
 
 impl<'a, T: Float> Gradient<'a, T> {
-    fn new(target: Option<&'a GradientTarget>, place: Option<Place<&'a mut [T]>>) -> Self {
+    fn new(target: Option<&'a GradientTarget>, place: Option<GradientPlace<&'a mut [T]>>) -> Self {
         match (target, place) {
             (None, _) => Self::Unwanted,
             (Some(GradientTarget::Link(link)), _) => Self::Linked(link, Pooled::new(link.len())),
-            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: false })) => {
+            (Some(GradientTarget::Tensor(_)), Some(GradientPlace { values, holds: false })) => {
                 Self::Straight(values)
             }
-            (Some(GradientTarget::Tensor(_)), Some(Place { values, holds: true })) => {
+            (Some(GradientTarget::Tensor(_)), Some(GradientPlace { values, holds: true })) => {
                 let gradient = Pooled::new(values.len());
                 Self::Added(values, gradient)
             }
@@ -274,7 +277,7 @@ impl<'a, T: Float> Gradient<'a, T> {
 /// Joins the inputs of an operation into one scalar token, which represents the operation in
 /// candle's graph. candle's custom operations have at most three arguments, so more inputs are
 /// joined in a tree.
-pub(super) struct Join {
+pub(super) struct JoinInputs {
     node: Arc<dyn Differentiable>,
     name: &'static str,
     /// By argument: the number of the input, or `None` for the token of an inner join or of a hook.
@@ -283,7 +286,7 @@ pub(super) struct Join {
     outermost: bool,
 }
 
-impl Join {
+impl JoinInputs {
     pub(super) fn all(
         node: &Arc<dyn Differentiable>,
         name: &'static str,
@@ -338,7 +341,7 @@ pub(super) fn token() -> (CpuStorage, Shape) {
     (CpuStorage::F32(vec![0.0]), Shape::from(()))
 }
 
-impl CustomOp1 for Join {
+impl CustomOp1 for JoinInputs {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -356,7 +359,7 @@ impl CustomOp1 for Join {
     }
 }
 
-impl CustomOp2 for Join {
+impl CustomOp2 for JoinInputs {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -392,7 +395,7 @@ impl CustomOp2 for Join {
     }
 }
 
-impl CustomOp3 for Join {
+impl CustomOp3 for JoinInputs {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -436,23 +439,23 @@ impl CustomOp3 for Join {
 /// A tensor of `ys` outside of the graph, on the device of `any`.
 pub(super) fn result(any: &Tensor, ys: Storage, shape: Shape) -> Result<Tensor> {
     let storage = Mutex::new(Some(ys));
-    any.apply_op1_no_bwd(&Ys { name: "result", shape, storage })
+    any.apply_op1_no_bwd(&ResultValues { name: "result", shape, storage })
 }
 
 /// The numbers of a result, until candle makes a tensor of them.
-struct Ys {
+struct ResultValues {
     name: &'static str,
     shape: Shape,
     storage: Mutex<Option<Storage>>,
 }
 
-impl Ys {
+impl ResultValues {
     fn take(&self) -> Option<Storage> {
         self.storage.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl CustomOp1 for Ys {
+impl CustomOp1 for ResultValues {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -474,14 +477,14 @@ impl CustomOp1 for Ys {
 
 /// Gives the token the shape and the numbers of the result. If candle's own operations use the
 /// result, this operation receives their gradient.
-struct Emit {
-    ys: Ys,
+struct EmitResult {
+    ys: ResultValues,
     /// Keeps the result's entry alive as long as this operation, and therefore the result, lives.
-    mark: Arc<Mark>,
+    mark: Arc<LinkMark>,
 }
 
 /// Puts a gradient that candle has computed into the inbox of a result of operation `name`.
-pub(super) fn receive(name: &'static str, inbox: &Inbox, dys: &Tensor) -> Result<()> {
+pub(super) fn receive(name: &'static str, inbox: &GradientInbox, dys: &Tensor) -> Result<()> {
     if dys.device().is_cuda() {
         return inbox.deliver_on_gpu(to_flat(dys)?);
     }
@@ -491,7 +494,7 @@ pub(super) fn receive(name: &'static str, inbox: &Inbox, dys: &Tensor) -> Result
     })
 }
 
-impl CustomOp1 for Emit {
+impl CustomOp1 for EmitResult {
     fn name(&self) -> &'static str {
         self.ys.name
     }

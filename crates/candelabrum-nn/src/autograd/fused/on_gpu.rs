@@ -1,16 +1,16 @@
 //! The kernels of a fused operation on a GPU.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu};
 use candle_core::Result;
 
 /// The kernels of an operation on a GPU.
-pub(crate) trait OnGpu {
+pub(crate) trait GpuKernels {
     /// Writes every element of the result. Returns the numbers for [`GpuBackward::saved`].
     ///
     /// # Errors
     /// Those of the device.
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>>;
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>>;
 
     /// Writes every element of each wanted gradient.
     ///
@@ -47,6 +47,6 @@ pub(crate) struct GpuBackward<'a> {
     pub(crate) dys: CudaNumbersMut<'a>,
     /// The places of the inputs' gradients, `None` if a gradient is not needed. Their contents are
     /// unspecified. Their type is that of the result, or also f32 where
-    /// [`OnGpu::has_wide_gradient`].
+    /// [`GpuKernels::has_wide_gradient`].
     pub(crate) grads: Vec<Option<CudaNumbersMut<'a>>>,
 }

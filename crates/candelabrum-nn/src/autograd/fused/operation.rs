@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::on_gpu::OnGpu;
-use crate::autograd::view::View;
+use super::on_gpu::GpuKernels;
+use crate::autograd::view::StridedView;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -13,7 +13,7 @@ pub(crate) trait FusedOp: Send + Sync + 'static {
     const NAME: &'static str;
 
     /// The tensors that the backward reads. Other tensors are not kept alive for it.
-    const READS: Reads = Reads::NOTHING;
+    const READS: BackwardReads = BackwardReads::NOTHING;
 
     /// [`NAME`](Self::NAME), unless one type has several operations.
     fn name(&self) -> &'static str {
@@ -21,7 +21,7 @@ pub(crate) trait FusedOp: Send + Sync + 'static {
     }
 
     /// [`READS`](Self::READS), unless it depends on more than the type.
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         Self::READS
     }
 
@@ -41,7 +41,7 @@ pub(crate) trait FusedOp: Send + Sync + 'static {
     /// For an operation whose result is a view of input 0: the view. If the input is another
     /// operation's result, the gradient is then written to its places among the gradients of other
     /// views, and [`Self::backward`] is not called, which would write zeros around it.
-    fn view(&self) -> Option<&View> {
+    fn view(&self) -> Option<&StridedView> {
         None
     }
 
@@ -53,7 +53,7 @@ pub(crate) trait FusedOp: Send + Sync + 'static {
 
     /// The kernels of the operation on a GPU, in f32, f16 and bf16. `None` if it has none: then a GPU
     /// computes the composite.
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         None
     }
 
@@ -84,13 +84,13 @@ pub(crate) trait FusedOp: Send + Sync + 'static {
 
 /// The tensors that a backward reads beside the gradient of the result.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reads {
+pub(crate) struct BackwardReads {
     /// Bit `i`: input number `i`.
     pub(crate) inputs: u32,
     pub(crate) output: bool,
 }
 
-impl Reads {
+impl BackwardReads {
     pub(crate) const NOTHING: Self = Self { inputs: 0, output: false };
 
     /// The inputs with these numbers.
@@ -133,13 +133,13 @@ pub(crate) struct Backward<'a, T> {
     pub(crate) dys: &'a mut [T],
     /// Whether `dys` is [passed](FusedOp::passes_gradient_to) to an input, which then has no place in `grads`.
     pub(crate) is_passed: bool,
-    pub(crate) grads: Grads<'a, T>,
+    pub(crate) grads: InputGradients<'a, T>,
 }
 
 /// The places of the inputs' gradients. Their contents are unspecified.
-pub(crate) struct Grads<'a, T>(pub(super) Vec<Option<&'a mut [T]>>);
+pub(crate) struct InputGradients<'a, T>(pub(super) Vec<Option<&'a mut [T]>>);
 
-impl<'a, T> Grads<'a, T> {
+impl<'a, T> InputGradients<'a, T> {
     /// The places of the gradients of the inputs of an operation inside another one.
     pub(crate) fn new(places: impl IntoIterator<Item = Option<&'a mut [T]>>) -> Self {
         Self(places.into_iter().collect())

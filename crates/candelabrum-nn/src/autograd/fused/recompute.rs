@@ -13,17 +13,17 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Shape, Tensor, TensorId, bail};
 
-use super::inbox::Inbox;
+use super::inbox::GradientInbox;
 use super::leaf::{Leaf, copy, to_tensor};
-use super::link::{self, Differentiable, GradientTarget, Link, Targets, Versioned};
-use super::node::{self, Join};
-use super::walk::Graph;
+use super::link::{self, Differentiable, GradientTarget, GraphLink, LinkTargets, Versioned};
+use super::node::{self, JoinInputs};
+use super::walk::FusedGraph;
 use crate::autograd::hooks;
 use crate::autograd::recomputing::Script;
-use crate::autograd::saved::{self, Saves};
+use crate::autograd::saved::{self, SavesTensors};
 use crate::autograd::{candle_pass, pass, recomputing};
-use crate::kernels::scratch::Values;
-use crate::params::{BlockPlace, Pass, is_half};
+use crate::kernels::scratch::PooledValues;
+use crate::params::{BlockPass, BlockPlace, is_half};
 use crate::{Error, Params};
 
 const NAME: &str = "recompute";
@@ -74,9 +74,9 @@ pub(crate) fn recompute_at(
     block: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     candle_pass::check()?;
-    let entered = place.as_ref().map(|place| place.enter(Pass::Forward)).transpose()?;
+    let entered = place.as_ref().map(|place| place.enter(BlockPass::Forward)).transpose()?;
     let mut targets: Vec<_> = inputs.iter().map(|input| GradientTarget::new(Some(input))).collect();
-    let block = Block {
+    let block = RecomputedBlock {
         place,
         params: params.clone(),
         is_training: params.is_training(),
@@ -100,16 +100,16 @@ pub(crate) fn recompute_at(
 }
 
 /// A block and its inputs, outside of the graph.
-struct Block {
+struct RecomputedBlock {
     place: Option<BlockPlace>,
     params: Params,
     /// The mode of the first pass.
     is_training: bool,
     inputs: Vec<Tensor>,
-    function: Box<Function>,
+    function: Box<BlockFunction>,
 }
 
-type Function = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
+type BlockFunction = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
 
 /// A computed block.
 struct Computed {
@@ -118,7 +118,7 @@ struct Computed {
     ys: Tensor,
 }
 
-impl Block {
+impl RecomputedBlock {
     fn compute(&self, targets: &[Option<GradientTarget>]) -> Result<Computed> {
         let mut tensors = self.inputs.clone();
         let mut leaves = Vec::with_capacity(tensors.len());
@@ -137,7 +137,7 @@ impl Block {
 /// Refuses a block with operations that were there before the block. A backward pass through the block would go on into
 /// them.
 fn refuse_others(ys: &Tensor, nodes: &[&Tensor], first: u64) -> Result<()> {
-    let mut open: Vec<Link> = nodes.iter().filter_map(|node| link::find(node)).collect();
+    let mut open: Vec<GraphLink> = nodes.iter().filter_map(|node| link::find(node)).collect();
     open.extend(link::find(ys));
     let mut known = HashSet::new();
     while let Some(link) = open.pop() {
@@ -162,18 +162,18 @@ fn refuse_others(ys: &Tensor, nodes: &[&Tensor], first: u64) -> Result<()> {
 
 /// Puts a computed block into the graph, as one operation.
 fn attach(
-    block: Block,
+    block: RecomputedBlock,
     targets: Vec<Option<GradientTarget>>,
     ys: &Tensor,
     script: Script,
 ) -> Result<Tensor> {
-    let targets = Targets::new(targets);
+    let targets = LinkTargets::new(targets);
     let (parents, versions) = targets.parents(|_| true);
     // Inboxes have no numbers of 16 bits on the CPU.
     let dtype = ys.dtype();
     let is_rounded = is_half(dtype) && ys.device().is_cpu();
     let numbers = if is_rounded { ys.detach().to_dtype(DType::F32)? } else { ys.detach() };
-    let inbox = Arc::<Inbox>::default();
+    let inbox = Arc::<GradientInbox>::default();
     let node = Arc::new(Recomputed {
         number: node::next_number(),
         block,
@@ -185,7 +185,7 @@ fn attach(
     });
     saved::begun(&node);
     let node: Arc<dyn Differentiable> = node;
-    let token = Join::all(&node, NAME, parents)?;
+    let token = JoinInputs::all(&node, NAME, parents)?;
     let result = node::emit(NAME, &node, &token, inbox, ys.shape().clone(), copy(&numbers)?)?;
     if is_rounded { result.to_dtype(dtype) } else { Ok(result) }
 }
@@ -214,18 +214,18 @@ fn variables(nodes: &[&Tensor], leaves: &[Option<Leaf>]) -> impl Iterator<Item =
 /// A block in the graph.
 struct Recomputed {
     number: u64,
-    block: Block,
+    block: RecomputedBlock,
     /// What the first pass has drawn and computed.
     script: Script,
     shape: Shape,
     /// The inputs, and behind them the variables of the block.
-    targets: Targets,
+    targets: LinkTargets,
     /// The parameters and their versions in the first pass.
     versions: Vec<Versioned>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<GradientInbox>,
 }
 
-impl Saves for Recomputed {
+impl SavesTensors for Recomputed {
     fn each_kept(&self, f: &mut dyn FnMut(&Tensor)) {
         self.block.inputs.iter().for_each(f);
     }
@@ -240,7 +240,7 @@ impl Differentiable for Recomputed {
         self.number
     }
 
-    fn targets(&self) -> &Targets {
+    fn targets(&self) -> &LinkTargets {
         &self.targets
     }
 
@@ -250,7 +250,7 @@ impl Differentiable for Recomputed {
             bail!("{NAME}: the result has no gradient, this is a bug")
         };
         let place = self.block.place.as_ref();
-        let _entered = place.map(|place| place.enter(Pass::Backward)).transpose()?;
+        let _entered = place.map(|place| place.enter(BlockPass::Backward)).transpose()?;
         let Computed { leaves, ys } = self.compute_again()?;
         let store = pass::in_block(|| differentiate(&ys, dys))?;
         let gradient = |(number, target): (usize, &Option<GradientTarget>)| {
@@ -267,7 +267,7 @@ impl Differentiable for Recomputed {
 
 impl Recomputed {
     fn compute_again(&self) -> Result<Computed> {
-        let Block { params, is_training, .. } = &self.block;
+        let RecomputedBlock { params, is_training, .. } = &self.block;
         let targets = &self.targets[..self.block.inputs.len()];
         let (computed, difference) = params.keeping_shared_buffers(|| {
             recomputing::replay(&self.script, || {
@@ -290,8 +290,8 @@ impl Recomputed {
 
 /// The backward pass of a computed block, whose result has the gradient `dys`. Returns the gradients without a place in
 /// memory.
-fn differentiate(ys: &Tensor, dys: Values) -> Result<GradStore> {
-    if let Some(graph) = Graph::below(ys) {
+fn differentiate(ys: &Tensor, dys: PooledValues) -> Result<GradStore> {
+    if let Some(graph) = FusedGraph::below(ys) {
         graph.link.deliver_values(dys)?;
         return graph.differentiate(ys);
     }
@@ -325,7 +325,7 @@ mod tests {
         forward()?;
         params.list().iter().try_for_each(Param::watch)?;
         let ys = forward()?;
-        let Some(graph) = Graph::below(&ys) else {
+        let Some(graph) = FusedGraph::below(&ys) else {
             bail!("an operation of candle is in the graph")
         };
         // Two blocks and a layer, and three times a weight and a bias.

@@ -2,9 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::on_gpu::OnGpu;
-use super::operation::{Backward, FusedOp, Reads};
-use crate::autograd::view::View;
+use super::on_gpu::GpuKernels;
+use super::operation::{Backward, BackwardReads, FusedOp};
+use crate::autograd::view::StridedView;
 use crate::f64_kernels;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -12,14 +12,14 @@ use crate::kernels::scratch::Pooled;
 /// A [`FusedOp`] without its type.
 pub(super) trait Operation: Send + Sync {
     fn name(&self) -> &'static str;
-    fn reads(&self) -> Reads;
+    fn reads(&self) -> BackwardReads;
     fn forward_f32(&self, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>>;
     fn forward_f64(&self, inputs: &[&[f64]], ys: &mut [f64]) -> Result<Pooled<f64>>;
     fn backward_f32(&self, pass: Backward<'_, f32>) -> Result<()>;
     fn backward_f64(&self, pass: Backward<'_, f64>) -> Result<()>;
-    fn view(&self) -> Option<&View>;
+    fn view(&self) -> Option<&StridedView>;
     fn passes_gradient_to(&self) -> Option<usize>;
-    fn on_gpu(&self) -> Option<&dyn OnGpu>;
+    fn on_gpu(&self) -> Option<&dyn GpuKernels>;
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor>;
     fn has_effects(&self) -> bool;
 }
@@ -29,7 +29,7 @@ impl<F: FusedOp> Operation for F {
         FusedOp::name(self)
     }
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         FusedOp::reads(self)
     }
 
@@ -49,7 +49,7 @@ impl<F: FusedOp> Operation for F {
         f64_kernels::backward(self, pass)
     }
 
-    fn view(&self) -> Option<&View> {
+    fn view(&self) -> Option<&StridedView> {
         FusedOp::view(self)
     }
 
@@ -57,7 +57,7 @@ impl<F: FusedOp> Operation for F {
         FusedOp::passes_gradient_to(self)
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         FusedOp::on_gpu(self)
     }
 
@@ -71,12 +71,12 @@ impl<F: FusedOp> Operation for F {
 }
 
 /// The kernels of an [`Operation`] for this type of numbers.
-pub(super) trait Kernels: Float {
+pub(super) trait TypedKernels: Float {
     fn forward(op: &dyn Operation, inputs: &[&[Self]], ys: &mut [Self]) -> Result<Pooled<Self>>;
     fn backward(op: &dyn Operation, pass: Backward<'_, Self>) -> Result<()>;
 }
 
-impl Kernels for f32 {
+impl TypedKernels for f32 {
     fn forward(op: &dyn Operation, inputs: &[&[f32]], ys: &mut [f32]) -> Result<Pooled<f32>> {
         op.forward_f32(inputs, ys)
     }
@@ -86,7 +86,7 @@ impl Kernels for f32 {
     }
 }
 
-impl Kernels for f64 {
+impl TypedKernels for f64 {
     fn forward(op: &dyn Operation, inputs: &[&[f64]], ys: &mut [f64]) -> Result<Pooled<f64>> {
         op.forward_f64(inputs, ys)
     }

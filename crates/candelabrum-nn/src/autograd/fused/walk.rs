@@ -12,12 +12,12 @@ use candelabrum_memory::cuda::Gpu;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, TensorId};
 
-use super::link::{self, Differentiable, GradientTarget, Link};
+use super::link::{self, Differentiable, GradientTarget, GraphLink};
 use super::node::receive;
 use crate::autograd::{hooks, pass};
 
 /// What is done at a token.
-enum Visit {
+enum TokenVisit {
     Differentiate(Arc<dyn Differentiable>),
     /// The gradient of a parameter is complete.
     Complete(TensorId),
@@ -36,20 +36,20 @@ pub(crate) fn has_fused_operations_only(loss: &Tensor) -> bool {
     graph_of(loss).is_some()
 }
 
-fn graph_of(loss: &Tensor) -> Option<Graph> {
+fn graph_of(loss: &Tensor) -> Option<FusedGraph> {
     let whole =
-        |graph: &Graph| graph.link.view.is_none() && graph.link.elements == loss.elem_count();
-    Graph::below(loss).filter(whole)
+        |graph: &FusedGraph| graph.link.view.is_none() && graph.link.elements == loss.elem_count();
+    FusedGraph::below(loss).filter(whole)
 }
 
 /// The graph below a result that has fused operations and watched parameters only.
-pub(super) struct Graph {
-    pub(super) link: Link,
+pub(super) struct FusedGraph {
+    pub(super) link: GraphLink,
     /// By token.
-    visits: HashMap<TensorId, Visit>,
+    visits: HashMap<TensorId, TokenVisit>,
 }
 
-impl Graph {
+impl FusedGraph {
     /// `None` if an operation of candle or a variable that is not a watched parameter is in the graph.
     pub(super) fn below(ys: &Tensor) -> Option<Self> {
         let link = link::find(ys)?;
@@ -69,7 +69,7 @@ impl Graph {
         let mut store = GradStore::default();
         for token in ys.sorted_nodes() {
             match self.visits.get(&token.id()) {
-                Some(Visit::Differentiate(node)) => {
+                Some(TokenVisit::Differentiate(node)) => {
                     node.differentiate()?;
                     for (number, target) in node.targets().iter().enumerate() {
                         // A gradient without a place in memory, of a frozen parameter for instance.
@@ -80,7 +80,7 @@ impl Graph {
                         }
                     }
                 }
-                Some(Visit::Complete(variable)) => pass::complete(*variable)?,
+                Some(TokenVisit::Complete(variable)) => pass::complete(*variable)?,
                 None => {} // Joins of more than three inputs, and views.
             }
         }
@@ -89,7 +89,7 @@ impl Graph {
 }
 
 /// Delivers the gradient of the loss by itself, which is 1.
-fn begin(loss: &Tensor, link: &Link) -> Result<()> {
+fn begin(loss: &Tensor, link: &GraphLink) -> Result<()> {
     match Gpu::from_device(loss.device()).filter(|_| loss.dtype() == DType::F32) {
         Some(gpu) => {
             let mut one = gpu.numbers(link.elements)?;
@@ -111,7 +111,7 @@ fn add(store: &mut GradStore, tensor: &Tensor, gradient: &Tensor) -> Result<()> 
 }
 
 /// What is done at each token of the graph of a loss, if the graph has fused operations and watched parameters only.
-fn visits(loss: &Link) -> Option<HashMap<TensorId, Visit>> {
+fn visits(loss: &GraphLink) -> Option<HashMap<TensorId, TokenVisit>> {
     let mut visits = HashMap::new();
     let mut open = vec![loss.clone()];
     while let Some(link) = open.pop() {
@@ -125,11 +125,11 @@ fn visits(loss: &Link) -> Option<HashMap<TensorId, Visit>> {
                 GradientTarget::Tensor(_) => {
                     let variable = target.variable()?;
                     let watched = hooks::watched(variable)?;
-                    visits.insert(watched.token().id(), Visit::Complete(variable));
+                    visits.insert(watched.token().id(), TokenVisit::Complete(variable));
                 }
             }
         }
-        visits.insert(token, Visit::Differentiate(link.node));
+        visits.insert(token, TokenVisit::Differentiate(link.node));
     }
     Some(visits)
 }

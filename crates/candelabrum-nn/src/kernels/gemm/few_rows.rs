@@ -8,10 +8,10 @@
 use super::dispatch::dispatch;
 use super::panels::{Panels, WIDTH};
 use super::product::Product;
-use super::tile::{Left, MOST_ROWS, Rows, Size};
+use super::tile::{LeftMatrix, MOST_ROWS, MatrixRows, ProductSize};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::mat_mut::{MatMut, Part};
+use crate::kernels::mat_mut::{MatMut, MatrixPart};
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
 use candelabrum_memory::simd::simd;
@@ -33,7 +33,7 @@ const LEAST_DEPTH: usize = 256;
 const FEWEST_COLUMNS: usize = 32;
 
 /// Whether a product of `size` is faster here. The columns of the right operand have the distance `step`.
-pub(crate) fn few_rows_apply<T: Float>(size: Size, step: usize) -> bool {
+pub(crate) fn few_rows_apply<T: Float>(size: ProductSize, step: usize) -> bool {
     let most = if is_close::<T>(step) { MOST_IF_CLOSE } else { MOST };
     (2..=most).contains(&size.rows) && size.depth >= LEAST_DEPTH && size.columns >= FEWEST_COLUMNS
 }
@@ -57,7 +57,7 @@ pub(crate) fn product_of_few_rows<T: Float>(
 ) {
     let left = Panels::of_columns(left, left.len() / out.rows());
     let part = if threads { COLUMNS } else { out.cols() };
-    out.for_each_part(Part::Columns(part), |mut out, _, first| {
+    out.for_each_part(MatrixPart::Columns(part), |mut out, _, first| {
         let (rows, line) = (out.rows(), left.step());
         let mut turned = Pooled::new((COLUMNS + MOST_ROWS) * line);
         let mut result = Pooled::new(rows * COLUMNS);
@@ -91,14 +91,14 @@ fn turned_product<T: Float>(
         let first = number * WIDTH;
         for k in (0..left.depth()).step_by(DEPTH) {
             dispatch(Product {
-                size: Size {
+                size: ProductSize {
                     rows: columns,
                     depth: DEPTH.min(left.depth() - k),
                     columns: WIDTH.min(left.columns() - first),
                 },
-                left: Left::Rows { data: &right[k..], step },
-                right: Rows { data: &panel[k * WIDTH..], step: WIDTH },
-                out: Rows { data: &mut turned[first..], step: left.step() },
+                left: LeftMatrix::Rows { data: &right[k..], step },
+                right: MatrixRows { data: &panel[k * WIDTH..], step: WIDTH },
+                out: MatrixRows { data: &mut turned[first..], step: left.step() },
                 add: k > 0,
             });
         }

@@ -3,7 +3,7 @@
 use pulp::Simd;
 
 /// An element type of which a vector register holds several.
-pub(crate) trait Lanes: Copy + Sized {
+pub(crate) trait VectorLanes: Copy + Sized {
     /// A vector of the instruction set `S`.
     type Vector<S: Simd>: Copy;
     const ZERO: Self;
@@ -41,7 +41,7 @@ pub(crate) trait Lanes: Copy + Sized {
 macro_rules! impl_lanes {
     ($float:ident, $vector:ident, $splat:ident, $vectors:ident, $vectors_mut:ident, $plus:ident,
      $minus:ident, $total:ident, $times_plus:ident) => {
-        impl Lanes for $float {
+        impl VectorLanes for $float {
             type Vector<S: Simd> = S::$vector;
             const ZERO: Self = 0.0;
 

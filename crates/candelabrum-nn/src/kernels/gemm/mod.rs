@@ -18,7 +18,9 @@ pub(crate) use self::dispatch::dispatch;
 #[cfg(test)]
 pub(crate) use self::dispatch::on_each_instruction_set;
 pub(crate) use self::few_rows::{few_rows_apply, product_of_few_rows};
-pub(crate) use self::lanes::Lanes;
+pub(crate) use self::lanes::VectorLanes;
 pub(crate) use self::panels::Panels;
 pub(crate) use self::product::Product;
-pub(crate) use self::tile::{Left, MOST_ROWS, Rows, Runs, Size, rows_of_a_tile};
+pub(crate) use self::tile::{
+    LeftMatrix, MOST_ROWS, MatrixRows, ProductSize, RowRuns, rows_of_a_tile,
+};

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::dispatch::dispatch;
 use super::product::Product;
-use super::tile::{Left, MOST_ROWS, Rows, Size};
+use super::tile::{LeftMatrix, MOST_ROWS, MatrixRows, ProductSize};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
@@ -91,10 +91,10 @@ impl<T: Float> Panels<T> {
         for (number, panel) in self.iter().enumerate() {
             let first = number * WIDTH;
             dispatch(Product {
-                size: Size { rows, depth, columns: WIDTH.min(self.columns - first) },
-                left: Left::Rows { data: left, step: distance },
-                right: Rows { data: panel, step: WIDTH },
-                out: Rows { data: &mut out[first..], step },
+                size: ProductSize { rows, depth, columns: WIDTH.min(self.columns - first) },
+                left: LeftMatrix::Rows { data: left, step: distance },
+                right: MatrixRows { data: panel, step: WIDTH },
+                out: MatrixRows { data: &mut out[first..], step },
                 add: true,
             });
         }

@@ -2,19 +2,19 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::lanes::Lanes;
-use super::tile::{Left, Right, Rows, Size, product};
+use super::lanes::VectorLanes;
+use super::tile::{LeftMatrix, MatrixRows, ProductSize, RightMatrix, product};
 
 /// `out = left right`, or `out += left right` if `add`: see [`product`].
 pub(crate) struct Product<'a, T, R> {
-    pub(crate) size: Size,
-    pub(crate) left: Left<'a, T>,
+    pub(crate) size: ProductSize,
+    pub(crate) left: LeftMatrix<'a, T>,
     pub(crate) right: R,
-    pub(crate) out: Rows<&'a mut [T]>,
+    pub(crate) out: MatrixRows<&'a mut [T]>,
     pub(crate) add: bool,
 }
 
-impl<T: Lanes, R: Right<T>> WithSimd for Product<'_, T, R> {
+impl<T: VectorLanes, R: RightMatrix<T>> WithSimd for Product<'_, T, R> {
     type Output = ();
 
     #[inline(always)]
@@ -29,13 +29,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::dispatch::{dispatch, on_each_instruction_set};
-    use super::super::tile::{Runs, rows_of_a_tile};
+    use super::super::tile::{RowRuns, rows_of_a_tile};
     use super::*;
 
     /// What is multiplied, in whole numbers, whose sums are exact.
     #[derive(Debug)]
     struct Case {
-        size: Size,
+        size: ProductSize,
         left: Vec<f32>,
         right: Vec<f32>,
         add: bool,
@@ -46,7 +46,7 @@ mod tests {
         (sizes, any::<bool>(), 0usize..1000).prop_map(|((rows, depth, columns), add, seed)| {
             let number = |i: usize| ((i * 31 + seed) * 7919 % 17) as f32 - 8.0;
             Case {
-                size: Size { rows, depth, columns },
+                size: ProductSize { rows, depth, columns },
                 left: (0..rows * depth).map(number).collect(),
                 right: (1000..1000 + depth * columns).map(number).collect(),
                 add,
@@ -56,7 +56,7 @@ mod tests {
 
     impl Case {
         fn expected(&self, row: usize, column: usize) -> f32 {
-            let Size { depth, columns, .. } = self.size;
+            let ProductSize { depth, columns, .. } = self.size;
             let terms =
                 (0..depth).map(|k| self.left[row * depth + k] * self.right[k * columns + column]);
             terms.sum::<f32>() + if self.add { 3.0 } else { 0.0 }
@@ -71,7 +71,7 @@ mod tests {
 
         fn with_simd<S: Simd>(self, simd: S) {
             let Case { size, left, right, add } = self.0;
-            let Size { rows, depth, columns } = *size;
+            let ProductSize { rows, depth, columns } = *size;
             // The operands with distances between their rows, and something else in them.
             let (left_step, right_step) = (depth + 3, columns + 70);
             let tile = rows_of_a_tile::<S>();
@@ -90,20 +90,20 @@ mod tests {
             let left_starts: Vec<usize> = (0..rows).map(|row| row * left_step).collect();
             let right_starts: Vec<usize> = (0..depth).map(|k| k * right_step).collect();
             let lefts = [
-                Left::Rows { data: &by_rows, step: left_step },
-                Left::Columns { data: &by_columns, step: rows + 5 },
-                Left::Runs(Runs { data: &by_rows, starts: &left_starts }),
+                LeftMatrix::Rows { data: &by_rows, step: left_step },
+                LeftMatrix::Columns { data: &by_columns, step: rows + 5 },
+                LeftMatrix::Runs(RowRuns { data: &by_rows, starts: &left_starts }),
             ];
             for left in lefts {
                 let mut out = vec![3.0; rows.next_multiple_of(tile) * right_step];
-                let right = Rows { data: &*padded, step: right_step };
+                let right = MatrixRows { data: &*padded, step: right_step };
                 let add = *add;
-                let rows = Rows { data: &mut *out, step: right_step };
+                let rows = MatrixRows { data: &mut *out, step: right_step };
                 Product { size: *size, left, right, out: rows, add }.with_simd(simd);
                 self.0.assert(&out, right_step);
                 out.fill(3.0);
-                let right = Runs { data: &padded, starts: &right_starts };
-                let rows = Rows { data: &mut *out, step: right_step };
+                let right = RowRuns { data: &padded, starts: &right_starts };
+                let rows = MatrixRows { data: &mut *out, step: right_step };
                 Product { size: *size, left, right, out: rows, add }.with_simd(simd);
                 self.0.assert(&out, right_step);
             }

@@ -16,41 +16,41 @@
 
 use pulp::Simd;
 
-use super::lanes::Lanes;
+use super::lanes::VectorLanes;
 
 /// The left operand of a product.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Left<'a, T> {
+pub(crate) enum LeftMatrix<'a, T> {
     /// The elements of a row are consecutive. `step` is the distance between two rows.
     Rows { data: &'a [T], step: usize },
     /// The elements of a column are consecutive. `step` is the distance between two columns.
     Columns { data: &'a [T], step: usize },
     /// The elements of a row are consecutive, and each row has a first element of its own.
-    Runs(Runs<'a, T>),
+    Runs(RowRuns<'a, T>),
 }
 
 /// Rows of consecutive elements, each with a first element of its own. Rows may overlap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Runs<'a, T> {
+pub(crate) struct RowRuns<'a, T> {
     pub(crate) data: &'a [T],
     pub(crate) starts: &'a [usize],
 }
 
 /// Rows of consecutive elements at equal distances: a right operand, or the result, of a product.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<D> {
+pub(crate) struct MatrixRows<D> {
     pub(crate) data: D,
     /// The distance between two rows.
     pub(crate) step: usize,
 }
 
 /// The right operand of a product: the elements of a row are consecutive.
-pub(crate) trait Right<T>: Copy {
+pub(crate) trait RightMatrix<T>: Copy {
     /// `len` elements of row `k`, from `column` on.
     fn part(&self, k: usize, column: usize, len: usize) -> &[T];
 }
 
-impl<T> Right<T> for Rows<&[T]> {
+impl<T> RightMatrix<T> for MatrixRows<&[T]> {
     #[inline(always)]
     fn part(&self, k: usize, column: usize, len: usize) -> &[T] {
         let start = k * self.step + column;
@@ -58,7 +58,7 @@ impl<T> Right<T> for Rows<&[T]> {
     }
 }
 
-impl<T: Copy> Right<T> for Runs<'_, T> {
+impl<T: Copy> RightMatrix<T> for RowRuns<'_, T> {
     #[inline(always)]
     fn part(&self, k: usize, column: usize, len: usize) -> &[T] {
         let start = self.starts[k] + column;
@@ -68,7 +68,7 @@ impl<T: Copy> Right<T> for Runs<'_, T> {
 
 /// The sizes of a product: (rows × depth) by (depth × columns). None of them is 0.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct ProductSize {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
@@ -91,14 +91,14 @@ pub(crate) fn rows_of_a_tile<S: Simd>() -> usize {
 ///
 /// Whole vectors are read and written: the rows of `right` and of `out` must have as many elements
 /// behind their last column as fill a vector. What is written there has no meaning. In
-/// [`Left::Columns`] there must be as many rows as fill a [tile](rows_of_a_tile).
+/// [`LeftMatrix::Columns`] there must be as many rows as fill a [tile](rows_of_a_tile).
 #[inline(always)]
-pub(crate) fn product<T: Lanes, S: Simd, R: Right<T>>(
+pub(crate) fn product<T: VectorLanes, S: Simd, R: RightMatrix<T>>(
     simd: S,
-    size: Size,
-    left: Left<'_, T>,
+    size: ProductSize,
+    left: LeftMatrix<'_, T>,
     right: R,
-    out: &mut Rows<&mut [T]>,
+    out: &mut MatrixRows<&mut [T]>,
     add: bool,
 ) {
     if has_many_registers::<S>() {
@@ -111,18 +111,18 @@ pub(crate) fn product<T: Lanes, S: Simd, R: Right<T>>(
 /// Tiles of `ROWS` rows. Where no more than `FEW` are left, one of `FEW` rows.
 #[inline(always)]
 fn product_by<
-    T: Lanes,
+    T: VectorLanes,
     S: Simd,
-    R: Right<T>,
+    R: RightMatrix<T>,
     const ROWS: usize,
     const FEW: usize,
     const VECTORS: usize,
 >(
     simd: S,
-    size: Size,
-    left: Left<'_, T>,
+    size: ProductSize,
+    left: LeftMatrix<'_, T>,
     right: R,
-    out: &mut Rows<&mut [T]>,
+    out: &mut MatrixRows<&mut [T]>,
     add: bool,
 ) {
     let lanes = T::lanes::<S>();
@@ -162,32 +162,32 @@ struct TilePart {
 
 impl TilePart {
     #[inline(always)]
-    fn tile<T: Lanes, S: Simd, R: Right<T>, const ROWS: usize, const VECTORS: usize>(
+    fn tile<T: VectorLanes, S: Simd, R: RightMatrix<T>, const ROWS: usize, const VECTORS: usize>(
         self,
         simd: S,
-        left: Left<'_, T>,
+        left: LeftMatrix<'_, T>,
         right: R,
-        out: &mut Rows<&mut [T]>,
+        out: &mut MatrixRows<&mut [T]>,
     ) {
         let Self { row, rows, column, depth, add } = self;
         // A tile that reaches over the last row computes this row again.
         let row_of = |i: usize| row + i.min(rows - 1);
         let mut lines: [&[T]; ROWS] = [&[]; ROWS];
         match left {
-            Left::Rows { data, step } => {
+            LeftMatrix::Rows { data, step } => {
                 for (i, line) in lines.iter_mut().enumerate() {
                     *line = &data[row_of(i) * step..][..depth];
                 }
             }
-            Left::Runs(Runs { data, starts }) => {
+            LeftMatrix::Runs(RowRuns { data, starts }) => {
                 for (i, line) in lines.iter_mut().enumerate() {
                     *line = &data[starts[row_of(i)]..][..depth];
                 }
             }
-            Left::Columns { .. } => {}
+            LeftMatrix::Columns { .. } => {}
         }
         let sums = match left {
-            Left::Columns { data, step } => {
+            LeftMatrix::Columns { data, step } => {
                 let columns = ByColumns { data: &data[row..], step };
                 sums::<T, S, _, R, ROWS, VECTORS>(simd, depth, &columns, right, column)
             }
@@ -204,7 +204,7 @@ impl TilePart {
 }
 
 /// `ROWS` rows of a left operand.
-trait Columns<T, const ROWS: usize> {
+trait LeftRows<T, const ROWS: usize> {
     /// Something with the elements of column `k`.
     type Column: Copy;
 
@@ -217,7 +217,7 @@ struct ByColumns<'a, T> {
     step: usize,
 }
 
-impl<'a, T: Copy, const ROWS: usize> Columns<T, ROWS> for ByColumns<'a, T> {
+impl<'a, T: Copy, const ROWS: usize> LeftRows<T, ROWS> for ByColumns<'a, T> {
     type Column = &'a [T];
 
     #[inline(always)]
@@ -234,7 +234,7 @@ impl<'a, T: Copy, const ROWS: usize> Columns<T, ROWS> for ByColumns<'a, T> {
 
 struct ByRows<'a, T, const ROWS: usize>([&'a [T]; ROWS]);
 
-impl<T: Copy, const ROWS: usize> Columns<T, ROWS> for ByRows<'_, T, ROWS> {
+impl<T: Copy, const ROWS: usize> LeftRows<T, ROWS> for ByRows<'_, T, ROWS> {
     type Column = usize;
 
     #[inline(always)]
@@ -257,10 +257,10 @@ fn sums<T, S, C, R, const ROWS: usize, const VECTORS: usize>(
     column: usize,
 ) -> [[T::Vector<S>; VECTORS]; ROWS]
 where
-    T: Lanes,
+    T: VectorLanes,
     S: Simd,
-    C: Columns<T, ROWS>,
-    R: Right<T>,
+    C: LeftRows<T, ROWS>,
+    R: RightMatrix<T>,
 {
     let mut sums = [[T::zero_vector(simd); VECTORS]; ROWS];
     for k in 0..depth {

@@ -1,13 +1,13 @@
 //! Activations on a GPU, alone and after a bias.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels};
 use candle_core::Result;
 
 use crate::Activation;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::launch::launch;
-use crate::ops::gpu::packs::Packs;
+use crate::ops::gpu::packs::PackWidth;
 
 const KERNELS: Kernels = Kernels {
     name: "activations",
@@ -45,7 +45,7 @@ pub(in crate::ops) fn activate(
     // A pack has one number of the bias, or as many as the pack.
     let group = if plane == 1 && bias.is_some() { channels } else { plane };
     let group = bias.map_or(ys.len(), |_| group);
-    let packs = Packs::new(&[Some(ys.as_numbers()), xs], &[ys.len(), group]);
+    let packs = PackWidth::new(&[Some(ys.as_numbers()), xs], &[ys.len(), group]);
     let (grid, bias) = (packs.grid(ys.len()), bias.map(|(bias, _)| bias));
     let activation = code(activation);
     launch!(gpu, ys.element_type(), KERNELS, "activate", grid; ys, xs, bias, plane, channels, activation, packs)
@@ -59,7 +59,7 @@ pub(in crate::ops) fn finish_images(
     bias: Option<CudaNumbers<'_>>,
     plane: usize,
     activation: Option<Activation>,
-) -> Result<Option<Flat>> {
+) -> Result<Option<FlatTensor>> {
     let late = activation.filter(|activation| activation.needs_input());
     let at_once = if late.is_some() { None } else { activation };
     if bias.is_some() || at_once.is_some() {
@@ -93,7 +93,7 @@ pub(in crate::ops) fn differentiate(
     reference: Option<CudaNumbers<'_>>,
     activation: Activation,
 ) -> Result<()> {
-    let packs = Packs::new(&[Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
+    let packs = PackWidth::new(&[Some(dxs.as_numbers()), dys, reference], &[dxs.len()]);
     let (number, grid) = (dxs.element_type(), packs.grid(dxs.len()));
     let activation = code(Some(activation));
     launch!(gpu, number, KERNELS, "differentiate", grid; dxs, dys, reference, activation, packs)
@@ -107,14 +107,14 @@ pub(in crate::ops) fn add(
     ys: Option<CudaNumbers<'_>>,
     activation: Option<Activation>,
 ) -> Result<()> {
-    let packs = Packs::new(&[Some(sums.as_numbers()), xs, ys], &[sums.len()]);
+    let packs = PackWidth::new(&[Some(sums.as_numbers()), xs, ys], &[sums.len()]);
     let (number, grid) = (sums.element_type(), packs.grid(sums.len()));
     launch!(gpu, number, KERNELS, "add", grid; &mut sums, xs, ys, code(activation), packs)
 }
 
 /// An activation as an operation.
-impl OnGpu for Activation {
-    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for Activation {
+    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         activate(pass.gpu, &mut pass.ys, pass.inputs[0], None, Some(*self))?;
         Ok(None)
     }

@@ -20,7 +20,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 use candle_core::{Result, Tensor};
 
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::{activated, activation_gradient};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
@@ -138,8 +138,12 @@ impl FusedOp for Activation {
         Self::name(*self)
     }
 
-    fn reads(&self) -> Reads {
-        if self.needs_input() { Reads::inputs(&[0]) } else { Reads::NOTHING.and_output(true) }
+    fn reads(&self) -> BackwardReads {
+        if self.needs_input() {
+            BackwardReads::inputs(&[0])
+        } else {
+            BackwardReads::NOTHING.and_output(true)
+        }
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -158,7 +162,7 @@ impl FusedOp for Activation {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -1,14 +1,14 @@
 //! The sum of two tensors of one shape on a GPU.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candle_core::Result;
 
-use super::Add;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use super::AddOperation;
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::activations::gpu::{add, differentiate_result};
 
-impl OnGpu for Add {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for AddOperation {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         add(pass.gpu, pass.ys, pass.inputs[0], pass.inputs[1], self.activation)?;
         Ok(None)
     }

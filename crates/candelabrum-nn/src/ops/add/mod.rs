@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::activations;
 use super::broadcast::Broadcast;
 use crate::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -31,20 +31,20 @@ pub fn add(xs: &Tensor, ys: &Tensor, activation: Option<Activation>) -> Result<T
     let shape = broadcast.shape().clone();
     let late = activation.filter(|activation| activation.needs_input());
     let activation = activation.filter(|activation| !activation.needs_input());
-    let sums = fused::run(Add { activation, broadcast }, shape, &[Some(xs), Some(ys)])?;
+    let sums = fused::run(AddOperation { activation, broadcast }, shape, &[Some(xs), Some(ys)])?;
     activations::apply(sums, late)
 }
 
-struct Add {
+struct AddOperation {
     activation: Option<Activation>,
     broadcast: Broadcast,
 }
 
-impl FusedOp for Add {
+impl FusedOp for AddOperation {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        Reads::NOTHING.and_output(self.activation.is_some())
+    fn reads(&self) -> BackwardReads {
+        BackwardReads::NOTHING.and_output(self.activation.is_some())
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], sums: &mut [T]) -> Result<Pooled<T>> {
@@ -71,9 +71,9 @@ impl FusedOp for Add {
         (0..2).find(|&operand| !self.broadcast.repeats(operand))
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         let repeats = self.broadcast.repeats(0) || self.broadcast.repeats(1);
-        (!repeats).then_some(self as &dyn OnGpu)
+        (!repeats).then_some(self as &dyn GpuKernels)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

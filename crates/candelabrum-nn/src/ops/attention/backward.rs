@@ -3,14 +3,14 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::block::{Block, KEYS, QUERIES};
-use super::geometry::{AttentionGeometry, Heads};
+use super::block::{AttentionBlock, KEYS, QUERIES};
+use super::geometry::{AttentionGeometry, HeadLayout};
 use super::head_rows::HeadRows;
-use super::matrix::{LANES, Matrix, multiply};
+use super::matrix::{LANES, PaddedMatrix, multiply};
 use super::operands::Operands;
 use super::scores::{PerQuery, add_products, products};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::Size;
+use crate::kernels::gemm::ProductSize;
 use crate::kernels::mat_mut::MatMut;
 
 /// The gradients of the operands that the task writes: those of the queries (queries, group · D), of
@@ -24,8 +24,8 @@ pub(super) struct AttentionGradients<'a, T> {
 /// What the backward pass reads beside the operands.
 #[derive(Clone, Copy)]
 pub(super) struct Results<'a, T> {
-    pub(super) ys: Heads<'a, T>,
-    pub(super) dys: Heads<'a, T>,
+    pub(super) ys: HeadLayout<'a, T>,
+    pub(super) dys: HeadLayout<'a, T>,
 }
 
 /// Writes all `gradients` of the heads that use head `kv_head`. `lse` is what the forward saved for
@@ -42,13 +42,13 @@ pub(super) fn backward<T: Float>(
     let scale = T::from_f64(geometry.scale);
     let (k, v) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
-    let mut dq = Matrix::new(most_queries, dim);
-    let [mut turned_q, mut turned_dy] = [(); 2].map(|()| Matrix::new(dim, most_queries));
-    let [mut scores, mut dp] = [(); 2].map(|()| Matrix::new(most_keys, most_queries));
-    let [mut dk, mut dv] = [(); 2].map(|()| Matrix::zeros(geometry.keys, dim));
+    let mut dq = PaddedMatrix::new(most_queries, dim);
+    let [mut turned_q, mut turned_dy] = [(); 2].map(|()| PaddedMatrix::new(dim, most_queries));
+    let [mut scores, mut dp] = [(); 2].map(|()| PaddedMatrix::new(most_keys, most_queries));
+    let [mut dk, mut dv] = [(); 2].map(|()| PaddedMatrix::zeros(geometry.keys, dim));
     for (member, lse) in lse.chunks_exact(queries).enumerate() {
         let head = kv_head * geometry.group() + member;
-        for block in Block::of_head::<T>(geometry, sequence, head) {
+        for block in AttentionBlock::of_head::<T>(geometry, sequence, head) {
             let range = block.query_range();
             let q = operands.queries(&block);
             turned_q.turn(q.right(0), (block.queries, dim), scale);
@@ -111,14 +111,17 @@ fn turn_back<T: Float>(operands: &Operands<'_, T>, gradients: &mut AttentionGrad
 /// Adds to the block's rows of `sums` (all keys, D) the products of the rows of `left` (keys, queries) with
 /// `right` (queries, D), for the queries that see a key.
 fn add_to_keys<T: Float>(
-    block: &Block<'_>,
-    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
-    sums: &mut Matrix<T>,
+    block: &AttentionBlock<'_>,
+    (left, right): (&PaddedMatrix<T>, &HeadRows<'_, T>),
+    sums: &mut PaddedMatrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
-        let size =
-            Size { rows: stair.keys.len(), depth: block.queries - query, columns: block.dim() };
+        let size = ProductSize {
+            rows: stair.keys.len(),
+            depth: block.queries - query,
+            columns: block.dim(),
+        };
         let (left, right) = (left.left(key, query), right.right(query));
         multiply(size, left, right, sums.out(block.key + key, 0), true);
     }
@@ -126,7 +129,10 @@ fn add_to_keys<T: Float>(
 
 /// For each query of the block: the sum of `dy y`, which is also the sum over all keys of the probabilities
 /// times their gradients (FlashAttention-2, section 3.1.2).
-fn deltas<T: Float>(Results { ys, dys }: Results<'_, T>, block: &Block<'_>) -> PerQuery<T> {
+fn deltas<T: Float>(
+    Results { ys, dys }: Results<'_, T>,
+    block: &AttentionBlock<'_>,
+) -> PerQuery<T> {
     let mut deltas = [[T::zero(); LANES]; QUERIES / LANES];
     simd(
         #[inline(always)]

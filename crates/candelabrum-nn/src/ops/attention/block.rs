@@ -14,13 +14,13 @@ pub(super) const QUERIES: usize = 128;
 /// The largest number of keys of a block: the scores of 128 queries take 144 KiB in f32.
 pub(super) const KEYS: usize = 256;
 
-/// The queries of a [`Stair`], if factors are rounded to bf16. Larger stairs are packed less often, but more
+/// The queries of a [`CausalStair`], if factors are rounded to bf16. Larger stairs are packed less often, but more
 /// scores are computed that the mask hides. Tiles are so fast that packing counts more.
 const BF16_STAIR: usize = 32;
 
 /// Some queries of a head, and some keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block<'a> {
+pub(super) struct AttentionBlock<'a> {
     geometry: &'a AttentionGeometry,
     pub(super) sequence: usize,
     pub(super) head: usize,
@@ -37,12 +37,12 @@ pub(super) struct Block<'a> {
 /// Some neighbouring queries of a block, and the keys of the block that one of them sees, but none of the
 /// queries before them. Where a causal mask divides a block, these are the stairs of the diagonal.
 #[derive(Clone, Debug)]
-pub(super) struct Stair {
+pub(super) struct CausalStair {
     pub(super) queries: Range<usize>,
     pub(super) keys: Range<usize>,
 }
 
-impl<'a> Block<'a> {
+impl<'a> AttentionBlock<'a> {
     /// Blocks with all queries of a head, and no keys.
     pub(super) fn of_head<T: Float>(
         geometry: &'a AttentionGeometry,
@@ -78,13 +78,13 @@ impl<'a> Block<'a> {
     }
 
     /// The stairs from the first query on. Together they have all keys.
-    pub(super) fn stairs(self) -> impl Iterator<Item = Stair> {
+    pub(super) fn stairs(self) -> impl Iterator<Item = CausalStair> {
         let width = if self.seen(0) == self.keys { self.queries } else { self.width };
         (0..self.queries).step_by(width).scan(0, move |seen, first| {
             let end = self.queries.min(first + width);
             let keys = *seen..self.seen(end - 1);
             *seen = keys.end;
-            Some(Stair { queries: first..end, keys })
+            Some(CausalStair { queries: first..end, keys })
         })
     }
 

@@ -3,7 +3,7 @@
 use candle_core::{D, Result, Tensor};
 
 use super::geometry::AttentionGeometry;
-use super::rotary::Table;
+use super::rotary::RotaryTable;
 use crate::autograd::fused;
 
 /// Queries (N, Tq, H D), keys and values (N, Tk, G D) -> (N, Tq, H D).
@@ -11,7 +11,7 @@ pub(super) fn composite(
     [q, k, v]: [&Tensor; 3],
     mask: Option<&Tensor>,
     geometry: &AttentionGeometry,
-    rotary: Option<&Table>,
+    rotary: Option<&RotaryTable>,
 ) -> Result<Tensor> {
     let &AttentionGeometry { batch, queries, keys, heads, kv_heads, dim, .. } = geometry;
     let split = |xs: &Tensor, rows: usize, heads: usize| {

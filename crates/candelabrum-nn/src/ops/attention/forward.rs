@@ -1,8 +1,8 @@
 //! The forward pass of the heads that share one head of keys and values.
 
-use super::block::{Block, KEYS, QUERIES};
+use super::block::{AttentionBlock, KEYS, QUERIES};
 use super::geometry::AttentionGeometry;
-use super::matrix::Matrix;
+use super::matrix::PaddedMatrix;
 use super::operands::Operands;
 use super::scores::{RunningSoftmax, add_products, products};
 use crate::kernels::float::Float;
@@ -21,12 +21,12 @@ pub(super) fn forward<T: Float>(
     let (keys, values) = (operands.keys(sequence, kv_head), operands.values(sequence, kv_head));
     let (most_queries, most_keys) = (queries.min(QUERIES), geometry.keys.min(KEYS));
     let scale = T::from_f64(geometry.scale);
-    let mut turned = Matrix::new(dim, most_queries);
-    let mut scores = Matrix::new(most_keys, most_queries);
-    let mut sums = Matrix::new(most_queries, dim);
+    let mut turned = PaddedMatrix::new(dim, most_queries);
+    let mut scores = PaddedMatrix::new(most_keys, most_queries);
+    let mut sums = PaddedMatrix::new(most_queries, dim);
     for (member, lse) in lse.chunks_exact_mut(queries).enumerate() {
         let head = kv_head * geometry.group() + member;
-        for block in Block::of_head::<T>(geometry, sequence, head) {
+        for block in AttentionBlock::of_head::<T>(geometry, sequence, head) {
             let rows = operands.queries(&block);
             turned.turn(rows.right(0), (block.queries, dim), scale);
             let mut running = RunningSoftmax::new();

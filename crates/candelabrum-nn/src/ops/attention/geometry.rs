@@ -1,6 +1,6 @@
 //! The sizes of an attention, and where its rows lie in the operands.
 
-use crate::kernels::gemm::Rows;
+use crate::kernels::gemm::MatrixRows;
 
 /// The sizes of an attention.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl AttentionGeometry {
 
 /// Queries, keys, values or results: one matrix for each sequence and head, in the tensor of all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heads<'a, T> {
+pub(super) struct HeadLayout<'a, T> {
     data: &'a [T],
     /// The rows of a sequence.
     rows: usize,
@@ -53,7 +53,7 @@ pub(super) struct Heads<'a, T> {
     first: usize,
 }
 
-impl<'a, T> Heads<'a, T> {
+impl<'a, T> HeadLayout<'a, T> {
     /// A tensor (N, rows, columns) whose columns are the heads alone.
     pub(super) fn whole(data: &'a [T], rows: usize, columns: usize, dim: usize) -> Self {
         Self { data, rows, dim, row_stride: columns, first: 0 }
@@ -76,9 +76,9 @@ impl<'a, T> Heads<'a, T> {
     }
 
     /// The rows of a head of a sequence, from this one on.
-    pub(super) fn rows(&self, sequence: usize, head: usize, row: usize) -> Rows<&'a [T]> {
+    pub(super) fn rows(&self, sequence: usize, head: usize, row: usize) -> MatrixRows<&'a [T]> {
         let start = (sequence * self.rows + row) * self.row_stride + self.first + head * self.dim;
-        Rows { data: &self.data[start..], step: self.row_stride }
+        MatrixRows { data: &self.data[start..], step: self.row_stride }
     }
 
     /// One row of a head of a sequence.

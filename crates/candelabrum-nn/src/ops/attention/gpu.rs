@@ -23,12 +23,12 @@
 //! again for each 128 columns of the result.
 
 use candelabrum_memory::ElementType;
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, CudaNumbers, Grid, Kernels};
+use candelabrum_memory::FlatTensor;
+use candelabrum_memory::cuda::{CudaNumbers, KernelArg, Kernels, LaunchGrid};
 use candle_core::{Result, bail};
 
 use super::Attention;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::launch::launch;
 
 const KERNELS: Kernels = Kernels { name: "attention", text: include_str!("attention.cu") };
@@ -45,8 +45,8 @@ const KEY_GRADIENTS: [&str; 2] = ["attention_key_gradients_64", "attention_key_g
 const QUERY_GRADIENTS: [&str; 2] =
     ["attention_query_gradients_64", "attention_query_gradients_128"];
 
-impl<const PACKED: bool> OnGpu for Attention<PACKED> {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl<const PACKED: bool> GpuKernels for Attention<PACKED> {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let geometry = &self.geometry;
         if geometry.queries.max(geometry.keys).max(geometry.dim) > i32::MAX as usize / 2 {
@@ -56,11 +56,11 @@ impl<const PACKED: bool> OnGpu for Attention<PACKED> {
         let mut saved = gpu.numbers(self.angles() + sums)?;
         {
             let mut saved = saved.span_mut()?.cuda()?;
-            let saved = Arg::from(&mut saved);
+            let saved = KernelArg::from(&mut saved);
             if let Some(table) = &self.rotary {
                 let (rotary, slowing) = (table.rotary(), table.slowing());
                 let factors = [slowing.factor, slowing.constant, slowing.by_speed, slowing.by_pair];
-                let grid = Grid::for_each(self.angles() / 4);
+                let grid = LaunchGrid::for_each(self.angles() / 4);
                 launch!(gpu, ElementType::F32, KERNELS, "attention_angles", grid;
                     saved, rotary.base, ..factors, rotary.offset, geometry.dim
                 )?;
@@ -78,9 +78,9 @@ impl<const PACKED: bool> OnGpu for Attention<PACKED> {
         let number = dys.element_type();
         let mut wanted = grads.iter_mut().take(if PACKED { 1 } else { 3 }).map(Option::take);
         let mut wanted = [(); 3].map(|()| wanted.next().flatten());
-        let places = wanted.each_mut().map(|gradient| Arg::from(gradient.as_mut()));
+        let places = wanted.each_mut().map(|gradient| KernelArg::from(gradient.as_mut()));
         let [dq, dk, dv] = if PACKED { [places[0]; 3] } else { places };
-        let is_wanted = |place: Arg<'_>| !matches!(place, Arg::Nothing);
+        let is_wanted = |place: KernelArg<'_>| !matches!(place, KernelArg::Nothing);
         if ![dq, dk, dv].into_iter().any(is_wanted) {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl<const PACKED: bool> OnGpu for Attention<PACKED> {
         let rows = geometry.batch * geometry.queries * geometry.heads;
         let mut deltas = gpu.scratch(rows)?;
         let (sizes, grid) =
-            ([geometry.queries, geometry.heads, geometry.dim], Grid::by_share(rows, ROWS));
+            ([geometry.queries, geometry.heads, geometry.dim], LaunchGrid::by_share(rows, ROWS));
         launch!(gpu, number, KERNELS, "attention_deltas", grid; &mut deltas.span_mut(), ys, dys, ..sizes)?;
         let deltas = deltas.span();
         if is_wanted(dk) || is_wanted(dv) {
@@ -114,7 +114,11 @@ impl<const PACKED: bool> Attention<PACKED> {
     }
 
     /// `PARAMETERS` in attention.cu.
-    fn arguments<'a>(&self, inputs: &[Option<CudaNumbers<'a>>], saved: Arg<'a>) -> Vec<Arg<'a>> {
+    fn arguments<'a>(
+        &self,
+        inputs: &[Option<CudaNumbers<'a>>],
+        saved: KernelArg<'a>,
+    ) -> Vec<KernelArg<'a>> {
         let geometry = &self.geometry;
         let (queries, keys) = (geometry.query_columns(), geometry.key_columns());
         let (operands, steps) = if PACKED {
@@ -127,10 +131,10 @@ impl<const PACKED: bool> Attention<PACKED> {
         let layout = self.mask.map_or([0; 3], |layout| layout.steps());
         let sizes = [geometry.batch, geometry.queries, geometry.keys, geometry.heads];
         let more = [geometry.group(), geometry.dim, usize::from(geometry.causal)];
-        let places = operands.into_iter().chain([mask]).map(Arg::from).chain([saved]);
+        let places = operands.into_iter().chain([mask]).map(KernelArg::from).chain([saved]);
         let numbers = [&[self.angles()], &steps[..], &layout, &sizes, &more].concat();
-        let scale = Arg::from(geometry.scale as f32);
-        places.chain(numbers.into_iter().map(Arg::from)).chain([scale]).collect()
+        let scale = KernelArg::from(geometry.scale as f32);
+        places.chain(numbers.into_iter().map(KernelArg::from)).chain([scale]).collect()
     }
 
     /// The kernel for this size of a head.
@@ -139,9 +143,9 @@ impl<const PACKED: bool> Attention<PACKED> {
     }
 
     /// A block for each sequence and head, each tile of rows, and each part of the columns.
-    fn grid(&self, rows: usize, heads: usize) -> Grid {
+    fn grid(&self, rows: usize, heads: usize) -> LaunchGrid {
         let width = if self.geometry.dim > SIDE { 2 * SIDE } else { SIDE };
         let tiles = rows.div_ceil(SIDE) * self.geometry.dim.div_ceil(width);
-        Grid::by_share(self.geometry.batch * heads * tiles, 1)
+        LaunchGrid::by_share(self.geometry.batch * heads * tiles, 1)
     }
 }

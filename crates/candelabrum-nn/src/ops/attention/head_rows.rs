@@ -4,32 +4,32 @@ use std::ops::Range;
 
 use candelabrum_memory::simd::simd;
 
-use super::geometry::Heads;
-use super::matrix::{LANES, Matrix};
-use super::rotary::Table;
+use super::geometry::HeadLayout;
+use super::matrix::{LANES, PaddedMatrix};
+use super::rotary::RotaryTable;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Left, Rows};
+use crate::kernels::gemm::{LeftMatrix, MatrixRows};
 
 /// Some rows of a head, as the products read them.
 pub(super) enum HeadRows<'a, T: Float> {
-    InPlace(Rows<&'a [T]>),
-    Copied(Matrix<T>),
+    InPlace(MatrixRows<&'a [T]>),
+    Copied(PaddedMatrix<T>),
 }
 
 impl<'a, T: Float> HeadRows<'a, T> {
     /// The rows where they lie, if whole vectors fit in them. Otherwise, or if they are rotated (by an
     /// angle for each row, from this one on), a copy.
     pub(super) fn new(
-        heads: &Heads<'a, T>,
+        heads: &HeadLayout<'a, T>,
         (sequence, head): (usize, usize),
         range: Range<usize>,
-        rotation: Option<(&Table, usize)>,
+        rotation: Option<(&RotaryTable, usize)>,
     ) -> Self {
         let dim = heads.dim();
         if rotation.is_none() && dim.is_multiple_of(LANES) {
             return Self::InPlace(heads.rows(sequence, head, range.start));
         }
-        let mut copy = Matrix::new(range.len(), dim);
+        let mut copy = PaddedMatrix::new(range.len(), dim);
         simd(
             #[inline(always)]
             || {
@@ -46,16 +46,18 @@ impl<'a, T: Float> HeadRows<'a, T> {
     }
 
     /// As a right factor: the rows from this one on.
-    pub(super) fn right(&self, row: usize) -> Rows<&[T]> {
+    pub(super) fn right(&self, row: usize) -> MatrixRows<&[T]> {
         match self {
-            &Self::InPlace(Rows { data, step }) => Rows { data: &data[row * step..], step },
+            &Self::InPlace(MatrixRows { data, step }) => {
+                MatrixRows { data: &data[row * step..], step }
+            }
             Self::Copied(copy) => copy.right(row, 0),
         }
     }
 
     /// As a left factor: the rows from this one on.
-    pub(super) fn left(&self, row: usize) -> Left<'_, T> {
-        let Rows { data, step } = self.right(row);
-        Left::Rows { data, step }
+    pub(super) fn left(&self, row: usize) -> LeftMatrix<'_, T> {
+        let MatrixRows { data, step } = self.right(row);
+        LeftMatrix::Rows { data, step }
     }
 }

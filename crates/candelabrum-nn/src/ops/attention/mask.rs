@@ -6,7 +6,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::geometry::AttentionGeometry;
-use crate::kernels::gemm::Rows;
+use crate::kernels::gemm::MatrixRows;
 
 /// Where the rows of a mask lie, in elements: 0 for a dimension that is broadcast.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +64,8 @@ impl MaskLayout {
         (sequence, head): (usize, usize),
         query: usize,
         key: usize,
-    ) -> Rows<&'a [T]> {
+    ) -> MatrixRows<&'a [T]> {
         let first = sequence * self.sequence + head * self.head + query * self.query + key;
-        Rows { data: &mask[first..], step: self.query }
+        MatrixRows { data: &mask[first..], step: self.query }
     }
 }

@@ -3,8 +3,8 @@
 use candelabrum_memory::simd::simd;
 
 use crate::kernels::float::Float;
-use crate::kernels::gemm::bf16::{Lines, Operand, Starts};
-use crate::kernels::gemm::{Left, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::gemm::bf16::{Operand, OperandLines, Starts};
+use crate::kernels::gemm::{LeftMatrix, MatrixRows, Product, ProductSize, RowRuns, dispatch};
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::matmul::{FEWEST, product_in_bf16};
 use crate::kernels::scratch::Pooled;
@@ -15,7 +15,7 @@ pub(super) const LANES: usize = 16;
 
 /// A matrix with as much room behind each row, and behind the last one, as the kernel of the products reads
 /// and writes there.
-pub(super) struct Matrix<T: Float> {
+pub(super) struct PaddedMatrix<T: Float> {
     values: Pooled<T>,
     /// The distance between two rows: an odd number of cache lines, because rows at distances of a power of
     /// two would drive each other out of the nearest cache.
@@ -23,7 +23,7 @@ pub(super) struct Matrix<T: Float> {
     columns: usize,
 }
 
-impl<T: Float> Matrix<T> {
+impl<T: Float> PaddedMatrix<T> {
     /// A matrix with unspecified contents.
     pub(super) fn new(rows: usize, columns: usize) -> Self {
         let step = Self::step(columns);
@@ -63,12 +63,12 @@ impl<T: Float> Matrix<T> {
 
     /// Adds the transposed matrix of one of this size.
     #[inline(always)]
-    pub(super) fn add_turned(&mut self, from: Rows<&[T]>, size: (usize, usize)) {
+    pub(super) fn add_turned(&mut self, from: MatrixRows<&[T]>, size: (usize, usize)) {
         transpose::<T, true>(from.data, from.step, size, &mut self.values, self.step);
     }
 
     /// Writes the transposed matrix of one of this size, multiplied by `factor`.
-    pub(super) fn turn(&mut self, from: Rows<&[T]>, size: (usize, usize), factor: T) {
+    pub(super) fn turn(&mut self, from: MatrixRows<&[T]>, size: (usize, usize), factor: T) {
         simd(
             #[inline(always)]
             || {
@@ -120,42 +120,42 @@ impl<T: Float> Matrix<T> {
     }
 
     /// As a left factor: the rows from `row` on, with their elements from `column` on.
-    pub(super) fn left(&self, row: usize, column: usize) -> Left<'_, T> {
-        let Rows { data, step } = self.right(row, column);
-        Left::Rows { data, step }
+    pub(super) fn left(&self, row: usize, column: usize) -> LeftMatrix<'_, T> {
+        let MatrixRows { data, step } = self.right(row, column);
+        LeftMatrix::Rows { data, step }
     }
 
     /// As the transposed left factor: the columns from `column` on, with their elements from `row` on.
-    pub(super) fn turned_left(&self, row: usize, column: usize) -> Left<'_, T> {
-        let Rows { data, step } = self.right(row, column);
-        Left::Columns { data, step }
+    pub(super) fn turned_left(&self, row: usize, column: usize) -> LeftMatrix<'_, T> {
+        let MatrixRows { data, step } = self.right(row, column);
+        LeftMatrix::Columns { data, step }
     }
 
     /// As a right factor: the rows from `row` on, with their elements from `column` on.
-    pub(super) fn right(&self, row: usize, column: usize) -> Rows<&[T]> {
-        Rows { data: &self.values[row * self.step + column..], step: self.step }
+    pub(super) fn right(&self, row: usize, column: usize) -> MatrixRows<&[T]> {
+        MatrixRows { data: &self.values[row * self.step + column..], step: self.step }
     }
 
     /// As a result, from this row and column on.
-    pub(super) fn out(&mut self, row: usize, column: usize) -> Rows<&mut [T]> {
-        Rows { data: &mut self.values[row * self.step + column..], step: self.step }
+    pub(super) fn out(&mut self, row: usize, column: usize) -> MatrixRows<&mut [T]> {
+        MatrixRows { data: &mut self.values[row * self.step + column..], step: self.step }
     }
 }
 
 /// `out = left right`, or `out += left right` if `add`.
 pub(super) fn multiply<T: Float>(
-    size: Size,
-    left: Left<'_, T>,
-    right: Rows<&[T]>,
-    out: Rows<&mut [T]>,
+    size: ProductSize,
+    left: LeftMatrix<'_, T>,
+    right: MatrixRows<&[T]>,
+    out: MatrixRows<&mut [T]>,
     add: bool,
 ) {
-    let every = |data, step| Lines { data, starts: Starts::Every(step) };
+    let every = |data, step| OperandLines { data, starts: Starts::Every(step) };
     let rounded_left = match left {
-        Left::Rows { data, step } => Operand::Along(every(data, step)),
-        Left::Columns { data, step } => Operand::Across(every(data, step)),
-        Left::Runs(Runs { data, starts }) => {
-            Operand::Along(Lines { data, starts: Starts::At(starts) })
+        LeftMatrix::Rows { data, step } => Operand::Along(every(data, step)),
+        LeftMatrix::Columns { data, step } => Operand::Across(every(data, step)),
+        LeftMatrix::Runs(RowRuns { data, starts }) => {
+            Operand::Along(OperandLines { data, starts: Starts::At(starts) })
         }
     };
     let rounded_right = Operand::Across(every(right.data, right.step));

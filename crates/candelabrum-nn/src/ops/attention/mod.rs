@@ -44,13 +44,13 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use self::backward::{AttentionGradients, Results};
-use self::geometry::{AttentionGeometry, Heads};
+use self::geometry::{AttentionGeometry, HeadLayout};
 use self::mask::MaskLayout;
 use self::operands::Operands;
-use self::rotary::Table;
+use self::rotary::RotaryTable;
 pub use self::rotary::{Rotary, RotaryScaling};
 use self::scores::Masking;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::float::Float;
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::parallel::{for_each, worth_threads};
@@ -175,7 +175,7 @@ fn head_size(columns: usize, heads: usize, what: &str, xs: &Tensor) -> Result<us
 /// three tensors, and the mask.
 pub(super) struct Attention<const PACKED: bool> {
     pub(super) geometry: AttentionGeometry,
-    pub(super) rotary: Option<Table>,
+    pub(super) rotary: Option<RotaryTable>,
     pub(super) mask: Option<MaskLayout>,
 }
 
@@ -190,7 +190,7 @@ impl<const PACKED: bool> Attention<PACKED> {
         let scale = scale.unwrap_or(1.0 / (dim as f64).sqrt());
         let geometry =
             AttentionGeometry { batch, queries, keys, heads, kv_heads, dim, causal, scale };
-        let rotary = rotary.map(|rotary| Table::new(rotary, &geometry, NAME)).transpose()?;
+        let rotary = rotary.map(|rotary| RotaryTable::new(rotary, &geometry, NAME)).transpose()?;
         let mask = mask.map(|mask| MaskLayout::new(mask, dtype, &geometry, NAME)).transpose()?;
         Ok(Self { geometry, rotary, mask })
     }
@@ -198,10 +198,10 @@ impl<const PACKED: bool> Attention<PACKED> {
     fn operands<'a, T: Float>(&'a self, inputs: &[&'a [T]]) -> Operands<'a, T> {
         let geometry = &self.geometry;
         let (heads, mask) = match (PACKED, inputs) {
-            (true, &[qkv, mask]) => (Heads::packed(qkv, geometry), mask),
+            (true, &[qkv, mask]) => (HeadLayout::packed(qkv, geometry), mask),
             (false, &[q, k, v, mask]) => {
                 let key =
-                    |xs| Heads::whole(xs, geometry.keys, geometry.key_columns(), geometry.dim);
+                    |xs| HeadLayout::whole(xs, geometry.keys, geometry.key_columns(), geometry.dim);
                 ([self.results(q), key(k), key(v)], mask)
             }
             _ => unreachable!("two inputs, or four"),
@@ -210,9 +210,9 @@ impl<const PACKED: bool> Attention<PACKED> {
         Operands { geometry, rotary: self.rotary.as_ref(), masking, heads }
     }
 
-    fn results<'a, T>(&self, ys: &'a [T]) -> Heads<'a, T> {
+    fn results<'a, T>(&self, ys: &'a [T]) -> HeadLayout<'a, T> {
         let geometry = &self.geometry;
-        Heads::whole(ys, geometry.queries, geometry.query_columns(), geometry.dim)
+        HeadLayout::whole(ys, geometry.queries, geometry.query_columns(), geometry.dim)
     }
 
     /// Calls `run` for each sequence and head of keys and values, with what belongs to it.
@@ -254,8 +254,12 @@ impl<const PACKED: bool> Attention<PACKED> {
 impl<const PACKED: bool> FusedOp for Attention<PACKED> {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        let inputs = if PACKED { Reads::inputs(&[0, 1]) } else { Reads::inputs(&[0, 1, 2, 3]) };
+    fn reads(&self) -> BackwardReads {
+        let inputs = if PACKED {
+            BackwardReads::inputs(&[0, 1])
+        } else {
+            BackwardReads::inputs(&[0, 1, 2, 3])
+        };
         inputs.and_output(true)
     }
 
@@ -313,7 +317,7 @@ impl<const PACKED: bool> FusedOp for Attention<PACKED> {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

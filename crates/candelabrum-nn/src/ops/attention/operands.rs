@@ -1,9 +1,9 @@
 //! What an attention reads.
 
-use super::block::Block;
-use super::geometry::{AttentionGeometry, Heads};
+use super::block::AttentionBlock;
+use super::geometry::{AttentionGeometry, HeadLayout};
 use super::head_rows::HeadRows;
-use super::rotary::Table;
+use super::rotary::RotaryTable;
 use super::scores::Masking;
 use crate::kernels::float::Float;
 
@@ -11,10 +11,10 @@ use crate::kernels::float::Float;
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a, T> {
     pub(super) geometry: &'a AttentionGeometry,
-    pub(super) rotary: Option<&'a Table>,
+    pub(super) rotary: Option<&'a RotaryTable>,
     pub(super) masking: Masking<'a, T>,
     /// Queries, keys and values.
-    pub(super) heads: [Heads<'a, T>; 3],
+    pub(super) heads: [HeadLayout<'a, T>; 3],
 }
 
 impl<'a, T: Float> Operands<'a, T> {
@@ -30,7 +30,7 @@ impl<'a, T: Float> Operands<'a, T> {
     }
 
     /// The queries of a block, rotated if the attention rotates them.
-    pub(super) fn queries(&self, block: &Block<'_>) -> HeadRows<'a, T> {
+    pub(super) fn queries(&self, block: &AttentionBlock<'_>) -> HeadRows<'a, T> {
         let rotation = self.rotary.map(|table| (table, table.shift()));
         HeadRows::new(&self.heads[0], (block.sequence, block.head), block.query_range(), rotation)
     }

@@ -151,7 +151,7 @@ impl Slowing {
 
 /// The cosine and the sine of each position's angles.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct RotaryTable {
     rotary: Rotary,
     positions: usize,
     half: usize,
@@ -161,7 +161,7 @@ pub(crate) struct Table {
     values: OnceLock<Vec<f64>>,
 }
 
-impl Table {
+impl RotaryTable {
     pub(super) fn new(rotary: Rotary, geometry: &AttentionGeometry, name: &str) -> Result<Self> {
         let (base, dim) = (rotary.base, geometry.dim);
         if !dim.is_multiple_of(2) {

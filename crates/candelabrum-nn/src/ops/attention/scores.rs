@@ -5,12 +5,12 @@
 
 use candelabrum_memory::simd::simd;
 
-use super::block::{Block, QUERIES};
+use super::block::{AttentionBlock, QUERIES};
 use super::head_rows::HeadRows;
 use super::mask::MaskLayout;
-use super::matrix::{LANES, Matrix, multiply};
+use super::matrix::{LANES, PaddedMatrix, multiply};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::Size;
+use crate::kernels::gemm::ProductSize;
 
 /// A number for each query of a block.
 pub(super) type PerQuery<T> = [[T; LANES]; QUERIES / LANES];
@@ -49,14 +49,17 @@ impl<T: Float> RunningSoftmax<T> {
 /// Writes the products (keys, queries) of the block's rows of `left` (all keys, D) with the columns of `right`
 /// (D, queries), where a key is seen.
 pub(super) fn products<T: Float>(
-    block: &Block<'_>,
-    (left, right): (&HeadRows<'_, T>, &Matrix<T>),
-    out: &mut Matrix<T>,
+    block: &AttentionBlock<'_>,
+    (left, right): (&HeadRows<'_, T>, &PaddedMatrix<T>),
+    out: &mut PaddedMatrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| !stair.keys.is_empty()) {
         let (key, query) = (stair.keys.start, stair.queries.start);
-        let size =
-            Size { rows: stair.keys.len(), depth: block.dim(), columns: block.queries - query };
+        let size = ProductSize {
+            rows: stair.keys.len(),
+            depth: block.dim(),
+            columns: block.queries - query,
+        };
         let (left, right) = (left.left(block.key + key), right.right(0, query));
         multiply(size, left, right, out.out(key, query), false);
     }
@@ -65,13 +68,14 @@ pub(super) fn products<T: Float>(
 /// Adds to `sums` (queries, D) the products of the columns of `left` (keys, queries) with the block's rows of
 /// `right` (all keys, D), for the keys that are seen. With the first keys, `sums` is overwritten.
 pub(super) fn add_products<T: Float>(
-    block: &Block<'_>,
-    (left, right): (&Matrix<T>, &HeadRows<'_, T>),
-    sums: &mut Matrix<T>,
+    block: &AttentionBlock<'_>,
+    (left, right): (&PaddedMatrix<T>, &HeadRows<'_, T>),
+    sums: &mut PaddedMatrix<T>,
 ) {
     for stair in block.stairs().filter(|stair| stair.keys.end > 0) {
         let query = stair.queries.start;
-        let size = Size { rows: stair.queries.len(), depth: stair.keys.end, columns: block.dim() };
+        let size =
+            ProductSize { rows: stair.queries.len(), depth: stair.keys.end, columns: block.dim() };
         let (left, right) = (left.turned_left(0, query), right.right(block.key));
         multiply(size, left, right, sums.out(query, 0), block.key > 0);
     }
@@ -87,8 +91,8 @@ impl<T: Float> Masking<'_, T> {
     /// Replaces the scores of each query by `exp(score - max)`, and updates its maximum and sum.
     pub(super) fn exponentials(
         &self,
-        block: &Block<'_>,
-        scores: &mut Matrix<T>,
+        block: &AttentionBlock<'_>,
+        scores: &mut PaddedMatrix<T>,
         running: &mut RunningSoftmax<T>,
     ) {
         simd(
@@ -136,8 +140,8 @@ impl<T: Float> Masking<'_, T> {
     /// ```
     pub(super) fn gradients(
         &self,
-        block: &Block<'_>,
-        (scores, dp): (&mut Matrix<T>, &mut Matrix<T>),
+        block: &AttentionBlock<'_>,
+        (scores, dp): (&mut PaddedMatrix<T>, &mut PaddedMatrix<T>),
         (lse, delta): (&PerQuery<T>, &PerQuery<T>),
     ) {
         simd(
@@ -168,7 +172,7 @@ impl<T: Float> Masking<'_, T> {
 
     /// Adds the mask to the scores.
     #[inline(always)]
-    fn add_mask(&self, block: &Block<'_>, scores: &mut Matrix<T>) {
+    fn add_mask(&self, block: &AttentionBlock<'_>, scores: &mut PaddedMatrix<T>) {
         let Some((layout, mask)) = self.mask else { return };
         let place = (block.sequence, block.head);
         let rows = layout.rows(mask, place, block.query, block.key);
@@ -180,7 +184,7 @@ impl<T: Float> Masking<'_, T> {
 /// that any query of the group sees. The scores with the further keys of the same stair become 0, because
 /// the products read them.
 #[inline(always)]
-fn hide<T: Float>(block: &Block<'_>, group: usize, scores: &mut Matrix<T>) -> usize {
+fn hide<T: Float>(block: &AttentionBlock<'_>, group: usize, scores: &mut PaddedMatrix<T>) -> usize {
     let first = group * LANES;
     let (whole, seen) = (block.seen(first), block.seen(first + LANES - 1));
     for (key, row) in (whole..seen).zip(scores.lanes_mut(whole, group)) {

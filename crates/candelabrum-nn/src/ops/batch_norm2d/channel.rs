@@ -1,12 +1,12 @@
 //! All computations on one channel, while the channel is in the cache.
 
 use super::totals::Totals;
-use super::{BatchNorm2dOp, ChannelValues, GradientDestination, Inputs};
+use super::{BatchNorm2dOp, ChannelInputs, ChannelValues, GradientDestination};
 use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::Planes;
 use crate::kernels::elementwise::{activation_backward, clipped, rectified};
 use crate::kernels::float::Float;
-use crate::kernels::moments::{Moments, Sums, moments};
+use crate::kernels::moments::{LaneSums, Moments, moments};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::{simd, simd_once};
 
@@ -36,7 +36,7 @@ impl BatchNorm2dOp {
     /// Writes the channel's part of the result, using the `known` moments or those of this batch.
     pub(super) fn forward_channel<T: Float>(
         &self,
-        Inputs { xs, residual, channel }: Inputs<'_, T>,
+        ChannelInputs { xs, residual, channel }: ChannelInputs<'_, T>,
         mut ys: Planes<'_, '_, T>,
         known: Option<Moments<T>>,
         line: impl FnOnce(Moments<T>) -> ChannelLine<T>,
@@ -194,7 +194,7 @@ impl BatchNorm2dOp {
         let totals = match known {
             Some(known) => known,
             None => {
-                let mut sums = Sums::new();
+                let mut sums = LaneSums::new();
                 for (xs, dys) in xs.clone().zip(dys.iter()) {
                     sums.add(xs, dys, |x, dy| {
                         let dz = dz(x, dy);

@@ -15,7 +15,7 @@ use candle_core::{Result, Tensor};
 use super::BatchNorm2dOp;
 use super::arguments::{BatchNorm, normalise};
 use crate::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, Grads, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, InputGradients};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::ops::activations;
@@ -79,8 +79,8 @@ const BIAS: usize = 6;
 impl FusedOp for BatchNorm2dConv2d {
     const NAME: &'static str = "batch_norm2d_conv2d";
 
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, WEIGHT as u32]).and_output(self.conv.reads().output)
+    fn reads(&self) -> BackwardReads {
+        BackwardReads::inputs(&[0, WEIGHT as u32]).and_output(self.conv.reads().output)
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -122,7 +122,7 @@ impl FusedOp for BatchNorm2dConv2d {
             saved: lines,
             dys: dhs,
             is_passed: needs_dxs,
-            grads: Grads::new([None, dw, db]),
+            grads: InputGradients::new([None, dw, db]),
         })
     }
 

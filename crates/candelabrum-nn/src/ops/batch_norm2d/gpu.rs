@@ -3,14 +3,14 @@
 //! The sums over a channel are computed in f32, a few numbers at a time, and their sums in f64. The running
 //! statistics move on the GPU, so the host does not wait.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{
-    Arg, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Kernels, Scratch,
+    CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, KernelArg, Kernels, Scratch,
 };
 use candle_core::{DType, Result};
 
 use super::BatchNorm2dOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::autograd::recomputing;
 use crate::kernels::channel_line::Rectifier;
 use crate::ops::gpu::channels::Channels;
@@ -67,8 +67,8 @@ impl BatchNorm2dOp {
         gpu: &Gpu,
         (xs, ys): (CudaNumbers<'_>, &mut CudaNumbersMut<'_>),
         mut lines: CudaSpanMut<'_>,
-        statistics: [Arg<'_>; 5],
-        running: [Arg<'_>; 4],
+        statistics: [KernelArg<'_>; 5],
+        running: [KernelArg<'_>; 4],
     ) -> Result<()> {
         let (number, channels) = (xs.element_type(), self.channels());
         let packs = channels.packs(&[Some(xs), Some(ys.as_numbers())]);
@@ -80,35 +80,38 @@ impl BatchNorm2dOp {
     }
 }
 
-impl OnGpu for BatchNorm2dOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for BatchNorm2dOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[Some(xs), weight, bias, mean, variance, None] = inputs else {
             unreachable!("images and statistics, without a residual")
         };
         let mut saved = gpu.numbers(self.channels().channels * LINE)?;
         let lines = saved.span_mut()?.cuda()?;
-        let (weight, bias, numbers) = (Arg::from(weight), Arg::from(bias), (xs, &mut ys));
+        let (weight, bias, numbers) =
+            (KernelArg::from(weight), KernelArg::from(bias), (xs, &mut ys));
         if !self.config.training {
-            let statistics = [Arg::Nothing, mean.into(), variance.into(), weight, bias];
-            self.launch_normalise(gpu, numbers, lines, statistics, [Arg::Nothing; 4])?;
+            let statistics = [KernelArg::Nothing, mean.into(), variance.into(), weight, bias];
+            self.launch_normalise(gpu, numbers, lines, statistics, [KernelArg::Nothing; 4])?;
             return Ok(Some(saved));
         }
         let partials = self.statistics(gpu, xs)?;
         let sums = partials.span().into();
-        let statistics = [sums, Arg::Nothing, Arg::Nothing, weight, bias];
+        let statistics = [sums, KernelArg::Nothing, KernelArg::Nothing, weight, bias];
         // The kernel that normalises also moves the running statistics, but not a second time in a step.
         match self.running.as_ref().filter(|_| !recomputing::is_active()) {
             Some(running) => {
                 update_on_gpu([&running.mean, &running.variance], |mut values, mut before| {
-                    let [mean, variance] = values.each_mut().map(Arg::from);
+                    let [mean, variance] = values.each_mut().map(KernelArg::from);
                     let [mean_before, variance_before] =
                         before.each_mut().map(|place| place.as_mut().into());
                     let running = [mean, variance, mean_before, variance_before];
                     self.launch_normalise(gpu, numbers, lines, statistics, running)
                 })?;
             }
-            None => self.launch_normalise(gpu, numbers, lines, statistics, [Arg::Nothing; 4])?,
+            None => {
+                self.launch_normalise(gpu, numbers, lines, statistics, [KernelArg::Nothing; 4])?;
+            }
         }
         Ok(Some(saved))
     }

@@ -42,7 +42,7 @@ use candle_core::{Result, Tensor};
 
 use self::config::NAME;
 use self::totals::Totals;
-use crate::autograd::fused::{Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::channel_line::{ChannelLine, Rectifier};
 use crate::kernels::channel_planes::{ChannelPlanes, Planes};
 use crate::kernels::float::Float;
@@ -56,7 +56,7 @@ const RESIDUAL: usize = 5;
 
 /// What the forward of a channel reads.
 #[derive(Clone, Copy)]
-struct Inputs<'a, T> {
+struct ChannelInputs<'a, T> {
     xs: &'a [T],
     /// Empty if there is none.
     residual: &'a [T],
@@ -107,15 +107,15 @@ pub(super) struct BatchNorm2dOp {
 impl FusedOp for BatchNorm2dOp {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         // With a residual, the mask of the activation is found from the result.
-        Reads::inputs(&[0]).and_output(self.has_residual && self.rectifier.is_some())
+        BackwardReads::inputs(&[0]).and_output(self.has_residual && self.rectifier.is_some())
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, residual) = (inputs[0], inputs[RESIDUAL]);
         self.lines(inputs, [ys], |channel, [ys], known, line| {
-            let from = Inputs { xs, residual, channel };
+            let from = ChannelInputs { xs, residual, channel };
             self.forward_channel(from, ys, known, line)
         })
     }
@@ -158,7 +158,7 @@ impl FusedOp for BatchNorm2dOp {
         Some(if self.has_residual { RESIDUAL } else { 0 })
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         if self.has_kernels() { Some(self) } else { None }
     }
 

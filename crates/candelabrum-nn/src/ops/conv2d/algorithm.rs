@@ -10,7 +10,7 @@ use crate::kernels::gemm::bf16::Amx;
 use crate::kernels::scratch::Pooled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algorithm {
+enum ConvAlgorithm {
     /// The tiles of a processor that multiplies matrices in bf16, over pixels with their channels: `tiles.rs`.
     Tiles(Amx),
     /// Winograd's minimal filtering, for 3 × 3 kernels: `winograd/`.
@@ -25,7 +25,7 @@ enum Algorithm {
     Im2col,
 }
 
-impl Algorithm {
+impl ConvAlgorithm {
     fn from_geometry<T: Float>(geometry: &Geometry) -> Self {
         if let Some(amx) = tiles::applies::<T>(geometry) {
             return Self::Tiles(amx);
@@ -44,13 +44,13 @@ impl<T: Float> Conv<'_, T> {
     /// Computes `ys` (N, O, OH, OW) from `xs` (N, C, H, W) and `bias` (O).
     pub(super) fn forward(&self, xs: Images<'_, T>, bias: Option<&[T]>, ys: &mut [T]) {
         let mut memory = Pooled::none();
-        match Algorithm::from_geometry::<T>(self.geometry) {
-            Algorithm::Tiles(amx) => self.forward_by_tiles(amx, xs, bias, ys),
-            Algorithm::Depthwise => self.forward_depthwise(xs, bias, ys),
-            Algorithm::Direct => self.forward_direct(xs, bias, ys),
-            Algorithm::Im2col => self.forward_by_im2col(xs, bias, ys),
-            Algorithm::Winograd => self.forward_by_winograd(xs.whole(&mut memory), bias, ys),
-            Algorithm::Interleaved => self.forward_interleaved(xs.whole(&mut memory), bias, ys),
+        match ConvAlgorithm::from_geometry::<T>(self.geometry) {
+            ConvAlgorithm::Tiles(amx) => self.forward_by_tiles(amx, xs, bias, ys),
+            ConvAlgorithm::Depthwise => self.forward_depthwise(xs, bias, ys),
+            ConvAlgorithm::Direct => self.forward_direct(xs, bias, ys),
+            ConvAlgorithm::Im2col => self.forward_by_im2col(xs, bias, ys),
+            ConvAlgorithm::Winograd => self.forward_by_winograd(xs.whole(&mut memory), bias, ys),
+            ConvAlgorithm::Interleaved => self.forward_interleaved(xs.whole(&mut memory), bias, ys),
         }
     }
 
@@ -68,17 +68,17 @@ impl<T: Float> Conv<'_, T> {
             return sums.into_iter().flatten().for_each(|sum| sum.fill(T::zero()));
         }
         let mut memory = Pooled::none();
-        match Algorithm::from_geometry::<T>(self.geometry) {
-            Algorithm::Tiles(amx) => {
+        match ConvAlgorithm::from_geometry::<T>(self.geometry) {
+            ConvAlgorithm::Tiles(amx) => {
                 self.backward_by_tiles(amx, xs, reference, dys, gradients);
             }
-            Algorithm::Depthwise => self.backward_depthwise(xs, reference, dys, gradients),
-            Algorithm::Direct => self.backward_direct(xs, reference, dys, gradients),
-            Algorithm::Im2col => self.backward_by_im2col(xs, reference, dys, gradients),
-            Algorithm::Winograd => {
+            ConvAlgorithm::Depthwise => self.backward_depthwise(xs, reference, dys, gradients),
+            ConvAlgorithm::Direct => self.backward_direct(xs, reference, dys, gradients),
+            ConvAlgorithm::Im2col => self.backward_by_im2col(xs, reference, dys, gradients),
+            ConvAlgorithm::Winograd => {
                 self.backward_by_winograd(xs.whole(&mut memory), reference, dys, gradients);
             }
-            Algorithm::Interleaved => {
+            ConvAlgorithm::Interleaved => {
                 self.backward_interleaved(xs.whole(&mut memory), reference, dys, gradients);
             }
         }
@@ -123,30 +123,30 @@ mod tests {
     fn each_algorithm_is_that_of_im2col_on_every_instruction_set() {
         let plain = Conv2dConfig { padding: (1, 1), ..Conv2dConfig::default() };
         for (algorithm, xs, weight, config) in [
-            (Algorithm::Winograd, [3, 17, 9, 13], [19, 17, 3, 3], plain),
+            (ConvAlgorithm::Winograd, [3, 17, 9, 13], [19, 17, 3, 3], plain),
             (
-                Algorithm::Depthwise,
+                ConvAlgorithm::Depthwise,
                 [2, 7, 9, 8],
                 [14, 1, 3, 3],
                 Conv2dConfig { groups: 7, ..plain },
             ),
             (
-                Algorithm::Direct,
+                ConvAlgorithm::Direct,
                 [2, 9, 25, 27],
                 [7, 9, 3, 3],
                 Conv2dConfig { stride: (2, 3), ..plain },
             ),
             (
-                Algorithm::Direct,
+                ConvAlgorithm::Direct,
                 [1, 5, 31, 64],
                 [20, 5, 5, 3],
                 Conv2dConfig { dilation: (2, 1), ..plain },
             ),
-            (Algorithm::Interleaved, [16, 20, 12, 12], [50, 20, 5, 5], Conv2dConfig::default()),
-            (Algorithm::Interleaved, [29, 7, 5, 9], [3, 7, 4, 5], plain),
+            (ConvAlgorithm::Interleaved, [16, 20, 12, 12], [50, 20, 5, 5], Conv2dConfig::default()),
+            (ConvAlgorithm::Interleaved, [29, 7, 5, 9], [3, 7, 4, 5], plain),
             // Rows of the kernel that meet only padding.
             (
-                Algorithm::Interleaved,
+                ConvAlgorithm::Interleaved,
                 [27, 9, 2, 6],
                 [13, 9, 5, 5],
                 Conv2dConfig { padding: (2, 3), ..plain },
@@ -154,7 +154,7 @@ mod tests {
         ] {
             let geometry = Geometry::new(&Shape::from(&xs[..]), &Shape::from(&weight[..]), config);
             let geometry = geometry.unwrap();
-            assert_eq!(Algorithm::from_geometry::<f64>(&geometry), algorithm);
+            assert_eq!(ConvAlgorithm::from_geometry::<f64>(&geometry), algorithm);
             let expected = step(&geometry, true);
             let worst = RefCell::new(0.0_f64);
             on_each_instruction_set(|| {

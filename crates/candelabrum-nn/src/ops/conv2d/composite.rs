@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::geometry::Geometry;
-use crate::ops::unfold::{Edge, unfold};
+use crate::ops::unfold::{EdgeValues, unfold};
 
 /// The convolution of `xs` (N, C, H, W) by `weight` (O, C / groups, KH, KW), without bias. Both may have other
 /// shapes with the same elements in the same order.
@@ -13,7 +13,7 @@ pub(super) fn convolution(geometry: &Geometry, xs: &Tensor, weight: &Tensor) -> 
     let (inputs, outputs) = (geometry.in_channels / groups, out_channels / groups);
     let (height, width) = geometry.in_size;
     let xs = xs.reshape((batch, geometry.in_channels, height, width))?;
-    let patches = unfold(&xs, geometry.axes(), Edge::Zeros)?
+    let patches = unfold(&xs, geometry.axes(), EdgeValues::Zeros)?
         .reshape(&[batch, groups, inputs, kh, oh, kw, ow][..])?
         .permute([1, 0, 4, 6, 2, 3, 5])? // (G, N, OH, OW, C/G, KH, KW)
         .reshape((groups, batch * oh * ow, inputs * kh * kw))?;

@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use crate::activation::Activation;
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_activation, sum};
 use crate::kernels::float::Float;
-use crate::kernels::matmul::Dst;
+use crate::kernels::matmul::Destination;
 use crate::kernels::parallel::{for_each, worth_threads};
 use candelabrum_memory::simd::simd;
 use candelabrum_memory::thread_pool;
@@ -54,13 +54,13 @@ impl<T: Float> Conv<'_, T> {
             activation_backward_in_blocks(dys, reference, activation);
         }
         if let Some(db) = db {
-            self.bias_gradient(dys, db, Dst::Overwrite);
+            self.bias_gradient(dys, db, Destination::Overwrite);
         }
     }
 
     /// Writes or adds the gradient of the bias from that before the activation.
-    pub(super) fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Dst) {
-        if dst == Dst::Overwrite {
+    pub(super) fn bias_gradient(&self, dzs: &[T], db: &mut [T], dst: Destination) {
+        if dst == Destination::Overwrite {
             db.fill(T::zero());
         }
         add_channel_sums(dzs, self.geometry.out_pixels(), db);

@@ -59,7 +59,8 @@ impl<T: Float> Conv<'_, T> {
         });
         let phases = PhaseLayout::new(geometry);
         let (offsets, by_phase) = (phases.offsets(), phases.by_phase());
-        let layout = Layout { geometry, phases: &phases, offsets: &offsets, by_phase: &by_phase };
+        let layout =
+            PatchLayout { geometry, phases: &phases, offsets: &offsets, by_phase: &by_phase };
         let channel = |channel: usize, [dxs]: [Planes<'_, '_, T>; 1], dw: &mut [T]| {
             let weight = &weight[channel * kernels..][..kernels];
             let dxs = has_dxs.then_some(dxs);
@@ -140,7 +141,7 @@ const VECTORS: usize = 4;
 
 /// Where the elements of patches lie.
 #[derive(Clone, Copy)]
-struct Layout<'a> {
+struct PatchLayout<'a> {
     geometry: &'a Geometry,
     phases: &'a PhaseLayout<'a>,
     /// See [`PhaseLayout::offsets`] and [`PhaseLayout::by_phase`].
@@ -151,7 +152,7 @@ struct Layout<'a> {
 /// The gradients of an input channel and of its kernels, over all images. Both read the gradients of the same
 /// outputs, which therefore come from memory once.
 struct DepthwiseBackward<'a, 'b, 'c, T> {
-    layout: Layout<'a>,
+    layout: PatchLayout<'a>,
     /// The kernels of the channel.
     weight: &'a [T],
     xs: Images<'a, T>,
@@ -167,7 +168,7 @@ impl<T: Float> WithSimd for DepthwiseBackward<'_, '_, '_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { layout, weight, xs, dys, channel, mut dxs, mut dw } = self;
-        let Layout { geometry, phases, offsets, by_phase } = layout;
+        let PatchLayout { geometry, phases, offsets, by_phase } = layout;
         let pixels = geometry.in_size.0 * geometry.in_size.1;
         let outputs = geometry.out_pixels() * geometry.group_channels();
         // Zeros before and behind the gradients of the outputs: an input pixel at the border meets fewer of

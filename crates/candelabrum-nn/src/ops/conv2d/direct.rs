@@ -22,8 +22,10 @@ use super::geometry::Geometry;
 use super::images::Images;
 use super::phases::{PhaseLayout, SLACK, has_small_strides};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::bf16::{Lines, Operand, Starts};
-use crate::kernels::gemm::{Left, Product, Rows, Runs, Size, dispatch, rows_of_a_tile};
+use crate::kernels::gemm::bf16::{Operand, OperandLines, Starts};
+use crate::kernels::gemm::{
+    LeftMatrix, MatrixRows, Product, ProductSize, RowRuns, dispatch, rows_of_a_tile,
+};
 use crate::kernels::matmul::product_in_bf16;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
@@ -132,25 +134,25 @@ impl<T: Float> WithSimd for DirectForward<'_, T> {
         for (image, y) in ys.chunks_exact_mut(geometry.out_image()).enumerate() {
             let own = elements(image..image + 1, geometry.in_image());
             divide(&phases, xs, (own, pixels), &mut scratch, &mut channels);
-            let all = Size {
+            let all = ProductSize {
                 rows: geometry.out_channels,
                 depth: starts.len(),
                 columns: phases.outputs(),
             };
-            let along = Lines { data: weight, starts: Starts::Every(starts.len()) };
-            let across = Lines { data: &channels, starts: Starts::At(&starts) };
+            let along = OperandLines { data: weight, starts: Starts::Every(starts.len()) };
+            let across = OperandLines { data: &channels, starts: Starts::At(&starts) };
             let (left, right) = (Operand::Along(along), Operand::Across(across));
             let in_bf16 = product_in_bf16(left, right, all, (&mut result, step), false);
             if !in_bf16 {
                 for first in (0..phases.outputs()).step_by(COLUMNS) {
-                    let size = Size {
+                    let size = ProductSize {
                         rows: geometry.out_channels,
                         depth: starts.len(),
                         columns: COLUMNS.min(phases.outputs() - first),
                     };
-                    let left = Left::Rows { data: weight, step: starts.len() };
-                    let right = Runs { data: &channels[first..], starts: &starts };
-                    let out = Rows { data: &mut result[first..], step };
+                    let left = LeftMatrix::Rows { data: weight, step: starts.len() };
+                    let right = RowRuns { data: &channels[first..], starts: &starts };
+                    let out = MatrixRows { data: &mut result[first..], step };
                     simd.vectorize(Product { size, left, right, out, add: false });
                 }
             }
@@ -241,27 +243,28 @@ impl<T: Float> WithSimd for InputGradient<'_, T> {
         for (dy, dx) in images.zip(dxs.chunks_exact_mut(geometry.in_image())) {
             phases.widen_channels(dy, (&mut outputs, channel), before);
             for (phase, starts) in kernels.phases.iter().zip(&starts) {
-                let all = Size {
+                let all = ProductSize {
                     rows: geometry.in_channels,
                     depth: starts.len(),
                     columns: phases.phase(),
                 };
-                let along = Lines { data: &phase.weight, starts: Starts::Every(starts.len()) };
-                let across = Lines { data: &outputs, starts: Starts::At(starts) };
+                let along =
+                    OperandLines { data: &phase.weight, starts: Starts::Every(starts.len()) };
+                let across = OperandLines { data: &outputs, starts: Starts::At(starts) };
                 let (left, right) = (Operand::Along(along), Operand::Across(across));
                 let out = &mut result[phase.number * phases.phase()..];
                 let in_bf16 = product_in_bf16(left, right, all, (out, step), false);
                 if !in_bf16 {
                     for first in (0..phases.phase()).step_by(COLUMNS) {
-                        let size = Size {
+                        let size = ProductSize {
                             rows: geometry.in_channels,
                             depth: starts.len(),
                             columns: COLUMNS.min(phases.phase() - first),
                         };
-                        let left = Left::Rows { data: &phase.weight, step: starts.len() };
-                        let right = Runs { data: &outputs[first..], starts };
+                        let left = LeftMatrix::Rows { data: &phase.weight, step: starts.len() };
+                        let right = RowRuns { data: &outputs[first..], starts };
                         let at = phase.number * phases.phase() + first;
-                        let out = Rows { data: &mut result[at..], step };
+                        let out = MatrixRows { data: &mut result[at..], step };
                         simd.vectorize(Product { size, left, right, out, add: false });
                     }
                 }
@@ -337,25 +340,26 @@ impl<T: Float> WithSimd for DirectWeightGradient<'_, T> {
                     step,
                 );
             }
-            let all = Size {
+            let all = ProductSize {
                 rows: starts.len(),
                 depth: phases.outputs(),
                 columns: geometry.out_channels,
             };
-            let along = Lines { data: &inputs, starts: Starts::At(&starts) };
-            let across = Lines { data: &outputs, starts: Starts::Every(step) };
+            let along = OperandLines { data: &inputs, starts: Starts::At(&starts) };
+            let across = OperandLines { data: &outputs, starts: Starts::Every(step) };
             let (left, right) = (Operand::Along(along), Operand::Across(across));
             let in_bf16 = product_in_bf16(left, right, all, (&mut values, step), number > 0);
             if !in_bf16 {
                 for first in (0..phases.outputs()).step_by(DEPTH) {
-                    let size = Size {
+                    let size = ProductSize {
                         rows: starts.len(),
                         depth: DEPTH.min(phases.outputs() - first),
                         columns: geometry.out_channels,
                     };
-                    let left = Left::Runs(Runs { data: &inputs[first..], starts: &starts });
-                    let right = Rows { data: &outputs[first * step..], step };
-                    let out = Rows { data: &mut *values, step };
+                    let left =
+                        LeftMatrix::Runs(RowRuns { data: &inputs[first..], starts: &starts });
+                    let right = MatrixRows { data: &outputs[first * step..], step };
+                    let out = MatrixRows { data: &mut *values, step };
                     simd.vectorize(Product { size, left, right, out, add: number + first > 0 });
                 }
             }

@@ -1,10 +1,10 @@
 //! The convolution on a GPU: cuDNN for the products, kernels for bias and activation.
 
-use candelabrum_memory::{Convolution, Flat};
+use candelabrum_memory::{Convolution, FlatTensor};
 use candle_core::Result;
 
 use super::Conv2dOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::activations::gpu::{differentiate_result, finish_images};
 use crate::ops::gpu::channels::Channels;
 
@@ -27,8 +27,8 @@ impl Conv2dOp {
     }
 }
 
-impl OnGpu for Conv2dOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for Conv2dOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
         gpu.convolve(&self.sizes(), ys.reborrow(), xs, weight)?;

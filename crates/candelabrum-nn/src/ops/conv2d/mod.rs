@@ -36,7 +36,7 @@ pub(super) use self::images::Images;
 use self::weight::{crop, uncrop};
 use super::activations;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::activate;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
@@ -89,8 +89,8 @@ pub(super) struct Conv2dOp {
 impl FusedOp for Conv2dOp {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
+    fn reads(&self) -> BackwardReads {
+        BackwardReads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -116,7 +116,7 @@ impl FusedOp for Conv2dOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         if self.sizes().is_small_enough() { Some(self) } else { None }
     }
 

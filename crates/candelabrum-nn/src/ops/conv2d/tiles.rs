@@ -26,8 +26,8 @@ use super::phases::{PhaseLayout, SLACK, has_small_strides};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::gemm::bf16::{
-    Amx, CHANNELS, InstructionSet, Lines, Operand, PackedFactor, Pixels, Starts, WindowGradient,
-    WindowTap, f32s, f32s_mut, window_product,
+    Amx, CHANNELS, InstructionSet, Operand, OperandLines, PackedFactor, Pixels, Starts,
+    WindowGradient, WindowTap, f32s, f32s_mut, window_product,
 };
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::product_precision;
@@ -137,7 +137,7 @@ fn packed_taps<T: Float>(
     let mut packed: Vec<PackedFactor> = (0..taps).map(space).collect();
     // Gets the weights of a tap for some output channels, by input channels.
     let pack = |packed: &mut PackedFactor, tap: &[T], some: Range<usize>| {
-        let lines = Lines { data: f32s(tap), starts: Starts::Every(inputs) };
+        let lines = OperandLines { data: f32s(tap), starts: Starts::Every(inputs) };
         if turned {
             packed.pack_part(Operand::Across(lines), 0..inputs, 0..some.len(), (0, some.start));
         } else {
@@ -341,13 +341,13 @@ fn weight_gradient_of<T: Float>(
                     || phases.widen_channels(dy, (&mut gradients, pixels), 0),
                 );
                 let count = dy.len() / geometry.out_pixels();
-                let from = Lines { data: f32s(&gradients), starts: Starts::Every(pixels) };
+                let from = OperandLines { data: f32s(&gradients), starts: Starts::Every(pixels) };
                 left.pack_part(Operand::Along(from), 0..count, 0..pixels, (block * CHANNELS, a));
             }
             for first in (0..inputs).step_by(CHANNELS) {
                 let count = CHANNELS.min(inputs - first);
                 let channels = f32s(planes.channels(number * together + image, first));
-                let from = Lines { data: channels, starts: Starts::Every(phases.channel()) };
+                let from = OperandLines { data: channels, starts: Starts::Every(phases.channel()) };
                 for (start, right) in right.iter_mut().enumerate() {
                     let steps = start..phases.channel();
                     right.pack_part(Operand::Along(from), 0..count, steps, (first, b));

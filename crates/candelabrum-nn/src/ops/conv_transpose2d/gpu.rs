@@ -1,15 +1,15 @@
 //! The transposed convolution on a GPU: cuDNN's convolution in the other direction.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candle_core::Result;
 
 use super::ConvTranspose2dOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::activations::gpu::{differentiate_result, finish_images};
 use crate::ops::gpu::channels::Channels;
 
-impl OnGpu for ConvTranspose2dOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for ConvTranspose2dOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
         gpu.convolve_back_to_input(&self.conv.sizes(), ys.reborrow(), weight, xs)?;

@@ -19,7 +19,7 @@ use super::conv2d::{Conv2dConfig, Conv2dOp, Gradients, Images, add_channel_sums}
 use super::sizes::sizes;
 use super::unfold::fold;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_activation};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
@@ -113,10 +113,20 @@ impl ConvTranspose2dOp {
             );
         }
         let sides = [
-            Side { size: height, kernel: kernel_height, stride: stride.0, dilation: dilation.0 }
-                .out(padding.0, output_padding.0),
-            Side { size: width, kernel: kernel_width, stride: stride.1, dilation: dilation.1 }
-                .out(padding.1, output_padding.1),
+            TransposedSide {
+                size: height,
+                kernel: kernel_height,
+                stride: stride.0,
+                dilation: dilation.0,
+            }
+            .out(padding.0, output_padding.0),
+            TransposedSide {
+                size: width,
+                kernel: kernel_width,
+                stride: stride.1,
+                dilation: dilation.1,
+            }
+            .out(padding.1, output_padding.1),
         ];
         let [Some(out_height), Some(out_width)] = sides else {
             bail!(
@@ -161,14 +171,14 @@ impl ConvTranspose2dOp {
 }
 
 /// A transposed convolution along its rows or along its columns.
-struct Side {
+struct TransposedSide {
     size: usize,
     kernel: usize,
     stride: usize,
     dilation: usize,
 }
 
-impl Side {
+impl TransposedSide {
     /// The size of the result. `None` if nothing is left of it, or the size is no number.
     fn out(&self, padding: usize, output_padding: usize) -> Option<usize> {
         let windows = self.size.checked_sub(1)?.checked_mul(self.stride)?;
@@ -181,8 +191,8 @@ impl Side {
 impl FusedOp for ConvTranspose2dOp {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        Reads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
+    fn reads(&self) -> BackwardReads {
+        BackwardReads::inputs(&[0, 1]).and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -222,7 +232,7 @@ impl FusedOp for ConvTranspose2dOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         if self.conv.sizes().is_small_enough() { Some(self) } else { None }
     }
 

@@ -1,11 +1,11 @@
 //! The cross entropy on a GPU.
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, Grid, Kernels};
+use candelabrum_memory::FlatTensor;
+use candelabrum_memory::cuda::{KernelArg, Kernels, LaunchGrid};
 use candle_core::{Result, bail};
 
 use super::{SoftmaxCrossEntropy, Targets};
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::indices::with_indices;
 use crate::ops::gpu::launch::launch;
 use crate::ops::gpu::rows::GpuRows;
@@ -22,10 +22,10 @@ const KERNELS: Kernels = Kernels {
 impl SoftmaxCrossEntropy {
     /// Calls `f` with the arguments by which the kernels know the targets' labels: the labels, the
     /// size of one, whether a label is ignored, and which.
-    fn with_labels<R>(&self, f: impl FnOnce([Arg<'_>; 4]) -> Result<R>) -> Result<R> {
+    fn with_labels<R>(&self, f: impl FnOnce([KernelArg<'_>; 4]) -> Result<R>) -> Result<R> {
         let (labels, ignored) = match &self.targets {
             Targets::Probabilities => {
-                return f([Arg::Nothing, 1_usize.into(), 0_usize.into(), 0_usize.into()]);
+                return f([KernelArg::Nothing, 1_usize.into(), 0_usize.into(), 0_usize.into()]);
             }
             Targets::OnDevice { labels, ignored } => (labels, ignored),
             Targets::Checked { .. } => bail!("labels on the host for a GPU, this is a bug"),
@@ -43,8 +43,8 @@ impl SoftmaxCrossEntropy {
     }
 }
 
-impl OnGpu for SoftmaxCrossEntropy {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for SoftmaxCrossEntropy {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, ys: mut loss } = pass;
         let &[Some(logits), probabilities] = inputs else { unreachable!("logits") };
         let (number, batch, classes) =
@@ -56,7 +56,7 @@ impl OnGpu for SoftmaxCrossEntropy {
             launch!(gpu, number, KERNELS, "losses", rows.grid;
                 &mut saved, logits, probabilities, ..labels, classes, ..self.shares(), rows.width
             )?;
-            let grid = Grid::one_block(batch);
+            let grid = LaunchGrid::one_block(batch);
             launch!(gpu, number, KERNELS, "mean_loss", grid; &mut loss, &mut saved, ..labels)
         })?;
         Ok(Some(saved))

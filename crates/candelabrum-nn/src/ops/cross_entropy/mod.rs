@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::sizes::{is_index, rows_and_last};
 use super::softmax::{exp_into, shifted};
 use crate::LossWeight;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::autograd::pass;
 use crate::kernels::float::Float;
 use crate::kernels::moments::sum_of;
@@ -213,7 +213,7 @@ const SAVED: usize = 2;
 
 impl FusedOp for SoftmaxCrossEntropy {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0, 1]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], loss: &mut [T]) -> Result<Pooled<T>> {
         let &[logits, targets] = inputs else { unreachable!("two inputs") };
@@ -250,7 +250,7 @@ impl FusedOp for SoftmaxCrossEntropy {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -1,11 +1,11 @@
 //! Dropout on a GPU.
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
+use candelabrum_memory::FlatTensor;
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels, LaunchGrid};
 use candle_core::Result;
 
 use super::DropoutOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::noise;
 use crate::ops::gpu::launch::launch;
 
@@ -18,7 +18,7 @@ impl DropoutOp {
         ys: &mut CudaNumbersMut<'_>,
         xs: Option<CudaNumbers<'_>>,
     ) -> Result<()> {
-        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
+        let (number, grid) = (ys.element_type(), LaunchGrid::for_each(ys.len()));
         let (key, threshold, scale) = (self.key(), self.threshold(), self.scale() as f32);
         noise::with_key(
             self.seed,
@@ -27,8 +27,8 @@ impl DropoutOp {
     }
 }
 
-impl OnGpu for DropoutOp {
-    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for DropoutOp {
+    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         self.launch(pass.gpu, &mut pass.ys, pass.inputs[0])?;
         Ok(None)
     }

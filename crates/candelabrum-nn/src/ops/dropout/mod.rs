@@ -8,7 +8,7 @@ mod gpu;
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, GpuKernels};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::in_blocks;
 use crate::kernels::scratch::Pooled;
@@ -86,7 +86,7 @@ impl FusedOp for DropoutOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -1,14 +1,14 @@
 //! Rows of a table by index on a GPU.
 
 use candelabrum_memory::cuda::{
-    CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch,
+    CudaIndices, CudaNumbers, CudaNumbersMut, Gpu, Kernels, LaunchGrid, Scratch,
 };
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::{ElementType, FlatTensor};
 use candle_core::{Result, Tensor, bail};
 
 use super::positions::PositionEmbedding;
 use super::{EmbeddingOp, Indices};
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::gradient::places;
 use crate::ops::gpu::indices::with_indices;
 use crate::ops::gpu::launch::launch;
@@ -25,8 +25,8 @@ const KERNELS: Kernels = Kernels {
 /// `TILE` in embedding.cu.
 const TILE: usize = 2048;
 
-impl OnGpu for EmbeddingOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for EmbeddingOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         self.select_rows(pass, 1)
     }
 
@@ -40,15 +40,15 @@ impl OnGpu for EmbeddingOp {
     }
 }
 
-impl OnGpu for PositionEmbedding {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for PositionEmbedding {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         self.embedding.select_rows(pass, self.length)
     }
 
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let (gpu, dys, dim) = (pass.gpu, pass.dys.as_numbers(), self.embedding.dim);
         if let Some(mut dp) = pass.grads[1].take() {
-            let (grid, sequence) = (Grid::for_each(dp.len()), self.length * dim);
+            let (grid, sequence) = (LaunchGrid::for_each(dp.len()), self.length * dim);
             let sequences = dys.len().checked_div(sequence).unwrap_or_default();
             let (number, dp) = (dys.element_type(), places(Some(&mut dp)));
             launch!(gpu, number, KERNELS, "sum_sequences", grid; ..dp, dys, sequences, self.length, dim)?;
@@ -67,9 +67,9 @@ impl OnGpu for PositionEmbedding {
 impl EmbeddingOp {
     /// Writes the rows of input 0, and adds to those of each sequence of a length the rows of input 1, if there is
     /// one.
-    fn select_rows(&self, pass: GpuForward<'_>, length: usize) -> Result<Option<Flat>> {
+    fn select_rows(&self, pass: GpuForward<'_>, length: usize) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
-        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
+        let (number, grid) = (ys.element_type(), LaunchGrid::for_each(ys.len()));
         let others = inputs.get(1).copied().flatten();
         with_indices(self.on_device()?, |indices| {
             let sizes = [indices.element_size(), self.vocabulary, self.dim, length];
@@ -92,7 +92,7 @@ impl EmbeddingOp {
         let positions = dys.len() / self.dim;
         let keys = with_indices(self.on_device()?, |indices| self.sort(gpu, indices))?;
         let (number, grid, dw) =
-            (dys.element_type(), Grid::for_each(dys.len()), places(Some(&mut dw)));
+            (dys.element_type(), LaunchGrid::for_each(dys.len()), places(Some(&mut dw)));
         launch!(gpu, number, KERNELS, "sum_positions", grid; ..dw, dys, keys.span(), positions, self.dim)
     }
 
@@ -115,18 +115,18 @@ impl EmbeddingOp {
         let mut keys = memory.span_mut();
         let tile = len.min(TILE);
         let padding = self.padding_index.unwrap_or(usize::MAX);
-        let (number, grid) = (ElementType::F32, Grid::by_share(len, tile));
+        let (number, grid) = (ElementType::F32, LaunchGrid::by_share(len, tile));
         let sizes = [indices.element_size(), self.vocabulary, padding, positions, tile];
         launch!(gpu, number, KERNELS, "sort_tiles", grid; &mut keys, indices, ..sizes)?;
         let mut run = 2 * TILE;
         while run <= len {
             let mut distance = run / 2;
             while distance >= TILE {
-                let grid = Grid::for_each(len / 2);
+                let grid = LaunchGrid::for_each(len / 2);
                 launch!(gpu, number, KERNELS, "merge_step", grid; &mut keys, run, distance)?;
                 distance /= 2;
             }
-            launch!(gpu, number, KERNELS, "merge_tiles", Grid::by_share(len, TILE); &mut keys, run)?;
+            launch!(gpu, number, KERNELS, "merge_tiles", LaunchGrid::by_share(len, TILE); &mut keys, run)?;
             run *= 2;
         }
         Ok(memory)

@@ -12,7 +12,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::sizes::{is_index, sizes};
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, GpuKernels};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::parallel;
@@ -162,7 +162,7 @@ impl FusedOp for EmbeddingOp {
         self.add_rows(pass.dys, dw)
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

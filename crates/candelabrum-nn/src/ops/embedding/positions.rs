@@ -8,7 +8,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::EmbeddingOp;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, GpuKernels};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -79,7 +79,7 @@ impl FusedOp for PositionEmbedding {
         }
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -17,12 +17,12 @@ use candle_core::{Result, Tensor, bail};
 
 use super::linear::{LinearOp, PACKED_GRADIENT_ROWS, PACKED_ROWS, affine, linear};
 use super::linear_add::linear_add;
-use crate::autograd::fused::{self, Backward, FusedOp, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp};
 use crate::autograd::recomputing;
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, RightFactor};
+use crate::kernels::matmul::{Destination, RightFactor, StridedMatrix};
 use crate::kernels::scratch::Pooled;
 
 pub use self::units::HiddenUnits;
@@ -87,7 +87,7 @@ struct FeedForwardOp {
 
 impl FusedOp for FeedForwardOp {
     const NAME: &'static str = NAME;
-    const READS: Reads = Reads::inputs(&[0, 1, 3]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1, 3]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, up, up_bias, down, down_bias, residual] = inputs else {
@@ -109,7 +109,7 @@ impl FusedOp for FeedForwardOp {
             let (first, rows) = (number * block, ys.len() / outputs);
             let hs = &mut hs[..rows * hidden];
             let xs = &xs[first * features..][..rows * features];
-            up.product(Mat::new(xs, rows, features), zs, Dst::Overwrite);
+            up.product(StridedMatrix::new(xs, rows, features), zs, Destination::Overwrite);
             self.up.finish(zs, up_bias);
             let Some(down) = &down else { continue };
             self.units.forward(zs, hidden, hs);
@@ -132,8 +132,8 @@ impl FusedOp for FeedForwardOp {
             dr.copy_from_slice(dys);
         }
         let all = dys.len() / outputs;
-        let up = RightFactor::new(Mat::new(up, width, features), all);
-        let down = RightFactor::new(Mat::new(down, outputs, hidden), all);
+        let up = RightFactor::new(StridedMatrix::new(up, width, features), all);
+        let down = RightFactor::new(StridedMatrix::new(down, outputs, hidden), all);
         let block = if up.is_packed() && down.is_packed() { PACKED_GRADIENT_ROWS } else { ROWS };
         let most = block.min(all);
         let (mut hs, mut dhs) = (Pooled::new(most * hidden), Pooled::new(most * hidden));
@@ -144,12 +144,12 @@ impl FusedOp for FeedForwardOp {
         // Without rows, a block of none writes zeros to the gradients of the weights.
         for first in (0..all.max(1)).step_by(block) {
             let rows = block.min(all - first);
-            let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+            let dst = if first == 0 { Destination::Overwrite } else { Destination::Add };
             let dys = &dys[first * outputs..][..rows * outputs];
             let (hs, dhs) = (&mut hs[..rows * hidden], &mut dhs[..rows * hidden]);
             let zs = &zs[first * width..][..rows * width];
             let xs = &xs[first * features..][..rows * features];
-            down.product(Mat::new(dys, rows, outputs), dhs, Dst::Overwrite);
+            down.product(StridedMatrix::new(dys, rows, outputs), dhs, Destination::Overwrite);
             let dzs = self.units.backward(zs, hidden, hs, (dhs, &mut dzs[..rows * gated]));
             if let Some(dw) = &mut ddown {
                 self.down.weight_gradient(hs, dys, dw, dst);
@@ -160,13 +160,13 @@ impl FusedOp for FeedForwardOp {
             if let Some(db) = &mut dup_bias {
                 column_sums(dzs, &mut sums);
                 match dst {
-                    Dst::Overwrite => db.copy_from_slice(&sums),
-                    Dst::Add => add_assign(db, &sums),
+                    Destination::Overwrite => db.copy_from_slice(&sums),
+                    Destination::Add => add_assign(db, &sums),
                 }
             }
             if let Some(dxs) = &mut dxs {
                 let dxs = &mut dxs[first * features..][..rows * features];
-                up.product(Mat::new(dzs, rows, width), dxs, Dst::Overwrite);
+                up.product(StridedMatrix::new(dzs, rows, width), dxs, Destination::Overwrite);
             }
         }
         Ok(())

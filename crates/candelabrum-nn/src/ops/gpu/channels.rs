@@ -1,10 +1,12 @@
 //! Sums over the values of each channel on a GPU, in a fixed order.
 
-use candelabrum_memory::cuda::{BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
+use candelabrum_memory::cuda::{
+    BLOCK, CudaNumbers, CudaNumbersMut, Gpu, Kernels, LaunchGrid, Scratch,
+};
 use candle_core::Result;
 
 use super::launch::launch;
-use super::packs::Packs;
+use super::packs::PackWidth;
 
 const KERNELS: Kernels = Kernels {
     name: "channels",
@@ -53,13 +55,13 @@ impl Channels {
     }
 
     /// [`Self::lanes`] threads for each slice of each channel.
-    pub(in crate::ops) fn grid(self) -> Grid {
-        Grid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
+    pub(in crate::ops) fn grid(self) -> LaunchGrid {
+        LaunchGrid::by_share(self.channels * self.slices(), BLOCK / self.lanes())
     }
 
     /// How the threads take these values.
-    pub(in crate::ops) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> Packs {
-        Packs::new(values, &[self.plane])
+    pub(in crate::ops) fn packs(self, values: &[Option<CudaNumbers<'_>>]) -> PackWidth {
+        PackWidth::new(values, &[self.plane])
     }
 
     /// The sizes as arguments (`SIZES` in channels.cu, of which the packs are the last).
@@ -86,7 +88,7 @@ impl Channels {
         launch!(gpu, number, KERNELS, "sum_slices", self.grid();
             &mut partials.span_mut(), values, ..self.sizes(), packs
         )?;
-        let (number, grid) = (sums.element_type(), Grid::for_each(self.channels));
+        let (number, grid) = (sums.element_type(), LaunchGrid::for_each(self.channels));
         launch!(gpu, number, KERNELS, "add_slices", grid; &mut sums, partials.span(), self.slices())
     }
 }

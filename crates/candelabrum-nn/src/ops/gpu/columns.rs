@@ -1,7 +1,7 @@
 //! Sums over the rows of a matrix on a GPU, in a fixed order.
 
 use candelabrum_memory::ElementType;
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels, Scratch};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels, LaunchGrid, Scratch};
 use candle_core::Result;
 
 use super::launch::launch;
@@ -37,7 +37,7 @@ pub(in crate::ops) fn sum_rows(
             Some(sums) => sums.span().into(),
         };
         let number = source.element_type();
-        let grid = Grid::by_share(groups * columns.div_ceil(COLUMNS), 1);
+        let grid = LaunchGrid::by_share(groups * columns.div_ceil(COLUMNS), 1);
         if groups == 1 && sums.element_type() == ElementType::F32 {
             return launch!(gpu, number, KERNELS, "sum_groups", grid; &mut sums, source, rows, columns);
         }

@@ -6,11 +6,11 @@ macro_rules! launch {
     (@args [$($slices:tt)*]) => { [$($slices)*].concat() };
     (@args [$($slices:tt)*] ..$array:expr $(, $($rest:tt)*)?) => {
         launch!(@args [
-            $($slices)* &$array.iter().map(|&arg| candelabrum_memory::cuda::Arg::from(arg)).collect::<Vec<_>>()[..],
+            $($slices)* &$array.iter().map(|&arg| candelabrum_memory::cuda::KernelArg::from(arg)).collect::<Vec<_>>()[..],
         ] $($($rest)*)?)
     };
     (@args [$($slices:tt)*] $arg:expr $(, $($rest:tt)*)?) => {
-        launch!(@args [$($slices)* &[candelabrum_memory::cuda::Arg::from($arg)][..],] $($($rest)*)?)
+        launch!(@args [$($slices)* &[candelabrum_memory::cuda::KernelArg::from($arg)][..],] $($($rest)*)?)
     };
     // One expression, so that borrowed memory may be a temporary value.
     ($gpu:expr, $element:expr, $kernels:expr, $name:expr, $grid:expr; $($args:tt)*) => {

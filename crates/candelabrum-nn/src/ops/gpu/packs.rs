@@ -1,18 +1,18 @@
 //! Packs of numbers that a thread of a kernel loads and stores at once.
 
-use candelabrum_memory::cuda::{Arg, CudaNumbers, Grid};
+use candelabrum_memory::cuda::{CudaNumbers, KernelArg, LaunchGrid};
 
 /// The bytes of a load.
 const BYTES: usize = 16;
 
 /// How a kernel takes its numbers (`packs` in packs.cu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ops) struct Packs {
+pub(in crate::ops) struct PackWidth {
     /// The numbers of a pack.
     width: usize,
 }
 
-impl Packs {
+impl PackWidth {
     /// Wide packs, if each run of numbers that is given is aligned and each of these lengths is a multiple of a
     /// pack.
     pub(in crate::ops) fn new(numbers: &[Option<CudaNumbers<'_>>], lengths: &[usize]) -> Self {
@@ -29,13 +29,13 @@ impl Packs {
     }
 
     /// A thread for each pack of `count` numbers. The count is the kernel's last argument.
-    pub(in crate::ops) fn grid(self, count: usize) -> Grid {
-        Grid::for_packs(count, self.width)
+    pub(in crate::ops) fn grid(self, count: usize) -> LaunchGrid {
+        LaunchGrid::for_packs(count, self.width)
     }
 }
 
-impl From<Packs> for Arg<'_> {
-    fn from(packs: Packs) -> Self {
+impl From<PackWidth> for KernelArg<'_> {
+    fn from(packs: PackWidth) -> Self {
         usize::from(packs.width > 1).into()
     }
 }

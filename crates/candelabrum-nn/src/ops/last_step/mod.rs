@@ -7,7 +7,7 @@ mod gpu;
 use candle_core::{Result, Tensor, bail};
 
 use super::sizes::sizes;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, GpuKernels};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -57,7 +57,7 @@ impl FusedOp for LastStep {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

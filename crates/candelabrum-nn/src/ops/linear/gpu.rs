@@ -5,18 +5,18 @@
 //! (`CUBLASLT_EPILOGUE_BGRADB`), but NVIDIA does not document the order of its additions. The gradient
 //! must have the same bits in every run and on every rank, whichever algorithm cuBLASLt chooses.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{CudaMatrix, CudaNumbers, CudaNumbersMut, Gpu};
 use candle_core::Result;
 
 use super::LinearOp;
 use crate::Activation;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::activations::gpu::{activate, differentiate_result};
 use crate::ops::gpu::columns::sum_rows;
 
-impl OnGpu for LinearOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for LinearOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[Some(xs), Some(weight), bias] = inputs else { unreachable!("three inputs") };
         let rows = ys.len() / self.outputs;

@@ -16,11 +16,11 @@ use rayon::prelude::*;
 use super::activations;
 use super::sizes::sizes;
 use crate::activation::Activation;
-use crate::autograd::fused::{self, Backward, FusedOp, Grads, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels, InputGradients};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::elementwise::{activate, activation_backward_in_blocks, bias_row_activation};
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, RightFactor, matmul};
+use crate::kernels::matmul::{Destination, RightFactor, StridedMatrix, matmul};
 use crate::kernels::parallel::{for_each, in_blocks, worth_threads};
 use crate::kernels::scratch::Pooled;
 use candelabrum_memory::simd::simd;
@@ -59,7 +59,7 @@ pub(super) struct LinearOp {
     pub(super) outputs: usize,
     pub(super) activation: Option<Activation>,
     /// What the backward reads of `xs` and `weight`.
-    factors: Reads,
+    factors: BackwardReads,
 }
 
 impl LinearOp {
@@ -85,25 +85,30 @@ impl LinearOp {
         let mut shape = dims.to_vec();
         shape.pop();
         shape.push(outputs);
-        let factors = Reads::inputs(&[0, 1]);
+        let factors = BackwardReads::inputs(&[0, 1]);
         Ok((Self { inputs, outputs, activation, factors }, shape))
     }
 
     /// The operation of these factors. The gradient of one reads the other: where the weight is frozen, the input is
     /// not kept for the backward.
     pub(super) fn between(self, xs: &Tensor, weight: &Tensor) -> Self {
-        Self { factors: Reads::of_factors(xs, weight), ..self }
+        Self { factors: BackwardReads::of_factors(xs, weight), ..self }
     }
 
     /// What the backward of the product reads.
-    pub(super) fn factors(&self) -> Reads {
+    pub(super) fn factors(&self) -> BackwardReads {
         self.factors
     }
 
     /// Writes `xs weight^T`, or adds it.
-    pub(super) fn product<T: Float>(&self, [xs, weight]: [&[T]; 2], ys: &mut [T], dst: Dst) {
-        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
-        let weight = Mat::new(weight, self.outputs, self.inputs);
+    pub(super) fn product<T: Float>(
+        &self,
+        [xs, weight]: [&[T]; 2],
+        ys: &mut [T],
+        dst: Destination,
+    ) {
+        let xs = StridedMatrix::new(xs, ys.len() / self.outputs, self.inputs);
+        let weight = StridedMatrix::new(weight, self.outputs, self.inputs);
         matmul(ys, dst, xs, weight.t());
     }
 
@@ -113,7 +118,7 @@ impl LinearOp {
         weight: &'a [T],
         rows: usize,
     ) -> RightFactor<'a, T> {
-        RightFactor::new(Mat::new(weight, self.outputs, self.inputs).t(), rows)
+        RightFactor::new(StridedMatrix::new(weight, self.outputs, self.inputs).t(), rows)
     }
 
     /// Writes `xs weight^T` and calls `finish` with rows of it, which are still in the cache where products are in bf16.
@@ -130,7 +135,7 @@ impl LinearOp {
         for_each(threads, ys.par_chunks_mut(block * self.outputs).enumerate(), |(number, ys)| {
             let (first, rows) = (number * block, ys.len() / self.outputs);
             let xs = &xs[first * self.inputs..][..rows * self.inputs];
-            right.product(Mat::new(xs, rows, self.inputs), ys, Dst::Overwrite);
+            right.product(StridedMatrix::new(xs, rows, self.inputs), ys, Destination::Overwrite);
             finish(ys);
         });
     }
@@ -141,7 +146,7 @@ impl LinearOp {
         &self,
         [xs, weight]: [&[T]; 2],
         dz: &[T],
-        grads: &mut Grads<'_, T>,
+        grads: &mut InputGradients<'_, T>,
     ) {
         let [dx, mut dw, db] = [0, 1, 2].map(|number| grads.take(number));
         if let Some(db) = db {
@@ -150,7 +155,7 @@ impl LinearOp {
         let rows = dz.len() / self.outputs;
         // A weight that no gradient needs is not kept.
         let mut dx = dx.map(|dx| {
-            let weight = Mat::new(weight, self.outputs, self.inputs);
+            let weight = StridedMatrix::new(weight, self.outputs, self.inputs);
             (RightFactor::new(weight, rows), dx)
         });
         // Both gradients of a block read the same rows from the cache.
@@ -162,11 +167,11 @@ impl LinearOp {
             let dz = &dz[first * self.outputs..][..count * self.outputs];
             let inputs = first * self.inputs..(first + count) * self.inputs;
             if let Some((weight, dx)) = &mut dx {
-                let dz = Mat::new(dz, count, self.outputs);
-                weight.product(dz, &mut dx[inputs.clone()], Dst::Overwrite);
+                let dz = StridedMatrix::new(dz, count, self.outputs);
+                weight.product(dz, &mut dx[inputs.clone()], Destination::Overwrite);
             }
             if let Some(dw) = &mut dw {
-                let dst = if first == 0 { Dst::Overwrite } else { Dst::Add };
+                let dst = if first == 0 { Destination::Overwrite } else { Destination::Add };
                 self.weight_gradient(&xs[inputs], dz, dw, dst);
             }
         }
@@ -174,15 +179,26 @@ impl LinearOp {
 
     /// Writes the gradient of the input from that before the activation.
     pub(super) fn input_gradient<T: Float>(&self, weight: &[T], dz: &[T], dx: &mut [T]) {
-        let dz = Mat::new(dz, dz.len() / self.outputs, self.outputs);
-        matmul(dx, Dst::Overwrite, dz, Mat::new(weight, self.outputs, self.inputs));
+        let dz = StridedMatrix::new(dz, dz.len() / self.outputs, self.outputs);
+        matmul(
+            dx,
+            Destination::Overwrite,
+            dz,
+            StridedMatrix::new(weight, self.outputs, self.inputs),
+        );
     }
 
     /// Writes or adds the gradient of the weight from that before the activation.
-    pub(super) fn weight_gradient<T: Float>(&self, xs: &[T], dz: &[T], dw: &mut [T], dst: Dst) {
+    pub(super) fn weight_gradient<T: Float>(
+        &self,
+        xs: &[T],
+        dz: &[T],
+        dw: &mut [T],
+        dst: Destination,
+    ) {
         let rows = dz.len() / self.outputs;
-        let dz = Mat::new(dz, rows, self.outputs);
-        matmul(dw, dst, dz.t(), Mat::new(xs, rows, self.inputs));
+        let dz = StridedMatrix::new(dz, rows, self.outputs);
+        matmul(dw, dst, dz.t(), StridedMatrix::new(xs, rows, self.inputs));
     }
 
     /// Adds the bias and applies the activation, which must not need its input.
@@ -203,9 +219,9 @@ impl LinearOp {
         residual: &[T],
         ys: &mut [T],
     ) {
-        let xs = Mat::new(xs, ys.len() / self.outputs, self.inputs);
+        let xs = StridedMatrix::new(xs, ys.len() / self.outputs, self.inputs);
         if residual.is_empty() {
-            right.product(xs, ys, Dst::Overwrite);
+            right.product(xs, ys, Destination::Overwrite);
             if !bias.is_empty() {
                 self.finish(ys, bias);
             }
@@ -226,14 +242,14 @@ impl LinearOp {
                 );
             });
         }
-        right.product(xs, ys, Dst::Add);
+        right.product(xs, ys, Destination::Add);
     }
 }
 
 impl FusedOp for LinearOp {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         self.factors.and_output(self.activation.is_some_and(|a| !a.needs_input()))
     }
 
@@ -243,7 +259,7 @@ impl FusedOp for LinearOp {
             self.product_then([xs, weight], ys, |ys| self.finish(ys, bias));
             return Ok(Pooled::none());
         };
-        self.product([xs, weight], ys, Dst::Overwrite);
+        self.product([xs, weight], ys, Destination::Overwrite);
         let ys_len = ys.len();
         let mut saved = Pooled::new(ys_len);
         let rows = ys.par_chunks_mut(self.outputs).zip(saved.par_chunks_mut(self.outputs));
@@ -268,7 +284,7 @@ impl FusedOp for LinearOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

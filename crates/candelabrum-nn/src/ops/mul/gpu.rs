@@ -1,13 +1,13 @@
 //! The product of two tensors of one shape on a GPU, element by element.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels};
 use candle_core::Result;
 
-use super::Mul;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use super::MulOperation;
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::launch::launch;
-use crate::ops::gpu::packs::Packs;
+use crate::ops::gpu::packs::PackWidth;
 
 const KERNELS: Kernels =
     Kernels { name: "mul", text: concat!(include_str!("../gpu/packs.cu"), include_str!("mul.cu")) };
@@ -20,12 +20,12 @@ fn multiply(
     ys: Option<CudaNumbers<'_>>,
 ) -> Result<()> {
     let (number, len) = (zs.element_type(), zs.len());
-    let packs = Packs::new(&[Some(zs.as_numbers()), xs, ys], &[len]);
+    let packs = PackWidth::new(&[Some(zs.as_numbers()), xs, ys], &[len]);
     launch!(gpu, number, KERNELS, "multiply", packs.grid(len); &mut zs, xs, ys, packs)
 }
 
-impl OnGpu for Mul {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for MulOperation {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         multiply(pass.gpu, pass.ys, pass.inputs[0], pass.inputs[1])?;
         Ok(None)
     }

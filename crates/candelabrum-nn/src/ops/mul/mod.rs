@@ -10,7 +10,7 @@ mod gpu;
 use candle_core::{Result, Tensor};
 
 use super::broadcast::Broadcast;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -29,19 +29,19 @@ const NAME: &str = "mul";
 pub fn mul(xs: &Tensor, ys: &Tensor) -> Result<Tensor> {
     let broadcast = Broadcast::new(xs.shape(), ys.shape(), NAME)?;
     let shape = broadcast.shape().clone();
-    let reads = Reads::of_factors(xs, ys);
-    fused::run(Mul { broadcast, reads }, shape, &[Some(xs), Some(ys)])
+    let reads = BackwardReads::of_factors(xs, ys);
+    fused::run(MulOperation { broadcast, reads }, shape, &[Some(xs), Some(ys)])
 }
 
-pub(super) struct Mul {
+pub(super) struct MulOperation {
     broadcast: Broadcast,
-    reads: Reads,
+    reads: BackwardReads,
 }
 
-impl FusedOp for Mul {
+impl FusedOp for MulOperation {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
+    fn reads(&self) -> BackwardReads {
         self.reads
     }
 
@@ -67,9 +67,9 @@ impl FusedOp for Mul {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         let repeats = self.broadcast.repeats(0) || self.broadcast.repeats(1);
-        (!repeats).then_some(self as &dyn OnGpu)
+        (!repeats).then_some(self as &dyn GpuKernels)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {

@@ -33,26 +33,26 @@ pub fn adaptive_avg_pool2d(xs: &Tensor, out: (usize, usize)) -> Result<Tensor> {
     if (height, width) == out {
         return Ok(xs.clone());
     }
-    let op = AdaptiveAvgPool2d {
-        rows: Side { size: height, out: out.0 },
-        columns: Side { size: width, out: out.1 },
+    let op = AdaptiveAvgOperation {
+        rows: PooledSide { size: height, out: out.0 },
+        columns: PooledSide { size: width, out: out.1 },
     };
     fused::run(op, (batch, channels, out.0, out.1), &[Some(xs)])
 }
 
-struct AdaptiveAvgPool2d {
-    rows: Side,
-    columns: Side,
+struct AdaptiveAvgOperation {
+    rows: PooledSide,
+    columns: PooledSide,
 }
 
 /// The windows along the height or along the width.
 #[derive(Clone, Copy)]
-struct Side {
+struct PooledSide {
     size: usize,
     out: usize,
 }
 
-impl Side {
+impl PooledSide {
     fn window(self, o: usize) -> Range<usize> {
         o * self.size / self.out..((o + 1) * self.size).div_ceil(self.out)
     }
@@ -69,7 +69,7 @@ impl Side {
     }
 }
 
-impl AdaptiveAvgPool2d {
+impl AdaptiveAvgOperation {
     /// The numbers of elements of a channel of an image, before and after.
     fn planes(&self) -> (usize, usize) {
         (self.rows.size * self.columns.size, self.rows.out * self.columns.out)
@@ -86,7 +86,7 @@ impl AdaptiveAvgPool2d {
     }
 }
 
-impl FusedOp for AdaptiveAvgPool2d {
+impl FusedOp for AdaptiveAvgOperation {
     const NAME: &'static str = NAME;
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {

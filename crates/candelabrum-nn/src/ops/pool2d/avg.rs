@@ -11,13 +11,13 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{Pool2dConfig, Windows};
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu};
+use crate::autograd::fused::{self, Backward, FusedOp, GpuKernels};
 use crate::kernels::elementwise::sum;
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{in_parts, worth_threads};
 use crate::kernels::scratch::Pooled;
 use crate::ops::sizes::sizes;
-use crate::ops::unfold::{Edge, unfold};
+use crate::ops::unfold::{EdgeValues, unfold};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "avg_pool2d";
@@ -80,13 +80,14 @@ impl FusedOp for AvgPool2dOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
         let [Some(xs)] = inputs else { unreachable!("one input") };
-        let sums = unfold(&fused::widen(xs)?, self.windows.axes(), Edge::Zeros)?.sum((2, 4))?;
+        let sums =
+            unfold(&fused::widen(xs)?, self.windows.axes(), EdgeValues::Zeros)?.sum((2, 4))?;
         let (out_height, out_width) = self.windows.out_size;
         let counts = (0..out_height).flat_map(|oy| (0..out_width).map(move |ox| (oy, ox)));
         let counts = counts.map(|(oy, ox)| {
@@ -163,7 +164,7 @@ impl FusedOp for GlobalAvgPool2d {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -1,13 +1,13 @@
 //! Poolings on a GPU.
 
-use candelabrum_memory::Flat;
-use candelabrum_memory::cuda::{Arg, Grid, Kernels};
+use candelabrum_memory::FlatTensor;
+use candelabrum_memory::cuda::{KernelArg, Kernels, LaunchGrid};
 use candle_core::{Result, bail};
 
 use super::Windows;
 use super::avg::{AvgPool2dOp, GlobalAvgPool2d};
 use super::max::MaxPool2dOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::launch::launch;
 
 const KERNELS: Kernels = Kernels { name: "pool2d", text: include_str!("pool2d.cu") };
@@ -33,15 +33,15 @@ fn sizes(windows: &Windows) -> Vec<usize> {
 }
 
 /// The places of the maxima are saved as on the CPU: windows of 2 x 2 side by side save none.
-impl OnGpu for MaxPool2dOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for MaxPool2dOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         check_count(&pass)?;
         let GpuForward { gpu, inputs, mut ys } = pass;
-        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
+        let (number, grid) = (ys.element_type(), LaunchGrid::for_each(ys.len()));
         let mut winners = (!self.is_two_by_two()).then(|| gpu.numbers(ys.len())).transpose()?;
         {
             let mut places = winners.as_mut().map(|it| it.span_mut()?.cuda()).transpose()?;
-            let places = Arg::from(places.as_mut());
+            let places = KernelArg::from(places.as_mut());
             launch!(gpu, number, KERNELS, "max_pool", grid; &mut ys, places, inputs[0], ..sizes(&self.windows))?;
         }
         Ok(winners)
@@ -50,17 +50,18 @@ impl OnGpu for MaxPool2dOp {
     fn backward(&self, pass: GpuBackward<'_>) -> Result<()> {
         let GpuBackward { gpu, inputs, saved, dys, mut grads, .. } = pass;
         let Some(mut dxs) = grads[0].take() else { return Ok(()) };
-        let (number, grid, dys) = (dxs.element_type(), Grid::for_each(dxs.len()), dys.as_numbers());
+        let (number, grid, dys) =
+            (dxs.element_type(), LaunchGrid::for_each(dxs.len()), dys.as_numbers());
         let sizes = sizes(&self.windows);
         launch!(gpu, number, KERNELS, "max_pool_back", grid; &mut dxs, dys, saved, inputs[0], ..sizes)
     }
 }
 
-impl OnGpu for AvgPool2dOp {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for AvgPool2dOp {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         check_count(&pass)?;
         let GpuForward { gpu, inputs, mut ys } = pass;
-        let (number, grid) = (ys.element_type(), Grid::for_each(ys.len()));
+        let (number, grid) = (ys.element_type(), LaunchGrid::for_each(ys.len()));
         let (whole, sizes) = (usize::from(self.count_include_pad), sizes(&self.windows));
         launch!(gpu, number, KERNELS, "avg_pool", grid; &mut ys, inputs[0], whole, ..sizes)?;
         Ok(None)
@@ -69,17 +70,17 @@ impl OnGpu for AvgPool2dOp {
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
         let (number, grid, dys) =
-            (dxs.element_type(), Grid::for_each(dxs.len()), pass.dys.as_numbers());
+            (dxs.element_type(), LaunchGrid::for_each(dxs.len()), pass.dys.as_numbers());
         let (whole, sizes) = (usize::from(self.count_include_pad), sizes(&self.windows));
         launch!(pass.gpu, number, KERNELS, "avg_pool_back", grid; &mut dxs, dys, whole, ..sizes)
     }
 }
 
-impl OnGpu for GlobalAvgPool2d {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for GlobalAvgPool2d {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         check_count(&pass)?;
         let GpuForward { gpu, inputs, mut ys } = pass;
-        let (number, grid) = (ys.element_type(), Grid::by_share(ys.len(), PLANES));
+        let (number, grid) = (ys.element_type(), LaunchGrid::by_share(ys.len(), PLANES));
         launch!(gpu, number, KERNELS, "means", grid; &mut ys, inputs[0], self.plane)?;
         Ok(None)
     }
@@ -87,7 +88,7 @@ impl OnGpu for GlobalAvgPool2d {
     fn backward(&self, mut pass: GpuBackward<'_>) -> Result<()> {
         let Some(mut dxs) = pass.grads[0].take() else { return Ok(()) };
         let (number, grid, dys) =
-            (dxs.element_type(), Grid::for_each(dxs.len()), pass.dys.as_numbers());
+            (dxs.element_type(), LaunchGrid::for_each(dxs.len()), pass.dys.as_numbers());
         launch!(pass.gpu, number, KERNELS, "means_back", grid; &mut dxs, dys, self.plane)
     }
 }

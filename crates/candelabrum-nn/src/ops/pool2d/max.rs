@@ -13,11 +13,11 @@ use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::{Pool2dConfig, Windows};
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::float::Float;
 use crate::kernels::parallel::{for_each, in_parts};
 use crate::kernels::scratch::Pooled;
-use crate::ops::unfold::{Edge, unfold};
+use crate::ops::unfold::{EdgeValues, unfold};
 use candelabrum_memory::simd::simd;
 
 const NAME: &str = "max_pool2d";
@@ -60,8 +60,12 @@ pub(super) struct MaxPool2dOp {
 impl FusedOp for MaxPool2dOp {
     const NAME: &'static str = NAME;
 
-    fn reads(&self) -> Reads {
-        if self.is_two_by_two() { Reads::inputs(&[0]).and_output(true) } else { Reads::NOTHING }
+    fn reads(&self) -> BackwardReads {
+        if self.is_two_by_two() {
+            BackwardReads::inputs(&[0]).and_output(true)
+        } else {
+            BackwardReads::NOTHING
+        }
     }
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
@@ -124,7 +128,7 @@ impl FusedOp for MaxPool2dOp {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 
@@ -134,7 +138,8 @@ impl FusedOp for MaxPool2dOp {
         let (height, width) = self.windows.config.kernel;
         // The padding contains the nearest element of the image. This element lies in the same
         // window, so the first maximum of a window and its last NaN stay the same elements.
-        let taps = unfold(xs, self.windows.axes(), Edge::Nearest)?.permute((0, 1, 2, 4, 3, 5))?;
+        let taps =
+            unfold(xs, self.windows.axes(), EdgeValues::Nearest)?.permute((0, 1, 2, 4, 3, 5))?;
         let taps = taps.reshape((batch, channels, height * width, out_height * out_width))?;
         // The search for the winners is not part of the graph.
         let constants = taps.detach();

@@ -6,7 +6,7 @@ use crate::kernels::float::Float;
 
 /// One step of one sequence. All slices have `H` elements, those of `gates`, `b` and `da` `GATES` times as
 /// many.
-pub(crate) trait Cell: Send + Sync + 'static {
+pub(crate) trait RecurrentCell: Send + Sync + 'static {
     const NAME: &'static str;
     const GATES: usize;
     /// Whether there is a second state beside `h`. Without it `c` is empty.
@@ -19,7 +19,7 @@ pub(crate) trait Cell: Send + Sync + 'static {
     /// The kernels of a step and of its backward in recurrent.cu. Without them a GPU computes the composite.
     const GPU_KERNELS: Option<[&'static str; 2]>;
 
-    fn forward<T: Float>(step: Step<'_, T>);
+    fn forward<T: Float>(step: CellStep<'_, T>);
 
     /// `dh` and `dc` are passed to the previous step, `dh` without the part through `b`.
     fn backward<T: Float>(step: StepBackward<'_, T>);
@@ -30,8 +30,8 @@ pub(crate) trait Cell: Send + Sync + 'static {
     fn composite(a: &Tensor, b: &Tensor, h: &Tensor, c: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
-/// The arguments of [`Cell::forward`].
-pub(crate) struct Step<'a, T> {
+/// The arguments of [`RecurrentCell::forward`].
+pub(crate) struct CellStep<'a, T> {
     /// `a` before the call, and the gates after it.
     pub(crate) gates: &'a mut [T],
     /// With the biases of `a` and `b`, but for `bias`.
@@ -45,7 +45,7 @@ pub(crate) struct Step<'a, T> {
     pub(crate) c: &'a mut [T],
 }
 
-/// The arguments of [`Cell::backward`].
+/// The arguments of [`RecurrentCell::backward`].
 pub(crate) struct StepBackward<'a, T> {
     pub(crate) gates: &'a [T],
     pub(crate) extra: &'a [T],

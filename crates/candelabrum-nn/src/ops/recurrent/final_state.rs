@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use super::steps::Steps;
+use super::steps::SequenceSteps;
 use crate::autograd::fused::{self, Backward, FusedOp};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -13,7 +13,7 @@ const NAME: &str = "final_state";
 
 /// The hidden states after a recurrent layer's last step, from all its hidden states `ys`: those at the lengths,
 /// or at the time 0 if the layer goes against the direction of time. A sequence of length 0 has its initial state
-/// `h0`, zeros if omitted. For the default [`Steps`] it is [`last_step`](crate::ops::last_step()).
+/// `h0`, zeros if omitted. For the default [`SequenceSteps`] it is [`last_step`](crate::ops::last_step()).
 ///
 /// # Shapes
 ///
@@ -22,7 +22,7 @@ const NAME: &str = "final_state";
 /// # Errors
 ///
 /// If the lengths or shapes do not fit, there is no step, or the dtype is no float.
-pub fn final_state(ys: &Tensor, h0: Option<&Tensor>, order: &Steps) -> Result<Tensor> {
+pub fn final_state(ys: &Tensor, h0: Option<&Tensor>, order: &SequenceSteps) -> Result<Tensor> {
     let [batch, steps, width] = sizes(NAME, "input", ys.shape(), "(N, T, H)")?;
     let lengths = order.lengths(NAME, [batch, steps])?;
     let is_short = |lengths: &[usize]| lengths.iter().any(|&length| length < steps);

@@ -4,14 +4,14 @@
 //! numbers.
 
 use candelabrum_memory::cuda::{
-    self, CudaMatrix, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Grid, Kernels,
+    self, CudaMatrix, CudaNumbers, CudaNumbersMut, CudaSpanMut, Gpu, Kernels, LaunchGrid,
 };
-use candelabrum_memory::{ElementType, Flat, Location};
+use candelabrum_memory::{ElementType, FlatTensor, Location};
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-use super::{Cell, CellOutput, Recurrent};
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
-use crate::kernels::scratch::Values;
+use super::{CellOutput, Recurrent, RecurrentCell};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
+use crate::kernels::scratch::PooledValues;
 use crate::ops::gpu::columns::sum_rows;
 use crate::ops::gpu::launch::launch;
 
@@ -21,8 +21,8 @@ const KERNELS: Kernels = Kernels {
 };
 
 /// `len` zeros in f32.
-fn zeros(gpu: &Gpu, len: usize) -> Result<Flat> {
-    Ok(Flat::zeros_on(&Location::from_device(&gpu.device()), ElementType::F32, len)?)
+fn zeros(gpu: &Gpu, len: usize) -> Result<FlatTensor> {
+    Ok(FlatTensor::zeros_on(&Location::from_device(&gpu.device()), ElementType::F32, len)?)
 }
 
 /// Calls `f` with the elements of a tensor, to change them in place.
@@ -34,7 +34,7 @@ fn with_elements<R>(tensor: &Tensor, f: impl FnOnce(CudaSpanMut<'_>) -> Result<R
     }
 }
 
-impl<C: Cell> Recurrent<C> {
+impl<C: RecurrentCell> Recurrent<C> {
     /// (N T, width) or (N, width).
     fn matrix(values: CudaNumbers<'_>, width: usize) -> CudaMatrix<'_> {
         CudaMatrix { values, size: (values.len() / width, width), transposed: false }
@@ -61,7 +61,7 @@ impl<C: Cell> Recurrent<C> {
         };
         let [step, _] = Self::kernels()?;
         let (units, _, gate_width) = self.sizes();
-        let (number, grid) = (ys.element_type(), Grid::for_each(units));
+        let (number, grid) = (ys.element_type(), LaunchGrid::for_each(units));
         let w_hh = CudaMatrix { transposed: true, ..Self::matrix(w_hh, self.hidden) };
         let mut h = gpu.numbers_of(number, units)?;
         match h0 {
@@ -85,8 +85,8 @@ impl<C: Cell> Recurrent<C> {
     }
 }
 
-impl<C: Cell> OnGpu for Recurrent<C> {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl<C: RecurrentCell> GpuKernels for Recurrent<C> {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, ys } = pass;
         let (Some(xs), Some(w_ih)) = (inputs[0], inputs[1]) else {
             bail!("{}: an input is missing, this is a bug", C::NAME)
@@ -128,13 +128,13 @@ impl<C: Cell> OnGpu for Recurrent<C> {
         let gates = saved.range(0..self.steps * gate_width);
         let extra = saved.range(self.steps * gate_width..saved.len());
         let mut h_prev = gpu.numbers_of(number, ys.len())?;
-        let grid = Grid::for_each(ys.len());
+        let grid = LaunchGrid::for_each(ys.len());
         launch!(gpu, number, KERNELS, "previous", grid;
             &mut h_prev.cuda_numbers_mut()?, ys, h0, self.steps, self.hidden
         )?;
         let h_prev = h_prev.cuda_numbers()?;
         let mut dc = match self.final_cell.gradient.take() {
-            Some(Values::Gpu(dc)) => dc,
+            Some(PooledValues::Gpu(dc)) => dc,
             _ => zeros(gpu, if C::HAS_CELL_STATE { units } else { 0 })?,
         };
         let mut dh = zeros(gpu, units)?;
@@ -144,7 +144,7 @@ impl<C: Cell> OnGpu for Recurrent<C> {
         let w_hh = Self::matrix(w_hh, self.hidden);
         let dh0 = grads[5].take();
         for t in (0..self.steps).rev() {
-            launch!(gpu, number, KERNELS, step_back, Grid::for_each(units);
+            launch!(gpu, number, KERNELS, step_back, LaunchGrid::for_each(units);
                 &mut da.cuda_numbers_mut()?, &mut all_db.cuda_numbers_mut()?, &mut db.cuda_numbers_mut()?,
                 &mut dh.span_mut()?.cuda()?, &mut dc.span_mut()?.cuda()?, dys.as_numbers(), gates, extra, h_prev, t,
                 self.steps, self.hidden
@@ -186,8 +186,8 @@ impl<C: Cell> OnGpu for Recurrent<C> {
     }
 }
 
-impl OnGpu for CellOutput {
-    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl GpuKernels for CellOutput {
+    fn forward(&self, mut pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let &[_, Some(state)] = pass.inputs else { unreachable!("two inputs") };
         pass.ys.copy_from(state)?;
         Ok(None)

@@ -34,17 +34,19 @@ use candle_core::{Device, Result, Tensor, bail};
 use candelabrum_memory::thread_pool;
 use rayon::prelude::*;
 
-pub(super) use self::cell::{Cell, Step, StepBackward};
+pub(super) use self::cell::{CellStep, RecurrentCell, StepBackward};
 pub use self::final_state::final_state;
 use self::sequences::{Biases, GroupBackward, GroupForward, SavedSequences, by_group, parts_of};
-use self::step_weight::StepWeight;
-use self::steps::Rows;
-pub use self::steps::Steps;
+use self::step_weight::RecurrentWeight;
+use self::steps::LayerRows;
+pub use self::steps::SequenceSteps;
 use super::linear::affine;
-use crate::autograd::fused::{self, Backward, FusedOp, Grads, Inbox, OnGpu, Reads};
+use crate::autograd::fused::{
+    self, Backward, BackwardReads, FusedOp, GpuKernels, GradientInbox, InputGradients,
+};
 use crate::kernels::column_sums::column_sums;
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::matmul::{Destination, StridedMatrix, matmul};
 use crate::kernels::scratch::Pooled;
 
 /// From this number of multiplications in all steps on, several threads share the sequences.
@@ -65,11 +67,11 @@ pub struct RecurrentWeights<'a> {
 
 /// Runs a layer. `h0` and `c0` are the initial hidden and the initial cell state, zeros if omitted. Returns all hidden
 /// states and, for a cell that has one, the final cell state.
-pub(super) fn run<C: Cell>(
+pub(super) fn run<C: RecurrentCell>(
     xs: &Tensor,
     weights: RecurrentWeights<'_>,
     [h0, c0]: [Option<&Tensor>; 2],
-    order: &Steps,
+    order: &SequenceSteps,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let [batch, steps, inputs] = super::sizes::sizes(C::NAME, "input", xs.shape(), "(N, T, in)")?;
     let RecurrentWeights { weight_ih, weight_hh, bias_ih, bias_hh } = weights;
@@ -100,7 +102,7 @@ pub(super) fn run<C: Cell>(
         steps,
         inputs,
         hidden,
-        rows: Rows::new(C::NAME, order, [batch, steps])?,
+        rows: LayerRows::new(C::NAME, order, [batch, steps])?,
         final_cell: Arc::clone(&final_cell),
         cell: PhantomData,
     };
@@ -121,14 +123,14 @@ pub(super) struct Recurrent<C> {
     pub(super) steps: usize,
     pub(super) inputs: usize,
     pub(super) hidden: usize,
-    pub(super) rows: Rows,
+    pub(super) rows: LayerRows,
     pub(super) final_cell: Arc<FinalCell>,
     cell: PhantomData<C>,
 }
 
-impl<C: Cell> FusedOp for Recurrent<C> {
+impl<C: RecurrentCell> FusedOp for Recurrent<C> {
     const NAME: &'static str = C::NAME;
-    const READS: Reads = Reads::inputs(&[0, 1, 2, 5]).and_output(true);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1, 2, 5]).and_output(true);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, w_ih, w_hh, b_ih, b_hh, h0, c0] = inputs else { unreachable!("seven inputs") };
@@ -137,11 +139,11 @@ impl<C: Cell> FusedOp for Recurrent<C> {
         let mut saved = Pooled::new(self.steps * (gate_width + extra_width));
         let (gates, extra) = saved.split_at_mut(self.steps * gate_width);
         let by_step = self.rows.by_step(xs, self.inputs);
-        let xs = Mat::new(&by_step, self.steps * self.batch, self.inputs);
-        matmul(gates, Dst::Overwrite, xs, Mat::new(w_ih, width, self.inputs).t());
+        let xs = StridedMatrix::new(&by_step, self.steps * self.batch, self.inputs);
+        matmul(gates, Destination::Overwrite, xs, StridedMatrix::new(w_ih, width, self.inputs).t());
         drop(by_step);
 
-        let w_hh = StepWeight::transposed(w_hh, self.hidden, [self.batch, self.steps]);
+        let w_hh = RecurrentWeight::transposed(w_hh, self.hidden, [self.batch, self.steps]);
         let mut h = self.rows.states(h0, [units, self.hidden]);
         let cells = if C::HAS_CELL_STATE { units } else { 0 };
         let mut c = self.rows.states(c0, [cells, self.hidden]);
@@ -183,8 +185,8 @@ impl<C: Cell> FusedOp for Recurrent<C> {
         let common = if C::SPLIT { width - self.hidden } else { width };
         let (w_hh, w_hh_of_last) = w_hh.split_at(common * self.hidden);
         let sizes = [self.batch, self.steps];
-        let w_hh = StepWeight::new(w_hh, common, sizes);
-        let w_hh_of_last = C::SPLIT.then(|| StepWeight::new(w_hh_of_last, self.hidden, sizes));
+        let w_hh = RecurrentWeight::new(w_hh, common, sizes);
+        let w_hh_of_last = C::SPLIT.then(|| RecurrentWeight::new(w_hh_of_last, self.hidden, sizes));
         let mut da = Pooled::new(gates.len());
         let mut db = Pooled::new(if C::SPLIT { ys.len() } else { 0 });
         let dc = self.final_cell.gradient.take().and_then(T::of_values);
@@ -222,12 +224,17 @@ impl<C: Cell> FusedOp for Recurrent<C> {
         }
 
         if let Some(dw_hh) = grads.take(2) {
-            let da = Mat::new(&da, rows, width);
-            let h_prev = Mat::new(&h_prev, rows, self.hidden);
+            let da = StridedMatrix::new(&da, rows, width);
+            let h_prev = StridedMatrix::new(&h_prev, rows, self.hidden);
             let (dw_hh, of_last) = dw_hh.split_at_mut(common * self.hidden);
-            matmul(dw_hh, Dst::Overwrite, da.columns(0..common).t(), h_prev);
+            matmul(dw_hh, Destination::Overwrite, da.columns(0..common).t(), h_prev);
             if C::SPLIT {
-                matmul(of_last, Dst::Overwrite, Mat::new(&db, rows, self.hidden).t(), h_prev);
+                matmul(
+                    of_last,
+                    Destination::Overwrite,
+                    StridedMatrix::new(&db, rows, self.hidden).t(),
+                    h_prev,
+                );
             }
         }
         drop(h_prev);
@@ -236,8 +243,8 @@ impl<C: Cell> FusedOp for Recurrent<C> {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        self.has_kernels().then_some(self as &dyn OnGpu)
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
+        self.has_kernels().then_some(self as &dyn GpuKernels)
     }
 
     fn has_effects(&self) -> bool {
@@ -281,7 +288,7 @@ impl<C: Cell> FusedOp for Recurrent<C> {
     }
 }
 
-impl<C: Cell> Recurrent<C> {
+impl<C: RecurrentCell> Recurrent<C> {
     /// Whether there are kernels for a GPU.
     fn has_kernels(&self) -> bool {
         // The cell state is converted beside 16 bits, and candle's kernels refuse to convert nothing.
@@ -295,7 +302,7 @@ impl<C: Cell> Recurrent<C> {
     }
 
     /// The sequences that one thread takes through all steps.
-    fn group<T: Float>(&self, weight: &StepWeight<'_, T>) -> usize {
+    fn group<T: Float>(&self, weight: &RecurrentWeight<'_, T>) -> usize {
         let (units, width, _) = self.sizes();
         let threads = match units * width * self.steps > WORTH_THREADS {
             true if weight.has_independent_rows() => thread_pool::threads(),
@@ -310,19 +317,19 @@ impl<C: Cell> Recurrent<C> {
         &self,
         (xs, w_ih): (&[T], &[T]),
         da: &[T],
-        grads: &mut Grads<'_, T>,
+        grads: &mut InputGradients<'_, T>,
     ) {
         let (_, width, _) = self.sizes();
-        let da = Mat::new(da, self.steps * self.batch, width);
+        let da = StridedMatrix::new(da, self.steps * self.batch, width);
         if let Some(dw_ih) = grads.take(1) {
             let by_step = self.rows.by_step(xs, self.inputs);
-            let xs = Mat::new(&by_step, self.steps * self.batch, self.inputs);
-            matmul(dw_ih, Dst::Overwrite, da.t(), xs);
+            let xs = StridedMatrix::new(&by_step, self.steps * self.batch, self.inputs);
+            matmul(dw_ih, Destination::Overwrite, da.t(), xs);
         }
         if let Some(dxs) = grads.take(0) {
             let mut by_step = Pooled::new(dxs.len());
-            let w_ih = Mat::new(w_ih, width, self.inputs);
-            matmul(&mut by_step, Dst::Overwrite, da, w_ih);
+            let w_ih = StridedMatrix::new(w_ih, width, self.inputs);
+            matmul(&mut by_step, Destination::Overwrite, da, w_ih);
             self.rows.by_time(&by_step, self.inputs, dxs);
         }
     }
@@ -335,7 +342,7 @@ pub(super) struct FinalCell {
     /// Set by the layer's forward.
     pub(super) state: OnceLock<Tensor>,
     /// For the layer's backward.
-    pub(super) gradient: Inbox,
+    pub(super) gradient: GradientInbox,
 }
 
 /// Makes the final cell state a result. The inputs are the hidden states and the values of the cell
@@ -363,8 +370,8 @@ impl FusedOp for CellOutput {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
-        self.has_kernels.then_some(self as &dyn OnGpu)
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
+        self.has_kernels.then_some(self as &dyn GpuKernels)
     }
 
     fn composite(&self, inputs: &[Option<Tensor>]) -> Result<Tensor> {
@@ -380,7 +387,7 @@ fn bias_gradients<T: Float>(
     (da, db): (&[T], &[T]),
     width: usize,
     common: usize,
-    grads: &mut Grads<'_, T>,
+    grads: &mut InputGradients<'_, T>,
 ) {
     let (db_ih, db_hh) = (grads.take(3), grads.take(4));
     if db_ih.is_none() && db_hh.is_none() {

@@ -2,9 +2,9 @@
 
 use std::iter;
 
-use super::cell::{Cell, Step, StepBackward};
-use super::step_weight::StepWeight;
-use super::steps::Rows;
+use super::cell::{CellStep, RecurrentCell, StepBackward};
+use super::step_weight::RecurrentWeight;
+use super::steps::LayerRows;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
@@ -41,7 +41,7 @@ pub(super) struct Biases<T: Float> {
 
 impl<T: Float> Biases<T> {
     /// Either may be empty.
-    pub(super) fn new<C: Cell>(b_ih: &[T], b_hh: &[T], hidden: usize) -> Self {
+    pub(super) fn new<C: RecurrentCell>(b_ih: &[T], b_hh: &[T], hidden: usize) -> Self {
         let width = C::GATES * hidden;
         let added = if C::SPLIT { width - hidden } else { width };
         let mut of_b = Pooled::zeros(width);
@@ -67,10 +67,10 @@ pub(super) struct GroupForward<'a, T> {
 }
 
 impl<T: Float> GroupForward<'_, T> {
-    pub(super) fn run<C: Cell>(
+    pub(super) fn run<C: RecurrentCell>(
         self,
-        (all, hidden): (&Rows, usize),
-        w_hh: &StepWeight<'_, T>,
+        (all, hidden): (&LayerRows, usize),
+        w_hh: &RecurrentWeight<'_, T>,
         biases: &Biases<T>,
     ) {
         let Self { first, gates, mut extra, h, c, mut ys } = self;
@@ -94,7 +94,14 @@ impl<T: Float> GroupForward<'_, T> {
                 let c = if C::HAS_CELL_STATE { &mut c[narrow.clone()] } else { &mut [] };
                 let extra = if C::HAS_EXTRA { &mut extra[t][narrow.clone()] } else { &mut [] };
                 let (b, h) = (&b[n * distance..][..width], &mut h[narrow]);
-                C::forward(Step { gates: &mut gates[wide], b, bias: &biases.of_a, extra, h, c });
+                C::forward(CellStep {
+                    gates: &mut gates[wide],
+                    b,
+                    bias: &biases.of_a,
+                    extra,
+                    h,
+                    c,
+                });
                 ys[all.time(first + n, t) * hidden..][..hidden].copy_from_slice(h);
             }
         }
@@ -111,7 +118,7 @@ pub(super) struct SavedSequences<'a, T> {
     pub(super) h_prev: &'a [T],
     /// (N, T, H)
     pub(super) dys: &'a [T],
-    pub(super) all: &'a Rows,
+    pub(super) all: &'a LayerRows,
     pub(super) batch: usize,
     pub(super) hidden: usize,
 }
@@ -132,11 +139,11 @@ pub(super) struct GroupBackward<'a, T> {
 impl<T: Float> GroupBackward<'_, T> {
     /// `w_hh` is the weight of the gates for which `da` and `db` are equal, `of_last` that of the last gate if
     /// the cell [splits](Cell::SPLIT) it.
-    pub(super) fn run<C: Cell>(
+    pub(super) fn run<C: RecurrentCell>(
         self,
         saved: &SavedSequences<'_, T>,
-        w_hh: &StepWeight<'_, T>,
-        of_last: Option<&StepWeight<'_, T>>,
+        w_hh: &RecurrentWeight<'_, T>,
+        of_last: Option<&RecurrentWeight<'_, T>>,
     ) {
         let Self { first, mut da, mut db, dc, dh0 } = self;
         let &SavedSequences { gates, extra, h_prev, dys, all, batch, hidden } = saved;

@@ -3,26 +3,26 @@
 use crate::kernels::float::Float;
 use crate::kernels::gemm::Panels;
 use crate::kernels::mat_mut::MatMut;
-use crate::kernels::matmul::{Dst, Mat, PackedRight, matmul_unrounded};
+use crate::kernels::matmul::{Destination, PackedRight, StridedMatrix, matmul_unrounded};
 
 /// From this number of steps, and of sequences, on, the weight is brought into the form that the product
 /// reads. This is as much work as the product of a few rows.
 const WORTH_PANELS: usize = 4;
 
 /// The right operand of a product that each step computes.
-pub(super) enum StepWeight<'a, T: Float> {
+pub(super) enum RecurrentWeight<'a, T: Float> {
     Panels(Panels<T>),
     /// Where products are in bf16, however many steps and sequences there are: so the steps of a sequence that come one
     /// by one are those that come at once.
     Bf16(PackedRight),
     /// For few steps or sequences.
-    Plain(Mat<'a, T>),
+    Plain(StridedMatrix<'a, T>),
 }
 
-impl<'a, T: Float> StepWeight<'a, T> {
+impl<'a, T: Float> RecurrentWeight<'a, T> {
     /// `values` (columns x depth), transposed, for products of `batch` rows in `steps` steps.
     pub(super) fn transposed(values: &'a [T], depth: usize, [batch, steps]: [usize; 2]) -> Self {
-        let matrix = Mat::new(values, values.len() / depth, depth).t();
+        let matrix = StridedMatrix::new(values, values.len() / depth, depth).t();
         if let Some(packed) = PackedRight::always(matrix) {
             return Self::Bf16(packed);
         }
@@ -34,7 +34,7 @@ impl<'a, T: Float> StepWeight<'a, T> {
 
     /// `values` (depth x columns).
     pub(super) fn new(values: &'a [T], depth: usize, [batch, steps]: [usize; 2]) -> Self {
-        let matrix = Mat::new(values, depth, values.len() / depth);
+        let matrix = StridedMatrix::new(values, depth, values.len() / depth);
         if let Some(packed) = PackedRight::always(matrix) {
             return Self::Bf16(packed);
         }
@@ -72,14 +72,14 @@ impl<'a, T: Float> StepWeight<'a, T> {
         match self {
             Self::Panels(panels) => panels.add_product(rows, (left, distance), out),
             Self::Bf16(packed) => {
-                let left = Mat::strided(left, rows, packed.depth(), distance);
+                let left = StridedMatrix::strided(left, rows, packed.depth(), distance);
                 let out = MatMut::new(&mut out[..rows * packed.columns()], rows, packed.columns());
-                packed.product(left, out, Dst::Add);
+                packed.product(left, out, Destination::Add);
             }
             Self::Plain(matrix) => {
-                let left = Mat::strided(left, rows, matrix.t().cols(), distance);
+                let left = StridedMatrix::strided(left, rows, matrix.t().cols(), distance);
                 let out = MatMut::new(&mut out[..rows * matrix.cols()], rows, matrix.cols());
-                matmul_unrounded(out, Dst::Add, left, *matrix);
+                matmul_unrounded(out, Destination::Add, left, *matrix);
             }
         }
     }

@@ -23,12 +23,12 @@ use crate::kernels::scratch::Pooled;
 /// behind the length are 0, and the final state is that at the length. Against the direction of time the layer
 /// begins at the length. What is behind the length is not read. A sequence of length 0 keeps its initial state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
+pub struct SequenceSteps {
     lengths: Option<Arc<[usize]>>,
     reverse: bool,
 }
 
-impl Steps {
+impl SequenceSteps {
     /// The first steps of each sequence, up to its length.
     ///
     /// # Shapes
@@ -75,7 +75,7 @@ impl Steps {
 
 /// The rows of a layer's memory.
 #[derive(Debug)]
-pub(in crate::ops) struct Rows {
+pub(in crate::ops) struct LayerRows {
     /// The sequence of each row.
     sequences: Vec<usize>,
     /// The row of each sequence.
@@ -87,8 +87,8 @@ pub(in crate::ops) struct Rows {
     is_padded: bool,
 }
 
-impl Rows {
-    pub(super) fn new(name: &str, order: &Steps, size: [usize; 2]) -> Result<Self> {
+impl LayerRows {
+    pub(super) fn new(name: &str, order: &SequenceSteps, size: [usize; 2]) -> Result<Self> {
         let ([batch, steps], lengths) = (size, order.lengths(name, size)?);
         let length = |&sequence: &usize| lengths.map_or(steps, |lengths| lengths[sequence]);
         let mut sequences: Vec<usize> = (0..batch).collect();

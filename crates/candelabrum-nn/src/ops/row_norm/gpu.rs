@@ -1,11 +1,11 @@
 //! Layer normalisation and root-mean-square normalisation on a GPU.
 
-use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Grid, Kernels};
-use candelabrum_memory::{ElementType, Flat};
+use candelabrum_memory::cuda::{CudaNumbers, CudaNumbersMut, Gpu, Kernels, LaunchGrid};
+use candelabrum_memory::{ElementType, FlatTensor};
 use candle_core::Result;
 
 use super::RowNorm;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::columns::sum_rows;
 use crate::ops::gpu::launch::launch;
 use crate::ops::gpu::rows::GpuRows;
@@ -21,8 +21,8 @@ const SCALE: usize = 3;
 /// `ROWS` in row_norm.cu.
 const ROWS: usize = 64;
 
-impl<const CENTRED: bool> OnGpu for RowNorm<CENTRED> {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl<const CENTRED: bool> GpuKernels for RowNorm<CENTRED> {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
         let (number, count) = (ys.element_type(), ys.len() / self.len.max(1));
@@ -77,7 +77,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
         let groups = rows.div_ceil(ROWS);
         let sum_groups = |dw: Option<&mut CudaNumbersMut<'_>>,
                           db: Option<&mut CudaNumbersMut<'_>>| {
-            let grid = Grid::for_each(groups * self.len);
+            let grid = LaunchGrid::for_each(groups * self.len);
             launch!(gpu, number, KERNELS, "parameter_gradients", grid; dw, db, dys, xs, saved, rows, self.len)
         };
         if groups == 1 && number == ElementType::F32 {

@@ -17,10 +17,10 @@ mod gpu;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::moments::{Moments, Sums, moments};
+use crate::kernels::moments::{LaneSums, Moments, moments};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::row_scale::RowScale;
 use crate::kernels::scratch::Pooled;
@@ -94,7 +94,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
 
 impl<const CENTRED: bool> FusedOp for RowNorm<CENTRED> {
     const NAME: &'static str = if CENTRED { "layer_norm" } else { "rms_norm" };
-    const READS: Reads = Reads::inputs(&[0, 1]);
+    const READS: BackwardReads = BackwardReads::inputs(&[0, 1]);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let &[xs, weight, bias] = inputs else { unreachable!("three inputs") };
@@ -183,7 +183,7 @@ impl<const CENTRED: bool> FusedOp for RowNorm<CENTRED> {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 
@@ -214,7 +214,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
         let moments = if CENTRED {
             moments(std::iter::once(x), x.len())
         } else {
-            let mut squares = Sums::new();
+            let mut squares = LaneSums::new();
             squares.add(x, x, |x, _| [x * x]);
             let [squares] = squares.totals();
             Moments { shift: T::zero(), rest: 0.0, variance: squares / x.len() as f64 }
@@ -232,7 +232,7 @@ impl<const CENTRED: bool> RowNorm<CENTRED> {
                 *g = dy * w;
             }
         }
-        let mut sums = Sums::new();
+        let mut sums = LaneSums::new();
         sums.add(x, dx, |x, g| [g, g * scale.at(x)]);
         let count = x.len() as f64;
         let [sum, dot] = sums.totals();

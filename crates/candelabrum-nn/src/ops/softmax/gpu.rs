@@ -1,11 +1,11 @@
 //! Softmax and its logarithm on a GPU.
 
-use candelabrum_memory::Flat;
+use candelabrum_memory::FlatTensor;
 use candelabrum_memory::cuda::Kernels;
 use candle_core::Result;
 
 use super::SoftmaxOp;
-use crate::autograd::fused::{GpuBackward, GpuForward, OnGpu};
+use crate::autograd::fused::{GpuBackward, GpuForward, GpuKernels};
 use crate::ops::gpu::launch::launch;
 use crate::ops::gpu::rows::GpuRows;
 
@@ -14,8 +14,8 @@ const KERNELS: Kernels = Kernels {
     text: concat!(include_str!("../gpu/rows.cu"), include_str!("softmax.cu")),
 };
 
-impl<const LOG: bool> OnGpu for SoftmaxOp<LOG> {
-    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<Flat>> {
+impl<const LOG: bool> GpuKernels for SoftmaxOp<LOG> {
+    fn forward(&self, pass: GpuForward<'_>) -> Result<Option<FlatTensor>> {
         let GpuForward { gpu, inputs, mut ys } = pass;
         let rows = GpuRows::new(ys.len() / self.classes.max(1), self.classes);
         let sizes = [self.classes, usize::from(LOG), rows.width];

@@ -14,7 +14,7 @@ use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
 use super::sizes::rows_and_last;
-use crate::autograd::fused::{self, Backward, FusedOp, OnGpu, Reads};
+use crate::autograd::fused::{self, Backward, BackwardReads, FusedOp, GpuKernels};
 use crate::kernels::elementwise::largest;
 use crate::kernels::float::Float;
 use crate::kernels::moments::sum_of;
@@ -63,7 +63,7 @@ impl<const LOG: bool> SoftmaxOp<LOG> {
 
 impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
     const NAME: &'static str = if LOG { "log_softmax" } else { "softmax" };
-    const READS: Reads = Reads::NOTHING.and_output(true);
+    const READS: BackwardReads = BackwardReads::NOTHING.and_output(true);
 
     fn forward<T: Float>(&self, inputs: &[&[T]], ys: &mut [T]) -> Result<Pooled<T>> {
         let (xs, classes) = (inputs[0], self.classes.max(1));
@@ -103,7 +103,7 @@ impl<const LOG: bool> FusedOp for SoftmaxOp<LOG> {
         Ok(())
     }
 
-    fn on_gpu(&self) -> Option<&dyn OnGpu> {
+    fn on_gpu(&self) -> Option<&dyn GpuKernels> {
         Some(self)
     }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use candelabrum_runlog::{EpochEnd, Kind, Measured, Resume, RunLog, Settings};
+use candelabrum_runlog::{EpochEnd, EventKind, Measured, ResumePoint, RunLog, Settings};
 use tempfile::tempdir;
 
 use self::decode::{Decoded, decode};
@@ -23,18 +23,18 @@ fn write_run(dir: &Path) -> Vec<PathBuf> {
     let mut log = RunLog::create(dir, settings.clone()).unwrap();
     for (step, loss) in [(1, 0.5), (2, f64::NAN), (3, 99.0)] {
         let values = measured(step, &[("loss", loss), ("learning_rate", 0.0)]);
-        assert!(log.event(Kind::Train(values)).is_empty());
+        assert!(log.event(EventKind::Train(values)).is_empty());
     }
     drop(log);
-    let resume = Resume { step: 2, epoch: 0, from: "checkpoint".into(), settings };
+    let resume = ResumePoint { step: 2, epoch: 0, from: "checkpoint".into(), settings };
     let mut log = RunLog::append(dir, resume).unwrap();
     let infinite = measured(3, &[("loss", f64::INFINITY), ("learning_rate", 0.25)]);
-    assert!(log.event(Kind::Train(infinite)).is_empty());
+    assert!(log.event(EventKind::Train(infinite)).is_empty());
     let accuracy = measured(3, &[("accuracy", 0.75)]);
-    assert!(log.event(Kind::Evaluation(accuracy)).is_empty());
+    assert!(log.event(EventKind::Evaluation(accuracy)).is_empty());
     let values = [("bytes_sent_per_step".to_owned(), 4096.0)].into();
     let end = EpochEnd { epoch: 0, step: 3, seconds: 1.5, dist_option: None, values };
-    assert!(log.event(Kind::Epoch(end)).is_empty());
+    assert!(log.event(EventKind::Epoch(end)).is_empty());
     drop(log);
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();

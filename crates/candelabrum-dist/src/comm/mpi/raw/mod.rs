@@ -54,7 +54,7 @@ pub(super) struct MpiGroup {
 }
 
 // SAFETY: a handle is a number or an address that means the same on every thread; the queue
-// decides which thread makes calls with it (`Transport::any_thread`).
+// decides which thread makes calls with it (`RankTransport::any_thread`).
 unsafe impl Send for MpiGroup {}
 
 // SAFETY: as above; nothing is changed through a reference to a handle.

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::line::{COLUMNS, LANES, Line, LineForm, Place};
-use super::operand::{Lines, Operand};
+use super::line::{COLUMNS, LANES, LineForm, PackedPlace, PairLine};
+use super::operand::{Operand, OperandLines};
 use crate::kernels::transpose::{SQUARE, transposed_f32s};
 use candelabrum_memory::simd::simd;
 
@@ -26,8 +26,8 @@ pub(super) fn pack(
     (from, form): (Operand<'_, f32>, LineForm),
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
-    place: Place,
+    to: &mut [PairLine],
+    place: PackedPlace,
 ) {
     let (to, first) = (to.as_flattened_mut(), 2 * place.pair);
     simd(
@@ -62,7 +62,7 @@ pub(super) fn pack(
 /// Rounds some numbers of some lines to lines at distances of `step`, and fills each up to `filled` numbers with zeros.
 #[inline(always)]
 fn copied(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     (lines, part): (&Range<usize>, &Range<usize>),
     (to, step): (&mut [f32], usize),
     filled: usize,
@@ -80,7 +80,7 @@ fn copied(
 /// number of lines is followed by zeros.
 #[inline(always)]
 fn turned(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     (lines, part): (&Range<usize>, &Range<usize>),
     (to, step): (&mut [f32], usize),
 ) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::line::{COLUMNS, LANES};
 use super::packed::PackedFactor;
 use crate::kernels::elementwise::add_assign;
-use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
+use crate::kernels::gemm::{LeftMatrix, MOST_ROWS, MatrixRows, Product, ProductSize, dispatch};
 use crate::kernels::mat_mut::MatMut;
 use crate::kernels::scratch::Pooled;
 
@@ -32,10 +32,10 @@ pub(super) fn product(
             let lines = some.start * COLUMNS / LANES..some.end * COLUMNS / LANES;
             let right = right.group(column / COLUMNS, lines).as_flattened();
             dispatch(Product {
-                size: Size { rows, depth: some.len(), columns: columns.len() },
-                left: Left::Rows { data: &left[first..], step },
-                right: Rows { data: right, step: COLUMNS },
-                out: Rows { data: &mut sums, step: COLUMNS },
+                size: ProductSize { rows, depth: some.len(), columns: columns.len() },
+                left: LeftMatrix::Rows { data: &left[first..], step },
+                right: MatrixRows { data: right, step: COLUMNS },
+                out: MatrixRows { data: &mut sums, step: COLUMNS },
                 add: first > steps.start,
             });
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::f32_packing;
-use super::line::{Line, LineForm, Place};
+use super::line::{LineForm, PackedPlace, PairLine};
 use super::operand::Operand;
 use super::x86::{Amx, Avx512};
 
@@ -65,8 +65,8 @@ impl InstructionSet {
         from: (Operand<'_, f32>, LineForm),
         width: Range<usize>,
         depth: Range<usize>,
-        to: &mut [Line],
-        place: Place,
+        to: &mut [PairLine],
+        place: PackedPlace,
     ) {
         match self {
             Self::Amx(Amx { vectors }) | Self::Avx512(vectors) => {

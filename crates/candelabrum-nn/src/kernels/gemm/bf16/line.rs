@@ -7,7 +7,7 @@
 pub(crate) const LANES: usize = 16;
 
 /// 16 pairs. The 32 bits of a pair are stored as an f32, because recycled memory has this type.
-pub(super) type Line = [f32; LANES];
+pub(super) type PairLine = [f32; LANES];
 
 /// The rows of a tile in vector registers: half of the rows of a line.
 pub(super) const HALF: usize = LANES / 2;
@@ -40,7 +40,7 @@ impl LineForm {
 
 /// Where a part of a factor is packed to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct PackedPlace {
     /// The lines from a group of rows or columns to the next one.
     pub(super) group: usize,
     /// The lines from a tile of the depth to the next one, or from a row to the next one in the form of rows.

@@ -30,7 +30,7 @@ mod x86;
 
 pub(crate) use self::instruction_set::InstructionSet;
 pub(crate) use self::multiply::{DEPTH, LeftOperand, multiply};
-pub(crate) use self::operand::{Lines, Operand, Starts, f32s, f32s_mut};
+pub(crate) use self::operand::{Operand, OperandLines, Starts, f32s, f32s_mut};
 pub(crate) use self::packed::PackedFactor;
 pub(crate) use self::pixels::{CHANNELS, Pixels, WindowGradient, WindowTap, window_product};
 pub(crate) use self::product::product;

@@ -5,7 +5,7 @@ use super::line::LANES;
 use super::operand::Operand;
 use super::packed::PackedFactor;
 use super::product::product;
-use crate::kernels::mat_mut::{MatMut, Part};
+use crate::kernels::mat_mut::{MatMut, MatrixPart};
 
 /// Rows, columns and steps of the depth that are packed at a time. The packed rows, 1 MiB at most, stay in
 /// the second-level cache.
@@ -38,12 +38,12 @@ pub(crate) fn multiply(
 ) {
     let (rows, columns) = (out.rows(), out.cols());
     let share = rows.max(columns).div_ceil(threads.max(1)).next_multiple_of(3 * LANES);
-    let part = if rows >= columns { Part::Rows(share) } else { Part::Columns(share) };
+    let part = if rows >= columns { MatrixPart::Rows(share) } else { MatrixPart::Columns(share) };
     out.for_each_part(part, |mut out, row, column| {
         if depth == 0 {
             return empty(&mut out, add);
         }
-        Share { instructions, left, right, row, column, depth }.multiply(out, add);
+        ThreadPart { instructions, left, right, row, column, depth }.multiply(out, add);
     });
 }
 
@@ -55,7 +55,7 @@ fn empty(out: &mut MatMut<'_, f32>, add: bool) {
 }
 
 /// The share of a thread: the rows and columns of the result from these on.
-struct Share<'a> {
+struct ThreadPart<'a> {
     instructions: InstructionSet,
     left: LeftOperand<'a>,
     right: Operand<'a, f32>,
@@ -64,7 +64,7 @@ struct Share<'a> {
     depth: usize,
 }
 
-impl Share<'_> {
+impl ThreadPart<'_> {
     fn multiply(self, mut out: MatMut<'_, f32>, add: bool) {
         let Self { instructions, left, right, row, column, depth } = self;
         let (rows, columns) = (out.rows(), out.cols());
@@ -105,7 +105,7 @@ impl Share<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::operand::{Lines, Starts};
+    use super::super::operand::{OperandLines, Starts};
     use super::super::plain::{nearest, product_of_rounded};
     use super::*;
 
@@ -144,7 +144,7 @@ mod tests {
         fn operand(&self, starts: bool) -> Operand<'_, f32> {
             let distance = self.starts.get(1).copied().unwrap_or(0);
             let starts = if starts { Starts::At(&self.starts) } else { Starts::Every(distance) };
-            let lines = Lines { data: &self.data, starts };
+            let lines = OperandLines { data: &self.data, starts };
             if self.along { Operand::Along(lines) } else { Operand::Across(lines) }
         }
     }
@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(nearest(number), expected, "{number}");
             on_all_instructions("rounding", |instructions| {
                 let mut out = [0.0];
-                let lines = |data| Operand::Along(Lines { data, starts: Starts::Every(1) });
+                let lines = |data| Operand::Along(OperandLines { data, starts: Starts::Every(1) });
                 let into = MatMut::new(&mut out, 1, 1);
                 let number_alone = [number];
                 let left = LeftOperand::Lies(lines(&number_alone));

@@ -4,7 +4,7 @@ use crate::kernels::float::Float;
 
 /// Lines of consecutive numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines<'a, T> {
+pub(crate) struct OperandLines<'a, T> {
     pub(crate) data: &'a [T],
     pub(crate) starts: Starts<'a>,
 }
@@ -18,7 +18,7 @@ pub(crate) enum Starts<'a> {
     At(&'a [usize]),
 }
 
-impl<'a> Lines<'a, f32> {
+impl<'a> OperandLines<'a, f32> {
     /// `len` numbers of line `number`, from number `first` of it on.
     #[inline(always)]
     pub(super) fn part(&self, number: usize, first: usize, len: usize) -> &'a [f32] {
@@ -35,15 +35,16 @@ impl<'a> Lines<'a, f32> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operand<'a, T> {
     /// A line for each row or column: the numbers of a line are summed over.
-    Along(Lines<'a, T>),
+    Along(OperandLines<'a, T>),
     /// A line for each step of the depth, with a number for each row or column.
-    Across(Lines<'a, T>),
+    Across(OperandLines<'a, T>),
 }
 
 impl<'a, T: Float> Operand<'a, T> {
     /// The factor, if its numbers are f32.
     pub(crate) fn as_f32s(self) -> Option<Operand<'a, f32>> {
-        let of = |Lines { data, starts }| Some(Lines { data: T::f32s(data)?, starts });
+        let of =
+            |OperandLines { data, starts }| Some(OperandLines { data: T::f32s(data)?, starts });
         match self {
             Self::Along(lines) => of(lines).map(Operand::Along),
             Self::Across(lines) => of(lines).map(Operand::Across),

@@ -1,4 +1,4 @@
-//! A factor in bf16, in the form in which the kernel reads it: [`Line`]s of pairs.
+//! A factor in bf16, in the form in which the kernel reads it: [`PairLine`]s of pairs.
 //!
 //! The lines of the same 16 rows or columns follow each other. Both factors have this form, so there is one
 //! way of packing for both, but for the tiles of AMX the left one has a line for each row.
@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::instruction_set::InstructionSet;
-use super::line::{COLUMNS, LANES, Line, LineForm, Place};
+use super::line::{COLUMNS, LANES, LineForm, PackedPlace, PairLine};
 use super::line_memory::LineMemory;
 use super::operand::Operand;
 
@@ -76,7 +76,7 @@ impl PackedFactor {
             (self.instructions, self.form, self.pairs(), self.padded());
         let (pitch, pair) = (self.pitch(), to.1 / 2);
         let tile = if form == LineForm::Rows { self.lines_of_a_row() } else { LANES };
-        let place = Place { group: pitch, tile, pair };
+        let place = PackedPlace { group: pitch, tile, pair };
         let end = pair + depth.len().div_ceil(2);
         let groups = width.len().div_ceil(form.group());
         let lines = &mut self.lines_mut()[to.0 / form.group() * pitch..];
@@ -115,7 +115,7 @@ impl PackedFactor {
 
     /// Some lines of group number `group` of rows or columns.
     #[inline(always)]
-    pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[Line] {
+    pub(super) fn group(&self, group: usize, lines: Range<usize>) -> &[PairLine] {
         &self.memory.lines()[group * self.pitch()..][lines]
     }
 
@@ -146,7 +146,7 @@ impl PackedFactor {
         self.width.div_ceil(self.form.group()) * self.pitch()
     }
 
-    fn lines_mut(&mut self) -> &mut [Line] {
+    fn lines_mut(&mut self) -> &mut [PairLine] {
         let lines = self.lines();
         &mut self.memory.lines_mut()[..lines]
     }

@@ -3,11 +3,11 @@
 //! For each 32 channels there is a line for each pixel. 16 neighbouring pixels are a tile from every pixel on, so the
 //! products of a convolution read the pixels where they are, and none is packed twice.
 
-use super::line::{LANES, Line, LineForm, Place};
+use super::line::{LANES, LineForm, PackedPlace, PairLine};
 use super::line_memory::LineMemory;
-use super::operand::{Lines, Operand, Starts};
+use super::operand::{Operand, OperandLines, Starts};
 use super::packed::PackedFactor;
-use super::runs::{SIDE, Sums, TileRuns};
+use super::runs::{PartialSums, SIDE, TileRuns};
 use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
@@ -40,15 +40,15 @@ impl Pixels {
         (first, to): (usize, usize),
     ) {
         let count = (self.channels - first).min(CHANNELS);
-        let from = Operand::Across(Lines { data: channels, starts: Starts::Every(step) });
+        let from = Operand::Across(OperandLines { data: channels, starts: Starts::Every(step) });
         let start = first / CHANNELS * self.lines + to;
-        let place = Place { group: LANES, tile: self.lines, pair: 0 };
+        let place = PackedPlace { group: LANES, tile: self.lines, pair: 0 };
         let lines = &mut self.memory.lines_mut()[start..];
         self.amx.vectors.pack((from, LineForm::Width), 0..pixels, 0..count, lines, place);
     }
 
     /// The lines of the first channels from a pixel on, and those of the others.
-    fn from(&self, pixel: usize) -> &[Line] {
+    fn from(&self, pixel: usize) -> &[PairLine] {
         &self.memory.lines()[pixel..]
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn window_product(
     let group = column / LANES;
     let two = [true, out.rows() > LANES];
     let columns = if two[1] { SIDE } else { LANES };
-    let mut sums = Sums::new();
+    let mut sums = PartialSums::new();
     for start in (0..out.cols()).step_by(SIDE) {
         runs.clear();
         for WindowTap { offset, weight } in taps {
@@ -115,7 +115,7 @@ impl WindowGradient<'_> {
         let rows = [row / LANES, (row / LANES + 1).min(last(left.width().div_ceil(LANES)))];
         let columns = right[0].width().div_ceil(LANES);
         let columns = [column / LANES, (column / LANES + 1).min(last(columns))];
-        let mut tile = Sums::new();
+        let mut tile = PartialSums::new();
         for first in (0..*pixels).step_by(PIXELS) {
             let steps = PIXELS.min(pixels - first) / CHANNELS;
             let mut runs = TileRuns::new(steps, LANES);

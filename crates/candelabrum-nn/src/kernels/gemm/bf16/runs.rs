@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::line::{LANES, Line};
+use super::line::{LANES, PairLine};
 use crate::kernels::mat_mut::MatMut;
 
 /// Tiles to multiply and sum: of two neighbouring rows of tiles of a left factor, and of two columns of tiles of a right
@@ -10,9 +10,9 @@ use crate::kernels::mat_mut::MatMut;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct TileRun<'a> {
-    left: [*const Line; 2],
-    right: [*const Line; 2],
-    lines: PhantomData<&'a Line>,
+    left: [*const PairLine; 2],
+    right: [*const PairLine; 2],
+    lines: PhantomData<&'a PairLine>,
 }
 
 /// The runs of one product, with the same number of tiles along the depth.
@@ -37,14 +37,14 @@ impl<'a> TileRuns<'a> {
     }
 
     /// Adds the tiles that begin the lines. Where there is one row or one column, it is given twice.
-    pub(super) fn push(&mut self, left: [&'a [Line]; 2], right: [&'a [Line]; 2]) {
+    pub(super) fn push(&mut self, left: [&'a [PairLine]; 2], right: [&'a [PairLine]; 2]) {
         let (left_len, right_len) = ((self.steps - 1) * self.left_step + LANES, self.steps * LANES);
         assert!(left.iter().all(|lines| lines.len() >= left_len), "a left factor ends too early");
         assert!(
             right.iter().all(|lines| lines.len() >= right_len),
             "a right factor ends too early"
         );
-        let (left, right) = (left.map(<[Line]>::as_ptr), right.map(<[Line]>::as_ptr));
+        let (left, right) = (left.map(<[PairLine]>::as_ptr), right.map(<[PairLine]>::as_ptr));
         self.runs.push(TileRun { left, right, lines: PhantomData });
     }
 
@@ -68,9 +68,9 @@ pub(super) const SIDE: usize = 2 * LANES;
 
 /// Sums on their way to a result of which they are a part, or to which they are added.
 #[repr(C, align(64))]
-pub(super) struct Sums(pub(super) [[f32; SIDE]; SIDE]);
+pub(super) struct PartialSums(pub(super) [[f32; SIDE]; SIDE]);
 
-impl Sums {
+impl PartialSums {
     pub(super) fn new() -> Self {
         Self([[0.0; SIDE]; SIDE])
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::line::LANES;
 use super::packed::PackedFactor;
-use super::runs::{SIDE, Sums, TileRuns};
+use super::runs::{PartialSums, SIDE, TileRuns};
 use super::x86::Amx;
 use crate::kernels::mat_mut::MatMut;
 
@@ -19,7 +19,7 @@ pub(super) fn product(
     add: bool,
 ) {
     let (tiles, vectors) = (amx.tiles(), amx.vectors);
-    let mut sums = Sums::new();
+    let mut sums = PartialSums::new();
     let lines = block.start..block.end.next_multiple_of(LANES);
     let mut runs = TileRuns::new(lines.len() / LANES, LANES);
     let a = |group| left.group(group, lines.clone());

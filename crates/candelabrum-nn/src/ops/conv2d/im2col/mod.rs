@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use self::patches::{col2im, im2col};
 use crate::kernels::elementwise::{activation_backward, add_assign};
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, LeftFactor, Mat, matmul};
+use crate::kernels::matmul::{Destination, LeftFactor, StridedMatrix, matmul};
 use crate::kernels::scratch::Pooled;
 use crate::ops::conv2d::conv::{Conv, Gradients};
 use crate::ops::conv2d::geometry::Geometry;
@@ -74,7 +74,7 @@ impl<T: Float> Conv<'_, T> {
         }
         let (channels, patch) = (geometry.group_channels(), geometry.patch());
         let groups = self.weight.chunks_exact(channels * patch);
-        let matrices = groups.map(|weight| Mat::new(weight, channels, patch));
+        let matrices = groups.map(|weight| StridedMatrix::new(weight, channels, patch));
         let matrices = matrices.map(|weight| if transposed { weight.t() } else { weight });
         matrices.map(|weight| LeftFactor::new(weight, geometry.out_pixels())).collect()
     }
@@ -107,7 +107,11 @@ impl<T: Float> Conv<'_, T> {
         for (group, (weight, y)) in
             weights.iter().zip(ys.chunks_exact_mut(channels * pixels)).enumerate()
         {
-            weight.times(Mat::new(patches.of(xs, group), patch, pixels), y, Dst::Overwrite);
+            weight.times(
+                StridedMatrix::new(patches.of(xs, group), patch, pixels),
+                y,
+                Destination::Overwrite,
+            );
             self.finish(y, bias.map(|bias| &bias[group * channels..][..channels]), pixels);
         }
     }
@@ -197,7 +201,7 @@ impl<T: Float> Conv<'_, T> {
                 let reference = references.next().unwrap_or_default();
                 activation_backward(dzs, reference, activation);
             }
-            let dst = if number == 0 { Dst::Overwrite } else { Dst::Add };
+            let dst = if number == 0 { Destination::Overwrite } else { Destination::Add };
             if let Some(db) = &mut part.db {
                 self.bias_gradient(dzs, db, dst);
             }
@@ -217,7 +221,7 @@ impl<T: Float> Conv<'_, T> {
         xs: &[T],
         dzs: &[T],
         mut dw: Option<&mut [T]>,
-        dst: Dst,
+        dst: Destination,
         mut dxs: Option<&mut [T]>,
     ) {
         let geometry = self.geometry;
@@ -225,9 +229,9 @@ impl<T: Float> Conv<'_, T> {
             (geometry.patch(), geometry.out_pixels(), geometry.group_channels());
         let mut patches = Patches::new(geometry);
         for (group, dz) in dzs.chunks_exact(channels * pixels).enumerate() {
-            let dz = Mat::new(dz, channels, pixels);
+            let dz = StridedMatrix::new(dz, channels, pixels);
             if let Some(dw) = &mut dw {
-                let patches = Mat::new(patches.of(xs, group), patch, pixels);
+                let patches = StridedMatrix::new(patches.of(xs, group), patch, pixels);
                 let dw = &mut dw[group * channels * patch..][..channels * patch];
                 matmul(dw, dst, dz, patches.t());
             }
@@ -235,9 +239,9 @@ impl<T: Float> Conv<'_, T> {
                 let size = dxs.len() / geometry.groups;
                 let dx = &mut dxs[group * size..][..size];
                 if geometry.is_pointwise() {
-                    weight.times(dz, dx, Dst::Overwrite);
+                    weight.times(dz, dx, Destination::Overwrite);
                 } else {
-                    weight.times(dz, &mut patches.memory, Dst::Overwrite);
+                    weight.times(dz, &mut patches.memory, Destination::Overwrite);
                     patches.fold(dx);
                 }
             }

@@ -22,7 +22,7 @@ use rayon::prelude::*;
 use super::patches::copy;
 use crate::kernels::elementwise::add_assign;
 use crate::kernels::float::Float;
-use crate::kernels::matmul::{Dst, Mat, matmul};
+use crate::kernels::matmul::{Destination, StridedMatrix, matmul};
 use crate::kernels::parallel::{for_each, worth_threads};
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
@@ -47,9 +47,11 @@ impl<T: Float> Conv<'_, T> {
             let patches = side_by_side.patches(group, &mut memory);
             let weight = &self.weight[group * channels * patch..][..channels * patch];
             let product = &mut product[group * channels * columns..][..channels * columns];
-            let (weight, patches) =
-                (Mat::new(weight, channels, patch), Mat::new(patches, patch, columns));
-            matmul(product, Dst::Overwrite, weight, patches);
+            let (weight, patches) = (
+                StridedMatrix::new(weight, channels, patch),
+                StridedMatrix::new(patches, patch, columns),
+            );
+            matmul(product, Destination::Overwrite, weight, patches);
             let rows = product.par_chunks_mut(ROWS * columns).enumerate();
             for_each(shared, rows, |(number, rows)| {
                 let bias = bias.map(|bias| &bias[group * channels + number * ROWS..]);
@@ -65,7 +67,7 @@ impl<T: Float> Conv<'_, T> {
         xs: &[T],
         dzs: &[T],
         dw: Option<&mut [T]>,
-        dst: Dst,
+        dst: Destination,
         dxs: Option<&mut [T]>,
         shared: bool,
     ) {
@@ -80,15 +82,17 @@ impl<T: Float> Conv<'_, T> {
         }
     }
 
-    fn weight_gradient(&self, xs: &SideBySide<'_, T>, dz: &[T], dw: &mut [T], dst: Dst) {
+    fn weight_gradient(&self, xs: &SideBySide<'_, T>, dz: &[T], dw: &mut [T], dst: Destination) {
         let (patch, channels) = (self.geometry.patch(), self.geometry.group_channels());
         let columns = xs.columns();
         let groups = dw.chunks_mut(channels * patch).zip(dz.chunks(channels * columns));
         for (group, (dw, dz)) in groups.enumerate() {
             let mut memory = Pooled::none();
             let patches = xs.patches(group, &mut memory);
-            let (dz, patches) =
-                (Mat::new(dz, channels, columns), Mat::new(patches, patch, columns));
+            let (dz, patches) = (
+                StridedMatrix::new(dz, channels, columns),
+                StridedMatrix::new(patches, patch, columns),
+            );
             matmul(dw, dst, dz, patches.t());
         }
     }
@@ -107,17 +111,19 @@ impl<T: Float> Conv<'_, T> {
             let weight = &self.weight[group * channels * patch..][..channels * patch];
             let dz = &dz[group * channels * columns..][..channels * columns];
             if geometry.is_pointwise() {
-                let (weight, dz) =
-                    (Mat::new(weight, channels, patch), Mat::new(dz, channels, columns));
-                matmul(dx, Dst::Overwrite, weight.t(), dz);
+                let (weight, dz) = (
+                    StridedMatrix::new(weight, channels, patch),
+                    StridedMatrix::new(dz, channels, columns),
+                );
+                matmul(dx, Destination::Overwrite, weight.t(), dz);
                 continue;
             }
             let run = |(number, dx): (usize, &mut [T])| {
                 let rows = number * block * taps..(number * block + dx.len() / plane) * taps;
                 let mut dpatches = Pooled::new(rows.len() * columns);
-                let weight = Mat::new(weight, channels, patch).columns(rows);
-                let dz = Mat::new(dz, channels, columns);
-                matmul(&mut dpatches, Dst::Overwrite, weight.t(), dz);
+                let weight = StridedMatrix::new(weight, channels, patch).columns(rows);
+                let dz = StridedMatrix::new(dz, channels, columns);
+                matmul(&mut dpatches, Destination::Overwrite, weight.t(), dz);
                 dx.fill(T::zero());
                 simd(
                     #[inline(always)]

@@ -6,7 +6,9 @@ use super::super::conv::Conv;
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, interleave, separate};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::gemm::{
+    LeftMatrix, MOST_ROWS, MatrixRows, Product, ProductSize, RowRuns, dispatch,
+};
 use crate::kernels::parallel::for_each;
 use crate::kernels::scratch::Pooled;
 
@@ -42,13 +44,13 @@ pub(super) fn forward<T: Float>(
     let mut result = Pooled::new(output.height * block);
     for_each(threads, result.par_chunks_mut(block).enumerate(), |(y, out)| {
         dispatch(Product {
-            size: Size { rows: output.channels, depth: starts.len(), columns: row },
-            left: Left::Rows { data: conv.weight, step: starts.len() },
-            right: Runs {
+            size: ProductSize { rows: output.channels, depth: starts.len(), columns: row },
+            left: LeftMatrix::Rows { data: conv.weight, step: starts.len() },
+            right: RowRuns {
                 data: &interleaved[y * padded.channels * padded.width * IMAGES..],
                 starts,
             },
-            out: Rows { data: &mut *out, step: row },
+            out: MatrixRows { data: &mut *out, step: row },
             add: false,
         });
         conv.finish(&mut out[..output.channels * row], bias, row);

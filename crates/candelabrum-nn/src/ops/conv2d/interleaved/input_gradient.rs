@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, interleave, separate};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Size, dispatch};
+use crate::kernels::gemm::{LeftMatrix, MOST_ROWS, MatrixRows, Product, ProductSize, dispatch};
 use crate::kernels::parallel::for_each;
 use crate::kernels::scratch::Pooled;
 
@@ -61,13 +61,16 @@ pub(super) fn input_gradient<T: Float>(
         let kernels = kernel.0.chunks_exact(input.channels * kys.len() * output.channels);
         for (kx, kernel) in kxs.clone().zip(kernels) {
             dispatch(Product {
-                size: Size { rows: input.channels, depth, columns },
-                left: Left::Rows { data: &kernel[turned..], step: kys.len() * output.channels },
-                right: Rows {
+                size: ProductSize { rows: input.channels, depth, columns },
+                left: LeftMatrix::Rows {
+                    data: &kernel[turned..],
+                    step: kys.len() * output.channels,
+                },
+                right: MatrixRows {
                     data: &interleaved[first * output.channels * columns..],
                     step: columns,
                 },
-                out: Rows { data: &mut out[kx * IMAGES..], step },
+                out: MatrixRows { data: &mut out[kx * IMAGES..], step },
                 add: true,
             });
         }

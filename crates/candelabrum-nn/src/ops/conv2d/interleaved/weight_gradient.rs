@@ -5,7 +5,9 @@ use rayon::prelude::*;
 use super::super::geometry::Geometry;
 use super::layout::{IMAGES, channels_last};
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Left, MOST_ROWS, Product, Rows, Runs, Size, dispatch};
+use crate::kernels::gemm::{
+    LeftMatrix, MOST_ROWS, MatrixRows, Product, ProductSize, RowRuns, dispatch,
+};
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
 use candelabrum_memory::simd::simd;
@@ -49,14 +51,14 @@ pub(super) fn weight_gradient<T: Float>(geometry: &Geometry, xs: &[T], dys: &[T]
             for (image, dy) in dys.chunks_exact(output.len()).enumerate() {
                 let first = image * padded.len() + pixel(ky, kxs.start);
                 dispatch(Product {
-                    size: Size {
+                    size: ProductSize {
                         rows: CHANNELS.min(output.channels - channel),
                         depth: pixels,
                         columns,
                     },
-                    left: Left::Rows { data: &dy[channel * pixels..], step: pixels },
-                    right: Runs { data: &images[first..], starts: &starts },
-                    out: Rows { data: &mut *sums, step },
+                    left: LeftMatrix::Rows { data: &dy[channel * pixels..], step: pixels },
+                    right: RowRuns { data: &images[first..], starts: &starts },
+                    out: MatrixRows { data: &mut *sums, step },
                     add: number + image > 0,
                 });
             }

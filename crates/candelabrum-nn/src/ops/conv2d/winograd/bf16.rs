@@ -10,12 +10,12 @@ use pulp::Simd;
 use super::channels::{self, ChannelsLast};
 use super::images::{Halves, transform_inputs, transform_outputs};
 use super::point_matrices::PointMatrices;
-use super::tiles::{POINTS, Problem, point_of};
+use super::tiles::{POINTS, WinogradProblem, point_of};
 use super::weights;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::Rows;
+use crate::kernels::gemm::MatrixRows;
 use crate::kernels::gemm::bf16::{
-    InstructionSet, Lines, Operand, PackedFactor, Starts, f32s, f32s_mut, product,
+    InstructionSet, Operand, OperandLines, PackedFactor, Starts, f32s, f32s_mut, product,
 };
 use crate::kernels::mat_mut::MatMut;
 
@@ -46,7 +46,7 @@ impl PackedWeights {
     pub(super) fn new<T: Float>(
         instructions: InstructionSet,
         weight: &[T],
-        problem: &Problem,
+        problem: &WinogradProblem,
         turned: bool,
     ) -> Self {
         let (outputs, inputs) = (problem.out_channels, problem.in_channels);
@@ -76,11 +76,11 @@ impl PackedWeights {
     pub(super) fn convolve<T: Float, S: Simd>(
         &self,
         simd: S,
-        problem: &Problem,
+        problem: &WinogradProblem,
         xs: &[T],
         ys: &mut [T],
     ) {
-        let &Problem { in_channels, out_channels, .. } = problem;
+        let &WinogradProblem { in_channels, out_channels, .. } = problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
         let mut halves = Halves::new::<S>(problem);
@@ -117,7 +117,7 @@ impl PackedWeights {
 pub(super) fn add_gradients<T: Float, S: Simd>(
     simd: S,
     instructions: InstructionSet,
-    problem: &Problem,
+    problem: &WinogradProblem,
     (xs, dzs): (&[T], &[T]),
     channels: &Range<usize>,
     sums: &mut PointMatrices<T>,
@@ -170,14 +170,14 @@ fn packed_right(instructions: InstructionSet, width: usize, depth: usize) -> Vec
 
 /// The rows of a plane, which are f32 where products are in bf16.
 #[inline(always)]
-fn lines<T: Float>(Rows { data, step }: Rows<&[T]>) -> Lines<'_, f32> {
-    Lines { data: f32s(data), starts: Starts::Every(step) }
+fn lines<T: Float>(MatrixRows { data, step }: MatrixRows<&[T]>) -> OperandLines<'_, f32> {
+    OperandLines { data: f32s(data), starts: Starts::Every(step) }
 }
 
 /// A plane as a result.
 #[inline(always)]
 fn matrix<T: Float>(
-    Rows { data, step }: Rows<&mut [T]>,
+    MatrixRows { data, step }: MatrixRows<&mut [T]>,
     rows: usize,
     columns: usize,
 ) -> MatMut<'_, f32> {

@@ -10,7 +10,7 @@ use pulp::Simd;
 
 use super::images::inputs;
 use super::point_matrices::PointMatrices;
-use super::tiles::{POINTS, Problem};
+use super::tiles::{POINTS, WinogradProblem};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 use crate::kernels::transpose::transpose;
@@ -39,7 +39,7 @@ struct TilePlace {
 impl<T: Float> ChannelsLast<T> {
     /// The images `xs` (N, C, H, W) of `problem`.
     #[inline(always)]
-    pub(super) fn of_inputs<S: Simd>(problem: &Problem, xs: &[T]) -> Self {
+    pub(super) fn of_inputs<S: Simd>(problem: &WinogradProblem, xs: &[T]) -> Self {
         let (rows, columns) = problem.tiles();
         let place = TilePlace {
             size: problem.in_size,
@@ -54,7 +54,7 @@ impl<T: Float> ChannelsLast<T> {
     /// Some channels of the gradients of results, `dzs` (N, O, OH, OW).
     #[inline(always)]
     pub(super) fn of_outputs<S: Simd>(
-        problem: &Problem,
+        problem: &WinogradProblem,
         dzs: &[T],
         channels: &Range<usize>,
     ) -> Self {
@@ -121,7 +121,7 @@ impl<T: Float> ChannelsLast<T> {
 #[inline(always)]
 pub(super) fn transform_inputs<T: Float, S: Simd>(
     simd: S,
-    problem: &Problem,
+    problem: &WinogradProblem,
     images: &ChannelsLast<T>,
     tiles: Range<usize>,
     out: &mut PointMatrices<T>,
@@ -141,7 +141,7 @@ pub(super) fn transform_inputs<T: Float, S: Simd>(
 #[inline(always)]
 pub(super) fn transform_gradients<T: Float, S: Simd>(
     simd: S,
-    problem: &Problem,
+    problem: &WinogradProblem,
     images: &ChannelsLast<T>,
     tiles: Range<usize>,
     out: &mut PointMatrices<T>,
@@ -159,7 +159,7 @@ pub(super) fn transform_gradients<T: Float, S: Simd>(
 /// Writes the 16 points that `of` computes for each tile and each vector of channels.
 #[inline(always)]
 fn each_tile<T: Float, S: Simd>(
-    problem: &Problem,
+    problem: &WinogradProblem,
     tiles: Range<usize>,
     channels: usize,
     out: &mut PointMatrices<T>,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use pulp::Simd;
 
 use super::point_matrices::PointMatrices;
-use super::tiles::{POINTS, Problem, Run};
+use super::tiles::{POINTS, TileSpan, WinogradProblem};
 use crate::kernels::float::Float;
 use crate::kernels::scratch::Pooled;
 
@@ -20,7 +20,7 @@ pub(super) struct Halves<T: Float> {
 }
 
 impl<T: Float> Halves<T> {
-    pub(super) fn new<S: Simd>(problem: &Problem) -> Self {
+    pub(super) fn new<S: Simd>(problem: &WinogradProblem) -> Self {
         let (rows, columns) = problem.tiles();
         let step = columns + 1 + T::lanes::<S>();
         Self { values: Pooled::zeros((2 * rows + 2) * 2 * step), step }
@@ -28,7 +28,7 @@ impl<T: Float> Halves<T> {
 
     /// Divides the rows of `channel` that the rows of tiles need.
     #[inline(always)]
-    fn divide(&mut self, problem: &Problem, channel: &[T], tiles: Range<usize>) {
+    fn divide(&mut self, problem: &WinogradProblem, channel: &[T], tiles: Range<usize>) {
         let ((height, width), (above, left)) = (problem.in_size, problem.padding);
         for row in 2 * tiles.start..2 * tiles.end + 2 {
             let halves = &mut self.values[2 * row * self.step..][..2 * self.step];
@@ -73,7 +73,7 @@ impl<T: Float> Halves<T> {
 #[inline(always)]
 pub(super) fn transform_inputs<T: Float, S: Simd>(
     simd: S,
-    problem: &Problem,
+    problem: &WinogradProblem,
     xs: &[T],
     channels: Range<usize>,
     tiles: Range<usize>,
@@ -105,7 +105,7 @@ pub(super) fn transform_inputs<T: Float, S: Simd>(
 
 /// The rows of tiles of `image` that have tiles with these numbers.
 #[inline(always)]
-fn rows_of(problem: &Problem, image: usize, tiles: &Range<usize>) -> Range<usize> {
+fn rows_of(problem: &WinogradProblem, image: usize, tiles: &Range<usize>) -> Range<usize> {
     let ((rows, columns), first) = (problem.tiles(), image * problem.tiles_per_image());
     let start = tiles.start.saturating_sub(first) / columns;
     start..(tiles.end - first).div_ceil(columns).min(rows)
@@ -142,7 +142,7 @@ fn input_line<T: Float, S: Simd>(simd: S, [a, b, c, d]: [T::Vector<S>; 4]) -> [T
 #[inline(always)]
 pub(super) fn transform_outputs<T: Float, S: Simd>(
     simd: S,
-    problem: &Problem,
+    problem: &WinogradProblem,
     points: &PointMatrices<T>,
     channels: Range<usize>,
     tiles: Range<usize>,
@@ -160,7 +160,7 @@ pub(super) fn transform_outputs<T: Float, S: Simd>(
                     *value = T::vectors::<S>(points.rest(point, row, column + offset))[0];
                 }
                 let pixels = outputs::<T, S>(simd, tile);
-                let some = Run { first: run.first + offset, len: run.len - offset, ..run };
+                let some = TileSpan { first: run.first + offset, len: run.len - offset, ..run };
                 store::<T, S>(problem.out_size, some, pixels, y);
             }
             column += run.len;
@@ -193,7 +193,7 @@ fn output_line<T: Float, S: Simd>(simd: S, [a, b, c, d]: [T::Vector<S>; 4]) -> [
 #[inline(always)]
 fn store<T: Float, S: Simd>(
     (height, width): (usize, usize),
-    run: Run,
+    run: TileSpan,
     pixels: [[T::Vector<S>; 2]; 2],
     y: &mut [T],
 ) {

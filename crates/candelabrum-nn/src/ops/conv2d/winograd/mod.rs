@@ -39,12 +39,14 @@ use rayon::prelude::*;
 use self::channels::ChannelsLast;
 use self::images::{Halves, transform_inputs, transform_outputs};
 use self::point_matrices::PointMatrices;
-use self::tiles::{POINTS, Problem};
+use self::tiles::{POINTS, WinogradProblem};
 use self::transformed_weights::TransformedWeights;
 use super::conv::{Conv, Gradients, each_share, elements};
 use super::geometry::Geometry;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::{Left, Product, Rows, Size, dispatch, rows_of_a_tile};
+use crate::kernels::gemm::{
+    LeftMatrix, MatrixRows, Product, ProductSize, dispatch, rows_of_a_tile,
+};
 use crate::kernels::product_precision;
 use candelabrum_memory::thread_pool;
 
@@ -69,9 +71,9 @@ pub(super) fn applies(geometry: &Geometry) -> bool {
 }
 
 impl<T: Float> Conv<'_, T> {
-    fn problem(&self) -> Problem {
+    fn problem(&self) -> WinogradProblem {
         let &Geometry { in_channels, out_channels, in_size, out_size, padding, .. } = self.geometry;
-        Problem { in_channels, out_channels, in_size, out_size, padding }
+        WinogradProblem { in_channels, out_channels, in_size, out_size, padding }
     }
 
     pub(super) fn forward_by_winograd(&self, xs: &[T], bias: Option<&[T]>, ys: &mut [T]) {
@@ -106,23 +108,28 @@ impl<T: Float> Conv<'_, T> {
 }
 
 /// Computes `ys` from `xs`. The threads share the images.
-fn convolve<T: Float>(problem: Problem, kernels: &TransformedWeights<T>, xs: &[T], ys: &mut [T]) {
+fn convolve<T: Float>(
+    problem: WinogradProblem,
+    kernels: &TransformedWeights<T>,
+    xs: &[T],
+    ys: &mut [T],
+) {
     let (from, to) =
         (problem.in_channels * problem.in_pixels(), problem.out_channels * problem.out_pixels());
     each_share(true, (ys, to), |images, ys| {
         let xs = &xs[elements(images, from)];
-        dispatch(Convolution { problem, kernels, xs, ys });
+        dispatch(WinogradConvolution { problem, kernels, xs, ys });
     });
 }
 
-struct Convolution<'a, T: Float> {
-    problem: Problem,
+struct WinogradConvolution<'a, T: Float> {
+    problem: WinogradProblem,
     kernels: &'a TransformedWeights<T>,
     xs: &'a [T],
     ys: &'a mut [T],
 }
 
-impl<T: Float> WithSimd for Convolution<'_, T> {
+impl<T: Float> WithSimd for WinogradConvolution<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -134,7 +141,7 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
                 return kernels.convolve::<T, S>(simd, &problem, xs, ys);
             }
         };
-        let &Problem { in_channels, out_channels, .. } = &problem;
+        let &WinogradProblem { in_channels, out_channels, .. } = &problem;
         let images = ys.len() / (out_channels * problem.out_pixels());
         let tiles = images * problem.tiles_per_image();
         let rows = out_channels.next_multiple_of(rows_of_a_tile::<S>());
@@ -145,7 +152,7 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
             let block = first..tiles.min(first + BLOCK);
             let all = 0..in_channels;
             transform_inputs(simd, &problem, xs, all, block.clone(), &mut halves, &mut inputs);
-            let size = Size { rows: out_channels, depth: in_channels, columns: block.len() };
+            let size = ProductSize { rows: out_channels, depth: in_channels, columns: block.len() };
             for point in 0..POINTS {
                 let (left, right) = (kernels.left(point), inputs.of(point));
                 let out = results.of_mut(point);
@@ -157,7 +164,7 @@ impl<T: Float> WithSimd for Convolution<'_, T> {
 }
 
 /// Writes the gradient of the weight. The threads share the output channels.
-fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]) {
+fn weight_gradient<T: Float>(problem: WinogradProblem, xs: &[T], dzs: &[T], dw: &mut [T]) {
     let kernels = problem.in_channels * 9;
     let channels = problem.out_channels.div_ceil(thread_pool::threads()).next_multiple_of(8);
     thread_pool::for_each(dw.par_chunks_mut(channels * kernels).enumerate(), |(number, dw)| {
@@ -169,7 +176,7 @@ fn weight_gradient<T: Float>(problem: Problem, xs: &[T], dzs: &[T], dw: &mut [T]
 
 /// The gradient of the weights of some output channels.
 struct WinogradWeightGradient<'a, T> {
-    problem: Problem,
+    problem: WinogradProblem,
     xs: &'a [T],
     dzs: &'a [T],
     channels: Range<usize>,
@@ -210,11 +217,14 @@ impl<T: Float> WithSimd for WinogradWeightGradient<'_, T> {
                 let block = first..tiles.min(first + DEPTH);
                 channels::transform_inputs(simd, &problem, &inputs, block.clone(), &mut right);
                 channels::transform_gradients(simd, &problem, &gradients, block.clone(), &mut left);
-                let size =
-                    Size { rows: channels.len(), depth: block.len(), columns: problem.in_channels };
+                let size = ProductSize {
+                    rows: channels.len(),
+                    depth: block.len(),
+                    columns: problem.in_channels,
+                };
                 for point in 0..POINTS {
-                    let Rows { data, step } = left.of(point);
-                    let left = Left::Columns { data, step };
+                    let MatrixRows { data, step } = left.of(point);
+                    let left = LeftMatrix::Columns { data, step };
                     let (right, out) = (right.of(point), sums.of_mut(point));
                     simd.vectorize(Product { size, left, right, out, add });
                 }

@@ -2,7 +2,7 @@
 
 use super::tiles::POINTS;
 use crate::kernels::float::Float;
-use crate::kernels::gemm::Rows;
+use crate::kernels::gemm::MatrixRows;
 use crate::kernels::scratch::Pooled;
 
 /// Elements of a cache line, at least.
@@ -29,12 +29,12 @@ impl<T: Float> PointMatrices<T> {
         Self { values: Pooled::new(POINTS * plane + LINE), plane, step }
     }
 
-    pub(super) fn of(&self, point: usize) -> Rows<&[T]> {
-        Rows { data: &self.values[point * self.plane..], step: self.step }
+    pub(super) fn of(&self, point: usize) -> MatrixRows<&[T]> {
+        MatrixRows { data: &self.values[point * self.plane..], step: self.step }
     }
 
-    pub(super) fn of_mut(&mut self, point: usize) -> Rows<&mut [T]> {
-        Rows { data: &mut self.values[point * self.plane..], step: self.step }
+    pub(super) fn of_mut(&mut self, point: usize) -> MatrixRows<&mut [T]> {
+        MatrixRows { data: &mut self.values[point * self.plane..], step: self.step }
     }
 
     /// The elements from `column` of `row` on of the matrix of `point`.

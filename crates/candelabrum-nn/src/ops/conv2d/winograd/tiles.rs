@@ -24,7 +24,7 @@ pub(super) fn point_of(point: usize, turned: bool) -> usize {
 
 /// A 3 × 3 convolution with stride 1, from `in_channels` to `out_channels`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Problem {
+pub(super) struct WinogradProblem {
     pub(super) in_channels: usize,
     pub(super) out_channels: usize,
     /// Height and width.
@@ -35,7 +35,7 @@ pub(super) struct Problem {
 
 /// Neighbouring tiles of one row of tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct TileSpan {
     pub(super) image: usize,
     /// The row of tiles, and the first tile in it.
     pub(super) row: usize,
@@ -43,7 +43,7 @@ pub(super) struct Run {
     pub(super) len: usize,
 }
 
-impl Problem {
+impl WinogradProblem {
     /// The convolution that computes the gradient of the input from that of the result.
     pub(super) fn backward(self) -> Self {
         Self {
@@ -75,14 +75,14 @@ impl Problem {
 
     /// The tiles with these numbers. All tiles of all images are numbered, image by image and row by
     /// row.
-    pub(super) fn runs(&self, numbers: Range<usize>) -> impl Iterator<Item = Run> + use<> {
+    pub(super) fn runs(&self, numbers: Range<usize>) -> impl Iterator<Item = TileSpan> + use<> {
         let (rows, columns) = self.tiles();
         let mut next = numbers.start;
         std::iter::from_fn(move || {
             let (row, first) = (next / columns, next % columns);
             let len = (columns - first).min(numbers.end.checked_sub(next)?);
             next += len;
-            (len > 0).then_some(Run { image: row / rows, row: row % rows, first, len })
+            (len > 0).then_some(TileSpan { image: row / rows, row: row % rows, first, len })
         })
     }
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn runs_end_with_their_row_and_with_the_range() {
-        let problem = Problem {
+        let problem = WinogradProblem {
             in_channels: 1,
             out_channels: 1,
             in_size: (3, 5),
@@ -101,8 +101,8 @@ mod tests {
             padding: (1, 1),
         };
         assert_eq!(problem.tiles(), (2, 3));
-        let run = |image, row, first, len| Run { image, row, first, len };
-        let runs: Vec<Run> = problem.runs(2..10).collect();
+        let run = |image, row, first, len| TileSpan { image, row, first, len };
+        let runs: Vec<TileSpan> = problem.runs(2..10).collect();
         assert_eq!(runs, [run(0, 0, 2, 1), run(0, 1, 0, 3), run(1, 0, 0, 3), run(1, 1, 0, 1)]);
         assert_eq!(problem.runs(4..4).count(), 0);
     }

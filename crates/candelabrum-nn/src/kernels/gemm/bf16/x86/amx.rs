@@ -15,7 +15,7 @@ use std::arch::x86_64::__cpuid_count;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::super::line::{LANES, Line};
+use super::super::line::{LANES, PairLine};
 use super::super::runs::{SIDE, TileRuns};
 use super::Avx512;
 use super::permission;
@@ -30,7 +30,7 @@ pub(crate) struct Amx {
 
 /// The sizes of the tile registers, as `ldtilecfg` reads them.
 #[repr(C, align(64))]
-struct Sizes {
+struct TileSizes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -38,7 +38,7 @@ struct Sizes {
     rows: [u8; 16],
 }
 
-static WHOLE_TILES: Sizes = Sizes {
+static WHOLE_TILES: TileSizes = TileSizes {
     palette: 1,
     start_row: 0,
     reserved: [0; 14],
@@ -147,7 +147,7 @@ impl TileRegisters {
         assert_eq!([out.rows(), out.cols()], size, "sums of tiles");
         assert!(!runs.runs().is_empty(), "a sum without products");
         let row = out.row_stride() * size_of::<f32>();
-        let (steps, left_step) = (runs.steps(), runs.left_step() * size_of::<Line>());
+        let (steps, left_step) = (runs.steps(), runs.left_step() * size_of::<PairLine>());
         let (first, count) = (runs.runs().as_ptr(), runs.runs().len());
         let out = out.as_mut_ptr();
         match two {

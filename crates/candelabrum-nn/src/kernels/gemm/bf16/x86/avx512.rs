@@ -8,7 +8,7 @@ use std::arch::x86_64::{
     __m512, _mm512_add_ps, _mm512_dpbf16_ps, _mm512_set1_ps, _mm512_setzero_ps,
 };
 
-use super::super::line::{HALF, LANES, Line};
+use super::super::line::{HALF, LANES, PairLine};
 use super::super::runs::SIDE;
 use super::vectors::{load, load_some, pairs_of, store, store_some, transposed};
 use crate::kernels::mat_mut::MatMut;
@@ -18,7 +18,7 @@ use crate::kernels::mat_mut::MatMut;
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn tile<const VECTORS: usize>(
     left: &[[f32; HALF]],
-    right: [&[Line]; VECTORS],
+    right: [&[PairLine]; VECTORS],
     mut out: MatMut<'_, f32>,
     add: bool,
 ) {

@@ -18,7 +18,7 @@ use std::arch::x86_64::__cpuid;
 use std::ops::Range;
 
 pub(crate) use self::amx::Amx;
-use super::line::{HALF, LANES, Line, LineForm, Place};
+use super::line::{HALF, LANES, LineForm, PackedPlace, PairLine};
 use super::operand::Operand;
 use super::runs::SIDE;
 use crate::kernels::mat_mut::MatMut;
@@ -52,8 +52,8 @@ impl Avx512 {
         from: (Operand<'_, f32>, LineForm),
         width: Range<usize>,
         depth: Range<usize>,
-        to: &mut [Line],
-        place: Place,
+        to: &mut [PairLine],
+        place: PackedPlace,
     ) {
         // SAFETY: the invariant of the module.
         unsafe { packing::pack(from, width, depth, to, place) }
@@ -65,7 +65,7 @@ impl Avx512 {
     pub(super) fn tile<const VECTORS: usize>(
         self,
         left: &[[f32; HALF]],
-        right: [&[Line]; VECTORS],
+        right: [&[PairLine]; VECTORS],
         out: MatMut<'_, f32>,
         add: bool,
     ) {

@@ -3,8 +3,8 @@
 use std::arch::x86_64::_mm512_setzero_ps;
 use std::ops::Range;
 
-use super::super::line::{LANES, Line, LineForm, Place};
-use super::super::operand::{Lines, Operand};
+use super::super::line::{LANES, LineForm, PackedPlace, PairLine};
+use super::super::operand::{Operand, OperandLines};
 use super::vectors::{load, load_some, paired, rounded, store, store_from, transposed};
 
 /// Groups of 16 rows or columns that are packed at a time, so that what they read of a line is long.
@@ -16,10 +16,10 @@ pub(super) fn pack(
     (from, form): (Operand<'_, f32>, LineForm),
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
-    place: Place,
+    to: &mut [PairLine],
+    place: PackedPlace,
 ) {
-    let Place { group, pair, .. } = place;
+    let PackedPlace { group, pair, .. } = place;
     match (from, form) {
         (Operand::Along(from), LineForm::Depth) => {
             lines_along(from, width, depth, &mut to[pair..], group);
@@ -36,11 +36,11 @@ pub(super) fn pack(
 /// Rounds rows to the rows of tiles. They begin with a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn tiles_along(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
-    place: Place,
+    to: &mut [PairLine],
+    place: PackedPlace,
 ) {
     assert!(place.pair.is_multiple_of(LANES), "a part of rows that begins within a tile");
     for (number, first) in width.clone().step_by(LANES).enumerate() {
@@ -66,11 +66,11 @@ fn tiles_along(
 /// Turns the pairs of steps to the rows of tiles. Behind them, rows and pairs of tiles become 0.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn tiles_across(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
-    place: Place,
+    to: &mut [PairLine],
+    place: PackedPlace,
 ) {
     let end = place.pair + depth.len().div_ceil(2);
     let groups = width.len().div_ceil(LANES);
@@ -100,10 +100,10 @@ fn tiles_across(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn lines_across(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
+    to: &mut [PairLine],
     pitch: usize,
 ) {
     let starts = width.clone().step_by(TOGETHER * LANES);
@@ -115,10 +115,10 @@ fn lines_across(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn some_lines_across(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     (first, len): (usize, usize),
     depth: Range<usize>,
-    to: &mut [Line],
+    to: &mut [PairLine],
     pitch: usize,
 ) {
     let pairs = depth.len().div_ceil(2);
@@ -142,10 +142,10 @@ fn some_lines_across(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn lines_along(
-    from: Lines<'_, f32>,
+    from: OperandLines<'_, f32>,
     width: Range<usize>,
     depth: Range<usize>,
-    to: &mut [Line],
+    to: &mut [PairLine],
     pitch: usize,
 ) {
     let pairs = depth.len().div_ceil(2);

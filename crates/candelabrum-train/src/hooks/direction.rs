@@ -6,7 +6,7 @@ use crate::{Error, Metrics, Result};
 
 /// Whether smaller or larger values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Goal {
+pub enum Direction {
     /// Smaller is better, as for a loss.
     Minimize,
     /// Larger is better, as for an accuracy.
@@ -17,7 +17,7 @@ pub enum Goal {
 #[derive(Clone, Debug)]
 pub struct Monitor {
     measure: String,
-    goal: Goal,
+    goal: Direction,
     /// `None`: that of the hook.
     threshold: Option<Threshold>,
     best: Option<f64>,
@@ -34,18 +34,18 @@ pub(super) enum Threshold {
 impl Monitor {
     /// Follows the measure of this name; `loss` is the mean loss of a sample. `SET/loss` and `SET/NAME` are those of a
     /// further one of the [`EvaluationSets`](crate::EvaluationSets).
-    pub fn new(measure: &str, goal: Goal) -> Self {
+    pub fn new(measure: &str, goal: Direction) -> Self {
         Self { measure: measure.to_owned(), goal, threshold: None, best: None }
     }
 
     /// The mean loss of the evaluations.
     pub fn loss() -> Self {
-        Self::new("loss", Goal::Minimize)
+        Self::new("loss", Direction::Minimize)
     }
 
     /// The accuracy of the evaluations.
     pub fn accuracy() -> Self {
-        Self::new("accuracy", Goal::Maximize)
+        Self::new("accuracy", Direction::Maximize)
     }
 
     /// A change counts as better only if it is larger than this.
@@ -71,8 +71,8 @@ impl Monitor {
     /// What it follows, in words that distinguish it from others.
     pub(super) fn key(&self) -> String {
         let goal = match self.goal {
-            Goal::Minimize => "min",
-            Goal::Maximize => "max",
+            Direction::Minimize => "min",
+            Direction::Maximize => "max",
         };
         format!("{}:{goal}", self.measure)
     }
@@ -130,16 +130,16 @@ impl Monitor {
         };
         !value.is_nan()
             && other.is_none_or(|best| match self.goal {
-                Goal::Minimize => value < best - by(best),
-                Goal::Maximize => value > best + by(best),
+                Direction::Minimize => value < best - by(best),
+                Direction::Maximize => value > best + by(best),
             })
     }
 
     /// Whether a value is better than another one, by however little.
     pub(super) fn precedes(&self, value: f64, other: f64) -> bool {
         match self.goal {
-            Goal::Minimize => value < other,
-            Goal::Maximize => value > other,
+            Direction::Minimize => value < other,
+            Direction::Maximize => value > other,
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn better_is_better_by_more_than_the_least_change() {
-        let mut error = Monitor::new("mae", Goal::Minimize).min_delta(0.1);
+        let mut error = Monitor::new("mae", Direction::Minimize).min_delta(0.1);
         let better = [1.0, 0.95, 0.8, f64::NAN, 0.9].map(|value| judged(&mut error, value));
         assert_eq!(better, [true, false, true, false, false]);
         let mut accuracy = Monitor::accuracy();
@@ -170,13 +170,13 @@ mod tests {
 
     #[test]
     fn a_relative_change_is_a_share_of_the_best_value_whatever_its_sign() {
-        let mut error = Monitor::new("nll", Goal::Minimize).min_relative(0.1);
+        let mut error = Monitor::new("nll", Direction::Minimize).min_relative(0.1);
         let better = [10.0, 9.5, 8.9, -1.0, -1.05, -1.2].map(|value| judged(&mut error, value));
         assert_eq!(better, [true, false, true, true, false, true]);
-        let mut gain = Monitor::new("gain", Goal::Maximize).min_relative(0.1);
+        let mut gain = Monitor::new("gain", Direction::Maximize).min_relative(0.1);
         let better = [-10.0, -9.5, -8.9, f64::INFINITY].map(|value| judged(&mut gain, value));
         assert_eq!(better, [true, false, true, true]);
-        let mut loss = Monitor::new("loss of its own", Goal::Minimize).min_relative(0.1);
+        let mut loss = Monitor::new("loss of its own", Direction::Minimize).min_relative(0.1);
         assert!(judged(&mut loss, f64::INFINITY) && judged(&mut loss, 1e300));
     }
 
