@@ -4,7 +4,7 @@
 pub const BLOCK: usize = 256;
 
 /// The text of some kernels in CUDA C++, each `extern "C"`. The last parameter of a kernel is the
-/// count of its [`Grid`](crate::cuda::Grid), an `unsigned long long`. The text knows the type of the
+/// count of its [`LaunchGrid`](crate::cuda::LaunchGrid), an `unsigned long long`. The text knows the type of the
 /// launch as `number_t`. A number of 16 bits is converted to and from `float` where it is read and
 /// assigned.
 #[derive(Clone, Copy, Debug)]

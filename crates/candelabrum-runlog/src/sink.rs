@@ -7,7 +7,7 @@ pub trait EventSink: Send {
     /// The name in messages, such as the path of a file.
     fn name(&self) -> String;
 
-    /// Takes an event. It may keep it in memory until [`flush`](Sink::flush).
+    /// Takes an event. It may keep it in memory until [`flush`](EventSink::flush).
     ///
     /// # Errors
     /// If the event could not be written. The sink then gets no more events.

@@ -12,7 +12,7 @@ use candelabrum_memory::{BadNumber, Element, ElementType, FlatTensor};
 use super::ready::{self, StreamPoint};
 use crate::{Error, Result};
 
-/// Numbers of one type ([`Flat`]) and their attributes in a collective: their division into parts,
+/// Numbers of one type ([`FlatTensor`]) and their attributes in a collective: their division into parts,
 /// their sender, their label, and the search for numbers that are not finite.
 pub struct Payload {
     flat: FlatTensor,

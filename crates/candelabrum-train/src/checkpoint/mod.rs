@@ -31,7 +31,6 @@ mod file_timeout;
 mod manifest;
 mod model;
 mod newest;
-mod numbers;
 #[cfg(target_os = "linux")]
 mod page_cache;
 #[cfg(not(target_os = "linux"))]
@@ -47,6 +46,7 @@ mod shards;
 mod snapshot;
 mod stateful;
 mod store;
+mod vector_set;
 mod whole_file;
 
 pub(crate) use best::{best_checkpoint, has_average, still_there};
@@ -58,7 +58,6 @@ pub(crate) use digest::sha256;
 pub use export::{export_best, export_best_average};
 pub use manifest::{BestCheckpoint, Manifest, Parent, PartState, Ranked, SavedStrategy};
 pub(crate) use newest::newest_checkpoint;
-pub use numbers::VectorSet;
 pub use position::Position;
 pub(crate) use restored::HOOK_FILES;
 pub use restored::{Restored, VectorFile};
@@ -68,3 +67,4 @@ pub use shard::OwnPart;
 pub(crate) use shards::hook_vectors;
 pub use snapshot::{OwnFacts, Snapshot};
 pub use stateful::Stateful;
+pub use vector_set::VectorSet;

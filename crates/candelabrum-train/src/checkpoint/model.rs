@@ -2,8 +2,8 @@
 
 use candelabrum_nn::{Params, with_span};
 
-use super::numbers::VectorSet;
 use super::restored::VectorFile;
+use super::vector_set::VectorSet;
 use crate::{Error, Result};
 
 /// The file of the parameters. Those of a half-precision model are its masters in f32.

@@ -5,9 +5,9 @@ use std::ops::Range;
 use candelabrum_nn::{Param, Params};
 
 use super::model::{PARAMETERS, buffers, device, load_buffers, save_buffers};
-use super::numbers::VectorSet;
 use super::restored::Restored;
 use super::shards::{self, VectorSlice};
+use super::vector_set::VectorSet;
 use crate::Result;
 
 /// Copies all parameters of which this rank has all values, and all buffers.

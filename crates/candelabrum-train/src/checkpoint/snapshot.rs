@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::numbers::VectorSet;
 use super::shard::SHARD;
+use super::vector_set::VectorSet;
 use crate::Metrics;
 
 /// The numbers of the files that this rank writes, and what else is its own.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::gguf_metadata::metadata_config;
 use super::gguf_names::hugging_face_name;
-use super::numbers::PartialValues;
+use super::partial_values::PartialValues;
 use crate::config::{Config, refuse_lfs_pointer};
 use crate::error::{Error, Result};
 

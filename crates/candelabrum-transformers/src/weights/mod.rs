@@ -5,7 +5,7 @@ mod gguf_config;
 mod gguf_metadata;
 mod gguf_names;
 mod naming;
-mod numbers;
+mod partial_values;
 mod safetensors;
 mod saved;
 

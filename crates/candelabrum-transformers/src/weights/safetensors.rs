@@ -17,7 +17,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
-use super::numbers::PartialValues;
+use super::partial_values::PartialValues;
 use crate::config::refuse_lfs_pointer;
 use crate::error::{Error, Result};
 
