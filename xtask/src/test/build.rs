@@ -80,12 +80,15 @@ impl TestBuild {
             None => cargo(&[]),
         };
         command.args(args).args(["--workspace", "--features", &self.features.join(",")]);
+        if args.first() == Some(&"test") {
+            command.envs([compiler()]);
+        }
         command
     }
 
     /// Sets the variables with which programs of this build run.
     pub(crate) fn prepare(&self, command: &mut Command) {
-        command.envs(self.kit.iter().flat_map(SoftGpuKit::environment));
+        command.envs(self.kit.iter().flat_map(SoftGpuKit::environment)).envs([compiler()]);
     }
 
     /// Builds the programs that have tests, or of all of them those with these names.
@@ -99,6 +102,11 @@ impl TestBuild {
         programs.sort();
         Ok(programs)
     }
+}
+
+/// The variable by which cargo compiles the packages of the workspace with `xtask/rustc.sh`.
+fn compiler() -> (&'static str, PathBuf) {
+    ("RUSTC_WORKSPACE_WRAPPER", repo_root().join("xtask/rustc.sh"))
 }
 
 /// Runs a build, and returns what it made.
