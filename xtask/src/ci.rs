@@ -32,7 +32,7 @@ fn run_steps(steps: &mut CiSteps, report: &mut TestReport) -> Result<()> {
         run_command(clippy.args(["--", "--deny", "warnings"]))
     })?;
     steps.run("defaults", defaults)?;
-    steps.run("portable", portable::run)?;
+    steps.run("portable", || portable::run(&build))?;
     steps.run("doc", || interface::check(&build))?;
     match kernels::nvrtc() {
         Ok(nvrtc) => steps.run("ptxas", || kernels::check(&nvrtc, &kernels::FIRST_AND_LAST))?,

@@ -85,7 +85,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             test::run_part(&TestBuild::of_this_machine()?, TestPart::OnGpu, true)?.finish(true)
         }
         Command::Softgpu(args) => softgpu::run(&args),
-        Command::Portable => portable::run(),
+        Command::Portable => portable::run(&TestBuild::of_this_machine()?),
         Command::Tidy => tidy::run(),
         Command::Interface => interface::write(),
         Command::Bench(bench) => bench.run(),

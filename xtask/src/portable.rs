@@ -1,6 +1,6 @@
 //! `cargo xtask portable`: the build for systems other than Linux, made and tried on Linux.
 //!
-//! The variable CANDELABRUM_PORTABLE leaves out what needs Linux (`crates/candelabrum-dist/build.rs`).
+//! A variable leaves out what needs Linux (`crates/candelabrum-dist/build.rs`).
 
 use std::process::Command;
 
@@ -8,16 +8,19 @@ use anyhow::{Result, ensure};
 
 use crate::checkout::target_folder;
 use crate::shell::{DENY_WARNINGS, UNOPTIMIZED, cargo, run as run_command};
+use crate::test::build::TestBuild;
+
+/// The variable that leaves out what needs Linux.
+const PORTABLE: &str = "CANDELABRUM_PORTABLE";
 
 /// What a program says that is asked for ranks.
 const NO_RANKS: &str = "several ranks without MPI need Linux, and this build is for another system: build with `--features mpi`";
 
-/// Lints everything that users build, trains in one process, and asks for ranks.
-pub(crate) fn run() -> Result<()> {
-    let ours = ["--exclude", "xtask", "--exclude", "candelabrum-softgpu"];
-    let mut clippy = portable(&["clippy", "--profile", UNOPTIMIZED, "--workspace"]);
-    clippy.args(ours).args(["--lib", "--bins", "--examples", "--", "--deny", "warnings"]);
-    run_command(&mut clippy)?;
+/// Lints everything that users build, with the features of the other checks, whose dependencies are compiled already.
+/// Then with the default features trains in one process, and asks for ranks.
+pub(crate) fn run(build: &TestBuild) -> Result<()> {
+    let mut clippy = build.cargo(&["clippy", "--lib", "--bins", "--examples"]);
+    run_command(clippy.args(["--", "--deny", "warnings"]).env(PORTABLE, "1"))?;
 
     let mut test = portable(&["test", "--profile", UNOPTIMIZED, "--package", "candelabrum"]);
     run_command(test.args(["--test", "portable"]))?;
@@ -35,6 +38,6 @@ pub(crate) fn run() -> Result<()> {
 
 fn portable(arguments: &[&str]) -> Command {
     let mut command = cargo(arguments);
-    command.env("CANDELABRUM_PORTABLE", "1").env("RUSTFLAGS", DENY_WARNINGS);
+    command.env(PORTABLE, "1").env("RUSTFLAGS", DENY_WARNINGS);
     command
 }
