@@ -147,25 +147,64 @@ fn after_the_optimizer_is_dropped_only_gathered_values_can_be_read() {
 }
 
 #[test]
-fn what_has_no_blocks_or_keeps_them_is_refused_on_every_rank() {
-    let refused = |recompute, has_blocks| {
-        on_ranks(2, |world| {
-            let params = Params::new(7);
-            params.set_recompute(recompute);
-            let (net, line) = (Net::new(&params), Linear::new(&params.root().pp("line"), 1));
-            let forward =
-                || if has_blocks { net.forward(&inputs()) } else { line.forward(&inputs()) };
-            forward().unwrap();
-            let config = config(Shard::Parameters);
-            let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, world, config).unwrap();
+fn blocks_that_keep_their_results_give_their_parameters_back_between_the_passes() {
+    const BLOCKS: usize = 4;
+    /// By step: the bytes of parameters between the passes, and after the step. Then the parameters.
+    fn steps(world: &World, shard: Shard, is_fused: bool) -> (Vec<[usize; 2]>, Vec<u32>) {
+        let params = Params::new(7);
+        let scope = params.root();
+        let block = |number: usize| Linear::new(&scope.pp("blocks").pp(number), WIDTH);
+        let blocks = Blocks::new(&scope, (0..BLOCKS).map(block));
+        let forward = || {
+            // candle's own operations read the results of the block, and no parameter.
+            blocks.forward_by(&inputs(), move |layer, xs| match is_fused {
+                true => ReLU.forward(&layer.forward(xs)?),
+                false => layer.forward(xs)?.relu(),
+            })
+        };
+        forward().unwrap();
+        let mut opt = DistOpt::with_config(AdamW::new(0.1), &params, world, config(shard)).unwrap();
+        let bytes = |opt: &mut DistOpt| opt.memory().unwrap().parameters;
+        let mut step = || {
             let loss = forward().unwrap().sqr().unwrap().mean_all().unwrap();
-            opt.backward_and_update(&loss).unwrap_err().to_string()
-        })
-    };
-    for error in refused(Recompute::None, true).iter().chain(&refused(Recompute::Half, true)) {
-        assert!(error.contains("--recompute all"), "{error}");
+            let between = bytes(&mut opt);
+            // A pass that belongs to no step fetches the parameters, too, and gives them back.
+            loss.backward().unwrap();
+            opt.backward_and_update(&loss).unwrap();
+            [between, bytes(&mut opt)]
+        };
+        let bytes = (0..3).map(|_| step()).collect();
+        opt.gather_parameters().unwrap();
+        (bytes, bits(&params))
     }
-    for error in refused(Recompute::All, false) {
+    for is_fused in [true, false] {
+        for (bytes, bits) in on_ranks(2, |world| {
+            let (_, whole) = steps(world, Shard::None, is_fused);
+            let (bytes, sharded) = steps(world, Shard::Parameters, is_fused);
+            (bytes, whole == sharded)
+        }) {
+            assert!(bits, "{is_fused}");
+            let block = (WIDTH + 1) * WIDTH * size_of::<f32>();
+            let [[first, own], others @ ..] = &bytes[..] else { panic!("{bytes:?}") };
+            assert_eq!((*first, *own), (BLOCKS * block + own, BLOCKS * block / 2));
+            // The last block has its parameters until its backward pass.
+            assert!(others.iter().all(|others| *others == [own + block, *own]), "{bytes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_model_without_blocks_is_refused_on_every_rank() {
+    let errors = on_ranks(2, |world| {
+        let params = Params::new(7);
+        let line = Linear::new(&params.root().pp("line"), 1);
+        line.forward(&inputs()).unwrap();
+        let config = config(Shard::Parameters);
+        let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, world, config).unwrap();
+        let loss = line.forward(&inputs()).unwrap().sqr().unwrap().mean_all().unwrap();
+        opt.backward_and_update(&loss).unwrap_err().to_string()
+    });
+    for error in errors {
         assert!(error.contains("without blocks"), "{error}");
     }
 }

@@ -74,15 +74,15 @@ pub(crate) struct SumOfLayers {
 }
 
 impl SumOfLayers {
-    /// The layer `name`, which has what is `trained`, and `more` others. They are computed again in the backward pass if
-    /// they are `recomputed`.
+    /// The layer `name`, which has what is `trained`, and `more` others. Those that `recompute` chooses are computed again
+    /// in the backward pass.
     pub(crate) fn new(
         params: &Params,
         (trained, dropout): (Trained, f32),
         name: &'static str,
         more: usize,
         [classes, features]: [usize; 2],
-        is_recomputed: bool,
+        recompute: Recompute,
     ) -> Self {
         trained.prepare(params, name, (classes, features));
         let scope = params.root();
@@ -93,9 +93,7 @@ impl SumOfLayers {
         let mut sum = Self { blocks, adapters: None, features, classes };
         sum.forward(&Tensor::zeros((1, features), params.dtype(), &Device::Cpu).unwrap()).unwrap();
         sum.adapters = trained.attach(params, name, names, dropout);
-        if is_recomputed {
-            params.set_recompute(Recompute::All);
-        }
+        params.set_recompute(recompute);
         sum
     }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candelabrum::candle;
+use candelabrum::nn::Recompute;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::{Manifest, Position};
 use candelabrum::train::hooks::{Action, Run};
@@ -58,8 +59,7 @@ struct Case {
     trained: Trained,
     /// The dropout of an adapter.
     dropout: f32,
-    /// Whether the layer is computed again in the backward pass.
-    is_recomputed: bool,
+    recompute: Recompute,
     /// Whether rank 0 says where the memory of a step is. The run that nobody disturbs does not.
     profiles_memory: bool,
     /// What each rank keeps only its shard of, until the first disturbance. The run that nobody disturbs shares
@@ -231,12 +231,19 @@ impl Case {
         };
         parts.iter_mut().for_each(|part| part.shard = shard());
         let mut shard = shard();
-        let is_recomputed = draw_adapter.chance(30);
-        if is_recomputed {
-            // Then a block can do without its parameters between its passes.
+        let mut recompute = Recompute::None;
+        if draw_adapter.chance(30) {
+            recompute = Recompute::All;
             let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
             let drawn = shards.filter(|shard| **shard != Shard::None);
             drawn.filter(|_| draw_adapter.chance(60)).for_each(|shard| *shard = Shard::Parameters);
+        }
+        let draw_blocks = &mut Draw::new(seed ^ 0xB10C);
+        if recompute == Recompute::None && !KEPT.contains(&seed) {
+            recompute = draw_blocks.one_of(&[Recompute::None, Recompute::None, Recompute::Half]);
+            let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
+            let drawn = shards.filter(|shard| **shard != Shard::None);
+            drawn.filter(|_| draw_blocks.chance(40)).for_each(|shard| *shard = Shard::Parameters);
         }
         // So are those that came later.
         let draw_later = &mut Draw::new(seed ^ 0xA7E);
@@ -308,7 +315,7 @@ impl Case {
             option,
             trained,
             dropout,
-            is_recomputed,
+            recompute,
             profiles_memory: draw_adapter.chance(20),
             shard,
             optimizer: new_optimizer.unwrap_or(old_optimizer),
@@ -554,7 +561,7 @@ impl Call<'_> {
         let own = Rc::new(RefCell::new(Vec::new()));
         let (trained, sizes) = ((case.trained, case.dropout), [CLASSES, FEATURES]);
         let model = Net {
-            layers: SumOfLayers::new(&params, trained, "out", MORE, sizes, case.is_recomputed),
+            layers: SumOfLayers::new(&params, trained, "out", MORE, sizes, case.recompute),
             params: params.clone(),
             seen: Rc::clone(&own),
         };
@@ -707,7 +714,7 @@ fn check(seed: u64) {
         dir,
     };
     // Nothing is computed again in the run that nobody disturbs, and the bits are the same.
-    let undisturbed = Case { is_recomputed: false, profiles_memory: false, ..case.clone() };
+    let undisturbed = Case { recompute: Recompute::None, profiles_memory: false, ..case.clone() };
     let (auto, nothing) = (Resume::Auto, Shard::None);
     let (dir, ranks) = (whole_dir.path(), case.ranks);
     let whole = call(dir, ranks, case.servers, case.batch, auto, nothing, None);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candelabrum::candle::{Result, Var};
 use candelabrum::kvstore::StoreOptConfig;
-use candelabrum::nn::{LossWeight, Param, weighted};
+use candelabrum::nn::{LossWeight, Param, Recompute, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
 
@@ -47,8 +47,7 @@ enum Through {
 struct Case {
     ranks: usize,
     trained: Trained,
-    /// Whether the layer is computed again in the backward pass.
-    is_recomputed: bool,
+    recompute: Recompute,
     counts: Counts,
     through: Through,
     optimizer: usize,
@@ -65,6 +64,8 @@ struct Case {
     shard: Shard,
     /// By rank: its host, if the ranks add by hosts.
     hosts: Option<Vec<usize>>,
+    /// Whether it is shards of parameters that the ranks keep, if they keep shards.
+    shards_parameters: bool,
     outside: Outside,
     /// Whether new values may arrive while the next forward pass begins.
     overlap_forward: bool,
@@ -152,7 +153,7 @@ impl Case {
         let counts_steps = through == Through::Store && optimizer >= 2;
         let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
         let trained = Trained::drawn(draw);
-        let is_recomputed = draw.chance(30);
+        let recompute = if draw.chance(30) { Recompute::All } else { Recompute::None };
         let draw_outside = &mut Draw::new(seed ^ 0x07517E);
         let outside = match KEPT.contains(&seed) {
             true => Outside::default(),
@@ -166,10 +167,17 @@ impl Case {
         }
         let overlap_forward = draw_outside.chance(50) && outside.tied != Tied::Kept;
         let fails_at_end = draw_outside.chance(30).then(|| draw_outside.number(0, ranks - 1));
+        let draw_blocks = &mut Draw::new(seed ^ 0xB10C);
+        let recompute = match recompute {
+            Recompute::None if !KEPT.contains(&seed) && draw_blocks.chance(30) => Recompute::Half,
+            recompute => recompute,
+        };
+        let shards_parameters = recompute == Recompute::All || draw_blocks.chance(50);
         Self {
             ranks,
             trained,
-            is_recomputed,
+            recompute,
+            shards_parameters,
             counts,
             through,
             optimizer,
@@ -224,7 +232,7 @@ impl Case {
             through,
             parts,
             begins: false,
-            is_recomputed: false,
+            recompute: Recompute::None,
             hosts,
             fails_at_end: None,
             ..self.clone()
@@ -290,7 +298,7 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
     on_ranks(case.ranks, servers, |world| {
         let params = Params::new(3);
         let (trained, sizes) = ((case.trained, 0.0), [CLASSES, FEATURES]);
-        let model = SumOfLayers::new(&params, trained, "line", MORE, sizes, case.is_recomputed);
+        let model = SumOfLayers::new(&params, trained, "line", MORE, sizes, case.recompute);
         if world.rank() == 0 {
             // The ranks compare what has the values of files.
             model.merge_and_unmerge();
@@ -455,7 +463,7 @@ fn check(seed: u64) {
     if case.through != Through::Store && seed.is_multiple_of(2) {
         // Ranks that divide the state of the optimizer make the same bits.
         let shard = match seed.is_multiple_of(4) {
-            _ if case.is_recomputed => Shard::Parameters,
+            _ if case.shards_parameters => Shard::Parameters,
             true => Shard::Optimizer,
             false => Shard::Gradients,
         };

@@ -180,9 +180,9 @@ impl BucketSets {
         check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
         let values = Arc::new(ParamShards::new(replica, &params, &shards, is_sharded)?);
         for (number, param) in params.iter().enumerate().filter(|(number, _)| is_sharded(*number)) {
-            param.shard(values.clone(), number, !self.is_away(number))?;
+            param.shard(values.clone(), number, !self.is_away(number));
         }
-        store.note_sharded(&away);
+        store.note_sharded(&away)?;
         self.values = Some(OpenValues(values));
         Ok(())
     }

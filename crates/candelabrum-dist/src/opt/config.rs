@@ -104,10 +104,10 @@ pub enum Shard {
     /// recorded as CUDA graphs, which write to the same memory at every replay.
     Gradients,
     /// The state, the averaged gradients, and the parameters (ZeRO-3) of the
-    /// [blocks](candelabrum_nn::layers::Blocks) of a model that are computed again in the backward pass: of all blocks,
-    /// with [`Recompute::All`](candelabrum_nn::Recompute). A rank has the values of a block only while it computes the
-    /// block, and asks for those of the next one meanwhile. Parameters outside of blocks stay whole, and those that are
-    /// frozen at the first step.
+    /// [blocks](candelabrum_nn::layers::Blocks) of a model. A rank has the values of a block only while it computes the
+    /// block, in the forward pass and in the backward pass, and asks for those of the next block meanwhile. Whether blocks
+    /// are computed again is another choice ([`Recompute`](candelabrum_nn::Recompute)). Parameters outside of blocks stay
+    /// whole, and those that are frozen at the first step.
     ///
     /// A rank may read a parameter at any time: it gets the values of the other ranks by messages, which their programs
     /// need not expect. All ranks must change a parameter together. A rank whose optimizer is dropped reads no values any

@@ -58,7 +58,7 @@ pub use step_graph::StepGraph;
 use std::sync::Arc;
 
 use candelabrum_memory::Location;
-use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params, Recompute};
+use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
@@ -528,11 +528,6 @@ impl DistOpt {
         let mut layouts = BucketSets::new(trained);
         let is_sharded = self.has_shards();
         if is_sharded {
-            if self.config.shard == Shard::Parameters && self.params.recompute() != Recompute::All {
-                let (setting, value) = ("shard", self.config.shard.to_string());
-                let range = "none, optimizer or gradients, unless all blocks are computed again (`Params::set_recompute`, --recompute all)";
-                return Err(Error::Setting { setting, value, range });
-            }
             let whole = !self.optimizer.is_elementwise();
             let (shard, sizing) = (self.config.shard, self.config.sizing());
             layouts.shard(&self.params, shard, sizing, &*self.replica, whole)?;

@@ -39,7 +39,7 @@ use super::bucket_pool::BucketPool;
 use super::missing::{self, MissingGradients};
 use super::pass::{self, GradientPlace, GradientSink, MemoryKind};
 use super::{fused, profile, saved, wrong_gradients};
-use crate::params::with_span;
+use crate::params::{hold_blocks, with_span};
 use crate::{Error, Param};
 
 /// Receives each bucket whose gradients are complete, with its number, before the backward
@@ -381,7 +381,7 @@ impl FlatGradients {
         saved::measure_beside(loss, self.params.iter().map(|param| param.variable().as_tensor()));
         self.begin_pass()?;
         let mut pass = PassSink { gradients: self, observer };
-        let (store, varying) = pass::run(&mut pass, || differentiate(loss));
+        let (store, varying) = pass::run(&mut pass, || hold_blocks(|| differentiate(loss)));
         self.varying_loss = varying;
         let result = store.map_err(no_backward).and_then(|store| self.add_candles(&store));
         self.gone.fill(false);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Module, Result, Tensor};
 
+use crate::autograd::fused::end_block;
 use crate::autograd::recompute_at;
 use crate::params::{BlockPass, BlockPlace};
 use crate::{Params, Scope};
@@ -59,8 +60,17 @@ impl<B: Send + Sync + 'static> Blocks<B> {
                 let forward = move |inputs: &[Tensor]| forward(&block, &inputs[0]);
                 recompute_at(Some(place.clone()), &self.params, &[&xs], forward)?
             } else {
-                let _entered = place.enter(BlockPass::Kept)?;
-                forward(block, &xs)?
+                let mut entered = place.enter(BlockPass::Differentiated)?;
+                let ys = forward(block, &xs)?;
+                if !(entered.is_sharded() && ys.track_op()) {
+                    ys
+                } else if number + 1 == self.blocks.len() {
+                    // With this block the backward pass begins.
+                    entered.keep();
+                    ys
+                } else {
+                    end_block(ys, place)?
+                }
             };
         }
         Ok(xs)

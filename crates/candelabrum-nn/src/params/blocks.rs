@@ -1,6 +1,7 @@
 //! The blocks of a model, as the parameters see them: which block uses a parameter, and when a block needs its
 //! parameters' values.
 
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::Result;
@@ -9,6 +10,7 @@ use super::param::Param;
 use super::sharding::{Residency, Sharded};
 use super::tensors::WholeValues;
 use super::uses;
+use crate::kernels::thread_switch::with_switch;
 
 /// The parameters of each block, by its number, of which this process keeps a part of the values. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -32,13 +34,22 @@ impl ShardedBlocks {
     }
 }
 
+thread_local! {
+    /// The block whose forward pass this thread computes. The backward pass reads the results of its operations.
+    static FORWARD: RefCell<Option<BlockPlace>> = const { RefCell::new(None) };
+    /// The block whose operations this thread's backward pass differentiates.
+    static BACKWARD: RefCell<Option<(BlockPlace, Entered)>> = const { RefCell::new(None) };
+    /// Whether a block keeps its parameters from one operation of the backward pass to the next.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// A pass through a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum BlockPass {
-    /// Whose parameters are not needed before the backward pass of the block.
+    /// No operation of it is differentiated.
     Forward,
-    /// A forward pass whose results the backward pass reads, so that it needs the same parameters.
-    Kept,
+    /// Whose operations are differentiated, and read the parameters again.
+    Differentiated,
     Backward,
 }
 
@@ -47,6 +58,12 @@ pub(crate) enum BlockPass {
 pub(crate) struct BlockPlace {
     blocks: ShardedBlocks,
     number: usize,
+}
+
+impl PartialEq for BlockPlace {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number && Arc::ptr_eq(&self.blocks.0, &other.blocks.0)
+    }
 }
 
 impl BlockPlace {
@@ -59,11 +76,14 @@ impl BlockPlace {
     /// # Errors
     /// Values that another process should have sent.
     pub(crate) fn enter(&self, pass: BlockPass) -> Result<Entered> {
+        let outer =
+            FORWARD.replace(Some(self.clone()).filter(|_| pass == BlockPass::Differentiated));
         let before = uses::enter(self.number);
-        let entered = Entered { blocks: self.blocks.get(), number: self.number, before, pass };
+        let blocks = self.blocks.get();
+        let entered = Entered { blocks, number: self.number, before, outer, keeps: false };
         gather(entered.params(self.number))?;
         let next = match pass {
-            BlockPass::Forward | BlockPass::Kept => Some(self.number + 1),
+            BlockPass::Forward | BlockPass::Differentiated => Some(self.number + 1),
             BlockPass::Backward => self.number.checked_sub(1),
         };
         prefetch(next.map_or(&[], |next| entered.params(next)));
@@ -77,10 +97,21 @@ pub(crate) struct Entered {
     blocks: Arc<[Vec<Param>]>,
     number: usize,
     before: usize,
-    pass: BlockPass,
+    outer: Option<BlockPlace>,
+    keeps: bool,
 }
 
 impl Entered {
+    /// Whether other processes keep parts of the block's parameters.
+    pub(crate) fn is_sharded(&self) -> bool {
+        !self.params(self.number).is_empty()
+    }
+
+    /// Lets the parameters stay when the pass ends.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
+    }
+
     fn params(&self, number: usize) -> &[Param] {
         self.blocks.get(number).map_or(&[], Vec::as_slice)
     }
@@ -89,7 +120,8 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         uses::leave(self.before);
-        if self.pass == BlockPass::Kept {
+        FORWARD.set(self.outer.take());
+        if self.keeps {
             return;
         }
         let own = self.params(self.number).iter();
@@ -99,6 +131,46 @@ impl Drop for Entered {
             }
         }
     }
+}
+
+/// The block to whose forward pass an operation belongs that this thread creates now.
+pub(crate) fn present_block() -> Option<BlockPlace> {
+    FORWARD.with_borrow(Clone::clone)
+}
+
+/// Fetches the parameters of the block of an operation that is differentiated next. They are here until an operation of
+/// another block is, or outside of [`hold_blocks`] as long as the returned value is.
+///
+/// # Errors
+/// Values that another process should have sent.
+pub(crate) fn enter_backward(place: Option<&BlockPlace>) -> Result<Option<Entered>> {
+    let Some(place) = place else { return Ok(None) };
+    if !HOLDS.get() {
+        return place.enter(BlockPass::Backward).map(Some);
+    }
+    if BACKWARD.with_borrow(|held| held.as_ref().is_none_or(|(block, _)| block != place)) {
+        leave_backward();
+        let entered = place.enter(BlockPass::Backward)?;
+        BACKWARD.set(Some((place.clone(), entered)));
+    }
+    Ok(None)
+}
+
+/// Gives back the parameters of the block whose operations were differentiated last.
+pub(crate) fn leave_backward() {
+    drop(BACKWARD.take());
+}
+
+/// Runs a backward pass in which a block keeps its parameters from one operation to the next.
+pub(crate) fn hold_blocks<R>(pass: impl FnOnce() -> R) -> R {
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            leave_backward();
+        }
+    }
+    let _held = Held;
+    with_switch(&HOLDS, pass)
 }
 
 /// The parameters that are not here, with what is divided of each.

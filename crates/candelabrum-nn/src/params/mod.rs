@@ -23,7 +23,9 @@ mod uses;
 mod var_builder;
 mod weight;
 
-pub(crate) use blocks::{BlockPass, BlockPlace};
+pub(crate) use blocks::{
+    BlockPass, BlockPlace, enter_backward, hold_blocks, leave_backward, present_block,
+};
 pub use buffers::Buffer;
 pub(crate) use buffers::update_on_gpu;
 pub use init::Init;

@@ -241,19 +241,11 @@ impl Param {
 
     /// From now on this process keeps a part of the values, and other processes the rest: `values` has them, and knows
     /// this parameter by `number`. With `is_kept`, the variable always has the values rounded to its type, and
-    /// [`Self::put`] refreshes them. Otherwise it has them only while they are used.
-    ///
-    /// # Errors
-    /// A device's error.
-    pub fn shard(
-        &self,
-        values: Arc<dyn ShardedValues>,
-        number: usize,
-        is_kept: bool,
-    ) -> Result<()> {
+    /// [`Self::put`] refreshes them. Otherwise it has them only while they are used, from the next pass of its block or
+    /// change of its values on.
+    pub fn shard(&self, values: Arc<dyn ShardedValues>, number: usize, is_kept: bool) {
         self.sharding.begin(values, number, is_kept);
         self.master.forget();
-        self.release_from_block()
     }
 
     /// Undoes [`Self::shard`]: this process has all values again.

@@ -393,8 +393,16 @@ impl Params {
 
     /// Says which parameters this process keeps only a part of ([`Param::shard`]), so that the blocks that use them
     /// fetch their values.
-    pub fn note_sharded(&self, params: &[Param]) {
+    ///
+    /// # Errors
+    /// A device's error.
+    pub fn note_sharded(&self, params: &[Param]) -> Result<()> {
         self.0.sharded_blocks.set(params);
+        // The backward pass that comes next may have operations that do not fetch them.
+        if self.recompute() == Recompute::All {
+            params.iter().try_for_each(Param::release_from_block)?;
+        }
+        Ok(())
     }
 
     /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend

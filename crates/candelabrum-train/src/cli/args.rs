@@ -82,8 +82,7 @@ pub struct TrainArgs {
     pub recompute: RecomputedBlocks,
 
     /// What is sharded over the ranks: none, optimizer (the state of the optimizer, ZeRO-1), gradients (also
-    /// the averaged gradients, ZeRO-2) or parameters (also those of blocks, ZeRO-3, with --recompute all). Less memory, the
-    /// same training
+    /// the averaged gradients, ZeRO-2) or parameters (also those of blocks, ZeRO-3). Less memory, the same training
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
 
@@ -298,9 +297,6 @@ impl TrainArgs {
             strategy.options.set(option)?;
         }
         let &Self { threshold, on_overflow, overlap, shard, .. } = self;
-        let lacks_blocks = shard == Shard::Parameters && self.recompute != RecomputedBlocks::All;
-        let range = "none, optimizer or gradients without --recompute all";
-        reject(&[("--shard", lacks_blocks, &shard, range)])?;
         Ok(DistOptConfig {
             threshold,
             overlap,

@@ -26,6 +26,7 @@
 //! candle never sees the view in the backward pass. The first gradients that arrive need not be added
 //! to zeros: an inbox knows which places have been written ([`inbox`]).
 
+mod block_end;
 mod composite;
 mod elements;
 mod gpu;
@@ -41,6 +42,7 @@ mod walk;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, WithDType, bail};
 
+pub(crate) use self::block_end::end_block;
 pub(crate) use self::composite::widen;
 pub use self::composite::with_composites;
 use self::elements::with_inputs;

@@ -25,6 +25,7 @@ use crate::autograd::saved::{self, SavesTensors};
 use crate::kernels::elementwise::add_all;
 use crate::kernels::float::{Float, for_float};
 use crate::kernels::scratch::{Pooled, PooledValues};
+use crate::params::{self, BlockPlace};
 
 /// Makes a tensor of `ys`. If an input is in the graph, the tensor is too. The `targets` of the
 /// gradients are the inputs before they were made contiguous.
@@ -57,6 +58,7 @@ pub(super) fn attach(
         targets,
         kept,
         versions,
+        place: params::present_block(),
         output: OnceLock::new(),
         output_dims: shape.dims().to_vec(),
         saved,
@@ -106,6 +108,8 @@ pub(super) struct Node {
     pub(super) kept: Vec<Option<Tensor>>,
     /// The parameters in `kept` and their versions in the forward pass: `kept` shares their memory.
     versions: Vec<Versioned>,
+    /// The block whose parameters are among them.
+    place: Option<BlockPlace>,
     pub(super) output: OnceLock<Tensor>,
     pub(super) output_dims: Vec<usize>,
     pub(super) saved: PooledValues,
@@ -153,6 +157,7 @@ impl Differentiable for Node {
 
     fn differentiate(&self) -> Result<()> {
         hooks::refuse_changed(self.op.name(), &self.versions)?;
+        let _entered = params::enter_backward(self.place.as_ref())?;
         let ready = match self.inbox.take() {
             Some(PooledValues::F32(dys)) => self.backward(dys)?,
             Some(PooledValues::F64(dys)) => self.backward(dys)?,

@@ -23,7 +23,7 @@ use crate::autograd::recomputing::Script;
 use crate::autograd::saved::{self, SavesTensors};
 use crate::autograd::{candle_pass, pass, recomputing};
 use crate::kernels::scratch::PooledValues;
-use crate::params::{BlockPass, BlockPlace, is_half};
+use crate::params::{self, BlockPass, BlockPlace, is_half};
 use crate::{Error, Params};
 
 const NAME: &str = "recompute";
@@ -182,6 +182,7 @@ fn attach(
         targets,
         versions,
         inbox: Arc::clone(&inbox),
+        around: params::present_block(),
     });
     saved::begun(&node);
     let node: Arc<dyn Differentiable> = node;
@@ -223,6 +224,8 @@ struct Recomputed {
     /// The parameters and their versions in the first pass.
     versions: Vec<Versioned>,
     inbox: Arc<GradientInbox>,
+    /// The block around it.
+    around: Option<BlockPlace>,
 }
 
 impl SavesTensors for Recomputed {
@@ -249,8 +252,13 @@ impl Differentiable for Recomputed {
         let Some(dys) = self.inbox.take() else {
             bail!("{NAME}: the result has no gradient, this is a bug")
         };
-        let place = self.block.place.as_ref();
-        let _entered = place.map(|place| place.enter(BlockPass::Backward)).transpose()?;
+        let _entered = match &self.block.place {
+            Some(place) => {
+                params::leave_backward();
+                Some(place.enter(BlockPass::Backward)?)
+            }
+            None => params::enter_backward(self.around.as_ref())?,
+        };
         let Computed { leaves, ys } = self.compute_again()?;
         let store = pass::in_block(|| differentiate(&ys, dys))?;
         let gradient = |(number, target): (usize, &Option<GradientTarget>)| {
