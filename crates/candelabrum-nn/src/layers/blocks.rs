@@ -62,14 +62,14 @@ impl<B: Send + Sync + 'static> Blocks<B> {
             } else {
                 let mut entered = place.enter(BlockPass::Differentiated)?;
                 let ys = forward(block, &xs)?;
-                if !(entered.is_sharded() && ys.track_op()) {
-                    ys
-                } else if number + 1 == self.blocks.len() {
-                    // With this block the backward pass begins.
-                    entered.keep();
-                    ys
-                } else {
+                if entered.is_sharded() && ys.track_op() {
+                    if number + 1 == self.blocks.len() {
+                        // With this block the backward pass begins.
+                        entered.keep();
+                    }
                     end_block(ys, place)?
+                } else {
+                    ys
                 }
             };
         }

@@ -161,16 +161,23 @@ pub(crate) fn leave_backward() {
     drop(BACKWARD.take());
 }
 
-/// Runs a backward pass in which a block keeps its parameters from one operation to the next.
+/// Runs a backward pass in which a block keeps its parameters from one operation to the next. A pass in the middle of an
+/// operation leaves those that the operation reads.
 pub(crate) fn hold_blocks<R>(pass: impl FnOnce() -> R) -> R {
-    struct Held;
-    impl Drop for Held {
+    struct Outer(Option<(BlockPlace, Entered)>);
+    impl Drop for Outer {
         fn drop(&mut self) {
             leave_backward();
+            BACKWARD.set(self.0.take());
         }
     }
-    let _held = Held;
+    let _outer = Outer(BACKWARD.take());
     with_switch(&HOLDS, pass)
+}
+
+/// [`hold_blocks`] for the pass through a block that is computed again in the middle of a pass.
+pub(crate) fn hold_inner_blocks<R>(pass: impl FnOnce() -> R) -> R {
+    if HOLDS.get() { hold_blocks(pass) } else { pass() }
 }
 
 /// The parameters that are not here, with what is divided of each.

@@ -263,6 +263,11 @@ impl Param {
         Ok(())
     }
 
+    /// Lets the values stay until they change.
+    pub(super) fn keep_until_change(&self) {
+        self.uses.note_elsewhere();
+    }
+
     /// Whether this process keeps only a part of the values ([`Self::shard`]).
     pub fn is_sharded(&self) -> bool {
         self.sharding.place() != Residency::Here

@@ -398,10 +398,11 @@ impl Params {
     /// A device's error.
     pub fn note_sharded(&self, params: &[Param]) -> Result<()> {
         self.0.sharded_blocks.set(params);
-        // The backward pass that comes next may have operations that do not fetch them.
         if self.recompute() == Recompute::All {
-            params.iter().try_for_each(Param::release_from_block)?;
+            return params.iter().try_for_each(Param::release_from_block);
         }
+        // The blocks of the forward pass before did not know that operations of candle need them.
+        params.iter().for_each(Param::keep_until_change);
         Ok(())
     }
 

@@ -57,6 +57,11 @@ impl ParamUses {
         self.0.is_elsewhere.load(Ordering::Relaxed)
     }
 
+    /// Notes that somebody outside of the block may use a tensor of the present values.
+    pub(super) fn note_elsewhere(&self) {
+        self.0.is_elsewhere.store(true, Ordering::Relaxed);
+    }
+
     /// Says that the values have changed, so that nobody needs the old ones.
     pub(super) fn note_change(&self) {
         self.0.is_elsewhere.store(false, Ordering::Relaxed);

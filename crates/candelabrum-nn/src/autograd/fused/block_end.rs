@@ -32,7 +32,7 @@ impl CustomOp1 for BlockEnd {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        // Outside of a step of an optimizer each fused operation fetches for itself.
+        // Where nothing keeps them, each fused operation fetches the parameters for itself.
         drop(enter_backward(Some(&self.0))?);
         Ok(Some(dys.clone()))
     }

@@ -252,15 +252,17 @@ impl Differentiable for Recomputed {
         let Some(dys) = self.inbox.take() else {
             bail!("{NAME}: the result has no gradient, this is a bug")
         };
+        if self.block.place.is_some() || self.around.is_none() {
+            params::leave_backward();
+        }
         let _entered = match &self.block.place {
-            Some(place) => {
-                params::leave_backward();
-                Some(place.enter(BlockPass::Backward)?)
-            }
+            Some(place) => Some(place.enter(BlockPass::Backward)?),
             None => params::enter_backward(self.around.as_ref())?,
         };
-        let Computed { leaves, ys } = self.compute_again()?;
-        let store = pass::in_block(|| differentiate(&ys, dys))?;
+        let (leaves, store) = params::hold_inner_blocks(|| {
+            let Computed { leaves, ys } = self.compute_again()?;
+            Ok::<_, candle_core::Error>((leaves, pass::in_block(|| differentiate(&ys, dys))?))
+        })?;
         let gradient = |(number, target): (usize, &Option<GradientTarget>)| {
             let Some(target) = target else { return Ok(None) };
             match leaves.get(number).and_then(Option::as_ref) {
