@@ -11,7 +11,7 @@
 //! | a log as data, also while it grows | [`LogReader`], [`RunHistory`], [`Series`] |
 //!
 //! ```
-//! use candelabrum_runlog::{Kind, Measured, Reader, RunLog, Settings, names};
+//! use candelabrum_runlog::{EventKind, LogReader, Measured, RunLog, Settings, names};
 //!
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let dir = folder.path().join("run");
@@ -19,12 +19,12 @@
 //! let mut log = RunLog::create(&dir, settings)?;
 //! for step in 1..=2 {
 //!     let values = [(names::LOSS.to_owned(), 1.0 / step as f64)].into();
-//!     for error in log.event(Kind::Train(Measured { step, epoch: 0, values })) {
+//!     for error in log.event(EventKind::Train(Measured { step, epoch: 0, values })) {
 //!         eprintln!("note: {error}");
 //!     }
 //! }
 //! drop(log);
-//! let mut reader = Reader::open(&dir)?;
+//! let mut reader = LogReader::open(&dir)?;
 //! reader.poll()?;
 //! assert_eq!(reader.run().series["train/loss"].points()[1].value, 0.5);
 //! # Ok::<(), candelabrum_runlog::Error>(())

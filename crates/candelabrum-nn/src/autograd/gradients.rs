@@ -8,7 +8,7 @@
 //! receives each bucket as soon as all gradients in it are complete, while the pass continues.
 //!
 //! ```
-//! use candelabrum_memory::Flat;
+//! use candelabrum_memory::FlatTensor;
 //! use candelabrum_nn::{FlatGradients, Init, Params, BucketPlan, ops};
 //! use candle_core::{Device, Tensor};
 //!
@@ -16,7 +16,7 @@
 //! let weight = params.root().param("weight", (1, 2), Init::Const(1.0))?;
 //! let mut plan = BucketPlan::default();
 //! plan.push(0, 2); // parameter 0 has two elements
-//! let bucket = Flat::from_slice(&[0_f32; 2]);
+//! let bucket = FlatTensor::from_slice(&[0_f32; 2]);
 //! let mut gradients = FlatGradients::new(vec![weight.clone()], vec![plan], vec![bucket])?;
 //!
 //! let xs = Tensor::new(&[[3f32, 4.]], &Device::Cpu)?;

@@ -123,7 +123,7 @@ fn with_sink<R>(f: impl FnOnce(Option<&mut dyn GradientSink>) -> R) -> R {
     if SINK.is_set() { SINK.with(|sink| f(Some(sink))) } else { f(None) }
 }
 
-/// Calls `f` with the [places](Sink::places) of the variables in host memory. Those of other types than f32
+/// Calls `f` with the [places](GradientSink::places) of the variables in host memory. Those of other types than f32
 /// have none, because only f32 parameters are trained there.
 pub(crate) fn with_places<T: Float, R>(
     variables: &[Option<TensorId>],
@@ -138,7 +138,7 @@ pub(crate) fn with_places<T: Float, R>(
     })
 }
 
-/// Calls `f` with the [places](Sink::places) of the variables on a GPU.
+/// Calls `f` with the [places](GradientSink::places) of the variables on a GPU.
 pub(crate) fn with_gpu_places<R>(
     variables: &[Option<TensorId>],
     f: impl FnOnce(Vec<Option<GradientPlace<CudaSpanMut<'_>>>>) -> R,

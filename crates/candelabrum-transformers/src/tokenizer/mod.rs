@@ -46,11 +46,11 @@ use crate::{
 /// Clones share everything, and threads may use one tokenizer at the same time.
 ///
 /// ```no_run
-/// use candelabrum_transformers::{Message, Tokenizer};
+/// use candelabrum_transformers::{ChatMessage, Tokenizer};
 ///
 /// # fn main() -> candelabrum_transformers::Result<()> {
 /// let tokenizer = Tokenizer::open("SmolLM2-135M-Instruct")?;
-/// let prompt = tokenizer.chat(&[Message::user("Who are you?")], true)?;
+/// let prompt = tokenizer.chat(&[ChatMessage::user("Who are you?")], true)?;
 /// let tokens = tokenizer.encode(&prompt, false)?; // The template has written the special tokens.
 /// # Ok(())
 /// # }
