@@ -231,20 +231,16 @@ impl Case {
         };
         parts.iter_mut().for_each(|part| part.shard = shard());
         let mut shard = shard();
-        let mut recompute = Recompute::None;
-        if draw_adapter.chance(30) {
-            recompute = Recompute::All;
-            let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
-            let drawn = shards.filter(|shard| **shard != Shard::None);
-            drawn.filter(|_| draw_adapter.chance(60)).for_each(|shard| *shard = Shard::Parameters);
-        }
         let draw_blocks = &mut Draw::new(seed ^ 0xB10C);
-        if recompute == Recompute::None && !KEPT.contains(&seed) {
-            recompute = draw_blocks.one_of(&[Recompute::None, Recompute::None, Recompute::Half]);
-            let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
-            let drawn = shards.filter(|shard| **shard != Shard::None);
-            drawn.filter(|_| draw_blocks.chance(40)).for_each(|shard| *shard = Shard::Parameters);
-        }
+        let others = [Recompute::None, Recompute::None, Recompute::Half];
+        let (recompute, draw_shards, percent) = match draw_adapter.chance(30) {
+            true => (Recompute::All, &mut *draw_adapter, 60),
+            false if KEPT.contains(&seed) => (Recompute::None, draw_blocks, 0),
+            false => (draw_blocks.one_of(&others), draw_blocks, 40),
+        };
+        let shards = parts.iter_mut().map(|part| &mut part.shard).chain([&mut shard]);
+        let drawn = shards.filter(|shard| **shard != Shard::None);
+        drawn.filter(|_| draw_shards.chance(percent)).for_each(|shard| *shard = Shard::Parameters);
         // So are those that came later.
         let draw_later = &mut Draw::new(seed ^ 0xA7E);
         let is_old = OLD.contains(&seed);

@@ -1,6 +1,4 @@
 //! `cargo xtask portable`: the build for systems other than Linux, made and tried on Linux.
-//!
-//! A variable leaves out what needs Linux (`crates/candelabrum-dist/build.rs`).
 
 use std::process::Command;
 
@@ -10,7 +8,7 @@ use crate::checkout::target_folder;
 use crate::shell::{DENY_WARNINGS, UNOPTIMIZED, cargo, run as run_command};
 use crate::test::build::TestBuild;
 
-/// The variable that leaves out what needs Linux.
+/// The variable that leaves out what needs Linux (`crates/candelabrum-dist/build.rs`).
 const PORTABLE: &str = "CANDELABRUM_PORTABLE";
 
 /// What a program says that is asked for ranks.

@@ -80,9 +80,13 @@ impl TestBuild {
             None => cargo(&[]),
         };
         command.args(args).args(["--workspace", "--features", &self.features.join(",")]);
-        if args.first() == Some(&"test") {
-            command.envs([compiler()]);
-        }
+        command
+    }
+
+    /// `cargo test <args> --workspace`, by [`compiler`].
+    pub(crate) fn test(&self, args: &[&str]) -> Command {
+        let mut command = self.cargo(&[&["test"], args].concat());
+        command.envs([compiler()]);
         command
     }
 
@@ -93,7 +97,7 @@ impl TestBuild {
 
     /// Builds the programs that have tests, or of all of them those with these names.
     pub(crate) fn programs(&self, names: Option<&BTreeSet<String>>) -> Result<Vec<TestProgram>> {
-        let mut command = self.cargo(&["test", "--no-run"]);
+        let mut command = self.test(&["--no-run"]);
         for name in names.into_iter().flatten() {
             command.args(["--test", name]);
         }

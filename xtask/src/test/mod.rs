@@ -155,7 +155,7 @@ fn on_gpu(build: &TestBuild, programs: &[TestProgram], filters: &[&str]) -> Vec<
 }
 
 fn doc_tests(build: &TestBuild) -> TestJob {
-    let mut command = build.cargo(&["test", "--doc", "--no-fail-fast"]);
+    let mut command = build.test(&["--doc", "--no-fail-fast"]);
     command.envs(NO_GPU);
     let name = "examples in the documentation".to_owned();
     TestJob { target: name.clone(), name, command, lane: JobLane::Computes }

@@ -161,7 +161,7 @@ impl BucketSets {
 
     /// Leaves to each rank its shard of the values: of those that blocks fetch, and of the masters of parameters in 16
     /// bits. The ranks of `replica` have all of them together. All ranks of `group` call it together.
-    pub(super) fn share_values(
+    pub(super) fn shard_values(
         &mut self,
         group: &Group,
         replica: &Group,
@@ -191,7 +191,7 @@ impl BucketSets {
         self.values.as_ref().map(|values| &values.0)
     }
 
-    /// Gives all ranks all values. The next [`Self::share_values`] divides them again.
+    /// Gives all ranks all values. The next [`Self::shard_values`] divides them again.
     pub(super) fn gather_values(&mut self) -> Result<()> {
         // What is not divided may be on its way.
         self.params().iter().try_for_each(|param| match param.is_sharded() {

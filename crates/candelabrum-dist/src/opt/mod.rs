@@ -446,7 +446,7 @@ impl DistOpt {
     /// A failure of another rank or a passed deadline.
     pub fn shard_parameters(&mut self) -> Result<()> {
         let Self { layouts, group, replica, params, .. } = self;
-        layouts.as_mut().map_or(Ok(()), |layouts| layouts.share_values(group, replica, params))
+        layouts.as_mut().map_or(Ok(()), |layouts| layouts.shard_values(group, replica, params))
     }
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
@@ -531,7 +531,7 @@ impl DistOpt {
             let whole = !self.optimizer.is_elementwise();
             let (shard, sizing) = (self.config.shard, self.config.sizing());
             layouts.shard(&self.params, shard, sizing, &*self.replica, whole)?;
-            layouts.share_values(&self.group, &self.replica, &self.params)?;
+            layouts.shard_values(&self.group, &self.replica, &self.params)?;
         }
         let part = |index: usize| layouts.shards().map(|shards| shards.owned(index));
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
@@ -653,7 +653,7 @@ impl DistOpt {
         let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
         let Self { used, group, replica, notes, scaler, .. } = self;
-        layouts.share_values(group, replica, &self.params)?;
+        layouts.shard_values(group, replica, &self.params)?;
         layouts.of(request.sizing, &**replica, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;

@@ -104,7 +104,7 @@ pub(crate) struct Entered {
 impl Entered {
     /// Whether other processes keep parts of the block's parameters.
     pub(crate) fn is_sharded(&self) -> bool {
-        !self.params(self.number).is_empty()
+        self.params(self.number).iter().any(Param::is_sharded)
     }
 
     /// Lets the parameters stay when the pass ends.
@@ -144,16 +144,29 @@ pub(crate) fn present_block() -> Option<BlockPlace> {
 /// # Errors
 /// Values that another process should have sent.
 pub(crate) fn enter_backward(place: Option<&BlockPlace>) -> Result<Option<Entered>> {
-    let Some(place) = place else { return Ok(None) };
-    if !HOLDS.get() {
-        return place.enter(BlockPass::Backward).map(Some);
+    match place {
+        Some(place) if HOLDS.get() => hold(place).map(|()| None),
+        Some(place) => place.enter(BlockPass::Backward).map(Some),
+        None => Ok(None),
     }
+}
+
+/// Fetches the parameters of a block of which an operation of candle is differentiated next. It does nothing outside of
+/// [`hold_blocks`], where nobody knows how long the operation needs them.
+///
+/// # Errors
+/// Those of [`enter_backward`].
+pub(crate) fn begin_backward(place: &BlockPlace) -> Result<()> {
+    if HOLDS.get() { hold(place) } else { Ok(()) }
+}
+
+fn hold(place: &BlockPlace) -> Result<()> {
     if BACKWARD.with_borrow(|held| held.as_ref().is_none_or(|(block, _)| block != place)) {
         leave_backward();
         let entered = place.enter(BlockPass::Backward)?;
         BACKWARD.set(Some((place.clone(), entered)));
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Gives back the parameters of the block whose operations were differentiated last.

@@ -24,8 +24,8 @@ mod var_builder;
 mod weight;
 
 pub(crate) use blocks::{
-    BlockPass, BlockPlace, enter_backward, hold_blocks, hold_inner_blocks, leave_backward,
-    present_block,
+    BlockPass, BlockPlace, begin_backward, enter_backward, hold_blocks, hold_inner_blocks,
+    leave_backward, present_block,
 };
 pub use buffers::Buffer;
 pub(crate) use buffers::update_on_gpu;

@@ -4,7 +4,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use super::link;
-use crate::params::{BlockPlace, enter_backward};
+use crate::params::{BlockPlace, begin_backward};
 
 /// The result of the block at `place`, such that the backward pass fetches the block's parameters before it
 /// differentiates the block. Fused operations do so themselves. A result of candle's own operations gets an operation
@@ -32,8 +32,7 @@ impl CustomOp1 for BlockEnd {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, dys: &Tensor) -> Result<Option<Tensor>> {
-        // Where nothing keeps them, each fused operation fetches the parameters for itself.
-        drop(enter_backward(Some(&self.0))?);
+        begin_backward(&self.0)?;
         Ok(Some(dys.clone()))
     }
 }
