@@ -14,9 +14,9 @@ use std::{f32::consts::TAU, io, process::ExitCode, sync::Arc};
 use anyhow::{Result, ensure};
 use candelabrum::candle;
 use candelabrum::prelude::*;
+use candelabrum::train::Result as TrainResult;
 use candelabrum::train::checkpoint::Position;
 use candelabrum::train::cli::{TrainArgs, parse, run};
-use candelabrum::train::{DistributedOptimizer, Result as TrainResult};
 use clap::Parser;
 
 /// Train a generator of points and a discriminator against each other
@@ -35,7 +35,7 @@ type Net = FromModule<candle_nn::Sequential>;
 struct Gan {
     generator: Net,
     discriminator: Net,
-    opts: [Box<dyn DistributedOptimizer>; 2],
+    opts: [DistOpt; 2],
     position: Position,
     strategy: (DistOption, f32),
 }
@@ -50,9 +50,9 @@ impl Task<Points> for Gan {
         let points = Tensor::cat(&[&generated.detach(), real], 0)?;
         let labels = Tensor::cat(&[label(0)?, label(1)?], 0)?;
         let loss = self.discriminator.loss(&self.discriminator.forward(&points)?, &labels)?;
-        self.opts[1].step(&loss, option, spars)?;
+        self.opts[1].backward_and_update_with(&loss, option, spars)?;
         let loss = self.discriminator.loss(&self.discriminator.forward(&generated)?, &label(1)?)?;
-        self.opts[0].step(&loss, option, spars)?;
+        self.opts[0].backward_and_update_with(&loss, option, spars)?;
         let value = loss.detach().to_dtype(DType::F32)?.to_scalar::<f32>()?;
         metrics.add_batch(count, value);
         Ok(value)
@@ -68,12 +68,12 @@ impl Task<Points> for Gan {
         metrics.add_batch(count, distance as f32);
         Ok(())
     }
-    fn optimizer(&mut self) -> &mut dyn DistributedOptimizer {
-        self.opts[0].as_mut()
+    fn optimizer(&mut self) -> &mut DistOpt {
+        &mut self.opts[0]
     }
-    fn optimizers(&mut self) -> Vec<(&str, &mut dyn DistributedOptimizer)> {
+    fn optimizers(&mut self) -> Vec<(&str, &mut DistOpt)> {
         let [generator, discriminator] = &mut self.opts;
-        vec![("generator", generator.as_mut()), ("discriminator", discriminator.as_mut())]
+        vec![("generator", generator), ("discriminator", discriminator)]
     }
     fn position(&mut self) -> &mut Position {
         &mut self.position
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
 
 fn train(args: &TrainArgs, world: &World) -> Result<()> {
     ensure!(!args.uneven && args.kvstore.is_none(), "gan has neither --uneven nor --kvstore");
-    let make = |seed| -> Result<(Net, Box<dyn DistributedOptimizer>)> {
+    let make = |seed| -> Result<(Net, DistOpt)> {
         let params = args.precision.params(seed, world.device());
         let layer = |name, units| Linear::new(&params.root().pp(name), units);
         let hidden = |name| layer(name, 64).activation(Activation::Relu);

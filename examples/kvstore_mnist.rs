@@ -16,7 +16,6 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use candelabrum::kvstore::StoreOptConfig;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::cli::{KvStoreKind, TrainArgs, load_data, parse, run};
@@ -47,8 +46,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let params = args.precision.params(args.seed, world.device());
     let model = Cnn::new(&params.root(), data.train.classes());
     // The layers of this model keep no tensors of their parameters.
-    let config = StoreOptConfig { overlap_forward: true, ..args.store_opt_config() };
-    let opt = StoreOpt::with_config(args.optimizer.recipe(), &params, &store, config)?;
+    let config = DistOptConfig { overlap_forward: true, ..args.dist_opt_config()? };
+    let recipe = args.optimizer.recipe();
+    let opt = DistOpt::with_servers(recipe, &params, store.servers(), config)?;
     let mut trainer = Trainer::new(model, opt);
 
     let [channels, height, width] = data.train.image_shape();

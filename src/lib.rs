@@ -68,9 +68,7 @@ pub mod prelude {
         Communicator, DistOpt, DistOptConfig, OnOverflow, ReduceOp, Shard, StrategyConfig, World,
         WorldConfig,
     };
-    pub use candelabrum_kvstore::{
-        KvStore, Server, SparseEmbedding, StoreConfig, StoreKind, StoreOpt,
-    };
+    pub use candelabrum_kvstore::{KvStore, Server, SparseEmbedding, StoreConfig, StoreKind};
     pub use candelabrum_memory::heap::CountedHeap;
     pub use candelabrum_nn::layers::{
         AdaptiveAvgPool2d, AttentionPooling, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d,

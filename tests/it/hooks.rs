@@ -500,7 +500,7 @@ impl Task<(Tensor, Tensor)> for OwnSteps {
     fn evaluate(&mut self, batch: &(Tensor, Tensor), metrics: &mut Metrics) -> Result<()> {
         Task::evaluate(&mut self.0, batch, metrics)
     }
-    fn optimizer(&mut self) -> &mut dyn candelabrum::train::DistributedOptimizer {
+    fn optimizer(&mut self) -> &mut DistOpt {
         self.0.opt_mut()
     }
     fn position(&mut self) -> &mut candelabrum::train::checkpoint::Position {

@@ -147,7 +147,9 @@ fn steps_of(workers: usize, kind: Option<StoreKind>, config: &FitConfig) -> Vec<
             Some(kind) => {
                 let params = Params::new(1);
                 let store = KvStore::with_config(&StoreConfig::new(kind), &world).unwrap();
-                trainer_with(&params, StoreOpt::new(Sgd::new(0.01), &params, &store).unwrap())
+                let config = DistOptConfig::default();
+                let opt = DistOpt::with_servers(Sgd::new(0.01), &params, store.servers(), config);
+                trainer_with(&params, opt.unwrap())
             }
         };
         let config = FitConfig { batch_size: 8 / workers, ..config.clone() };

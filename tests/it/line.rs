@@ -1,7 +1,6 @@
 //! A line through points: a model whose steps take no time, and its data.
 
 use candelabrum::prelude::*;
-use candelabrum::train::DistributedOptimizer;
 use candelabrum_testkit::uniform;
 
 pub(crate) const SAMPLES: usize = 96;
@@ -33,12 +32,9 @@ pub(crate) fn trainer(world: &World, rate: f64) -> Trainer<Line> {
     trainer_with(&params, DistOpt::new(Sgd::new(rate), &params, world).unwrap())
 }
 
-pub(crate) fn trainer_with(
-    params: &Params,
-    opt: impl Into<Box<dyn DistributedOptimizer>>,
-) -> Trainer<Line> {
+pub(crate) fn trainer_with(params: &Params, opt: DistOpt) -> Trainer<Line> {
     let model = Line { out: Linear::new(&params.root().pp("out"), 1) };
-    let mut trainer = Trainer::new(model, opt.into()).with_score(RegressionErrors);
+    let mut trainer = Trainer::new(model, opt).with_score(RegressionErrors);
     trainer.compile((1, 6)).unwrap();
     trainer
 }

@@ -6,7 +6,6 @@ use std::thread;
 
 use candelabrum::candle;
 use candelabrum::dist::parameters_sha256;
-use candelabrum::kvstore::StoreOptConfig;
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::uniform;
@@ -254,7 +253,7 @@ fn on_workers<R: Send>(work: impl Fn(&World, KvStore) -> R + Sync) -> Vec<R> {
 /// The steps of a training through a store, which read a kept tensor if one is `kept`.
 fn train_through(
     world: &World,
-    opt: &mut StoreOpt,
+    opt: &mut DistOpt,
     model: &Mlp,
     kept: Option<&Tensor>,
     steps: usize,
@@ -271,9 +270,9 @@ fn train_through(
     Ok(())
 }
 
-fn store_opt(store: &KvStore, params: &Params, overlap_forward: bool) -> StoreOpt {
-    let config = StoreOptConfig { overlap_forward, ..StoreOptConfig::default() };
-    StoreOpt::with_config(Sgd::new(0.1), params, store, config).unwrap()
+fn store_opt(store: &KvStore, params: &Params, overlap_forward: bool) -> DistOpt {
+    let config = DistOptConfig { overlap_forward, ..DistOptConfig::default() };
+    DistOpt::with_servers(Sgd::new(0.1), params, store.servers(), config).unwrap()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Steps that are refused, on every rank, by an optimizer of an all-reduce and by that of a key-value store.
+//! Steps that are refused on every rank, with servers and without.
 
 use candelabrum::candle::Var;
 use candelabrum::nn::{LossWeight, Param, weighted};
@@ -54,7 +54,17 @@ impl Model for Net {
     }
 }
 
-/// What `work` makes of the steps of two ranks, whose optimizer is one of the two.
+fn served(
+    kind: &str,
+    world: &World,
+    params: &Params,
+    optimizer: impl Into<candelabrum::optim::Recipe>,
+) -> DistOpt {
+    let store = KvStore::create(kind, world).unwrap();
+    DistOpt::with_servers(optimizer, params, store.servers(), DistOptConfig::default()).unwrap()
+}
+
+/// What `work` makes of the steps of two ranks, with servers and without.
 fn with_both(work: impl Fn(&World, &Net, &mut dyn FnMut(&Tensor) -> Result<(), String>) + Sync) {
     on_ranks(2, 0, |world| {
         let net = Net::new();
@@ -63,12 +73,8 @@ fn with_both(work: impl Fn(&World, &Net, &mut dyn FnMut(&Tensor) -> Result<(), S
     });
     on_ranks(2, 1, |world| {
         let net = Net::new();
-        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
-        let mut opt = StoreOpt::new(AdamW::new(0.1), &net.params, &store).unwrap();
-        work(world, &net, &mut |loss| {
-            let step = opt.backward_and_update_with(loss, DistOption::Fp32, 0.0);
-            step.map_err(|error| error.to_string())
-        });
+        let mut opt = served("dist_sync", world, &net.params, AdamW::new(0.1));
+        work(world, &net, &mut |loss| opt.backward_and_update(loss).map_err(|e| e.to_string()));
     });
 }
 
@@ -139,8 +145,7 @@ fn a_loss_that_is_refused_leaves_no_trace_in_running_statistics() {
             ys.sqr().unwrap().mean_all().unwrap()
         };
         loss(0.5);
-        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
-        let mut opt = StoreOpt::new(Sgd::new(0.1), &params, &store).unwrap();
+        let mut opt = served("dist_sync", world, &params, Sgd::new(0.1));
         let mut step = |loss: &Tensor| {
             let step = opt.backward_and_update_with(loss, DistOption::Fp32, 0.0);
             step.map_err(|error| error.to_string())
@@ -171,8 +176,7 @@ fn a_run_whose_rate_is_set_by_servers_and_by_a_hook_is_refused_at_its_start() {
     on_ranks(2, 1, |world| {
         let net = Net::new();
         let (params, before) = (net.params.clone(), net.bits(""));
-        let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world).unwrap();
-        let opt = StoreOpt::new(Sgd::new(0.1), &params, &store).unwrap();
+        let opt = served("dist_async", world, &params, Sgd::new(0.1));
         let xs = Tensor::ones((8, 2), DType::F32, &Device::Cpu).unwrap();
         let ys = Tensor::zeros(8, DType::U32, &Device::Cpu).unwrap();
         let data = TensorDataset::pair(xs, ys).unwrap();

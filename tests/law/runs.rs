@@ -16,7 +16,7 @@ use candelabrum::nn::Recompute;
 use candelabrum::prelude::*;
 use candelabrum::train::checkpoint::{Manifest, Position};
 use candelabrum::train::hooks::{Action, Run};
-use candelabrum::train::{DistributedOptimizer, Error, Interrupt, Report, ReportFile, Result};
+use candelabrum::train::{Error, Interrupt, Report, ReportFile, Result};
 use candelabrum_testkit::uniform;
 
 use crate::adapters::{SumOfLayers, Trained};
@@ -159,7 +159,7 @@ impl Case {
         let (batch, accumulate) = (draw.number(1, 4), draw.one_of(&[1, 1, 2, 3]));
         let global = ranks * batch * accumulate;
         let servers = if draw.chance(20) { draw.number(1, 2) } else { 0 };
-        let uneven = draw.chance(40) && servers == 0;
+        let uneven = draw.chance(40);
         let steps = draw.number(1, 6);
         let rest = if global > 1 { draw.number(0, global - 1) } else { 0 };
         let samples = steps * global + rest;
@@ -181,11 +181,7 @@ impl Case {
                     step: draw.number(1, all as usize) as u64,
                     rank: draw.number(0, 4),
                     ranks,
-                    servers: if servers > 0 && draw.chance(20) {
-                        draw.number(1, 2)
-                    } else {
-                        servers
-                    },
+                    servers,
                     batch,
                     back: draw.chance(30),
                     damage: draw.chance(20),
@@ -200,10 +196,10 @@ impl Case {
             Watcher::BestLoss { most: draw.number(1, 3) },
             Watcher::BestAccuracy,
         ];
-        // What a hook decides at another number of ranks may depend on rounding. Servers have a schedule alone.
+        // What a hook decides at another number of ranks may depend on rounding.
         let may_decide = |hook: &Watcher| {
             let is_best = matches!(hook, Watcher::BestLoss { .. } | Watcher::BestAccuracy);
-            is_best || (same_world && !(servers > 0 && *hook == Watcher::Plateau))
+            is_best || same_world
         };
         let mut hooks: Vec<Watcher> =
             watchers.into_iter().filter(may_decide).filter(|_| draw.chance(40)).collect();
@@ -214,8 +210,20 @@ impl Case {
             DistOption::PartialUpdate,
             DistOption::Fp16,
         ];
-        let option =
-            if same_world && servers == 0 { draw.one_of(&strategies) } else { DistOption::Fp32 };
+        let mut option = if same_world { draw.one_of(&strategies) } else { DistOption::Fp32 };
+        if servers > 0 && option == DistOption::PartialUpdate {
+            option = DistOption::SparseTopK;
+        }
+        // The buckets of a sparse strategy are others with servers.
+        let draw_servers = &mut Draw::new(seed ^ 0x5E4E);
+        let is_dense = matches!(option, DistOption::Fp32 | DistOption::Fp16);
+        for part in &mut parts {
+            part.servers = match draw_servers.chance(25) && option != DistOption::PartialUpdate {
+                true if is_dense => draw_servers.number(0, 2),
+                true if servers > 0 => draw_servers.number(1, 2),
+                _ => servers,
+            };
+        }
         let shuffle =
             if draw.chance(25) { Shuffle::Window(draw.number(1, 9)) } else { Shuffle::Full };
         // Drawn apart, so that the kept seeds are the cases that they were.
@@ -224,13 +232,12 @@ impl Case {
         // The noise depends on the number of ranks.
         let dropout = if same_world { draw_adapter.one_of(&[0.0, 0.3]) } else { 0.0 };
         // The buckets of a sparse strategy depend on it, and an average of parameters refuses it.
-        let can_shard = servers == 0 && matches!(option, DistOption::Fp32 | DistOption::Fp16);
-        let mut shard = || match can_shard && draw_adapter.chance(50) {
+        let mut shard = |servers| match servers == 0 && is_dense && draw_adapter.chance(50) {
             true => draw_adapter.one_of(&[Shard::Optimizer, Shard::Gradients]),
             false => Shard::None,
         };
-        parts.iter_mut().for_each(|part| part.shard = shard());
-        let mut shard = shard();
+        parts.iter_mut().for_each(|part| part.shard = shard(part.servers));
+        let mut shard = shard(servers);
         let draw_blocks = &mut Draw::new(seed ^ 0xB10C);
         let others = [Recompute::None, Recompute::None, Recompute::Half];
         let (recompute, draw_shards, percent) = match draw_adapter.chance(30) {
@@ -250,7 +257,7 @@ impl Case {
         }
         // A state of few bits rounds otherwise where a gradient does, and cannot be averaged.
         let most = if option == DistOption::PartialUpdate { 4 } else { 6 };
-        let is_new = draw_later.chance(40) && same_world && servers == 0 && !is_old;
+        let is_new = draw_later.chance(40) && same_world && !is_old;
         let new_optimizer = is_new.then(|| draw_later.number(3, most));
         let epoch_size = draw.chance(30).then(|| draw.number(global, 2 * samples));
         let ignored = draw.one_of(&[0, 0, 30, 80]);
@@ -316,7 +323,7 @@ impl Case {
             shard,
             optimizer: new_optimizer.unwrap_or(old_optimizer),
             schedule: draw.number(0, 2),
-            clip: draw.chance(25) && servers == 0,
+            clip: draw.chance(25),
             hooks,
             every: draw.chance(80).then(|| draw.number(1, 5) as u64),
             keep: draw.number(1, 4),
@@ -569,14 +576,11 @@ impl Call<'_> {
             bucket_bytes: 64,
             ..DistOptConfig::default()
         };
-        let opt: Box<dyn DistributedOptimizer> = if self.servers == 0 {
-            DistOpt::with_config(case.optimizer().build(), &params, world, config)?.into()
+        let opt = if self.servers == 0 {
+            DistOpt::with_config(case.optimizer().build(), &params, world, config)?
         } else {
-            // A few elements are divided among servers.
-            let config =
-                StoreConfig { big_array_bound: 8, ..StoreConfig::new(StoreKind::DistSync) };
-            let store = KvStore::with_config(&config, world)?;
-            StoreOpt::new(case.optimizer(), &params, &store)?.into()
+            let store = KvStore::create("dist_sync", world)?;
+            DistOpt::with_servers(case.optimizer(), &params, store.servers(), config)?
         };
         let interrupt = Interrupt::watched();
         let is_chosen =

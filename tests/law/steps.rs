@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use candelabrum::candle::{Result, Var};
-use candelabrum::kvstore::StoreOptConfig;
 use candelabrum::nn::{LossWeight, Param, Recompute, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
@@ -36,20 +35,15 @@ enum Counts {
     AllRows,
 }
 
-/// How the ranks exchange.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Through {
-    AllReduce { uneven: bool },
-    Store,
-}
-
 #[derive(Clone, Debug)]
 struct Case {
     ranks: usize,
     trained: Trained,
     recompute: Recompute,
     counts: Counts,
-    through: Through,
+    uneven: bool,
+    /// The servers that update the parameters. Without them the ranks do.
+    servers: usize,
     optimizer: usize,
     clip: bool,
     /// Whether the weights are exchanged before the forward pass.
@@ -106,11 +100,11 @@ impl Case {
         let draw = &mut Draw::new(seed);
         let ranks = draw.number(1, 4);
         let counts = draw.one_of(&[Counts::Rows, Counts::Rows, Counts::Said, Counts::AllRows]);
-        let through = match draw.number(0, 3) {
-            0 => Through::Store,
-            number => Through::AllReduce { uneven: number == 1 },
+        let draw_servers = &mut Draw::new(seed ^ 0x5E4E);
+        let (servers, uneven) = match draw.number(0, 3) {
+            0 => (draw_servers.number(1, 2), draw_servers.chance(40) && !KEPT.contains(&seed)),
+            number => (0, number == 1),
         };
-        let uneven = through == Through::AllReduce { uneven: true };
         let share = draw.one_of(&[0, 20, 60, 95]);
         let (mut labels, mut parts) = (Vec::<Vec<i64>>::new(), Vec::new());
         for _ in 0..STEPS {
@@ -146,12 +140,9 @@ impl Case {
         if draw_later.chance(30) && !KEPT.contains(&seed) {
             optimizer = draw_later.number(MUON, MUON + 1);
         }
-        let clip = clip && through != Through::Store;
         let begins = draw.chance(30) && joins == 0;
         let first = draw.number(1, STEPS);
-        // A server counts the steps of each parameter, on which all but SGD depend.
-        let counts_steps = through == Through::Store && optimizer >= 2;
-        let frozen = first..if counts_steps { first } else { draw.number(first, STEPS) };
+        let frozen = first..draw.number(first, STEPS);
         let trained = Trained::drawn(draw);
         let recompute = if draw.chance(30) { Recompute::All } else { Recompute::None };
         let draw_outside = &mut Draw::new(seed ^ 0x07517E);
@@ -160,11 +151,6 @@ impl Case {
             false => Outside::drawn(draw_outside),
         };
         // Who keeps a tensor must not promise to keep none.
-        let mut outside = outside;
-        if through == Through::Store && !outside.penalized.is_empty() {
-            // A store has no way to let gradients wait that come in some steps only.
-            outside.penalized.start = 0;
-        }
         let overlap_forward = draw_outside.chance(50) && outside.tied != Tied::Kept;
         let fails_at_end = draw_outside.chance(30).then(|| draw_outside.number(0, ranks - 1));
         let draw_blocks = &mut Draw::new(seed ^ 0xB10C);
@@ -179,7 +165,8 @@ impl Case {
             recompute,
             shards_parameters,
             counts,
-            through,
+            uneven,
+            servers,
             optimizer,
             clip,
             begins,
@@ -225,11 +212,11 @@ impl Case {
     /// The same global batches, as one micro-batch of one rank.
     fn whole(&self) -> Self {
         let parts = self.labels.iter().map(|labels| vec![vec![labels.len()]]).collect();
-        let through = Through::AllReduce { uneven: false };
         let hosts = None;
         Self {
             ranks: 1,
-            through,
+            uneven: false,
+            servers: 0,
             parts,
             begins: false,
             recompute: Recompute::None,
@@ -284,18 +271,12 @@ fn optimizer(number: usize) -> candelabrum::optim::Recipe {
     }
 }
 
-enum Opt {
-    AllReduce(Box<DistOpt>),
-    Store(Box<StoreOpt>),
-}
-
 /// The values of each parameter that can be read.
 type Values = Vec<Option<Vec<f32>>>;
 
 /// The parameters after the steps of a case, on each rank, and the notes of rank 0.
 fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
-    let servers = usize::from(case.through == Through::Store);
-    on_ranks(case.ranks, servers, |world| {
+    on_ranks(case.ranks, case.servers, |world| {
         let params = Params::new(3);
         let (trained, sizes) = ((case.trained, 0.0), [CLASSES, FEATURES]);
         let model = SumOfLayers::new(&params, trained, "line", MORE, sizes, case.recompute);
@@ -304,35 +285,26 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
             model.merge_and_unmerge();
         }
         let recipe = optimizer(case.optimizer);
-        let mut opt = match case.through {
-            Through::AllReduce { uneven } => {
-                let clip_gradients = case.clip.then_some(Clip::Norm(0.2));
-                let config = DistOptConfig {
-                    uneven,
-                    clip_gradients,
-                    shard: case.shard,
-                    first_bucket_bytes: 16,
-                    overlap_forward: case.overlap_forward,
-                    overlap: case.outside.penalized.start == 0,
-                    ..DistOptConfig::default()
-                };
-                let ranks = match &case.hosts {
-                    Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
-                    None => world.group(),
-                };
-                let opt = DistOpt::with_config(recipe.build(), &params, ranks, config);
-                Opt::AllReduce(Box::new(opt.unwrap()))
-            }
-            Through::Store => {
-                let store = KvStore::with_config(&StoreConfig::new(StoreKind::DistSync), world);
-                let config = StoreOptConfig {
-                    overlap_forward: case.overlap_forward,
-                    ..StoreOptConfig::default()
-                };
-                let opt = StoreOpt::with_config(recipe, &params, &store.unwrap(), config);
-                Opt::Store(Box::new(opt.unwrap()))
-            }
+        let config = DistOptConfig {
+            uneven: case.uneven,
+            clip_gradients: case.clip.then_some(Clip::Norm(0.2)),
+            shard: case.shard,
+            first_bucket_bytes: 16,
+            overlap_forward: case.overlap_forward,
+            overlap: case.outside.penalized.start == 0,
+            ..DistOptConfig::default()
         };
+        let opt = if case.servers > 0 {
+            let store = KvStore::create("dist_sync", world).unwrap();
+            DistOpt::with_servers(recipe, &params, store.servers(), config)
+        } else {
+            let ranks = match &case.hosts {
+                Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
+                None => world.group(),
+            };
+            DistOpt::with_config(recipe.build(), &params, ranks, config)
+        };
+        let mut opt = opt.unwrap();
         let mut joined = false;
         let values = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let bias = params.get("line.bias").unwrap();
@@ -361,17 +333,12 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
             let count_of = |labels: &[i64]| labels.iter().map(|label| count(*label)).sum::<usize>();
             let end = before + own.iter().sum::<usize>();
             if own.is_empty() {
-                let Opt::AllReduce(opt) = &mut opt else { unreachable!("only they are uneven") };
                 opt.join(DistOption::Fp32, 0.0).unwrap();
                 joined = true;
                 break;
             }
             if case.begins {
-                let weight = count_of(&labels[before..end]) as f64;
-                match &mut opt {
-                    Opt::AllReduce(opt) => opt.begin_step(weight),
-                    Opt::Store(opt) => opt.begin_step(weight),
-                }
+                opt.begin_step(count_of(&labels[before..end]) as f64);
             }
             let mut start = before;
             for (number, rows) in own.iter().enumerate() {
@@ -394,33 +361,18 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
                 LossWeight::from_loss(&whole).unwrap().give_to(&part);
                 start += rows;
                 let last = number + 1 == own.len();
-                match (&mut opt, last) {
-                    (Opt::AllReduce(opt), true) => {
-                        opt.backward_and_update_with(&part, DistOption::Fp32, 0.0).unwrap();
-                    }
-                    (Opt::AllReduce(opt), false) => opt.accumulate(&part).unwrap(),
-                    (Opt::Store(opt), true) => {
-                        opt.backward_and_update_with(&part, DistOption::Fp32, 0.0).unwrap();
-                    }
-                    (Opt::Store(opt), false) => opt.accumulate(&part).unwrap(),
+                match last {
+                    true => opt.backward_and_update_with(&part, DistOption::Fp32, 0.0).unwrap(),
+                    false => opt.accumulate(&part).unwrap(),
                 }
             }
         }
-        let notes = match &mut opt {
-            Opt::AllReduce(opt) => {
-                if !joined && case.through == (Through::AllReduce { uneven: true }) {
-                    opt.join(DistOption::Fp32, 0.0).unwrap();
-                }
-                opt.take_notes()
-            }
-            Opt::Store(opt) => {
-                opt.average_parameters().unwrap();
-                opt.take_notes()
-            }
-        };
+        if !joined && case.uneven {
+            opt.join(DistOption::Fp32, 0.0).unwrap();
+        }
         // The other notes are about the numbers.
         let of_numbers = |note: &String| !note.contains("saves no memory");
-        let notes = notes.into_iter().filter(of_numbers).collect();
+        let notes = opt.take_notes().into_iter().filter(of_numbers).collect();
         if let Some(failed) = case.fails_at_end {
             // All have taken the last step.
             world.comm().barrier().unwrap();
@@ -457,10 +409,13 @@ fn are(read: &[(Values, Vec<String>)], expected: &[(Values, Vec<String>)], all: 
 fn check(seed: u64) {
     let case = Case::new(seed);
     let whole = train(&case.whole()).remove(0);
-    let ranks = train(&Case { fails_at_end: None, ..case.clone() });
+    let ranks = train(&Case { fails_at_end: None, servers: 0, ..case.clone() });
     // What a failed rank keeps of the others' values is an error, and nothing else is wrong.
     let all = case.fails_at_end.is_none();
-    if case.through != Through::Store && seed.is_multiple_of(2) {
+    if case.servers > 0 {
+        let served = train(&case);
+        assert!(are(&served, &ranks, all), "seed {seed}: servers change a step: {case:#?}");
+    } else if seed.is_multiple_of(2) {
         // Ranks that divide the state of the optimizer make the same bits.
         let shard = match seed.is_multiple_of(4) {
             _ if case.shards_parameters => Shard::Parameters,

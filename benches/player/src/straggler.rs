@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use candelabrum::datasets::{Batches, DataRequest, DatasetKind, Environment};
 use candelabrum::dist::{Collective, Payload};
-use candelabrum::kvstore::{ServerStats, StoreOptConfig};
+use candelabrum::kvstore::ServerStats;
 use candelabrum::models::Cnn;
 use candelabrum::prelude::*;
 use candelabrum::train::{Accuracy, Metrics, Score, load_data};
@@ -141,7 +141,8 @@ struct Worker {
     world: World,
     params: Params,
     model: Cnn,
-    opt: WorkerOptimizer,
+    opt: DistOpt,
+    store: Option<KvStore>,
     share: WorkerImages,
     /// The factor of its computing time.
     slow: f64,
@@ -161,39 +162,40 @@ impl Worker {
         let [channels, height, width] = data.train.image_shape();
         model.compile(&params, (1, channels, height, width))?;
         let sgd = || Sgd::new(args.lr).momentum(args.momentum);
-        let over_store = |kind| -> anyhow::Result<WorkerOptimizer> {
-            let config = StoreConfig { staleness_bound: request.bound, ..StoreConfig::new(kind) };
-            let store = KvStore::with_config(&config, world)?;
-            let config = StoreOptConfig { overlap_forward: true, ..StoreOptConfig::default() };
-            Ok(WorkerOptimizer::Store(Box::new(StoreOpt::with_config(
-                sgd(),
-                &params,
-                &store,
-                config,
-            )?)))
-        };
-        let opt = match (request.exchange.store(), request.exchange) {
-            (Some(kind), _) => over_store(kind)?,
+        let (opt, store) = match (request.exchange.store(), request.exchange) {
+            (Some(kind), _) => {
+                let config =
+                    StoreConfig { staleness_bound: request.bound, ..StoreConfig::new(kind) };
+                let store = KvStore::with_config(&config, world)?;
+                let config = DistOptConfig { overlap_forward: true, ..DistOptConfig::default() };
+                let opt = DistOpt::with_servers(sgd(), &params, store.servers(), config)?;
+                (opt, Some(store))
+            }
             (None, Exchange::Memory) => bail!("there is no training by memory"),
-            (None, _) => WorkerOptimizer::Dist(Box::new(DistOpt::new(sgd(), &params, world)?)),
+            (None, _) => (DistOpt::new(sgd(), &params, world)?, None),
         };
         let share = WorkerImages::new(&data.train, args.batch_size, world.rank() as u64)?;
         let slow = if world.rank() == 1 { request.slow } else { 1.0 };
         let (world, backward) = (world.clone(), Duration::ZERO);
-        Ok(Self { world, params, model, opt, share, slow, backward })
+        Ok(Self { world, params, model, opt, store, share, slow, backward })
     }
 
     fn step(&mut self) -> anyhow::Result<()> {
         let (xs, ys) = self.share.next()?;
-        let (start, waited) = (Instant::now(), self.opt.waited());
+        let (start, waited) = (Instant::now(), self.waited());
         let loss = self.model.loss(&self.model.forward(&xs)?, &ys)?;
         // Parameters arrive during the forward pass. The wait for them is no computing.
-        let forward = start.elapsed().saturating_sub(self.opt.waited() - waited);
+        let forward = start.elapsed().saturating_sub(self.waited() - waited);
         thread::sleep((forward + self.backward).mul_f64(self.slow - 1.0));
-        let before = self.opt.backward();
-        self.opt.backward_and_update(&loss)?;
-        self.backward = self.opt.backward() - before;
+        let before = self.opt.figures(DistOption::Fp32).backward;
+        self.opt.backward_and_update_with(&loss, DistOption::Fp32, 0.0)?;
+        self.backward = self.opt.figures(DistOption::Fp32).backward - before;
         Ok(())
+    }
+
+    /// The time of waits for servers so far.
+    fn waited(&self) -> Duration {
+        self.store.as_ref().map_or(Duration::ZERO, KvStore::waited)
     }
 
     /// Takes steps for this time. Together with the other worker it takes as many steps as that one.
@@ -223,11 +225,12 @@ impl Worker {
 
     /// Sets the parameters to those that the servers have, and returns what the servers have counted.
     fn take_servers_parameters(&self) -> anyhow::Result<Vec<ServerStats>> {
-        let WorkerOptimizer::Store(opt) = &self.opt else { return Ok(Vec::new()) };
-        for param in self.params.list() {
-            param.set(&opt.store().pull(param.name(), 0)?.wait()?)?;
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        // The other worker has left. In dist_sync all ranks have the same values.
+        for param in self.params.list().iter().filter(|_| !self.opt.is_in_step()) {
+            param.set(&store.pull(param.name(), 0)?.wait()?)?;
         }
-        Ok(opt.store().stats()?)
+        Ok(store.stats()?)
     }
 
     /// The share of these images that the model classifies correctly.
@@ -239,38 +242,6 @@ impl Worker {
             Accuracy.add(&output, &batch.ys, &mut metrics)?;
         }
         Ok(metrics.accuracy())
-    }
-}
-
-/// The optimizer of a worker.
-enum WorkerOptimizer {
-    Dist(Box<DistOpt>),
-    Store(Box<StoreOpt>),
-}
-
-impl WorkerOptimizer {
-    fn backward_and_update(&mut self, loss: &Tensor) -> anyhow::Result<()> {
-        let (option, spars) = (DistOption::Fp32, 0.0);
-        match self {
-            Self::Dist(opt) => Ok(opt.backward_and_update_with(loss, option, spars)?),
-            Self::Store(opt) => Ok(opt.backward_and_update_with(loss, option, spars)?),
-        }
-    }
-
-    /// The time in backward passes so far.
-    fn backward(&self) -> Duration {
-        match self {
-            Self::Dist(opt) => opt.figures(DistOption::Fp32).backward,
-            Self::Store(opt) => opt.figures(DistOption::Fp32).backward,
-        }
-    }
-
-    /// The time of waits for servers so far.
-    fn waited(&self) -> Duration {
-        match self {
-            Self::Dist(_) => Duration::ZERO,
-            Self::Store(opt) => opt.store().waited(),
-        }
     }
 }
 

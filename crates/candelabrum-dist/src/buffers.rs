@@ -2,12 +2,13 @@
 
 use candelabrum_nn::{Buffer, Params};
 use candle_core::{DType, Device, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::comm::{Collective, Communicator, Payload, ReduceOp};
 use crate::{Error, Result};
 
 /// The treatment of buffers (state that is not trained) when the ranks' models become one model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BufferSync {
     /// Every rank receives the buffers of rank 0, bit for bit. This is PyTorch's

@@ -44,6 +44,12 @@ pub enum Error {
         /// The error of that rank.
         message: String,
     },
+    /// Servers refused a request of this worker, or could not be reached.
+    #[error("{source}")]
+    Servers {
+        /// The error of the store.
+        source: std::sync::Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// The deadline passed.
     #[error(
         "rank {rank} waited {} s in {during} for rank(s) {missing}; deadlines are set with CANDELABRUM_TIMEOUT (seconds)",

@@ -59,11 +59,12 @@ pub use launch::WorldConfig;
 #[doc(hidden)]
 pub use note::note;
 pub use opt::{
-    DistOpt, DistOptConfig, DistOptState, LossScale, OnOverflow, OptimizerMemory, OptimizerVector,
-    Shard, StepFigures, StepGraph, StrategyState,
+    DistOpt, DistOptConfig, DistOptState, LossScale, NewValues, OnOverflow, OptimizerMemory,
+    OptimizerVector, RoundServers, ServerMessages, Servers, Shard, StepFigures, StepGraph,
+    StepServer, StrategyState, UpdateServers,
 };
-pub use step_weight::{StepWeight, TotalWeight};
+pub(crate) use step_weight::{StepWeight, TotalWeight};
 pub use strategy::StrategyConfig;
 pub use sync_batch_norm::{statistics_exchange, synchronize_batch_norm};
-pub use trained::TrainableParams;
+pub(crate) use trained::TrainableParams;
 pub use world::World;

@@ -22,7 +22,7 @@ use crate::{Error, Result};
 /// The weights of this rank's losses in a step. [`DistOpt`](crate::DistOpt) has one. An optimizer of another
 /// kind needs one if it averages over ranks or over micro-batches.
 #[derive(Debug, Default)]
-pub struct StepWeight {
+pub(crate) struct StepWeight {
     /// The losses so far.
     losses: usize,
     /// The sum of their weights.
@@ -37,17 +37,17 @@ pub struct StepWeight {
 
 /// What all ranks count in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TotalWeight {
+pub(crate) struct TotalWeight {
     /// The ranks that have a batch.
-    pub active: usize,
+    pub(crate) active: usize,
     /// The sum of all weights. NaN if a rank has failed.
-    pub sum: f64,
+    pub(crate) sum: f64,
 }
 
 impl StepWeight {
     /// Begins to exchange the weight `weight` of this rank, that of all losses of its coming step together.
     /// All ranks of the group call it before they compute the losses, so that the exchange costs no time.
-    pub fn begin(&mut self, weight: f64, group: &Group) {
+    pub(crate) fn begin(&mut self, weight: f64, group: &Group) {
         // A rank whose forward pass has failed begins the same step again.
         if self.begun.is_none() {
             self.begun = Some((weight, start(group, true, weight)));
@@ -58,7 +58,7 @@ impl StepWeight {
     ///
     /// # Errors
     /// A device's error, if the weight has to be counted there.
-    pub fn add(&mut self, weight: Option<&LossWeight>) -> Result<f64> {
+    pub(crate) fn add(&mut self, weight: Option<&LossWeight>) -> Result<f64> {
         self.losses += 1;
         self.varies |= weight.is_some_and(LossWeight::varies);
         let weight = weight.map_or(Ok(1.0), LossWeight::value)?;
@@ -71,7 +71,7 @@ impl StepWeight {
 
     /// Makes the sum of all ranks NaN: this rank has failed, and the step must not pass for one in which nothing
     /// counts.
-    pub fn spoil(&mut self) {
+    pub(crate) fn spoil(&mut self) {
         self.own = f64::NAN;
     }
 
@@ -79,7 +79,7 @@ impl StepWeight {
     ///
     /// # Errors
     /// [`Error::BegunWeight`].
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match &self.begun {
             // Parts of a weight may add up to it with a rounding error.
             &Some((begun, _)) if (begun - self.own).abs() > 1e-9 * begun.max(self.own) => {
@@ -89,29 +89,39 @@ impl StepWeight {
         }
     }
 
+    /// Whether the ranks exchange their sums. `uneven` as for [`total`](Self::total).
+    pub(crate) fn is_exchanged(&self, uneven: bool) -> bool {
+        self.has_begun() || self.varies || uneven
+    }
+
     /// Whether a loss was added since the last step.
-    pub fn has_losses(&self) -> bool {
+    pub(crate) fn has_losses(&self) -> bool {
         self.losses > 0
     }
 
     /// Whether a weight is being exchanged for a step that has not been taken.
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// The weights of all ranks. If no weight varies and `uneven` is not set, all ranks count as much as this
+    /// The weights of all ranks of `group`, of which `workers` compute losses. If no weight varies and `uneven` is not set, all ranks count as much as this
     /// one, and nothing is sent. All ranks call it together.
     ///
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
-    pub fn total(&mut self, group: &Group, uneven: bool) -> Result<TotalWeight> {
-        let (ranks, has_batch) = (group.world_size(), self.has_losses());
+    pub(crate) fn total(
+        &mut self,
+        group: &Group,
+        workers: usize,
+        uneven: bool,
+    ) -> Result<TotalWeight> {
+        let (is_exchanged, has_batch) = (self.is_exchanged(uneven), self.has_losses());
         let begun = self.begun.take();
-        if ranks == 1 {
+        if group.world_size() == 1 {
             return Ok(TotalWeight { active: usize::from(has_batch), sum: self.own });
         }
-        if begun.is_none() && !self.varies && !uneven {
-            return Ok(TotalWeight { active: ranks, sum: self.own * ranks as f64 });
+        if !is_exchanged {
+            return Ok(TotalWeight { active: workers, sum: self.own * workers as f64 });
         }
         let pending = match begun {
             Some((_, pending)) => pending,
@@ -125,14 +135,14 @@ impl StepWeight {
         Ok(TotalWeight { active: active as usize, sum })
     }
 
-    /// The factor that makes shares of what [`add`](Self::add) has returned, for an average over the ranks of
-    /// the group. All of this rank's gradients are multiplied by it. Then the next step begins.
-    pub fn finish(&mut self, group: &Group, total: TotalWeight) -> f64 {
-        self.end(total.sum, group.world_size())
+    /// The factor that makes shares of what [`add`](Self::add) has returned, for an average over so many
+    /// ranks. All of this rank's gradients are multiplied by it. Then the next step begins.
+    pub(crate) fn finish(&mut self, ranks: usize, total: TotalWeight) -> f64 {
+        self.end(total.sum, ranks)
     }
 
     /// As [`finish`](Self::finish), for a rank that updates with its own gradients alone.
-    pub fn finish_alone(&mut self) -> f64 {
+    pub(crate) fn finish_alone(&mut self) -> f64 {
         self.end(self.own, 1)
     }
 
@@ -140,7 +150,7 @@ impl StepWeight {
     ///
     /// # Errors
     /// Those of candle.
-    pub fn scaled(loss: &Tensor, factor: f64) -> Result<Tensor> {
+    pub(crate) fn scaled(loss: &Tensor, factor: f64) -> Result<Tensor> {
         if factor == 0.0 {
             // candle would leave out the gradients of a loss that is multiplied by the number 0.
             return Ok(loss.broadcast_mul(&Tensor::zeros((), loss.dtype(), loss.device())?)?);
@@ -179,8 +189,8 @@ mod tests {
         let mut step = StepWeight::default();
         let first: Vec<f64> =
             weights.iter().map(|w| step.add(Some(&weight(*w))).unwrap()).collect();
-        let total = step.total(&group, false).unwrap();
-        let factor = step.finish(&group, total);
+        let total = step.total(&group, 1, false).unwrap();
+        let factor = step.finish(1, total);
         assert!(!step.has_losses());
         first.into_iter().map(|share| share * factor).collect()
     }
@@ -207,7 +217,7 @@ mod tests {
         step.add(Some(&weight(3.0))).unwrap();
         let error = step.check().unwrap_err().to_string();
         assert!(error.contains("weigh 3,") && error.contains("weight 2 was begun"), "{error}");
-        step.total(&group, false).unwrap();
+        step.total(&group, 1, false).unwrap();
         step.check().unwrap();
     }
 }

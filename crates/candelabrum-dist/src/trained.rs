@@ -9,7 +9,7 @@ use crate::{Error, Result};
 /// The parameters of an optimizer, divided at its first step. They have a fixed place in its buckets and its
 /// state from then on.
 #[derive(Clone, Debug)]
-pub struct TrainableParams {
+pub(crate) struct TrainableParams {
     trained: Arc<[Param]>,
     /// Those that were frozen then.
     left_out: Vec<Param>,
@@ -20,7 +20,7 @@ impl TrainableParams {
     ///
     /// # Errors
     /// [`Error::NoParameters`].
-    pub fn from_params(params: &Params) -> Result<Self> {
+    pub(crate) fn from_params(params: &Params) -> Result<Self> {
         let (left_out, trained): (Vec<Param>, Vec<Param>) =
             params.list().into_iter().partition(Param::is_frozen);
         if trained.is_empty() {
@@ -30,12 +30,12 @@ impl TrainableParams {
     }
 
     /// The parameters that are trained, in the order of the model. Some of them may be frozen now.
-    pub fn params(&self) -> &Arc<[Param]> {
+    pub(crate) fn params(&self) -> &Arc<[Param]> {
         &self.trained
     }
 
     /// The numbers of the trained parameters that have been frozen since the first step. They get no update.
-    pub fn frozen(&self) -> Vec<usize> {
+    pub(crate) fn frozen(&self) -> Vec<usize> {
         let params = self.trained.iter().enumerate();
         params.filter(|(_, param)| param.is_frozen()).map(|(number, _)| number).collect()
     }
@@ -45,7 +45,7 @@ impl TrainableParams {
     ///
     /// # Errors
     /// [`Error::Unfrozen`] and [`Error::LateParameters`].
-    pub fn check(&self, params: &Params) -> Result<()> {
+    pub(crate) fn check(&self, params: &Params) -> Result<()> {
         let unfrozen = names(self.left_out.iter().filter(|param| !param.is_frozen()));
         if !unfrozen.is_empty() {
             return Err(Error::Unfrozen { names: unfrozen });

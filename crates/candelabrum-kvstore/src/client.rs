@@ -417,6 +417,15 @@ impl Client {
         Ok(answers)
     }
 
+    /// Sends a text to every server, which does not answer.
+    pub(crate) fn tell_all(&mut self, op: MessageKind, text: &str) -> Result<()> {
+        self.check()?;
+        for server in 0..self.queues.len() {
+            self.link.send(server, WireMessage::text(MessageHeader::new(op), text))?;
+        }
+        Ok(())
+    }
+
     /// Returns when no request is left in a queue. It waits for confirmations, and where this worker is far
     /// ahead for the pushes of others.
     pub(crate) fn send_all(&mut self) -> Result<()> {

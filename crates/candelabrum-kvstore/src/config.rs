@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::BIG_ARRAY_BOUND;
+use crate::server_parts::BIG_ARRAY_BOUND;
 use crate::{Error, Result};
 
 /// How the pushes of several workers become updates.

@@ -7,7 +7,7 @@
 //! | idea | where |
 //! |---|---|
 //! | push, pull and what belongs to them | [`KvStore`], [`StoreConfig`] |
-//! | training through a store | [`StoreOpt`] |
+//! | training through a store | [`KvStore::servers`] |
 //! | a server | [`Server`], [`ServerStats`] |
 //! | keys and values | [`Key`], [`PushValues`], [`RowSparse`] |
 //! | an embedding with its table on servers | [`SparseEmbedding`] |
@@ -18,7 +18,7 @@
 //! | idea | file |
 //! |---|---|
 //! | the order of a worker's requests, and their answers | `client.rs` |
-//! | which server holds what | `placement.rs` |
+//! | which server holds what | `server_parts.rs` |
 //! | which ranks are workers | `roles.rs` |
 //! | the bytes of a message | `wire.rs`, `codec/` |
 //! | messages between ranks, or inside of one process | `link.rs` |
@@ -35,13 +35,13 @@ mod error;
 mod key;
 mod keys;
 mod link;
-mod opt;
-mod placement;
 mod roles;
 mod server;
+mod server_parts;
 mod shard;
 mod stats;
 mod store;
+mod training;
 mod values;
 mod wire;
 
@@ -50,9 +50,8 @@ pub use config::{StoreConfig, StoreKind};
 pub use embedding::{Prefetch, SparseEmbedding};
 pub use error::{Error, Result};
 pub use key::Key;
-pub use opt::{StoreOpt, StoreOptConfig};
-pub use placement::BIG_ARRAY_BOUND;
 pub use server::Server;
+pub use server_parts::BIG_ARRAY_BOUND;
 pub use shard::RowInit;
 pub use stats::{ServerStats, Staleness};
 pub use store::{KvStore, PendingPull, PullRows};

@@ -142,10 +142,12 @@ impl fmt::Debug for RemoteServers {
     }
 }
 
-/// A group of all processes for the messages of a store alone. All processes call it together.
-pub(crate) fn messages_of(world: &World) -> Result<Group> {
+/// Two groups of all processes: for the messages of a store, and for the steps of its workers. All processes call it
+/// together.
+pub(crate) fn groups_of(world: &World) -> Result<[Group; 2]> {
     let lost = || Error::Roles { what: "a group has lost its member".to_owned() };
-    world.everyone().split(Some(0), 0)?.ok_or_else(lost)
+    let group = || world.everyone().split(Some(0), 0)?.ok_or_else(lost);
+    Ok([group()?, group()?])
 }
 
 /// Messages of a group: those of this rank under way, and the next one of any other rank.

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{Error as DistError, Group, World};
+use candelabrum_dist::{Error as DistError, Group, StepServer, World};
 
-use crate::link::{GroupMail, messages_of};
+use crate::link::{GroupMail, groups_of};
 use crate::roles::{ProcessRole, RoleAssignment};
 use crate::shard::{ServerShard, Updater};
 use crate::wire::{MessageKind, MessageMemory, WireMessage};
@@ -50,7 +51,7 @@ impl Server {
     /// Serves the workers of `world` until all of them have left. Every server calls it when the
     /// workers create their store. Returns what the server has counted.
     ///
-    /// All work is done on this thread. Requests that are there at the same time are served in turn by
+    /// All work on keys is done on this thread. The steps of a training in dist_sync have another thread. Requests that are there at the same time are served in turn by
     /// worker, so a worker with many requests does not delay the others by more than one.
     ///
     /// # Errors
@@ -62,8 +63,20 @@ impl Server {
             let what = format!("rank {rank} is a worker, and only a server can serve");
             return Err(Error::Roles { what });
         };
-        let all = messages_of(world)?;
-        self.serve(world, &roles, number, &all).inspect_err(|error| {
+        let [all, steps] = groups_of(world)?;
+        let mut steps = StepServer::new(steps, roles.workers().len(), world.device().clone());
+        let (calls, next) = mpsc::channel::<String>();
+        let served = thread::scope(|scope| {
+            let steps = scope.spawn(move || next.iter().try_for_each(|call| steps.answer(&call)));
+            let served = self.serve(world, &roles, number, &all, &calls);
+            // The thread ends after the last call.
+            drop(calls);
+            let steps = steps.join().unwrap_or(Err(DistError::Stopped { rank: world.rank() }));
+            // What ends a step ends the messages, too.
+            steps?;
+            served
+        });
+        served.inspect_err(|error| {
             // Before this rank leaves the group, which the others would take for the end of its part.
             if !matches!(error, Error::Dist(_)) {
                 all.fail(&DistError::Protocol { what: error.to_string() });
@@ -77,6 +90,7 @@ impl Server {
         roles: &RoleAssignment,
         number: usize,
         all: &Group,
+        calls: &mpsc::Sender<String>,
     ) -> Result<ServerStats> {
         let place = (number, roles.servers().len());
         let workers: Vec<usize> = roles.workers().collect();
@@ -103,6 +117,11 @@ impl Server {
                 let what = || "it is a request, and its sender is no worker".to_owned();
                 let queue = queues.get_mut(from);
                 let queue = queue.ok_or_else(|| Error::Message { from, what: what() })?;
+                if message.op() == MessageKind::Train {
+                    // A thread that has ended has had an error, which its workers have got, too.
+                    drop(calls.send(message.text_of().into_owned()));
+                    continue;
+                }
                 goodbyes += usize::from(message.op() == MessageKind::Goodbye);
                 queue.push_back(message);
                 limit = Duration::ZERO;

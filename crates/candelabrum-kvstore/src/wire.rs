@@ -44,6 +44,8 @@ pub(crate) enum MessageKind {
     Room,
     /// A worker's optimizer.
     SetOptimizer,
+    /// What all workers are about to do in training, from the first one.
+    Train,
     /// A request for an answer after all earlier messages of this worker.
     Flush,
     /// A request to write the server's state to a file.
@@ -65,7 +67,7 @@ pub(crate) enum MessageKind {
 }
 
 impl MessageKind {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Hello,
         Self::Init,
         Self::Push,
@@ -75,6 +77,7 @@ impl MessageKind {
         Self::PullRows,
         Self::Room,
         Self::SetOptimizer,
+        Self::Train,
         Self::Flush,
         Self::Save,
         Self::Load,

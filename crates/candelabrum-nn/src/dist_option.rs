@@ -27,6 +27,10 @@ pub enum DistOption {
     SparseTopK,
     /// Each rank sends the elements of magnitude `spars` and above.
     SparseThreshold,
+    /// Each rank sends `spars`, `-spars` or 0 of each element: MXNet's compression 2bit.
+    TwoBit,
+    /// Each rank sends 1 of each element above `spars` and -1 of all others: MXNet's compression 1bit.
+    OneBit,
     /// A user's own strategy, by the name given to [`DistOption::custom`].
     Custom(&'static str),
 }
@@ -35,14 +39,16 @@ pub enum DistOption {
 static CUSTOM: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
 
 impl DistOption {
-    /// All built-in options, in SINGA's order.
-    pub const ALL: [Self; 6] = [
+    /// All built-in options, in SINGA's order, then MXNet's.
+    pub const ALL: [Self; 8] = [
         Self::Fp32,
         Self::Fp16,
         Self::Bf16,
         Self::PartialUpdate,
         Self::SparseTopK,
         Self::SparseThreshold,
+        Self::TwoBit,
+        Self::OneBit,
     ];
 
     /// SINGA's other names for some of them.
@@ -75,6 +81,8 @@ impl DistOption {
             Self::PartialUpdate => "partialUpdate",
             Self::SparseTopK => "sparseTopK",
             Self::SparseThreshold => "sparseThreshold",
+            Self::TwoBit => "2bit",
+            Self::OneBit => "1bit",
             Self::Custom(name) => name,
         }
     }

@@ -4,12 +4,13 @@
 //! and `clip_grad_value_`.
 
 use candelabrum_memory::{Norm, SpanMut};
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::error::AllowedRange;
 
 /// The kind of clipping.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Clip {
     /// Limits the magnitude of each element.

@@ -7,7 +7,6 @@
 //! |---|---|
 //! | one step, one evaluation, the whole run | [`Trainer`], [`FitConfig`] |
 //! | the order of the samples, and the length of an epoch | [`Sampling`] |
-//! | the optimizer of a training | [`DistributedOptimizer`] |
 //! | the digits for training, found once per host | [`load_data`] |
 //! | loss and measures over all ranks | [`Metrics`], [`Score`] |
 //! | a training of several models, losses or inputs | [`Task`], [`Fit`] |
@@ -28,7 +27,6 @@ mod evaluation;
 mod fit;
 mod log_files;
 mod metrics;
-mod optimizer;
 mod options;
 mod parts;
 mod prediction;
@@ -53,7 +51,6 @@ pub use error::{Error, Result};
 pub use fit::{EvaluationSets, Fit, FitConfig, Interrupt};
 pub use log_files::LogFiles;
 pub use metrics::Metrics;
-pub use optimizer::{DistributedOptimizer, WholeStep};
 pub use report::{EpochReport, Report, StrategyReport};
 pub use report_file::ReportFile;
 pub use sampling::Sampling;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candelabrum_datasets::write_whole;
-use candelabrum_dist::StepFigures;
+use candelabrum_dist::{DistOpt, StepFigures, parameters_sha256};
 use candelabrum_nn::DistOption;
 use candelabrum_runlog::number;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,14 @@ pub struct Report {
     /// Why the run ended before its last epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<String>,
+}
+
+/// The digests of all models' parameters on each rank, in rank order.
+pub(crate) fn digests(optimizers: &[(&str, &mut DistOpt)]) -> Result<Vec<String>> {
+    let Some((_, first)) = optimizers.first() else { return Ok(Vec::new()) };
+    let own = optimizers.iter().map(|(_, optimizer)| parameters_sha256(optimizer.params()));
+    let own = own.collect::<candelabrum_dist::Result<Vec<_>>>()?;
+    Ok(first.group().all_gather_text(&own.join(" "))?)
 }
 
 /// One epoch.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::hooks::{Action, Hook, Run, read_state};
-use crate::optimizer::digests;
+use crate::report::digests;
 use crate::{EpochReport, Report, Result};
 
 /// A write is followed by at least so many times its own duration without one: the file has all epochs, so

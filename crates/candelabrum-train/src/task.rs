@@ -1,11 +1,12 @@
 //! What a training repeats: a step on a batch, and a measurement of one.
 
 use candelabrum_datasets::Batch;
+use candelabrum_dist::DistOpt;
 use candelabrum_nn::DistOption;
 use candle_core::Tensor;
 
 use crate::checkpoint::Position;
-use crate::{DistributedOptimizer, Metrics, Result};
+use crate::{Metrics, Result};
 
 /// A training as [`Fit`](crate::Fit) sees it. [`Trainer`](crate::Trainer) is the task of one model with one
 /// optimizer. Implement it for several models, several losses, or inputs of your own type.
@@ -34,11 +35,11 @@ pub trait Task<B> {
     }
 
     /// The optimizer of the model, or of the first one of several models.
-    fn optimizer(&mut self) -> &mut dyn DistributedOptimizer;
+    fn optimizer(&mut self) -> &mut DistOpt;
 
     /// The optimizers of all models, the first one first, by names that distinguish the models. The names are in the
     /// names of a checkpoint's files. A task with one model leaves it out.
-    fn optimizers(&mut self) -> Vec<(&str, &mut dyn DistributedOptimizer)> {
+    fn optimizers(&mut self) -> Vec<(&str, &mut DistOpt)> {
         vec![("", self.optimizer())]
     }
 

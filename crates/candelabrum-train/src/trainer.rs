@@ -3,22 +3,20 @@
 use std::fmt;
 
 use candelabrum_datasets::{Collated, Dataset, LoaderOptions};
-use candelabrum_dist::{Group, StepGraph, parameters_sha256};
-use candelabrum_nn::{DistOption, LossWeight, Model, Summary};
+use candelabrum_dist::{DistOpt, Group, StepGraph, parameters_sha256};
+use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Model, Summary};
 use candle_core::{DType, Shape, Tensor};
 
 use crate::checkpoint::Position;
 use crate::task::{Inputs, Supervised, Task};
-use crate::{Accuracy, DistributedOptimizer, Metrics, Result, Score, evaluation, prediction};
+use crate::{Accuracy, Metrics, Result, Score, evaluation, prediction};
 
 /// Trains a model batch by batch. [`fit`](Self::fit) runs a whole training.
 ///
-/// The optimizer is any [`DistributedOptimizer`]: a [`DistOpt`](candelabrum_dist::DistOpt), which exchanges gradients
-/// between the ranks, or a [`StoreOpt`](candelabrum_kvstore::StoreOpt), which trains through the servers of a key-value
-/// store.
+/// The optimizer exchanges gradients between the ranks, which update the parameters, or has servers that update them.
 pub struct Trainer<M> {
     model: M,
-    opt: Box<dyn DistributedOptimizer>,
+    opt: DistOpt,
     score: Box<dyn Score>,
     loading: LoaderOptions,
     position: Position,
@@ -32,10 +30,10 @@ pub struct Trainer<M> {
 
 impl<M: Model> Trainer<M> {
     /// A trainer of `model`, whose parameters are those of `opt`. It measures the [`Accuracy`].
-    pub fn new(model: M, opt: impl Into<Box<dyn DistributedOptimizer>>) -> Self {
+    pub fn new(model: M, opt: DistOpt) -> Self {
         Self {
             model,
-            opt: opt.into(),
+            opt,
             score: Box::new(Accuracy),
             loading: LoaderOptions::default(),
             position: Position::default(),
@@ -67,7 +65,7 @@ impl<M: Model> Trainer<M> {
     /// Whether [`train_one_batch`](Self::train_one_batch) and [`fit`](Self::fit) record the step as
     /// CUDA graphs and replay them (SINGA's `use_graph`). See [`StepGraph`] for what a step must not
     /// do then. A step that cannot be recorded, for instance on the CPU, is computed as without this
-    /// option, and a note says why. Steps through a key-value store are never recorded.
+    /// option, and a note says why.
     #[must_use]
     pub fn use_graph(mut self, use_graph: bool) -> Self {
         self.graph = use_graph.then(StepGraph::default);
@@ -103,13 +101,13 @@ impl<M: Model> Trainer<M> {
     }
 
     /// The optimizer.
-    pub fn opt(&self) -> &dyn DistributedOptimizer {
-        &*self.opt
+    pub fn opt(&self) -> &DistOpt {
+        &self.opt
     }
 
     /// The distributed optimizer, mutable.
-    pub fn opt_mut(&mut self) -> &mut dyn DistributedOptimizer {
-        &mut *self.opt
+    pub fn opt_mut(&mut self) -> &mut DistOpt {
+        &mut self.opt
     }
 
     /// The ranks that train together.
@@ -152,9 +150,8 @@ impl<M: Model> Trainer<M> {
     /// One step on this rank's batch. All ranks must take part. Returns the output and the loss.
     ///
     /// # Errors
-    /// See [`candelabrum_dist::Error`]. With [`DistOpt`](candelabrum_dist::DistOpt) the model is then unchanged, unless
-    /// the error occurred after the update, in the average of parameters of partialUpdate. With
-    /// [`StoreOpt`](candelabrum_kvstore::StoreOpt) servers may have a part of the step.
+    /// See [`candelabrum_dist::Error`]. The model is then unchanged, unless the error occurred after the update, in the
+    /// average of parameters of partialUpdate, or servers that update at once have a part of the step.
     pub fn train_one_batch(
         &mut self,
         xs: &Tensor,
@@ -167,13 +164,16 @@ impl<M: Model> Trainer<M> {
         if let Some(weight) = model.loss_weight(ys)? {
             opt.begin_step(weight);
         }
-        let mut step = |mut opt: &mut dyn DistributedOptimizer, [xs, ys]: [&Tensor; 2]| {
-            let (output, loss) = model.train_one_batch(&mut opt, xs, ys, dist_option, spars)?;
+        let step = |opt: &mut DistOpt, [xs, ys]: [&Tensor; 2]| -> Result<[Tensor; 2]> {
+            let (output, loss) = model.train_one_batch(opt, xs, ys, dist_option, spars)?;
             Ok([output, loss])
         };
         let [output, loss] = match graph {
-            Some(graph) => opt.step_by_graph(graph, [xs, ys], (dist_option, spars), &mut step)?,
-            None => step(&mut **opt, [xs, ys])?,
+            Some(graph) => {
+                let step = |opt: &mut DistOpt, inputs: &[Tensor; 2]| step(opt, inputs.each_ref());
+                graph.run(opt, [xs, ys], (dist_option, spars), step)?
+            }
+            None => step(opt, [xs, ys])?,
         };
         Ok((output, loss))
     }
@@ -303,7 +303,7 @@ impl<M: Model> Trainer<M> {
             if number + 1 < sizes.len() {
                 self.opt.accumulate(&share)?;
             } else {
-                self.opt.step(&share, option, spars)?;
+                self.opt.backward_and_update_with(&share, option, spars)?;
             }
             self.score.add_counted(&output.detach(), ys, ignored, metrics)?;
         }
@@ -361,11 +361,12 @@ impl<M: Model, B: Supervised + Collated> Task<B> for Trainer<M> {
 
     fn join(&mut self) -> Result<()> {
         let (option, spars) = self.strategy;
-        self.opt.join(option, spars)
+        self.opt.join(option, spars)?;
+        Ok(())
     }
 
-    fn optimizer(&mut self) -> &mut dyn DistributedOptimizer {
-        &mut *self.opt
+    fn optimizer(&mut self) -> &mut DistOpt {
+        &mut self.opt
     }
 
     fn position(&mut self) -> &mut Position {

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candelabrum_memory::{FiniteCheck, FlatTensor};
+use candelabrum_memory::{FiniteCheck, FlatTensor, SpanMut};
 use candelabrum_nn::with_span;
 use candle_core::{DType, Tensor};
 
@@ -90,7 +90,7 @@ impl BucketExchange {
         let (search, average_search) = (FiniteCheck::default(), FiniteCheck::default());
         let is_in_place =
             matches!(&kind, ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place());
-        let all_reduce_searches = is_in_place && context.group.finds_bad_numbers();
+        let all_reduce_searches = is_in_place && context.ranks.all.finds_bad_numbers();
         Self {
             context,
             subject,
@@ -139,7 +139,7 @@ impl BucketExchange {
             self.failure = Some(StepFailure::Loss);
         }
         if self.failure.is_none() {
-            let rank = self.context.group.rank();
+            let rank = self.context.ranks.all.rank();
             let own = self.search.first()?;
             let own = own.map(|(bucket, position)| BadGradient { rank, bucket, position });
             self.failure = own.into_iter().chain(self.found).min().map(StepFailure::Gradient);
@@ -207,11 +207,14 @@ impl BucketExchange {
     pub(super) fn look_at_average(
         &mut self,
         index: usize,
-        bucket: FlatTensor,
+        mut bucket: FlatTensor,
     ) -> Result<Option<FlatTensor>> {
         let range = self.context.own_range(index);
+        let known = if self.averages_are_shared_out() { range.clone() } else { 0..bucket.len() };
+        let mean = self.mean();
         let Self { average_search, own, figures, .. } = self;
         timed(&mut figures.decompress, || {
+            mean.apply(bucket.range_mut(known)?)?;
             average_search.look(index, bucket.range(range.clone())?)?;
             match own {
                 Some(own) => own.take_out(index, bucket, range).map(|()| None),
@@ -273,7 +276,7 @@ impl BucketExchange {
         };
         // Memory that a failed step has lost is not there yet.
         let on_gpu = memory.iter().flatten().filter(|memory| memory.is_on_device()).count();
-        if let Collective::AllReduce(op) = all_reduce.op()
+        if let Collective::AllReduce(op) = all_reduce.op(context.ranks.has_servers())
             && (all_reduce.is_in_place() || on_gpu == context.plans.len())
         {
             let numbered = context.plans.iter().zip(&*context.labels).enumerate();
@@ -288,7 +291,7 @@ impl BucketExchange {
                 bucket.labelled(label.clone()).of_step(context.step)
             });
             // Where hosts have copies, a bucket leaves by several operations, and this has no effect.
-            context.replica.announce(buckets.collect());
+            context.ranks.replica.announce(buckets.collect());
         }
     }
 
@@ -313,7 +316,7 @@ impl BucketExchange {
         let info = context.bucket(index);
         let message = match kind {
             ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place() => {
-                Message::InPlace(all_reduce.op())
+                Message::InPlace(all_reduce.op(context.ranks.has_servers()))
             }
             ExchangeKind::AllReduce(all_reduce) => {
                 // A failed step may have lost this memory, and lent buckets have none. It is then allocated.
@@ -329,9 +332,9 @@ impl BucketExchange {
                     bucket.span_mut()?.fill(0.0)?;
                 }
                 timed(&mut figures.compress, || {
-                    all_reduce.pack(bucket.span_mut()?, &mut memory, context.group.world_size())
+                    all_reduce.pack(bucket.span_mut()?, &mut memory, context.ranks.count)
                 })?;
-                Message::new(all_reduce.op(), memory.into())
+                Message::new(all_reduce.op(context.ranks.has_servers()), memory.into())
             }
             ExchangeKind::Strategy(strategy) => {
                 let mut strategy = strategy.lock();
@@ -370,11 +373,11 @@ impl BucketExchange {
             Ok(match (kind, op, &context.shards) {
                 (ExchangeKind::AllReduce(_), Collective::AllReduce(op), Some(shards)) => {
                     let payload = payload.with_parts(&**shards.parts(index))?;
-                    context.replica.start(Collective::ReduceScatterV(op), payload)
+                    context.ranks.replica.start(Collective::ReduceScatterV(op), payload)
                 }
-                (ExchangeKind::AllReduce(_), ..) => context.group.start(op, payload),
+                (ExchangeKind::AllReduce(_), ..) => context.ranks.all.start(op, payload),
                 (ExchangeKind::Strategy(strategy), ..) => {
-                    strategy.lock().exchange(&*context.group, op, payload)
+                    strategy.lock().exchange(&*context.ranks.all, op, payload)
                 }
             })
         };
@@ -402,7 +405,7 @@ impl BucketExchange {
     /// Returns an error if an average on a GPU is not what NCCL should have computed. The caller has
     /// waited for the GPU since the average arrived.
     pub(super) fn check_stream(&self, bucket: &FlatTensor) -> Result<()> {
-        let failure = bucket.is_on_device().then(|| self.context.group.failure()).flatten();
+        let failure = bucket.is_on_device().then(|| self.context.ranks.all.failure()).flatten();
         failure.map_or(Ok(()), Err)
     }
 
@@ -463,6 +466,22 @@ impl BucketExchange {
         Ok(None)
     }
 
+    /// What makes a mean over the gradients of a bucket that has arrived.
+    fn mean(&self) -> BucketMean {
+        let ranks = &self.context.ranks;
+        match &self.kind {
+            _ if !ranks.has_servers() => BucketMean::Itself,
+            ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place() => {
+                BucketMean::Sum { of: ranks.count }
+            }
+            // Each rank has divided its gradients before it rounded them.
+            ExchangeKind::AllReduce(_) => BucketMean::Itself,
+            ExchangeKind::Strategy(_) => {
+                BucketMean::Scaled(ranks.all.world_size() as f32 / ranks.count as f32)
+            }
+        }
+    }
+
     /// Whether each rank has only the averages of its own shard. Other strategies than an all-reduce give all ranks all
     /// of them.
     pub(super) fn averages_are_shared_out(&self) -> bool {
@@ -474,7 +493,7 @@ impl BucketExchange {
     pub(super) fn start_vote(&mut self) -> Result<Pending> {
         let vote = Payload::from_slice(&[i32::from(self.failure()?.is_some())]);
         let vote = vote.labelled("the vote on finite gradients").of_step(self.context.step);
-        Ok(self.context.group.start(Collective::AllReduce(ReduceOp::Max), vote))
+        Ok(self.context.ranks.all.start(Collective::AllReduce(ReduceOp::Max), vote))
     }
 
     /// The error that follows from the vote; `None` if all ranks' gradients can be used.
@@ -511,6 +530,33 @@ impl BucketExchange {
                 (None, None) => {}
             }
         }
+    }
+}
+
+/// How a bucket that has arrived is a mean over the gradients.
+#[derive(Clone, Copy, Debug)]
+enum BucketMean {
+    Itself,
+    /// The bucket is the sum of so many gradients.
+    Sum {
+        of: usize,
+    },
+    /// The bucket is the mean over more ranks, and this many times too small.
+    Scaled(f32),
+}
+
+impl BucketMean {
+    fn apply(self, mut values: SpanMut<'_>) -> Result<()> {
+        match (self, values.reborrow()) {
+            (Self::Itself, _) => {}
+            // As a mean over ranks divides, so that the bits are the same.
+            (Self::Sum { of }, SpanMut::Host(values)) => {
+                values.iter_mut().for_each(|value| *value /= of as f32);
+            }
+            (Self::Sum { of }, mut values) => values.scale((of as f32).recip())?,
+            (Self::Scaled(factor), mut values) => values.scale(factor)?,
+        }
+        Ok(())
     }
 }
 

@@ -117,8 +117,8 @@ impl BucketSets {
         }
     }
 
-    /// Divides the state of the optimizer among the ranks of `replica`, by buckets of this size. `whole`: parameters are
-    /// not cut.
+    /// Divides the state of the optimizer among the ranks of `replica`, by buckets of this size. `owners` are the first
+    /// of them that owns a shard and the number of all. `whole`: parameters are not cut.
     ///
     /// # Errors
     /// Parameters to be shared in a model that has no blocks for it.
@@ -127,7 +127,7 @@ impl BucketSets {
         store: &Params,
         shard: Shard,
         sizing: BucketSizing,
-        replica: &dyn Communicator,
+        (replica, owners): (&dyn Communicator, (usize, usize)),
         whole: bool,
     ) -> Result<()> {
         let lends = shard.lends();
@@ -149,7 +149,7 @@ impl BucketSets {
         let sizes = self.params().iter().map(|param| param.element_count()).collect::<Vec<_>>();
         self.lent = if lends { lent_room(&sizes, sizing) } else { None };
         let plans = self.plan(sizing, &self.order());
-        let shards = ShardRanges::new(&plans, replica.rank(), replica.world_size(), whole);
+        let shards = ShardRanges::new(&plans, replica.rank(), owners, whole);
         self.shards = Some(Arc::new(shards));
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use candelabrum_optim::Clip;
+use serde::{Deserialize, Serialize};
 
 use super::LossScale;
 use crate::bucketing::BucketSizing;
@@ -13,7 +14,7 @@ use crate::strategy::StrategyConfig;
 use crate::{Error, Result};
 
 /// Settings of a [`crate::DistOpt`], the same on every rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistOptConfig {
     /// Size of the first bucket in bytes. It is small, because most of the backward pass is still
     /// to come after it.
@@ -78,7 +79,7 @@ pub struct DistOptConfig {
 ///
 /// If hosts have different numbers of ranks, and over NCCL, the shards are those of all ranks, and the models are those
 /// of a group that knows no hosts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Shard {
     /// Nothing is sharded: every rank has all.
@@ -120,7 +121,7 @@ pub enum Shard {
 }
 
 /// The reaction to an overflow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum OnOverflow {
     /// The step returns an error that names the parameter.
@@ -177,10 +178,6 @@ impl DistOptConfig {
 
     /// The sizing of SINGA's methods.
     pub(crate) fn singa_sizing(&self) -> BucketSizing {
-        // The state of a shard belongs to one division into buckets.
-        if self.shard != Shard::None {
-            return self.sizing();
-        }
         BucketSizing::Threshold(self.threshold.unwrap_or(Self::SINGA_THRESHOLD))
     }
 }

@@ -8,16 +8,15 @@ use candelabrum_nn::{BucketPlan, BucketSlot, Param};
 
 use super::bucket_sets::{self, BucketSet};
 use super::param_shards::ParamShards;
+use super::placement::StepRanks;
 use super::shard::ShardRanges;
-use crate::comm::{CommStats, Group, Label};
+use crate::comm::{CommStats, Label};
 use crate::strategy::Bucket;
 
 /// The ranks, the buckets and the settings of one step.
 #[derive(Clone, Debug)]
 pub(super) struct StepContext {
-    pub(super) group: Group,
-    /// The ranks that have all shards together: those of this rank's host where hosts have copies, or all.
-    pub(super) replica: Group,
+    pub(super) ranks: StepRanks,
     pub(super) params: Arc<[Param]>,
     pub(super) plans: Arc<[BucketPlan]>,
     pub(super) labels: Arc<[Label]>,
@@ -34,14 +33,13 @@ pub(super) struct StepContext {
 
 impl StepContext {
     pub(super) fn new(
-        (group, replica): (Group, Group),
+        ranks: &StepRanks,
         layout: &BucketSet,
         values: Option<Arc<ParamShards>>,
         (step, spars): (u64, f32),
     ) -> Self {
         Self {
-            group,
-            replica,
+            ranks: ranks.clone(),
             values,
             params: Arc::clone(layout.gradients.params()),
             plans: Arc::clone(layout.gradients.plans()),
@@ -55,15 +53,16 @@ impl StepContext {
 
     /// The traffic so far.
     pub(super) fn traffic(&self) -> CommStats {
-        traffic(&self.group, &self.replica)
+        self.ranks.traffic()
     }
 
     /// Bucket number `index`, as a strategy receives it.
     pub(super) fn bucket(&self, index: usize) -> Bucket<'_> {
         let &Self { layout, step, spars, .. } = self;
-        let (rank, world_size) = (self.group.rank(), self.group.world_size());
+        let (rank, world_size) = (self.ranks.all.rank(), self.ranks.all.world_size());
+        let workers = self.ranks.count;
         let (plan, params, count) = (&self.plans[index], &self.params[..], self.plans.len());
-        Bucket { index, count, layout, step, spars, rank, world_size, plan, params }
+        Bucket { index, count, layout, step, spars, rank, world_size, workers, plan, params }
     }
 
     /// The memory of the parameters.
@@ -109,13 +108,5 @@ impl StepContext {
     /// The name of the parameter at this position of a bucket.
     pub(super) fn name_at(&self, bucket: usize, position: usize) -> String {
         self.bucket(bucket).parameter_at(position).map_or("", Param::name).to_owned()
-    }
-}
-
-/// The traffic of all ranks' group and of that of the ranks that have all shards together, which may be the same.
-pub(super) fn traffic(group: &Group, replica: &Group) -> CommStats {
-    match Arc::ptr_eq(group, replica) {
-        true => group.stats(),
-        false => group.stats() + replica.stats(),
     }
 }

@@ -48,7 +48,8 @@ impl DistOpt {
         let mut steps = 0;
         loop {
             let end = self.bound(|opt, layouts| {
-                let total = opt.weight.total(&opt.group, true)?;
+                opt.tell_step(&request)?;
+                let total = opt.weight.total(&opt.ranks.all, opt.ranks.count, true)?;
                 if total.active == 0 {
                     return Ok(None);
                 }

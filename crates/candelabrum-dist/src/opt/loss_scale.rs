@@ -9,12 +9,13 @@ use std::cell::Cell;
 
 use candelabrum_nn::ops;
 use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::step_end::StepEnd;
 use crate::{Error, Result, StepWeight};
 
 /// The factor of the loss. Powers of two change no bit of f32 gradients.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LossScale {
     /// No scaling.

@@ -7,6 +7,7 @@
 //! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
+//! | who updates a bucket, and a server's part in steps | `placement.rs`, `served_model.rs` |
 //! | the shard of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
 //! | values of parameters that are divided among ranks, and new values that arrive late | `param_shards.rs`, `arriving.rs` |
 //! | ranks that run out of batches | `join.rs` |
@@ -31,9 +32,11 @@ mod loss_scale;
 mod memory;
 mod own_averages;
 mod param_shards;
+mod placement;
 mod recording;
 mod replay;
 mod replicas;
+mod served_model;
 mod shard;
 mod sharded_step;
 mod singa;
@@ -52,14 +55,17 @@ pub use config::{DistOptConfig, OnOverflow, Shard};
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
 pub use memory::OptimizerMemory;
+pub use placement::{NewValues, RoundServers, ServerMessages, Servers, UpdateServers};
+pub use served_model::StepServer;
 pub use state::{DistOptState, OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params};
-use candelabrum_optim::{Optimizer, ParamInfo};
+use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
 use candle_core::{DType, Device, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +73,9 @@ use self::bucket_exchange::BucketExchange;
 use self::bucket_sets::{BucketSet, BucketSets, GradientLocation};
 use self::context::StepContext;
 use self::loss_scale::LossScaler;
+use self::placement::{Placement, StepRanks};
 use self::recording::RecordingStage;
+use self::served_model::ServerCall;
 use self::step::{MicroBatch, Step};
 use self::step_end::StepEnd;
 use self::step_request::StepRequest;
@@ -89,9 +97,8 @@ use crate::{Constants, Error, Result, StepWeight, TotalWeight, TrainableParams};
 pub struct DistOpt {
     optimizer: Box<dyn Optimizer>,
     params: Params,
-    group: Group,
-    /// The ranks that have all shards together: those of this rank's host where hosts have copies, or all.
-    replica: Group,
+    ranks: StepRanks,
+    placement: Placement,
     config: DistOptConfig,
     /// The number of parameters that have been set to rank 0's values.
     synchronized: usize,
@@ -179,19 +186,56 @@ impl DistOpt {
         config: DistOptConfig,
     ) -> Result<Self> {
         config.check()?;
-        let group = ranks.into();
+        let ranks = StepRanks::new(ranks.into(), config.shard);
+        let placement = match config.shard {
+            Shard::None => Placement::EveryRank,
+            _ => Placement::Owners,
+        };
+        let mut opt = Self::from_parts(Box::new(optimizer), params, ranks, placement, config);
+        opt.synchronize()?;
+        Ok(opt)
+    }
+
+    /// Trains through `servers`, which update the parameters by `optimizer`. With [`Servers::Rounds`] all steps have the
+    /// bits of steps without servers. With [`Servers::AtOnce`] each worker takes its steps alone: W workers make W updates,
+    /// each with the learning rate of one worker.
+    ///
+    /// # Errors
+    /// As for [`Self::with_config`], and settings that servers cannot serve.
+    pub fn with_servers(
+        optimizer: impl Into<Recipe>,
+        params: &Params,
+        servers: Servers,
+        config: DistOptConfig,
+    ) -> Result<Self> {
+        config.check()?;
+        let recipe = optimizer.into();
+        let (mut placement, ranks) = Placement::on_servers(servers, &recipe, &config)?;
+        placement.tell(|| {
+            let config = Box::new(config.clone());
+            ServerCall::Create { recipe: recipe.clone(), config }
+        })?;
+        let mut opt = Self::from_parts(recipe.build(), params, ranks, placement, config);
+        opt.synchronize()?;
+        Ok(opt)
+    }
+
+    fn from_parts(
+        optimizer: Box<dyn Optimizer>,
+        params: &Params,
+        ranks: StepRanks,
+        placement: Placement,
+        config: DistOptConfig,
+    ) -> Self {
         // With equal dropout masks on all replicas, the average would contain the same noise N
         // times.
-        params.suggest_noise_stream(group.rank() as u64);
+        params.suggest_noise_stream(ranks.workers.rank() as u64);
         let scaler = LossScaler::new(config.loss_scale);
-        let has_copies = config.shard != Shard::None;
-        let replica = has_copies.then(|| group.replica()).flatten();
-        let replica = replica.unwrap_or_else(|| Arc::clone(&group));
-        let mut opt = Self {
-            optimizer: Box::new(optimizer),
+        Self {
+            optimizer,
             params: params.clone(),
-            group,
-            replica,
+            ranks,
+            placement,
             config,
             synchronized: 0,
             constants: Constants::default(),
@@ -207,9 +251,7 @@ impl DistOpt {
             notes: Vec::new(),
             stage: None,
             started: Vec::new(),
-        };
-        opt.synchronize()?;
-        Ok(opt)
+        }
     }
 
     /// The parameters that this optimizer updates.
@@ -217,30 +259,61 @@ impl DistOpt {
         &self.params
     }
 
-    /// The ranks that train together.
+    /// The ranks that train together: those that compute gradients.
     pub fn group(&self) -> &Group {
-        &self.group
+        &self.ranks.workers
+    }
+
+    /// Whether all ranks take their steps together. With [`Servers::AtOnce`] they do not.
+    pub fn is_in_step(&self) -> bool {
+        self.placement.is_in_step()
+    }
+
+    /// Whether ranks may have different parameters or states at present.
+    pub fn may_differ(&self) -> bool {
+        !self.is_in_step() || self.drift != RankDrift::Nothing
+    }
+
+    /// The servers that make an update of each gradient, for a checkpoint.
+    pub fn update_servers(&mut self) -> Option<&mut dyn UpdateServers> {
+        self.placement.update_servers()
     }
 
     /// Whether ranks keep [shards](Shard).
     pub fn has_shards(&self) -> bool {
-        self.config.shard != Shard::None && self.replica.world_size() > 1
+        matches!(self.placement, Placement::Owners) && self.ranks.replica.world_size() > 1
     }
 
     /// Whether this rank's [shards](Shard) belong into a checkpoint. Where hosts have copies of them
     /// ([`Communicator::replica`](crate::Communicator::replica)), those of the first rank's host do.
     pub fn saves_shards(&self) -> bool {
-        self.group.ranks().first().is_none_or(|first| self.replica.ranks().contains(first))
+        let StepRanks { all, replica, .. } = &self.ranks;
+        all.ranks().first().is_none_or(|first| replica.ranks().contains(first))
     }
 
     /// Bytes and time of this rank's communication with the ranks that train together.
     pub fn traffic(&self) -> CommStats {
-        context::traffic(&self.group, &self.replica)
+        match &self.placement {
+            Placement::AtOnce(servers) => servers.traffic(),
+            _ => self.ranks.traffic(),
+        }
     }
 
     /// The wrapped optimizer. It knows its learning rate and how many steps it has taken.
     pub fn optimizer(&self) -> &dyn Optimizer {
         &*self.optimizer
+    }
+
+    /// The learning rate of the next step, as the user has written it: 0.01, and not 0.009999999776. `None` with
+    /// [`Servers::AtOnce`], whose updates are not the steps of one rank.
+    pub fn learning_rate(&self) -> Option<f64> {
+        let rate = self.optimizer.learning_rate();
+        self.is_in_step().then(|| rate.to_string().parse().unwrap_or_else(|_| f64::from(rate)))
+    }
+
+    /// The factor of the learning rate beside its schedule.
+    pub fn rate_factor(&self) -> f64 {
+        self.optimizer.rate_factor()
     }
 
     /// Sets the factor of all learning rates from the next step on, the same on all ranks. It belongs to
@@ -249,7 +322,9 @@ impl DistOpt {
     /// # Errors
     /// Those of [`Optimizer::set_rate_factor`].
     pub fn set_rate_factor(&mut self, factor: f64) -> Result<()> {
-        Ok(self.optimizer.set_rate_factor(factor)?)
+        self.check_rate("the factor of the learning rate", factor != 1.0, factor)?;
+        self.optimizer.set_rate_factor(factor)?;
+        self.placement.tell(|| ServerCall::SetRateFactor(factor))
     }
 
     /// Sets the learning rate itself from the next step on, in place of the schedule, the same on all ranks; `None`
@@ -258,7 +333,18 @@ impl DistOpt {
     /// # Errors
     /// Those of [`Optimizer::set_rate`].
     pub fn set_rate(&mut self, rate: Option<f64>) -> Result<()> {
-        Ok(self.optimizer.set_rate(rate)?)
+        self.check_rate("the learning rate", rate.is_some(), rate.unwrap_or_default())?;
+        self.optimizer.set_rate(rate)?;
+        self.placement.tell(|| ServerCall::SetRate(rate))
+    }
+
+    /// Refuses another learning rate than the schedule's where servers update at once: they are at another update each time.
+    fn check_rate(&self, setting: &'static str, is_set: bool, rate: f64) -> Result<()> {
+        if self.is_in_step() || !is_set {
+            return Ok(());
+        }
+        let range = "that of the schedule where each gradient is an update";
+        Err(Error::Setting { setting, value: rate.to_string(), range })
     }
 
     /// The settings.
@@ -295,12 +381,7 @@ impl DistOpt {
             );
             return Err(Error::Unsupported { what });
         }
-        if self.config.shard == Shard::None {
-            return Ok(());
-        }
-        let (setting, value) = ("shard", self.config.shard.to_string());
-        let range = "nothing with a strategy that averages parameters";
-        Err(Error::Setting { setting, value, range })
+        self.placement.check_average_of_parameters()
     }
 
     /// Returns an error if no rank could [join](Self::join) the steps of the others: without `uneven`, or
@@ -314,7 +395,7 @@ impl DistOpt {
             let (setting, value) = ("uneven", "false".to_owned());
             return Err(Error::Setting { setting, value, range: "true on every rank to join" });
         }
-        if self.group.world_size() > 1 && self.params.exchanges_statistics() {
+        if self.ranks.workers.world_size() > 1 && self.params.exchanges_statistics() {
             return Err(Error::UnevenStatistics);
         }
         Ok(())
@@ -349,8 +430,9 @@ impl DistOpt {
     /// known, and only if its weight [varies](LossWeight::varies) or [`DistOptConfig::uneven`] is set. All
     /// ranks call it, or none.
     pub fn begin_step(&mut self, weight: f64) {
-        if self.group.world_size() > 1 {
-            self.weight.begin(weight, &self.group);
+        let group = &self.ranks.all;
+        if group.world_size() > 1 {
+            self.weight.begin(weight, group);
         }
     }
 
@@ -371,7 +453,7 @@ impl DistOpt {
         }
         // An error of the pass stays on this rank until the next step, which reports it.
         let failed = self.bound(|opt, layouts| {
-            let (replica, used) = (&*opt.replica, &mut opt.used);
+            let (replica, used) = (&*opt.ranks.replica, &mut opt.used);
             let (place, layout) = match &opt.agreed {
                 // A micro-batch sends nothing, so its gradients need whole buckets.
                 _ if layouts.are_lent() => {
@@ -423,10 +505,11 @@ impl DistOpt {
             // Ranks may have trained one that is frozen now, each for itself.
             let trained = self.layouts.as_ref().map(|layouts| layouts.params().to_vec());
             let trained = trained.unwrap_or_else(|| self.params.trainable());
-            replicas::average_parameters(&*self.group, &trained)?;
+            replicas::average_parameters(&*self.ranks.all, &trained)?;
             self.drift = RankDrift::Momentum;
         }
-        synchronize_buffers(&self.params, &*self.group, self.config.buffers)
+        self.pull_parameters()?;
+        synchronize_buffers(&self.params, &*self.ranks.workers, self.config.buffers)
     }
 
     /// Gives each rank all values of all parameters, where [`Shard`] has left it a shard: those in f32 of a parameter in
@@ -445,8 +528,9 @@ impl DistOpt {
     /// # Errors
     /// A failure of another rank or a passed deadline.
     pub fn shard_parameters(&mut self) -> Result<()> {
-        let Self { layouts, group, replica, params, .. } = self;
-        layouts.as_mut().map_or(Ok(()), |layouts| layouts.shard_values(group, replica, params))
+        let Self { layouts, ranks, placement, params, .. } = self;
+        let shards = |layouts: &mut BucketSets| shard_values(layouts, placement, ranks, params);
+        layouts.as_mut().map_or(Ok(()), shards)
     }
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
@@ -462,7 +546,7 @@ impl DistOpt {
         params.iter().try_for_each(Param::watch)?;
         // A forward pass before this call says nothing about the first step.
         params.iter().for_each(Param::forget_use);
-        let group = &*self.group;
+        let group = &*self.ranks.workers;
         if group.world_size() > 1 {
             let (constants, params): (Vec<_>, Vec<_>) =
                 params.iter().cloned().partition(Param::is_constant);
@@ -480,7 +564,65 @@ impl DistOpt {
         if self.drift == RankDrift::Parameters {
             self.drift = RankDrift::Momentum;
         }
-        Ok(())
+        if self.layouts.is_none() {
+            return Ok(());
+        }
+        self.give_values()?;
+        self.pull_parameters()
+    }
+
+    /// Gives the servers of a step the values of the workers, which have the same ones.
+    fn give_values(&mut self) -> Result<()> {
+        if self.placement.worker().is_none() {
+            return Ok(());
+        }
+        self.bound(|opt, layouts| {
+            opt.placement.tell(|| ServerCall::TakeValues)?;
+            opt.exchange_values(layouts)
+        })
+    }
+
+    /// Takes the values that servers have now, where they update at once: those after all gradients of all workers.
+    fn pull_parameters(&mut self) -> Result<()> {
+        if self.is_in_step() || self.layouts.is_none() {
+            return Ok(());
+        }
+        self.bound(|opt, layouts| {
+            let Some(servers) = opt.placement.update_servers() else { return Ok(()) };
+            servers.barrier()?;
+            let numbers = 0..layouts.params().len();
+            let new = numbers.map(|number| servers.pull(number)).collect::<Result<Vec<_>>>()?;
+            for (param, values) in layouts.params().iter().zip(new) {
+                param.update_in_place(values)??;
+            }
+            servers.barrier()
+        })
+    }
+
+    /// Lets each server that updates at once write its values and its optimizer's state to a file in `dir`. All ranks call
+    /// it together. Returns false, and writes nothing, with another placement.
+    ///
+    /// # Errors
+    /// A file that cannot be written, or a failure of another rank.
+    pub fn save_servers(&mut self, dir: &Path) -> Result<bool> {
+        self.bound(|opt, _| match opt.placement.update_servers() {
+            Some(servers) => servers.save(dir).map(|()| true),
+            None => Ok(false),
+        })
+    }
+
+    /// Lets each server read what [`Self::save_servers`] has written, and takes its values, as after `steps` steps of this
+    /// worker. All ranks call it together.
+    ///
+    /// # Errors
+    /// A file that does not fit, or a failure of another rank.
+    pub fn load_servers(&mut self, dir: &Path, steps: u64) -> Result<()> {
+        self.bound(|opt, _| match opt.placement.update_servers() {
+            Some(servers) => servers.load(dir),
+            None => Ok(()),
+        })?;
+        self.optimizer.set_steps(steps);
+        self.pull_parameters()
     }
 
     /// The digest of what the model has from its files and nothing trains: [`Constants::sha256`].
@@ -503,7 +645,7 @@ impl DistOpt {
             ("the precision".to_owned(), self.params.dtype().as_str().to_owned()),
             ("the optimizer".to_owned(), self.optimizer.describe()),
             ("the optimizer's configuration".to_owned(), format!("{:?}", self.config)),
-            ("the ranks with all shards".to_owned(), self.replica.world_size().to_string()),
+            ("the ranks with all shards".to_owned(), self.ranks.replica.world_size().to_string()),
         ];
         facts.extend(parameter_facts(params));
         let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
@@ -511,13 +653,14 @@ impl DistOpt {
         let constant = params.iter().filter(|param| param.is_constant()).map(Param::name);
         let what = "the frozen parameters with the values of the model's files".to_owned();
         facts.push((what, constant.collect::<Vec<_>>().join(", ")));
-        check_consistency(&*self.group, &facts)
+        check_consistency(&*self.ranks.workers, &facts)
     }
 
     /// Fixes the set of parameters, at the first step. Frozen ones do not belong to it.
     fn bind(&mut self) -> Result<BucketSets> {
         let all = self.params.list();
-        if all.len() > self.synchronized {
+        let is_server = matches!(self.placement, Placement::Server { .. });
+        if all.len() > self.synchronized && !is_server {
             self.check_same(&all)?;
             self.check_equal_values(&all[self.synchronized..])?;
         }
@@ -526,14 +669,20 @@ impl DistOpt {
             self.check_uneven()?;
         }
         let mut layouts = BucketSets::new(trained);
-        let is_sharded = self.has_shards();
+        let is_sharded = self.has_shards() || self.ranks.has_servers();
         if is_sharded {
             let whole = !self.optimizer.is_elementwise();
             let (shard, sizing) = (self.config.shard, self.config.sizing());
-            layouts.shard(&self.params, shard, sizing, &*self.replica, whole)?;
-            layouts.shard_values(&self.group, &self.replica, &self.params)?;
+            let owners = self.ranks.owners();
+            layouts.shard(&self.params, shard, sizing, (&*self.ranks.replica, owners), whole)?;
+            shard_values(&mut layouts, &self.placement, &self.ranks, &self.params)?;
         }
-        let part = |index: usize| layouts.shards().map(|shards| shards.owned(index));
+        let is_elsewhere = !self.is_in_step();
+        let part = |index: usize| match is_elsewhere {
+            // Servers have the state.
+            true => Some(0..0),
+            false => layouts.shards().map(|shards| shards.owned(index)),
+        };
         let info = |param: &Param| -> (String, Vec<usize>, Location) {
             (param.name().to_owned(), param.dims().to_vec(), Location::from_device(param.device()))
         };
@@ -553,7 +702,30 @@ impl DistOpt {
                 format!("shard with {optimizer}, which does not separate the states of parameters");
             return Err(Error::Unsupported { what });
         }
+        if let Some(servers) = self.placement.update_servers() {
+            servers.bind(layouts.params())?;
+        } else if self.placement.worker().is_some() {
+            let spec = |param: &Param| (param.name().to_owned(), param.dims().to_vec());
+            let specs = || layouts.params().iter().map(spec).collect();
+            self.placement.tell(|| ServerCall::Bind(specs()))?;
+            self.exchange_values(&layouts)?;
+        }
         Ok(layouts)
+    }
+
+    /// The state of the servers' optimizers: what [`Self::collect_state`] has taken.
+    fn servers_state(
+        &mut self,
+        layouts: &BucketSets,
+    ) -> Result<Option<&mut (dyn Optimizer + 'static)>> {
+        let Some(worker) = self.placement.worker() else { return Ok(None) };
+        let bind = |optimizer: &mut dyn Optimizer| {
+            let dims: Vec<_> = layouts.params().iter().map(|param| param.dims().to_vec()).collect();
+            let params = layouts.params().iter().zip(&dims);
+            let infos = params.map(|(param, dims)| ParamInfo::on_host(param.name(), dims));
+            Ok(optimizer.bind(&infos.collect::<Vec<_>>())?)
+        };
+        worker.state(bind).map(Some)
     }
 
     /// Compares parameters that were created after the last [`Self::synchronize`]. The model has
@@ -568,7 +740,7 @@ impl DistOpt {
                 Ok((what, digest(std::slice::from_ref(param))?))
             })
             .collect::<Result<Vec<_>>>()?;
-        check_consistency(&*self.group, &facts)
+        check_consistency(&*self.ranks.workers, &facts)
     }
 
     /// Runs `work` with the layouts of the parameters, which the first call creates. After an error
@@ -579,7 +751,7 @@ impl DistOpt {
         work: impl FnOnce(&mut Self, &mut BucketSets) -> Result<R>,
     ) -> Result<R> {
         // Return the communicator's own failure, not an error that follows from it.
-        if let Some(error) = self.group.failure() {
+        if let Some(error) = self.ranks.all.failure() {
             return Err(error);
         }
         let layouts = self.layouts.take().map_or_else(|| self.bind(), Ok);
@@ -590,7 +762,7 @@ impl DistOpt {
         });
         result.inspect_err(|error| {
             if !error.is_shared() {
-                self.group.fail(error);
+                self.ranks.all.fail(error);
             }
         })
     }
@@ -618,7 +790,9 @@ impl DistOpt {
             if opt.failure.is_some() {
                 opt.weight.spoil();
             }
-            let total = opt.weight.total(&opt.group, opt.config.uneven)?;
+            opt.tell_step(request)?;
+            let (group, workers) = (&opt.ranks.all, opt.ranks.count);
+            let total = opt.weight.total(group, workers, opt.config.uneven)?;
             opt.take_step(layouts, Some(WeightedBatch { batch, share, varies }), total, request)
         })?;
         match end {
@@ -652,9 +826,10 @@ impl DistOpt {
         let late = layouts.trained().check(&self.params).err();
         let failure = self.failure.take().or(late);
         let accumulated = self.accumulated.take();
-        let Self { used, group, replica, notes, scaler, .. } = self;
-        layouts.shard_values(group, replica, &self.params)?;
-        layouts.of(request.sizing, &**replica, &mut |id| used.forget(id))?;
+        self.forget_servers_state();
+        let Self { used, ranks, placement, notes, scaler, .. } = self;
+        shard_values(layouts, placement, ranks, &self.params)?;
+        layouts.of(request.sizing, &*ranks.replica, &mut |id| used.forget(id))?;
         if let Some(place) = accumulated {
             layouts.gather(place)?;
         }
@@ -662,12 +837,11 @@ impl DistOpt {
         let layout = layouts.last_used().ok_or(Error::NoParameters)?;
         let strategy = used.get_mut(index);
         let (steps, spars) = (strategy.steps, request.spars);
-        let context =
-            StepContext::new((group.clone(), replica.clone()), layout, values, (steps, spars));
+        let context = StepContext::new(ranks, layout, values, (steps, spars));
         notes.extend(strategy.prepare(&context)?);
         let averages = subject == Subject::Gradients;
         let factor = match averages {
-            true => self.weight.finish(group, total),
+            true => self.weight.finish(ranks.count, total),
             false => self.weight.finish_alone(),
         };
         if total.sum == 0.0 {
@@ -676,11 +850,11 @@ impl DistOpt {
         }
         // Lent buckets leave one after the other, and so does memory for their numbers in another type.
         let element = kind.separate_type().filter(|_| layout.gradients.pool().is_none());
-        let wire = element.map(|element| layout.take_wire(element, &**replica)).transpose()?;
+        let wire = element.map(|element| layout.take_wire(element, &*ranks.replica)).transpose()?;
         let wire = wire.unwrap_or_default();
-        let needs_weight = accumulated.is_some() || averages && group.world_size() > 1;
+        let needs_weight = accumulated.is_some() || averages && ranks.count > 1;
         let rejoin = self.drift != RankDrift::Nothing;
-        if !averages && group.world_size() > 1 {
+        if !averages && ranks.all.world_size() > 1 {
             self.drift = RankDrift::Parameters;
         }
         let own = layout.take_own();
@@ -689,6 +863,9 @@ impl DistOpt {
             config: &self.config,
             layout,
             optimizer: &mut *self.optimizer,
+            servers: placement.update_servers(),
+            option: request.option,
+            new_values: Vec::new(),
             undo_log: &mut self.undo_log,
             pending: accumulated.is_some(),
             rejoin,
@@ -742,7 +919,7 @@ impl DistOpt {
         if taken && subject == Subject::Gradients {
             self.drift = RankDrift::Nothing;
         }
-        if let Some(id) = layouts.settle(&*self.group)? {
+        if let Some(id) = layouts.settle(&*self.ranks.all)? {
             self.used.forget(id);
         }
         result
@@ -753,15 +930,36 @@ impl DistOpt {
         self.layouts.as_ref().map(|layouts| layouts.trained().frozen()).unwrap_or_default()
     }
 
+    /// Tells the servers of a step that the workers are about to take one.
+    fn tell_step(&mut self, request: &StepRequest) -> Result<()> {
+        let exchanges_weights = self.weight.is_exchanged(self.config.uneven);
+        let is_new = self.agreed.as_ref() != Some(request);
+        let frozen = if is_new { self.frozen_names() } else { String::new() };
+        let request = request.clone();
+        self.placement.tell(|| ServerCall::Step { request, exchanges_weights, frozen })
+    }
+
+    /// The names of all frozen parameters.
+    fn frozen_names(&self) -> String {
+        if let Placement::Server { frozen } = &self.placement {
+            return frozen.clone();
+        }
+        let params = self.params.list();
+        let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
+        frozen.collect::<Vec<_>>().join(", ")
+    }
+
     /// Meets the other ranks before a new request, by a collective that takes the way of the last request's exchange: over
     /// hosts other operations take another way, and a rank that goes on as before would be waited for.
     fn meet(&mut self) -> Result<()> {
         let Some(last) = &self.agreed else { return Ok(()) };
         let (_, kind) = self.used.of(last.option, &last.config)?;
-        let is_flat = self.has_shards() && Arc::ptr_eq(&self.replica, &self.group);
+        let StepRanks { all, replica, .. } = &self.ranks;
+        let has_owners = self.has_shards() || self.ranks.has_servers();
+        let is_flat = has_owners && Arc::ptr_eq(replica, all);
         if matches!(kind, ExchangeKind::AllReduce(_)) && !is_flat {
             let nothing = Payload::from_slice(&[0_i64]).labelled("a change of the dist option");
-            self.group.run(Collective::AllReduce(ReduceOp::Max), nothing)?;
+            all.run(Collective::AllReduce(ReduceOp::Max), nothing)?;
         }
         Ok(())
     }
@@ -779,9 +977,6 @@ impl DistOpt {
             Ok((index, kind)) => (kind.describe(), self.used.get_mut(*index).steps),
             Err(error) => (format!("refused: {error}"), 0),
         };
-        let params = self.params.list();
-        let frozen = params.iter().filter(|param| param.is_frozen()).map(Param::name);
-        let frozen = frozen.collect::<Vec<_>>().join(", ");
         let facts = [
             ("the dist option", request.option.to_string()),
             ("the strategy", described),
@@ -789,11 +984,11 @@ impl DistOpt {
             ("the number of its steps so far", steps.to_string()),
             ("spars", request.spars.to_string()),
             ("the size of buckets", format!("{:?}", request.sizing)),
-            ("the frozen parameters", frozen),
+            ("the frozen parameters", self.frozen_names()),
         ];
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         self.meet()?;
-        match check_consistency(&*self.group, &facts) {
+        match check_consistency(&*self.ranks.all, &facts) {
             Ok(()) => {}
             Err(error @ Error::Inconsistent { .. }) => return Ok(Agreement::Refused(error)),
             Err(error) => return Err(error),
@@ -802,6 +997,19 @@ impl DistOpt {
             self.agreed = Some(request.clone());
         }
         Ok(found.into())
+    }
+}
+
+/// Leaves to each rank its shard of the values, where the ranks own shards.
+fn shard_values(
+    layouts: &mut BucketSets,
+    placement: &Placement,
+    ranks: &StepRanks,
+    params: &Params,
+) -> Result<()> {
+    match placement {
+        Placement::Owners => layouts.shard_values(&ranks.all, &ranks.replica, params),
+        _ => Ok(()),
     }
 }
 

@@ -54,7 +54,7 @@ impl DistOpt {
         }
         // Without one the share of the loss is 1 in every step.
         let varies = weight.as_ref().is_some_and(LossWeight::varies) || self.config.uneven;
-        let is_scaled = self.scaler.is_on() || varies && self.group.world_size() > 1;
+        let is_scaled = self.scaler.is_on() || varies && self.ranks.count > 1;
         match self.record_backward(&mut recorder, loss, is_scaled, request) {
             Ok((after, addresses)) => {
                 let (pieces, noise) = (recorder.pieces, recorder.noise.end()?);

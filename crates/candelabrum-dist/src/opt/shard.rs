@@ -30,18 +30,24 @@ pub(super) struct ShardRanges {
 }
 
 impl ShardRanges {
-    /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. `whole`: parameters are not
-    /// cut.
-    pub(super) fn new(plans: &[BucketPlan], rank: usize, world_size: usize, whole: bool) -> Self {
+    /// The parts of buckets by these plans, as `rank` of `world_size` ranks sees them. Those before `first` own nothing.
+    /// `whole`: parameters are not cut.
+    pub(super) fn new(
+        plans: &[BucketPlan],
+        rank: usize,
+        (first, world_size): (usize, usize),
+        whole: bool,
+    ) -> Self {
         let count = plans.iter().map(|plan| plan.slots.len()).sum();
         let mut owners = vec![Vec::new(); count];
         let (mut parts, mut ranges) = (Vec::new(), Vec::new());
-        let mut loads = vec![0; world_size];
+        let mut loads = vec![0; world_size - first];
         for plan in plans {
-            let lens = cut(plan, &loads, whole);
-            for (load, len) in loads.iter_mut().zip(&lens) {
+            let own = cut(plan, &loads, whole);
+            for (load, len) in loads.iter_mut().zip(&own) {
                 *load += len;
             }
+            let lens = [vec![0; first], own].concat();
             let mut start = 0;
             for len in &lens {
                 let part = start..start + len;
@@ -143,17 +149,19 @@ mod tests {
         #[test]
         fn every_element_has_one_owner_and_the_shares_are_even(
             buckets in prop::collection::vec(prop::collection::vec(0..200_000_usize, 1..6), 1..5),
-            world_size in 1..6_usize,
+            first in 0..3_usize,
+            owners in 1..6_usize,
             whole in any::<bool>(),
         ) {
-            let plans = plans(&buckets);
-            let of = |rank| ShardRanges::new(&plans, rank, world_size, whole);
+            let (plans, world_size) = (plans(&buckets), first + owners);
+            let of = |rank| ShardRanges::new(&plans, rank, (first, world_size), whole);
             let shards: Vec<ShardRanges> = (0..world_size).map(of).collect();
             for (bucket, plan) in plans.iter().enumerate() {
                 let mut end = 0;
                 for (rank, one) in shards.iter().enumerate() {
                     let range = one.range(bucket);
                     prop_assert_eq!(range.start, end);
+                    prop_assert!(rank >= first || range.is_empty());
                     end = range.end;
                     prop_assert_eq!(one.parts(bucket)[rank], range.len());
                     prop_assert_eq!(one.parts(bucket), shards[0].parts(bucket));
@@ -171,17 +179,17 @@ mod tests {
                     prop_assert_eq!(end, slot.range.len());
                 }
             }
-            let loads = shards.iter().map(|one| one.owners.iter().map(|owners| owners[one.rank].len()).sum::<usize>());
+            let loads = shards[first..].iter().map(|one| one.owners.iter().map(|owners| owners[one.rank].len()).sum::<usize>());
             let (least, most) = loads.fold((usize::MAX, 0), |(least, most), load| {
                 (load.min(least), load.max(most))
             });
-            prop_assert!(whole || most - least <= 2 * CHUNK * world_size, "{least} and {most}");
+            prop_assert!(whole || most - least <= 2 * CHUNK * owners, "{least} and {most}");
         }
     }
 
     #[test]
     fn large_parameters_are_cut_within_a_chunk_of_the_middle() {
-        let shards = ShardRanges::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, 2, false);
+        let shards = ShardRanges::new(&plans(&[vec![10 * CHUNK, 3], vec![7]]), 1, (0, 2), false);
         assert_eq!(shards.owned(0), 5 * CHUNK..10 * CHUNK);
         assert_eq!((shards.owned(1), shards.range(0)), (0..3, 5 * CHUNK..10 * CHUNK + 3));
         // The first rank has less so far.

@@ -30,7 +30,7 @@ impl BucketExchange {
         let code = own.map_or(i64::MAX, |(index, at)| (index as i64) << HALF | at as i64);
         let found = Payload::from_slice(&[code]);
         let found = found.labelled("the vote on finite averages").of_step(self.context.step);
-        let first = self.context.group.run(Collective::AllReduce(ReduceOp::Min), found)?;
+        let first = self.context.ranks.all.run(Collective::AllReduce(ReduceOp::Min), found)?;
         let first = first.as_slice::<i64>()?.first().copied().filter(|&code| code != i64::MAX);
         Ok(first.map(|code| ((code >> HALF) as usize, (code & ((1 << HALF) - 1)) as usize)))
     }
@@ -87,7 +87,7 @@ impl Step<'_> {
         }
         // A GPU adds in an order of its own.
         sums.push(on_device.sum_of_squares()?);
-        context.replica.all_reduce(&mut sums, ReduceOp::Sum)?;
+        context.ranks.replica.all_reduce(&mut sums, ReduceOp::Sum)?;
         let mut norm = Norm::default();
         for (start, len) in starts.into_iter().zip(lens) {
             norm.add_square_sums(&sums[start..start + len]);
@@ -169,12 +169,12 @@ impl Step<'_> {
         let context = &self.exchange.context;
         let payload = Payload::from(bucket).with_parts(&**shards.parts(index))?;
         let payload = payload.labelled(context.labels[index].clone()).of_step(context.step);
-        Ok(context.replica.start(Collective::AllGatherInPlace, payload))
+        Ok(context.ranks.replica.start(Collective::AllGatherInPlace, payload))
     }
 
     /// Whether new values may arrive after the step: on the host, for a model of which the user says that it keeps no
     /// tensors.
-    fn can_arrive_late(&self) -> bool {
+    pub(super) fn can_arrive_late(&self) -> bool {
         let context = &self.exchange.context;
         self.config.overlap_forward
             && context.values.is_none()

@@ -95,7 +95,7 @@ impl DistOpt {
     pub fn all_reduce(&mut self, tensor: &Tensor) -> Result<()> {
         let tensor = tensor.to_dtype(DType::F32)?;
         let op = Collective::AllReduce(ReduceOp::Sum);
-        let pending = self.group.start(op, to_flat(&tensor)?.into());
+        let pending = self.ranks.workers.start(op, to_flat(&tensor)?.into());
         self.started.push((tensor.shape().clone(), tensor.device().clone(), pending));
         Ok(())
     }
@@ -121,7 +121,11 @@ impl DistOpt {
         spars: f32,
         config: StrategyConfig,
     ) -> Result<()> {
-        let (sizing, frozen) = (self.config.singa_sizing(), self.frozen());
+        // The state of a shard belongs to one division into buckets.
+        let is_divided = self.has_shards() || self.ranks.has_servers();
+        let config_sizing =
+            if is_divided { self.config.sizing() } else { self.config.singa_sizing() };
+        let (sizing, frozen) = (config_sizing, self.frozen());
         self.step(MicroBatch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
     }
 }

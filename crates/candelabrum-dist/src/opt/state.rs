@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use candelabrum_memory::SpanMut;
 use candelabrum_nn::{DistOption, Param};
+use candelabrum_optim::Optimizer;
 use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSetState;
 use super::memory::OptimizerMemory;
+use super::served_model::ServerCall;
 use super::shard::ShardRanges;
 use super::used::UsedStrategy;
 use super::{DistOpt, RankDrift};
@@ -84,7 +86,7 @@ impl DistOpt {
             loss_scale,
             good_steps,
             drift: self.drift,
-            sharded: self.shards().is_some(),
+            sharded: self.shards().is_some() && !self.ranks.has_servers(),
             layouts: self.layouts.as_ref().map(|layouts| layouts.state()).unwrap_or_default(),
         }
     }
@@ -102,35 +104,41 @@ impl DistOpt {
                 let what = "its ranks have different optimizer states, which cannot be divided among ranks: take a step without shard first".to_owned();
                 return Err(Error::State { what });
             }
-            let (replica, used) = (&*opt.replica, &mut opt.used);
+            opt.placement.tell(|| ServerCall::LoadState(Box::new(state.clone())))?;
+            let (replica, used) = (&*opt.ranks.replica, &mut opt.used);
             layouts.load_state(&state.layouts, replica, &mut |id| used.forget(id))?;
             opt.optimizer.set_steps(state.steps);
             opt.optimizer.set_rate_factor(state.rate_factor)?;
             opt.scaler.load_state(state.loss_scale, state.good_steps);
             opt.drift = state.drift;
             Ok(())
-        })
+        })?;
+        // The parameters may be those of the checkpoint.
+        self.give_values()
     }
 
     /// The vectors of the optimizer on this rank, in an order that depends only on the parameters. Those that belong to
-    /// elements of which this rank has no shard are empty.
+    /// elements of which this rank has no shard are empty. With [servers](super::Servers::Rounds) they are a copy: see
+    /// [`Self::collect_state`].
     ///
     /// # Errors
     /// Those of a first step, and a device's error.
     pub fn optimizer_vectors(&mut self) -> Result<Vec<OptimizerVector<'_>>> {
         let (owners, separate) = self.bound(|opt, layouts| {
+            let shards = layouts.shards().filter(|_| opt.placement.worker().is_none());
             let owner = |(index, param): (usize, &Param)| {
-                let start = layouts.shards().map_or(0, |shards| shards.owned(index).start);
-                (param.name().to_owned(), start)
+                (param.name().to_owned(), shards.map_or(0, |shards| shards.owned(index).start))
             };
             let owners: Vec<_> = layouts.params().iter().enumerate().map(owner).collect();
+            opt.servers_state(layouts)?;
+            let optimizer = opt.state_holder();
             let mut counts = Vec::new();
             for index in 0..owners.len() {
-                counts.push(opt.optimizer.parameter_state(index)?.map(|vectors| vectors.len()));
+                counts.push(optimizer.parameter_state(index)?.map(|vectors| vectors.len()));
             }
             Ok((owners, counts.into_iter().collect::<Option<Vec<usize>>>()))
         })?;
-        let vectors = self.optimizer.state_mut()?;
+        let vectors = self.state_holder().state_mut()?;
         let total = separate.as_ref().map(|counts| counts.iter().sum::<usize>());
         let places: Vec<(String, usize)> = match separate {
             Some(counts) if total == Some(vectors.len()) => {
@@ -150,8 +158,15 @@ impl DistOpt {
     /// # Errors
     /// Those of [`Self::optimizer_vectors`].
     pub fn optimizer_bytes(&mut self) -> Result<usize> {
-        let vectors = self.optimizer_vectors()?;
-        Ok(vectors.iter().map(|vector| vector.values.len() * size_of::<f32>()).sum())
+        self.bound(|_, _| Ok(()))?;
+        let vectors = self.optimizer.state_mut()?;
+        Ok(vectors.iter().map(|vector| vector.len() * size_of::<f32>()).sum())
+    }
+
+    /// The optimizer whose vectors [`Self::optimizer_vectors`] has: with servers, the copy of theirs.
+    fn state_holder(&mut self) -> &mut (dyn Optimizer + 'static) {
+        let copy = self.placement.worker().and_then(|worker| worker.state.as_deref_mut());
+        copy.unwrap_or(&mut *self.optimizer)
     }
 
     /// The memory of the model and of this optimizer on this rank.
@@ -199,6 +214,12 @@ impl DistOpt {
     /// has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
         states.iter().try_for_each(|state| self.check_residuals(&state.error_feedback))?;
+        self.placement.tell(|| {
+            let strategy = |state: &StrategyState| {
+                (state.option.to_string(), state.config.clone(), state.steps)
+            };
+            ServerCall::LoadStrategies(states.iter().map(strategy).collect())
+        })?;
         self.used.clear();
         self.agreed = None;
         for state in states {

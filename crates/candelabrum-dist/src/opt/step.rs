@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use candelabrum_memory::{FiniteCheck, SpanMut};
-use candelabrum_nn::{BucketSlot, Observer, Param};
+use candelabrum_nn::{BucketSlot, DistOption, Observer, Param};
 use candelabrum_optim::{Optimizer, Update, clip};
 use candle_core::Tensor;
 
@@ -24,8 +24,9 @@ use super::config::{DistOptConfig, OnOverflow};
 use super::context::StepContext;
 use super::figures::{StepFigures, timed};
 use super::loss_scale::LossScaler;
+use super::placement::{NewValues, UpdateServers};
 use super::recording::PassRecording;
-use super::replicas::average_replicas;
+use super::replicas::{average_replicas, lose};
 use super::step_end::StepEnd;
 use super::step_failure::StepFailure;
 use super::undo_log::UndoLog;
@@ -34,13 +35,18 @@ use crate::strategy::Subject;
 use crate::{Error, Result};
 
 /// A step with all that it works on.
-#[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) exchange: BucketExchange,
     pub(super) config: &'a DistOptConfig,
     pub(super) layout: &'a mut BucketSet,
     pub(super) optimizer: &'a mut dyn Optimizer,
+    /// Servers that make the updates instead.
+    pub(super) servers: Option<&'a mut dyn UpdateServers>,
+    /// By parameter: the way to the values that servers make.
+    pub(super) new_values: Vec<(usize, NewValues)>,
     pub(super) undo_log: &'a mut UndoLog,
+    /// The strategy.
+    pub(super) option: DistOption,
     /// Whether the buckets contain accumulated gradients, to which this step adds its own.
     pub(super) pending: bool,
     /// Whether a strategy has let the ranks' models differ, and this step makes them equal again.
@@ -89,7 +95,7 @@ impl Step<'_> {
         batch: Option<MicroBatch<'_>>,
         failure: Option<Error>,
     ) -> Result<StepEnd> {
-        let before = self.exchange.context.traffic();
+        let before = self.traffic_so_far();
         let result = self.backward(batch, failure).and_then(|()| match self.exchange.subject {
             Subject::Gradients => self.average_and_update(),
             Subject::Parameters => self.update_and_average(batch.is_some()),
@@ -102,7 +108,7 @@ impl Step<'_> {
         if !matches!(result, Ok(StepEnd::Taken)) {
             self.exchange.recall(self.layout);
         }
-        let after = self.traffic.unwrap_or_else(|| self.exchange.context.traffic());
+        let after = self.traffic.unwrap_or_else(|| self.traffic_so_far());
         let traffic = after - before;
         self.exchange.figures = StepFigures {
             steps: 1,
@@ -125,7 +131,8 @@ impl Step<'_> {
             self.exchange.fail(StepFailure::Failed(error));
             return Ok(());
         }
-        let Some(batch) = batch else { return self.layout.fill(0.0) };
+        // The sum of any number and -0 is that number, also where it is -0 itself.
+        let Some(batch) = batch else { return self.layout.fill(-0.0) };
         let start = Instant::now();
         // Accumulated gradients count by their weights in the global batch.
         if self.pending && self.factor as f32 != 1.0 {
@@ -217,7 +224,7 @@ impl Step<'_> {
         if self.rejoin {
             // After the backward pass, because it needs the parameters of the forward pass.
             let context = &self.exchange.context;
-            average_replicas(&*context.group, &context.params, self.optimizer)?;
+            average_replicas(&*context.ranks.all, &context.params, self.optimizer)?;
         }
         self.clip()?;
         arrived.into_iter().try_for_each(|index| self.update(index))?;
@@ -228,7 +235,35 @@ impl Step<'_> {
             self.exchange.context.params.iter().try_for_each(Param::release)?;
         }
         self.gather_updated()?;
+        self.receive_new_values()?;
         Ok(StepEnd::Taken)
+    }
+
+    /// The traffic until now.
+    fn traffic_so_far(&self) -> CommStats {
+        let of_servers = self.servers.as_ref().map(|servers| servers.traffic());
+        of_servers.unwrap_or_else(|| self.exchange.context.traffic())
+    }
+
+    /// Takes the values that servers have made: now, or when the next pass accesses the parameters.
+    fn receive_new_values(&mut self) -> Result<()> {
+        if let Some(servers) = self.servers.as_ref().filter(|_| !self.new_values.is_empty()) {
+            self.traffic = Some(servers.traffic());
+        }
+        let params = &self.exchange.context.params;
+        let is_late = self.can_arrive_late();
+        let mut received = Ok(());
+        for (number, values) in std::mem::take(&mut self.new_values) {
+            let param = &params[number];
+            if is_late {
+                let mut values = Some(values);
+                param.expect(move |to| Ok(values.take().map_or(Ok(()), |values| values(to))?))?;
+            } else if received.is_ok() {
+                received = param.update_in_place(values)?;
+            }
+        }
+        // Some parameters have new values, and others have not.
+        received.inspect_err(|error| lose(params.iter(), error))
     }
 
     /// Waits for every bucket, and appends to `arrived` the buckets that have not been updated
@@ -385,6 +420,20 @@ impl Step<'_> {
             tracing::trace_span!(target: "candelabrum::step", "update", bucket = index).entered();
         let BucketExchange { context, own, figures, .. } = &mut self.exchange;
         let context = &*context;
+        if let Some(servers) = &mut self.servers {
+            let strategy = (self.option, context.spars);
+            let bucket = self.layout.gradients.bucket(index)?;
+            let on_host = bucket.is_on_device().then(|| bucket.to_host()).transpose()?;
+            let bucket = on_host.as_ref().unwrap_or(bucket);
+            for slot in &context.plans[index].slots {
+                if context.params[slot.param].is_frozen() {
+                    continue;
+                }
+                let gradient = &bucket.as_slice::<f32>()?[slot.range.clone()];
+                self.new_values.push((slot.param, servers.push(slot.param, gradient, strategy)?));
+            }
+            return Ok(());
+        }
         timed(&mut figures.update, || {
             let bucket = Averages::new(own.as_mut(), self.layout, context, index)?;
             let is_updated = |slot: &&BucketSlot| {

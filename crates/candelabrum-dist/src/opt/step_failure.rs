@@ -65,7 +65,7 @@ pub(super) fn spread(
     context: &StepContext,
     failure: Option<&StepFailure>,
 ) -> Result<Option<Error>> {
-    let group = &context.group;
+    let group = &context.ranks.all;
     let own = failure.map(|failure| FailureReport::new(failure, context).to_string());
     let texts = group.all_gather_text(&own.unwrap_or_default())?;
     if let Some(StepFailure::Failed(error)) = failure {
@@ -105,7 +105,7 @@ impl FailureReport {
     const GRADIENT: u8 = 2;
 
     fn new(failure: &StepFailure, context: &StepContext) -> Self {
-        let rank = context.group.rank();
+        let rank = context.ranks.all.rank();
         let own = |kind, what| Self { rank, kind, bucket: 0, position: 0, what };
         match failure {
             StepFailure::Failed(error) => own(Self::ERROR, error.to_string()),

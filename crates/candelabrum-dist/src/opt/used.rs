@@ -174,7 +174,7 @@ impl UsedStrategy {
         if !self.prepared.contains(&context.layout) {
             let buckets: Vec<Bucket<'_>> =
                 (0..context.plans.len()).map(|i| context.bucket(i)).collect();
-            strategy.lock().prepare(&buckets, &*context.group)?;
+            strategy.lock().prepare(&buckets, &*context.ranks.all)?;
             self.prepared.push(context.layout);
         }
         let on_gpu = context.params.iter().any(|param| !param.device().is_cpu());

@@ -58,9 +58,11 @@ impl AllReduce {
         self.element == ElementType::F32
     }
 
-    /// The collective that averages a bucket.
-    pub(crate) fn op(self) -> Collective {
-        Collective::AllReduce(if self.is_in_place() { ReduceOp::Mean } else { ReduceOp::Sum })
+    /// The collective that averages a bucket, or adds it up. Servers have no gradients, so with them a mean over the ranks is
+    /// no mean over the gradients.
+    pub(crate) fn op(self, has_servers: bool) -> Collective {
+        let mean = self.is_in_place() && !has_servers;
+        Collective::AllReduce(if mean { ReduceOp::Mean } else { ReduceOp::Sum })
     }
 
     /// Writes this rank's share of the average of `values` to `wire`.

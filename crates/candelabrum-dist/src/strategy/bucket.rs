@@ -25,6 +25,8 @@ pub struct Bucket<'a> {
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
+    /// How many ranks have gradients: the first ones. The others are servers.
+    pub workers: usize,
     pub(crate) plan: &'a BucketPlan,
     pub(crate) params: &'a [Param],
 }

@@ -18,11 +18,13 @@
 //! name `--dist-option` then accepts. `examples/custom_strategy.rs` is an example.
 
 mod all_reduce;
+pub mod bits;
 mod bucket;
 mod config;
 mod error_feedback;
 mod message;
 mod partial_update;
+mod quantized;
 mod registry;
 mod sparse_exchange;
 mod sparse_threshold;

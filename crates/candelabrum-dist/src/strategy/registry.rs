@@ -7,6 +7,7 @@ use candelabrum_memory::ElementType;
 use candelabrum_nn::DistOption;
 
 use super::partial_update::PartialUpdate;
+use super::quantized::Quantized;
 use super::sparse_threshold::SparseThreshold;
 use super::sparse_top_k::SparseTopK;
 use super::{AllReduce, Strategy, StrategyConfig};
@@ -112,6 +113,7 @@ pub(crate) fn make(option: DistOption, config: &StrategyConfig) -> Result<Method
         DistOption::PartialUpdate => Box::new(PartialUpdate),
         DistOption::SparseTopK => Box::new(SparseTopK::new(config.corr)),
         DistOption::SparseThreshold => Box::new(SparseThreshold::new(config.corr)),
+        DistOption::TwoBit | DistOption::OneBit => Box::new(Quantized::new(option, config.corr)),
         other => return Err(Error::DistOption { option: other.to_string() }),
     };
     Ok(Method::Strategy(strategy))

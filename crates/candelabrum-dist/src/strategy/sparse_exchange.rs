@@ -137,7 +137,18 @@ mod tests {
         let (index, count, layout, step, rank) = (0, 1, 0, 0, 0);
         let params = params.list();
         let (plan, params) = (&plan, &params[..]);
-        test(&Bucket { index, count, layout, step, spars, rank, world_size, plan, params })
+        test(&Bucket {
+            index,
+            count,
+            layout,
+            step,
+            spars,
+            rank,
+            world_size,
+            workers: world_size,
+            plan,
+            params,
+        })
     }
 
     /// The positions and values of a message.

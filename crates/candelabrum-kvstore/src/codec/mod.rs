@@ -4,10 +4,10 @@
 //! has lost as the new residual. The server decodes and adds. Answers to pulls are not compressed, as
 //! in MXNet.
 
-mod bits;
 mod sparse;
 
 use bytemuck::Pod;
+use candelabrum_dist::strategy::bits;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -128,10 +128,16 @@ impl Compression {
         Ok(match self {
             Self::None | Self::Fp16 | Self::Bf16 => self.encode_all(memory, header, values)?,
             Self::TwoBit { threshold } => {
-                bits::encode_2bit(MessageHeader { setting: threshold, ..header }, values)
+                let header = MessageHeader { setting: threshold, ..header };
+                let mut message = WireMessage::new(header, "", values.len().div_ceil(4));
+                bits::encode_2bit(message.data_mut(), threshold, values);
+                message
             }
             Self::OneBit { threshold } => {
-                bits::encode_1bit(MessageHeader { setting: threshold, ..header }, values)
+                let header = MessageHeader { setting: threshold, ..header };
+                let mut message = WireMessage::new(header, "", values.len().div_ceil(8));
+                bits::encode_1bit(message.data_mut(), threshold, values);
+                message
             }
             Self::TopK { share } => sparse::encode_top_k(header, share, values),
             Self::Threshold { magnitude } => sparse::encode_from(header, magnitude, values),

@@ -195,8 +195,12 @@ impl ServerShard {
                 Ok(())
             }
             MessageKind::Goodbye => self.leave(worker, ticket, &message.text_of()),
-            MessageKind::Answer | MessageKind::Refusal => {
-                Err(Error::Message { from, what: "a worker sent an answer".to_owned() })
+            // A server takes it before the shard would.
+            MessageKind::Train | MessageKind::Answer | MessageKind::Refusal => {
+                Err(Error::Message {
+                    from,
+                    what: "a worker sent what no shard can answer".to_owned(),
+                })
             }
         }
     }

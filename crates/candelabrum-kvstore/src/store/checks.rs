@@ -2,8 +2,8 @@
 
 use candelabrum_memory::first_bad;
 
+use super::known_key::KnownKey;
 use super::kv_store::KvStore;
-use super::place::KeyPlacement;
 use crate::codec::Compression;
 use crate::values::PushValues;
 use crate::{Error, Key, Result};
@@ -12,7 +12,7 @@ impl KvStore {
     pub(super) fn check_form(
         &self,
         key: &Key,
-        place: &KeyPlacement,
+        place: &KnownKey,
         table: bool,
         what: &'static str,
     ) -> Result<()> {
@@ -32,7 +32,7 @@ impl KvStore {
         Err(Error::ElementType { rank, key, got })
     }
 
-    pub(super) fn check_rows(&self, key: &Key, place: &KeyPlacement, rows: &[u32]) -> Result<()> {
+    pub(super) fn check_rows(&self, key: &Key, place: &KnownKey, rows: &[u32]) -> Result<()> {
         let all = place.dims[0];
         match rows.iter().find(|row| **row as usize >= all) {
             None => Ok(()),

@@ -4,10 +4,10 @@ use std::fmt;
 
 use candle_core::{Device, Tensor};
 
+use super::known_key::PulledPart;
 use super::kv_store::{KvStore, StoreState};
-use super::place::PulledPart;
 use crate::codec::Compression;
-use crate::placement::ServerPart;
+use crate::server_parts::ServerPart;
 use crate::values::PushValues;
 use crate::wire::{MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Key, Result};

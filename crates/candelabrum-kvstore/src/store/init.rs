@@ -2,9 +2,9 @@
 
 use candle_core::Tensor;
 
+use super::known_key::KnownKey;
 use super::kv_store::{KvStore, StoreState};
-use super::place::KeyPlacement;
-use crate::placement::{self, ServerPart};
+use crate::server_parts::{self, ServerPart};
 use crate::shard::{KeyInit, RowInit};
 use crate::values::PushValues;
 use crate::wire::{MessageHeader, MessageKind, WireMessage};
@@ -93,12 +93,12 @@ impl KvStore {
         let len = dims.iter().product();
         let bound = self.0.config.big_array_bound;
         let parts = match rows {
-            Some(_) => placement::even(dims[0], servers),
-            None => placement::dense(key, keys.len() as u32, len, bound, servers),
+            Some(_) => server_parts::even(dims[0], servers),
+            None => server_parts::dense(key, keys.len() as u32, len, bound, servers),
         };
         let versions = vec![0; parts.len()];
         let is_table = rows.is_some();
-        let place = KeyPlacement {
+        let place = KnownKey {
             dims: dims.to_vec(),
             parts: parts.clone(),
             is_table,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use candelabrum_optim::Recipe;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::place::{KeyPlacement, PulledPart};
+use super::known_key::{KnownKey, PulledPart};
 use crate::client::Client;
 use crate::codec::Compression;
 use crate::config::{StoreConfig, StoreKind};
 use crate::keys::KeyTable;
-use crate::link::{InProcess, RemoteServers, ShardLink, messages_of};
+use crate::link::{InProcess, RemoteServers, ShardLink, groups_of};
 use crate::roles::{ProcessRole, RoleAssignment};
 use crate::shard::{OptimizerSettings, StoreSettings};
 use crate::wire::{MessageHeader, MessageKind, MessageMemory, WireMessage, numbers};
@@ -49,6 +50,10 @@ pub(super) struct StoreInner {
     pub(super) workers: Group,
     /// Workers and servers. `None` for a store of one process.
     all: Option<Group>,
+    /// The same ones, for the steps of a training.
+    steps: Option<Group>,
+    /// The models that are trained through the store.
+    models: AtomicUsize,
     /// Memory for pushes.
     pub(super) memory: MessageMemory,
     pub(super) state: Mutex<StoreState>,
@@ -56,7 +61,7 @@ pub(super) struct StoreInner {
 
 pub(super) struct StoreState {
     pub(super) client: Client,
-    pub(super) keys: KeyTable<KeyPlacement>,
+    pub(super) keys: KeyTable<KnownKey>,
     pub(super) compression: Compression,
     /// The last result of a push, a pull or an initialisation, if it was an error.
     last_error: String,
@@ -83,28 +88,32 @@ impl KvStore {
         let &StoreConfig { kind, staleness_bound, big_array_bound } = config;
         let rank = world.everyone().rank();
         let deadline = world.deadline()?;
-        let (link, workers, all): (Box<dyn ShardLink>, _, _) = if kind == StoreKind::Local {
-            (Box::new(InProcess::new(rank)), World::single().group(), None)
+        let (link, workers, groups): (Box<dyn ShardLink>, _, _) = if kind == StoreKind::Local {
+            (Box::new(InProcess::new(rank)), World::single().group(), [None, None])
         } else {
             let roles = RoleAssignment::new(world)?;
             if let ProcessRole::Server(_) = roles.role() {
                 let what = format!("server {rank} creates a store: it calls `Server::run` instead");
                 return Err(Error::Roles { what });
             }
-            let all = messages_of(world)?;
-            (Box::new(RemoteServers::new(all.clone(), roles.servers())), world.group(), Some(all))
+            let [all, steps] = groups_of(world)?;
+            let link = RemoteServers::new(all.clone(), roles.servers());
+            (Box::new(link), world.group(), [Some(all), Some(steps)])
         };
         let keeps_pushes = kind == StoreKind::DistSync || staleness_bound.is_some();
         let client = Client::new(rank, link, deadline, keeps_pushes);
         let (keys, compression, last_error) =
             (KeyTable::new(rank), Compression::default(), String::new());
         let state = StoreState { client, keys, compression, last_error };
+        let [all, steps] = groups;
         let store = Self(Arc::new(StoreInner {
             config: config.clone(),
             rank,
             workers,
             memory: all.as_ref().map_or_else(MessageMemory::default, MessageMemory::new),
             all,
+            steps,
+            models: AtomicUsize::new(0),
             state: Mutex::new(state),
         }));
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -137,6 +146,21 @@ impl KvStore {
     /// for a push that another worker, which waits in the collective, has not sent yet.
     pub fn workers(&self) -> &Group {
         &self.0.workers
+    }
+
+    /// Workers and servers, for the steps of a training. `None` for a store of one process.
+    pub(crate) fn step_ranks(&self) -> Option<&Group> {
+        self.0.steps.as_ref()
+    }
+
+    /// The number of another model that is trained through the store.
+    pub(crate) fn next_model(&self) -> usize {
+        self.0.models.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Says to all servers what all workers are about to do.
+    pub(crate) fn tell_servers(&self, text: &str) -> Result<()> {
+        self.0.state.lock().client.tell_all(MessageKind::Train, text)
     }
 
     /// Bytes and time of this worker's messages to servers and from them.

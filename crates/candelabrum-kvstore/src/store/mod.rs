@@ -13,8 +13,8 @@
 mod checks;
 mod dense;
 mod init;
+mod known_key;
 mod kv_store;
-mod place;
 mod rows;
 mod states;
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use super::known_key::PulledPart;
 use super::kv_store::{KvStore, StoreState};
-use super::place::PulledPart;
-use crate::placement::ServerPart;
+use crate::server_parts::ServerPart;
 use crate::values::RowSparse;
 use crate::wire::{MessageHeader, MessageKind, WireMessage};
 use crate::{Error, Key, Result};

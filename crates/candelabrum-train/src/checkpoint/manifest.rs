@@ -132,7 +132,7 @@ fn read_settings<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<RunS
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PartState {
-    /// A [`DistOpt`](candelabrum_dist::DistOpt).
+    /// Ranks, or the servers of their steps, have the state of the optimizer.
     AllReduce {
         /// What is the same on all ranks.
         state: Box<DistOptState>,
@@ -144,12 +144,15 @@ pub enum PartState {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         constants: Option<String>,
     },
-    /// A [`StoreOpt`](candelabrum_kvstore::StoreOpt). Its servers have files of their own.
+    /// Servers that update at once have it, and have files of their own.
     Store {
         /// The steps of the first worker.
         steps: u64,
         /// The directory of the servers' files.
         servers: String,
+        /// As of [`AllReduce`](Self::AllReduce).
+        #[serde(default)]
+        strategies: Vec<SavedStrategy>,
         /// As of [`AllReduce`](Self::AllReduce).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         constants: Option<String>,
@@ -308,7 +311,8 @@ mod tests {
             assert!(error.contains("which is not in it"), "{error}");
             let change = |manifest: &mut Manifest| {
                 let servers = name.to_owned();
-                let part = PartState::Store { steps: 0, servers, constants: None };
+                let strategies = Vec::new();
+                let part = PartState::Store { steps: 0, servers, strategies, constants: None };
                 manifest.parts.insert(String::new(), part);
             };
             assert!(written(change).is_err(), "{name}");

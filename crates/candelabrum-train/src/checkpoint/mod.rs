@@ -17,7 +17,6 @@
 //! [`Trainer::fit`](crate::Trainer::fit) makes them by [`FitConfig`](crate::FitConfig). A loop of your own calls
 //! [`Checkpoints::resume`], [`Checkpoints::save`] and [`Checkpoints::finish`].
 
-mod all_reduce;
 mod best;
 mod candidates;
 mod checkpoints;
@@ -26,6 +25,7 @@ mod config;
 mod digest;
 mod direct_file;
 mod directory;
+mod dist_opt;
 mod export;
 mod file_timeout;
 mod manifest;
@@ -45,7 +45,6 @@ mod shard;
 mod shards;
 mod snapshot;
 mod stateful;
-mod store;
 mod vector_set;
 mod whole_file;
 

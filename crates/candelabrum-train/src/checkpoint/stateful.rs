@@ -9,8 +9,7 @@ use super::restored::Restored;
 use super::snapshot::Snapshot;
 use crate::Result;
 
-/// A model with its optimizer, as a checkpoint saves and restores it: a part of the checkpoint. Every
-/// [`DistributedOptimizer`](crate::DistributedOptimizer) is one.
+/// A model with its optimizer, as a checkpoint saves and restores it: a part of the checkpoint.
 pub trait Stateful {
     /// The parameters that the optimizer updates.
     fn params(&self) -> &Params;

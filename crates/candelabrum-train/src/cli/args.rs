@@ -12,8 +12,9 @@ use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{
     DistOpt, DistOptConfig, OnOverflow, Shard, StrategyConfig, World, strategy,
 };
-use candelabrum_kvstore::{Compression, KvStore, StoreConfig, StoreKind, StoreOpt, StoreOptConfig};
+use candelabrum_kvstore::{KvStore, StoreConfig, StoreKind};
 use candelabrum_nn::{DistOption, Params, Recompute};
+use candelabrum_optim::Clip;
 use candelabrum_runlog::Number;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -23,10 +24,7 @@ use super::read_marks::ReadMarks;
 use super::{AverageArgs, CheckpointArgs, KvStoreKind, OptimizerArgs, Precision};
 use crate::hooks::{BestModel, EarlyStopping, ExportBest, Hook, Monitor};
 use crate::options::{parse_positive, parse_seconds, reject};
-use crate::{
-    DOWNLOAD_TIME, DistributedOptimizer, Error, Fit, FitConfig, LogFiles, Report, ReportFile,
-    Result, Timeline,
-};
+use crate::{DOWNLOAD_TIME, Error, Fit, FitConfig, LogFiles, Report, ReportFile, Result, Timeline};
 
 /// Options of a training program, to be flattened into a clap parser.
 #[derive(Args, Clone, Debug)]
@@ -49,11 +47,6 @@ pub struct TrainArgs {
     /// In dist_async: a worker is at most this many rounds ahead of the slowest one
     #[arg(long, value_name = "ROUNDS")]
     pub staleness_bound: Option<u64>,
-
-    /// Compression of the gradients that workers push: none, 2bit, 1bit, 2bit:THRESHOLD or
-    /// 1bit:THRESHOLD, with MXNet's thresholds of 0.5 as default
-    #[arg(long, value_name = "CODE", value_parser = parse_compression)]
-    pub gradient_compression: Option<Compression>,
 
     /// Directory of the dataset's files
     #[arg(long, value_name = "DIR")]
@@ -190,26 +183,15 @@ impl TrainArgs {
     /// them, or, with `--kvstore`, one that trains through servers.
     ///
     /// # Errors
-    /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`StoreOpt::with_config`].
-    pub fn make_optimizer(
-        &self,
-        params: &Params,
-        world: &World,
-    ) -> Result<Box<dyn DistributedOptimizer>> {
+    /// Those of [`DistOpt::with_config`], [`KvStore::with_config`] and [`DistOpt::with_servers`].
+    pub fn make_optimizer(&self, params: &Params, world: &World) -> Result<DistOpt> {
         params.set_recompute(self.recompute.into());
-        let recipe = self.optimizer.recipe();
+        let (recipe, config) = (self.optimizer.recipe(), self.dist_opt_config()?);
         let Some(kind) = self.kvstore else {
-            let config = self.dist_opt_config()?;
-            return Ok(DistOpt::with_config(recipe.build(), params, world, config)?.into());
+            return Ok(DistOpt::with_config(recipe.build(), params, world, config)?);
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
-        Ok(StoreOpt::with_config(recipe, params, &store, self.store_opt_config())?.into())
-    }
-
-    /// The settings of training through a store.
-    pub fn store_opt_config(&self) -> StoreOptConfig {
-        let compression = self.gradient_compression.unwrap_or_default();
-        StoreOptConfig { compression, ..StoreOptConfig::default() }
+        Ok(DistOpt::with_servers(recipe, params, store.servers(), config)?)
     }
 
     /// The store of these options.
@@ -222,67 +204,30 @@ impl TrainArgs {
     fn check_store(&self) -> Result<()> {
         let Some(kind) = self.kvstore else { return self.check_no_store() };
         self.store_config(kind).check()?;
-        let compression = self.gradient_compression.unwrap_or_default();
-        compression.check()?;
-        if self.graph {
-            return Err(Error::option("--graph", &"set", "left out with --kvstore"));
-        }
-        if self.precision == Precision::F16 {
-            let range = "f32 or bf16 with --kvstore, because a store does not scale the loss";
-            return Err(Error::option("--precision", &"f16", range));
-        }
-        if self.optimizer.clip.is_some() {
-            let range = "left out with --kvstore, whose servers update each parameter alone";
-            return Err(Error::option("--clip", &"set", range));
-        }
-        if !self.overlap {
-            let range = "true with --kvstore: gradients are always pushed during the backward pass";
-            return Err(Error::option("--overlap", &"false", range));
-        }
-        if self.uneven {
-            let range = "left out with --kvstore, whose workers all have the same number of steps";
-            return Err(Error::option("--uneven", &"set", range));
-        }
-        if !self.corr {
-            let range = "true with --kvstore: what a sparse push does not send is always kept";
-            return Err(Error::option("--corr", &"false", range));
-        }
-        if let Some(option) = self.strategy_option.first() {
-            let range = "left out with --kvstore, which runs no strategy";
-            return Err(Error::option("--strategy-option", option, range));
-        }
-        if let Some(threshold) = self.threshold {
-            let range = "left out with --kvstore, where each parameter is a key";
-            return Err(Error::option("--threshold", &threshold, range));
-        }
-        if self.on_overflow != OnOverflow::Error {
-            let range = "error with --kvstore, because servers may have a part of the step";
-            return Err(Error::option("--on-overflow", &self.on_overflow, range));
-        }
         if self.shard != Shard::None {
-            let range = "nothing with --kvstore, whose servers have the state of the optimizer";
+            let range = "none with --kvstore, whose servers have the state of the optimizer";
             return Err(Error::option("--shard", &self.shard, range));
         }
-        if self.dist_option != DistOption::Fp32 && compression != Compression::None {
-            let range = "left out with a --dist-option, which chooses the compression itself";
-            return Err(Error::option(
-                "--gradient-compression",
-                &format!("{compression:?}"),
-                range,
-            ));
+        if self.dist_option == DistOption::PartialUpdate {
+            let range =
+                "another one with --kvstore, whose servers alone have parameters to average";
+            return Err(Error::option("--dist-option", &self.dist_option, range));
         }
-        Ok(StoreOpt::check_option(self.dist_option, self.spars)?)
+        if let (StoreKind::DistAsync, Some(Clip::Norm(limit))) = (kind.into(), self.optimizer.clip)
+        {
+            let range = "left out with --kvstore dist_async: each gradient is an update, and there is no norm of all workers' gradients";
+            return Err(Error::option("--clip", &format!("norm {limit}"), range));
+        }
+        Ok(())
     }
 
     /// Rejects options of a key-value store without one.
     fn check_no_store(&self) -> Result<()> {
-        let &Self { servers, staleness_bound, gradient_compression: compression, .. } = self;
-        let code = format!("{:?}", compression.unwrap_or_default());
+        let &Self { servers, staleness_bound, .. } = self;
         let with = "used with --kvstore dist_sync or dist_async";
         reject(&[
             ("--servers", servers.is_some(), &servers.unwrap_or(0), with),
             ("--staleness-bound", staleness_bound.is_some(), &staleness_bound.unwrap_or(0), with),
-            ("--gradient-compression", compression.is_some(), &code, with),
         ])
     }
 
@@ -505,17 +450,6 @@ impl From<RecomputedBlocks> for Recompute {
             RecomputedBlocks::Half => Self::Half,
             RecomputedBlocks::All => Self::All,
         }
-    }
-}
-
-fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
-    let (code, threshold) = text.split_once(':').unwrap_or((text, "0.5"));
-    let threshold = threshold.parse().map_err(|_| format!("`{threshold}` is no number"))?;
-    match code {
-        "none" if text == code => Ok(Compression::None),
-        "2bit" => Ok(Compression::TwoBit { threshold }),
-        "1bit" => Ok(Compression::OneBit { threshold }),
-        _ => Err("there are none, 2bit and 1bit".to_owned()),
     }
 }
 

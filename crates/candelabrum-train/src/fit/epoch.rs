@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{CommStats, StepFigures};
+use candelabrum_dist::{CommStats, DistOpt, StepFigures};
 use candelabrum_nn::DistOption;
 
 use super::task_view::TaskView;
 use super::trainer_state::TrainerState;
-use crate::optimizer::digests;
-use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result, StrategyReport};
+use crate::report::digests;
+use crate::{EpochReport, Error, Metrics, Result, StrategyReport};
 
 /// What an epoch is measured against.
 pub(super) struct EpochClock {
@@ -32,17 +32,13 @@ pub(super) struct EpochCosts {
 }
 
 impl EpochClock {
-    pub(super) fn start(
-        optimizer: &dyn DistributedOptimizer,
-        option: DistOption,
-        first_step: usize,
-    ) -> Self {
+    pub(super) fn start(optimizer: &DistOpt, option: DistOption, first_step: usize) -> Self {
         let (figures, traffic) = (optimizer.figures(option), optimizer.traffic());
         Self { start: Instant::now(), option, figures, traffic, first_step }
     }
 
     /// The costs since the start.
-    pub(super) fn costs(&self, optimizer: &dyn DistributedOptimizer) -> EpochCosts {
+    pub(super) fn costs(&self, optimizer: &DistOpt) -> EpochCosts {
         let &Self { start, option, figures, traffic, first_step } = self;
         EpochCosts {
             option,
@@ -132,7 +128,7 @@ fn measures(trained: &Metrics, evaluated: Option<&Metrics>) -> BTreeMap<String, 
 }
 
 /// The digest of each rank's parameters, which must be the same.
-fn equal_parameters(optimizers: &[(&str, &mut dyn DistributedOptimizer)]) -> Result<Vec<String>> {
+fn equal_parameters(optimizers: &[(&str, &mut DistOpt)]) -> Result<Vec<String>> {
     let digests = digests(optimizers)?;
     match digests.iter().position(|digest| *digest != digests[0]) {
         Some(rank) => Err(Error::ReplicasDiffer { rank }),

@@ -210,7 +210,7 @@ impl<M: Model> Trainer<M> {
             self.record_steps();
         }
         let (option, spars) = (fit.config.dist_option, fit.config.spars);
-        self.opt().check_option(option, spars)?;
+        self.opt().check(option, spars)?;
         if fit.config.uneven {
             self.opt().check_uneven()?;
         }

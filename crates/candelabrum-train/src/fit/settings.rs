@@ -24,14 +24,15 @@ pub(super) fn of_run(config: &FitConfig, train: &impl Dataset) -> Result<RunSett
 pub(super) fn add_that_may_change(settings: &mut RunSettings, task: &TaskView<'_>) {
     let (option, spars) = task.strategy;
     settings.strategy = Some(match option {
-        DistOption::SparseTopK | DistOption::SparseThreshold | DistOption::Custom(_) => {
-            format!("{option} spars={spars}")
+        DistOption::Fp32 | DistOption::Fp16 | DistOption::Bf16 | DistOption::PartialUpdate => {
+            option.to_string()
         }
-        dense => dense.to_string(),
+        other => format!("{other} spars={spars}"),
     });
-    let described = task.optimizers.iter().filter_map(|(name, optimizer)| {
-        Some(((*name).to_owned(), optimizer.describe_optimizer()?))
-    });
+    let described = task
+        .optimizers
+        .iter()
+        .map(|(name, optimizer)| ((*name).to_owned(), optimizer.optimizer().describe()));
     settings.optimizers = described.collect();
 }
 

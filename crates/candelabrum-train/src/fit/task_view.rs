@@ -2,16 +2,16 @@
 
 use candelabrum_nn::{DistOption, Params};
 
-use crate::DistributedOptimizer;
 use crate::checkpoint::{Position, Stateful};
 use crate::task::Task;
+use candelabrum_dist::DistOpt;
 
 /// A task at one position.
 pub(super) struct TaskView<'t> {
     pub(super) position: Position,
     /// The strategy of the steps and its parameter.
     pub(super) strategy: (DistOption, f32),
-    pub(super) optimizers: Vec<(&'t str, &'t mut dyn DistributedOptimizer)>,
+    pub(super) optimizers: Vec<(&'t str, &'t mut DistOpt)>,
 }
 
 impl<'t> TaskView<'t> {

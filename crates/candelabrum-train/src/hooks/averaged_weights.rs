@@ -161,7 +161,8 @@ impl AveragedWeights {
 
 /// Divides parameters again that another hook may have gathered, because their averages are divided.
 fn shard_parameters(run: &mut Run<'_, '_>) -> Result<()> {
-    run.optimizers.iter_mut().try_for_each(|(_, optimizer)| optimizer.shard_parameters())
+    let mut optimizers = run.optimizers.iter_mut();
+    Ok(optimizers.try_for_each(|(_, optimizer)| optimizer.shard_parameters())?)
 }
 
 fn memory<T>(result: candelabrum_memory::Result<T>) -> Result<T> {

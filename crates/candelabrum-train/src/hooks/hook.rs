@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use candelabrum_dist::DistOpt;
 use candelabrum_memory::Span;
 use candelabrum_runlog::Memory;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::{CheckpointOutcome, OwnPart, Position, Ranked, SaveOutcome};
-use crate::{DistributedOptimizer, EpochReport, Error, Metrics, Result};
+use crate::{EpochReport, Error, Metrics, Result};
 
 /// Is called by [`Fit`](crate::Fit) on every rank, at the same places of the training. Each method does nothing by
 /// default.
@@ -280,7 +281,7 @@ pub struct Run<'r, 'p> {
     /// This rank's counts in the epoch so far.
     pub metrics: &'r Metrics,
     /// The optimizers of the models, by the names of the models.
-    pub optimizers: &'r mut [(&'p str, &'p mut dyn DistributedOptimizer)],
+    pub optimizers: &'r mut [(&'p str, &'p mut DistOpt)],
 }
 
 impl Run<'_, '_> {
@@ -295,7 +296,7 @@ impl Run<'_, '_> {
     }
 
     /// The optimizer of the first model.
-    pub fn optimizer(&self) -> Option<&dyn DistributedOptimizer> {
+    pub fn optimizer(&self) -> Option<&DistOpt> {
         self.optimizers.first().map(|(_, optimizer)| &**optimizer)
     }
 }

@@ -81,7 +81,8 @@ impl LearningRateFinder {
 }
 
 fn set_rate(run: &mut Run<'_, '_>, rate: Option<f64>) -> Result<()> {
-    run.optimizers.iter_mut().try_for_each(|(_, optimizer)| optimizer.set_rate(rate))
+    let mut optimizers = run.optimizers.iter_mut();
+    Ok(optimizers.try_for_each(|(_, optimizer)| optimizer.set_rate(rate))?)
 }
 
 impl Hook for LearningRateFinder {

@@ -8,6 +8,7 @@
 //! | `optimizer-shard-N` | the shard of rank N in these vectors, if ranks keep shards | rank N of one host, if hosts have copies |
 //! | `optimizer-rank-N` | the same, if each rank has its own (partialUpdate) | rank N |
 //! | `buffers-rank-N` | buffers, if each rank keeps its own | rank N |
+//! | `servers/` | the values and vectors of servers that update at once | these servers |
 //! | `residuals-rank-N` | what the strategies have not sent yet, by number of the strategy, kind and parameter | rank N |
 
 use std::path::Path;
@@ -24,7 +25,7 @@ use super::model::{
 use super::parameters::{check_parameters, load_parameters, save_parameters, save_shards};
 use super::restored::{Restored, VectorFile};
 use super::shards;
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, shared_name};
 use super::stateful::Stateful;
 use crate::{Error, Result};
 
@@ -39,7 +40,9 @@ impl Stateful for DistOpt {
         Ok(self.average_parameters()?)
     }
 
-    fn save(&mut self, name: &str, snapshot: &mut Snapshot, _: &Path) -> Result<PartState> {
+    fn save(&mut self, name: &str, snapshot: &mut Snapshot, dir: &Path) -> Result<PartState> {
+        let servers = shared_name(name, "servers");
+        let servers = self.save_servers(&dir.join(&servers))?.then_some(servers);
         let state = self.state();
         if let Some(file) = snapshot.shared(name, PARAMETERS) {
             save_parameters(self.params(), file)?;
@@ -52,7 +55,9 @@ impl Stateful for DistOpt {
         if own_buffers {
             save_buffers(self.params(), snapshot.own(name, BUFFERS))?;
         }
+        self.collect_state()?;
         let file = match state.has_equal_vectors() {
+            _ if servers.is_some() => None,
             _ if state.sharded => saves_shards.then(|| snapshot.shard(name, OPTIMIZER)),
             true => snapshot.shared(name, OPTIMIZER),
             false => Some(snapshot.own(name, OPTIMIZER)),
@@ -78,18 +83,35 @@ impl Stateful for DistOpt {
             strategies.push(SavedStrategy { option: option.to_string(), config, steps });
         }
         let constants = self.constants_sha256()?;
-        Ok(PartState::AllReduce { state: Box::new(state), strategies, own_buffers, constants })
+        Ok(match servers {
+            Some(servers) => {
+                PartState::Store { steps: state.steps, servers, strategies, constants }
+            }
+            None => {
+                PartState::AllReduce { state: Box::new(state), strategies, own_buffers, constants }
+            }
+        })
     }
 
     fn check(&mut self, name: &str, restored: &Restored) -> Result<()> {
-        let PartState::AllReduce { state, constants, .. } = restored.part(name)? else {
-            return Err(restored.refuse(
-                "is of a training with a key-value store, this one has none: use --kvstore"
-                    .to_owned(),
-            ));
+        let (state, constants) = match restored.part(name)? {
+            PartState::AllReduce { state, constants, .. } if self.is_in_step() => {
+                (Some(state), constants)
+            }
+            PartState::Store { constants, .. } if !self.is_in_step() => (None, constants),
+            PartState::AllReduce { .. } => {
+                let what = "is of a training in which each step is one update, and here each gradient is one: leave --kvstore dist_async out";
+                return Err(restored.refuse(what.to_owned()));
+            }
+            PartState::Store { .. } => {
+                let what =
+                    "is of a training whose servers keep its state: use --kvstore dist_async";
+                return Err(restored.refuse(what.to_owned()));
+            }
         };
         restored.check_constants(constants.as_deref(), self.constants_sha256()?.as_deref())?;
         check_parameters(self.params(), restored, name)?;
+        let Some(state) = state else { return Ok(()) };
         for file in restored.own(name, BUFFERS) {
             check_buffers(self.params(), file)?;
         }
@@ -129,8 +151,17 @@ impl Stateful for DistOpt {
     }
 
     fn load(&mut self, name: &str, restored: &Restored) -> Result<()> {
-        let PartState::AllReduce { state, strategies, .. } = restored.part(name)? else {
-            return self.check(name, restored);
+        let (state, strategies) = match restored.part(name)? {
+            PartState::AllReduce { state, strategies, .. } if self.is_in_step() => {
+                (state, strategies)
+            }
+            PartState::Store { steps, servers, strategies, .. } if !self.is_in_step() => {
+                // For the buffers: the parameters come from the servers.
+                load_parameters(self.params(), restored, name)?;
+                self.load_servers(&restored.path().join(servers), *steps)?;
+                return load_strategies(self, name, restored, strategies);
+            }
+            _ => return self.check(name, restored),
         };
         load_parameters(self.params(), restored, name)?;
         // At another number of ranks, all begin with the buffers of rank 0, which are beside the parameters.
@@ -154,20 +185,25 @@ impl Stateful for DistOpt {
                 values.copy_from((&mean).into()).map_err(device)?;
             }
         }
-        let residuals = restored.own(name, RESIDUALS);
-        let mut states = Vec::new();
-        for (number, SavedStrategy { option, config, steps }) in strategies.iter().enumerate() {
-            let option = option.parse()?;
-            let error_feedback = error_feedback(&residuals, number)?;
-            states.push(StrategyState {
-                option,
-                config: config.clone(),
-                steps: *steps,
-                error_feedback,
-            });
-        }
-        Ok(self.load_strategy_state(&states)?)
+        self.distribute_state()?;
+        load_strategies(self, name, restored, strategies)
     }
+}
+
+fn load_strategies(
+    opt: &mut DistOpt,
+    name: &str,
+    restored: &Restored,
+    strategies: &[SavedStrategy],
+) -> Result<()> {
+    let residuals = restored.own(name, RESIDUALS);
+    let mut states = Vec::new();
+    for (number, SavedStrategy { option, config, steps }) in strategies.iter().enumerate() {
+        let (option, steps, config) = (option.parse()?, *steps, config.clone());
+        let error_feedback = error_feedback(&residuals, number)?;
+        states.push(StrategyState { option, config, steps, error_feedback });
+    }
+    Ok(opt.load_strategy_state(&states)?)
 }
 
 fn has_own_buffers(opt: &DistOpt) -> bool {

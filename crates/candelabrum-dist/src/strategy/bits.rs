@@ -8,16 +8,13 @@
 //! The first element of a byte is in its highest bits. 2bit is decoded to t, -t and 0, and 1bit to 1
 //! and -1: the threshold of 1bit is no scale.
 
-use crate::wire::{MessageHeader, WireMessage};
-
 /// Elements that are encoded at once.
 const BLOCK: usize = 1024;
 
-pub(super) fn encode_2bit(header: MessageHeader, values: &mut [f32]) -> WireMessage {
-    let threshold = header.setting;
-    let mut message = WireMessage::new(header, "", values.len().div_ceil(4));
+/// Writes the codes of `values` to `bytes`, 4 in each byte, and leaves in `values` what they lack.
+pub fn encode_2bit(bytes: &mut [u8], threshold: f32, values: &mut [f32]) {
     // By blocks and without branches, so that the compiler makes vector code of the first loop.
-    for (bytes, values) in message.data_mut().chunks_mut(BLOCK / 4).zip(values.chunks_mut(BLOCK)) {
+    for (bytes, values) in bytes.chunks_mut(BLOCK / 4).zip(values.chunks_mut(BLOCK)) {
         let mut codes = [0; BLOCK];
         for (code, value) in codes.iter_mut().zip(values) {
             let (above, below) = (*value >= threshold, *value <= -threshold);
@@ -28,11 +25,10 @@ pub(super) fn encode_2bit(header: MessageHeader, values: &mut [f32]) -> WireMess
             *byte = (codes[0] << 6) | (codes[1] << 4) | (codes[2] << 2) | codes[3];
         }
     }
-    message
 }
 
 /// Adds the decoded elements to `sum`, or replaces it by them if they are the `first`.
-pub(super) fn decode_2bit(data: &[u8], threshold: f32, sum: &mut [f32], first: bool) {
+pub fn decode_2bit(data: &[u8], threshold: f32, sum: &mut [f32], first: bool) {
     let values = [0.0, 0.0, -threshold, threshold];
     for (byte, sum) in data.iter().zip(sum.chunks_mut(4)) {
         for (sum, shift) in sum.iter_mut().zip([6, 4, 2, 0]) {
@@ -42,10 +38,9 @@ pub(super) fn decode_2bit(data: &[u8], threshold: f32, sum: &mut [f32], first: b
     }
 }
 
-pub(super) fn encode_1bit(header: MessageHeader, values: &mut [f32]) -> WireMessage {
-    let threshold = header.setting;
-    let mut message = WireMessage::new(header, "", values.len().div_ceil(8));
-    for (byte, values) in message.data_mut().iter_mut().zip(values.chunks_mut(8)) {
+/// Writes the codes of `values` to `bytes`, which are zeros, 8 in each byte, and leaves in `values` what they lack.
+pub fn encode_1bit(bytes: &mut [u8], threshold: f32, values: &mut [f32]) {
+    for (byte, values) in bytes.iter_mut().zip(values.chunks_mut(8)) {
         for (place, value) in values.iter_mut().enumerate() {
             if *value > threshold {
                 *value -= 1.0;
@@ -55,10 +50,10 @@ pub(super) fn encode_1bit(header: MessageHeader, values: &mut [f32]) -> WireMess
             }
         }
     }
-    message
 }
 
-pub(super) fn decode_1bit(data: &[u8]) -> impl Iterator<Item = f32> {
+/// The decoded elements.
+pub fn decode_1bit(data: &[u8]) -> impl Iterator<Item = f32> {
     data.iter().flat_map(|byte| {
         [7, 6, 5, 4, 3, 2, 1, 0].map(|shift| if (byte >> shift) & 1 == 1 { 1.0 } else { -1.0 })
     })
@@ -67,25 +62,27 @@ pub(super) fn decode_1bit(data: &[u8]) -> impl Iterator<Item = f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::MessageKind;
 
-    fn header(setting: f32) -> MessageHeader {
-        MessageHeader { setting, ..MessageHeader::new(MessageKind::Push) }
+    fn two_bit(threshold: f32, values: &mut [f32]) -> Vec<u8> {
+        let mut bytes = vec![0; values.len().div_ceil(4)];
+        encode_2bit(&mut bytes, threshold, values);
+        bytes
     }
 
     /// The bytes that MXNet's kernels write.
     #[test]
     fn the_bytes_are_mxnets() {
         let mut values = [0.5, -0.5, 0.25, 1.75, -2.0];
-        let message = encode_2bit(header(0.5), &mut values);
-        assert_eq!(message.data(), [0b1110_0011, 0b1000_0000]);
+        let bytes = two_bit(0.5, &mut values);
+        assert_eq!(bytes, [0b1110_0011, 0b1000_0000]);
         assert_eq!(values, [0.0, 0.0, 0.25, 1.25, -1.5]);
 
         let mut values = [0.5, -0.5, 0.0, 1.5, -2.0, 0.75, 0.1, 3.0, 0.2];
-        let message = encode_1bit(header(0.0), &mut values);
-        assert_eq!(message.data(), [0b1001_0111, 0b1000_0000]);
+        let mut bytes = [0; 2];
+        encode_1bit(&mut bytes, 0.0, &mut values);
+        assert_eq!(bytes, [0b1001_0111, 0b1000_0000]);
         assert_eq!(values[..5], [-0.5, 0.5, 1.0, 0.5, -1.0]);
-        let one: Vec<f32> = decode_1bit(message.data()).take(9).collect();
+        let one: Vec<f32> = decode_1bit(&bytes).take(9).collect();
         assert_eq!(one, [1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0]);
     }
 
@@ -94,9 +91,9 @@ mod tests {
         let mut residual = [0.3_f32];
         let mut sent = Vec::new();
         for _ in 0..5 {
-            let message = encode_2bit(header(0.5), &mut residual);
+            let bytes = two_bit(0.5, &mut residual);
             let mut decoded = [9.0];
-            decode_2bit(message.data(), 0.5, &mut decoded, true);
+            decode_2bit(&bytes, 0.5, &mut decoded, true);
             sent.extend(decoded);
             residual[0] += 0.3;
         }

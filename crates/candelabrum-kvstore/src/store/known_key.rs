@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use crate::keys::KeyTable;
-use crate::placement::ServerPart;
+use crate::server_parts::ServerPart;
 
 /// What a worker knows of a key.
 #[derive(Debug)]
-pub(super) struct KeyPlacement {
+pub(super) struct KnownKey {
     pub(super) dims: Vec<usize>,
     pub(super) parts: Vec<ServerPart>,
     /// Whether it is a table of rows.
@@ -18,7 +18,7 @@ pub(super) struct KeyPlacement {
     pub(super) residual: Vec<f32>,
 }
 
-impl KeyPlacement {
+impl KnownKey {
     /// Elements of a row.
     pub(super) fn dim(&self) -> usize {
         self.dims.iter().skip(1).product()
@@ -35,7 +35,7 @@ pub(super) struct PulledPart {
     pub(super) range: Range<usize>,
 }
 
-impl KeyTable<KeyPlacement> {
+impl KeyTable<KnownKey> {
     /// Notes the version of a part that this worker has pulled.
     pub(super) fn record_version(&mut self, number: u32, part: usize, version: u64) {
         if let Some(place) = self.entry_mut(number).versions.get_mut(part) {
