@@ -128,7 +128,7 @@ fn a_checkpoint_of_another_run_is_refused_by_its_difference() {
         ("--seed 1", &["the seed", "1"]),
         ("--data 4", &["the training data"]),
         ("--resume never", &["has checkpoints"]),
-        ("--kvstore dist_sync --workers 1", &["key-value store"]),
+        ("--kvstore dist_async --workers 1", &["leave --kvstore dist_async out"]),
     ];
     for (options, parts) in cases {
         refused(&place, options, parts);

@@ -256,8 +256,13 @@ impl Step<'_> {
         for (number, values) in std::mem::take(&mut self.new_values) {
             let param = &params[number];
             if is_late {
-                let mut values = Some(values);
-                param.expect(move |to| Ok(values.take().map_or(Ok(()), |values| values(to))?))?;
+                let (mut values, mut outcome) = (Some(values), Ok(()));
+                param.expect(move |to| {
+                    if let Some(values) = values.take() {
+                        outcome = values(to);
+                    }
+                    Ok(outcome.clone()?)
+                })?;
             } else if received.is_ok() {
                 received = param.update_in_place(values)?;
             }

@@ -63,11 +63,11 @@ pub struct FitConfig {
     pub uneven: bool,
 
     /// How ranks agree on an update: fp32 (plain), fp16 (half), bf16, partialUpdate, sparseTopK,
-    /// sparseThreshold
+    /// sparseThreshold, 2bit, 1bit
     #[arg(long, value_name = "NAME", default_value_t = DistOption::Fp32)]
     pub dist_option: DistOption,
 
-    /// Share (sparseTopK) or magnitude (sparseThreshold) that a sparse exchange sends
+    /// Share (sparseTopK) or magnitude (sparseThreshold, 2bit) that a compressed exchange sends, or limit (1bit)
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.05)]
     pub spars: f32,
 
