@@ -1,6 +1,6 @@
 //! `DistOpt` over groups other than the world: an all-reduce by hosts, and groups side by side.
 
-use candelabrum::dist::{Group, parameters_sha256};
+use candelabrum::dist::{Group, Mesh, parameters_sha256};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::RanksOf;
 use candelabrum_testkit::{assert_close, uniform};
@@ -35,7 +35,8 @@ fn rank_main() {
     let rank = world.rank() as u64;
     // Ranks 0 and 2 are on one host, 1 and 3 on another, 4 is alone on a third.
     let hosts = [0, 1, 0, 1, 2];
-    let layered = world.comm().hierarchical(&hosts[..world.world_size()]).unwrap();
+    let layered =
+        world.comm().hierarchical(&Mesh::new(hosts[..world.world_size()].to_vec())).unwrap();
     for option in DistOption::ALL {
         let plain = train(&world, rank, option);
         let by_hosts = train(layered.clone(), rank, option);
@@ -86,7 +87,7 @@ fn ranks_of_hosts_that_take_other_steps_disagree_at_once() {
                 let xs = uniform((6, 8), 1, -1.0, 1.0, DType::F32).unwrap();
                 let loss = || line.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
                 loss();
-                let group = world.comm().hierarchical(hosts).unwrap();
+                let group = world.comm().hierarchical(&Mesh::new(hosts.clone())).unwrap();
                 let config = DistOptConfig { uneven: true, shard, ..DistOptConfig::default() };
                 let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, group, config).unwrap();
                 opt.backward_and_update_with(&loss(), option, 0.05).unwrap();

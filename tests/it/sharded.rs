@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candelabrum::candle::{self, CpuStorage, CustomOp1, Layout, Shape};
-use candelabrum::dist::{Group, LossScale, OnOverflow};
+use candelabrum::dist::{Group, LossScale, Mesh, OnOverflow};
 use candelabrum::prelude::*;
 use candelabrum_testkit::ranks::{Backend, RanksOf};
 use candelabrum_testkit::{runs_all, uniform};
@@ -22,7 +22,7 @@ fn rank_compares() {
     if world.world_size() == 4 {
         // Two neighbours on each host, or two that are not.
         for hosts in [[0, 0, 1, 1], [0, 1, 0, 1]] {
-            let ranks = world.comm().hierarchical(&hosts).unwrap();
+            let ranks = world.comm().hierarchical(&Mesh::new(hosts.to_vec())).unwrap();
             compare(&ranks, &ranks.replica().unwrap());
         }
     }
@@ -133,10 +133,10 @@ fn a_share_is_an_even_part_and_no_number_travels_twice() {
     // With the parts of a vector, and whether hosts exchange one of them.
     let mut each = vec![(world.group(), world.world_size(), false)];
     if world.world_size() == 4 {
-        let uneven = world.comm().hierarchical(&[0, 0, 0, 1]).unwrap();
+        let uneven = world.comm().hierarchical(&Mesh::new(vec![0, 0, 0, 1])).unwrap();
         assert!(uneven.replica().is_none(), "one rank alone has no copy of all shards");
         assert!(world.comm().replica().is_none(), "a world is not divided into hosts");
-        each.push((world.comm().hierarchical(&[0, 0, 1, 1]).unwrap(), 2, true));
+        each.push((world.comm().hierarchical(&Mesh::new(vec![0, 0, 1, 1])).unwrap(), 2, true));
         each.push((uneven, 4, false));
     }
     for (ranks, parts, has_copies) in each {

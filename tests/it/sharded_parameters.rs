@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use candelabrum::candle;
-use candelabrum::dist::parameters_sha256;
+use candelabrum::dist::{Mesh, parameters_sha256};
 use candelabrum::nn::layers::Blocks;
 use candelabrum::nn::{Init, Recompute};
 use candelabrum::prelude::*;
@@ -393,7 +393,7 @@ fn step_without_the_other(shard: Shard, hosts: Option<&[usize]>) -> String {
                 let net = Net::new(&params);
                 net.compile_with(&params, &inputs()).unwrap();
                 let group = match hosts {
-                    Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
+                    Some(hosts) => world.comm().hierarchical(&Mesh::new(hosts.clone())).unwrap(),
                     None => world.group(),
                 };
                 let opt = DistOpt::with_config(AdamW::new(0.1), &params, group, config(shard));

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use candelabrum::candle::{Result, Var};
+use candelabrum::dist::Mesh;
 use candelabrum::nn::{LossWeight, Param, Recompute, weighted};
 use candelabrum::prelude::*;
 use candelabrum_testkit::uniform;
@@ -299,7 +300,7 @@ fn train(case: &Case) -> Vec<(Values, Vec<String>)> {
             DistOpt::with_servers(recipe, &params, store.servers(), config)
         } else {
             let ranks = match &case.hosts {
-                Some(hosts) => world.comm().hierarchical(hosts).unwrap(),
+                Some(hosts) => world.comm().hierarchical(&Mesh::new(hosts.clone())).unwrap(),
                 None => world.group(),
             };
             DistOpt::with_config(recipe.build(), &params, ranks, config)

@@ -48,7 +48,7 @@ mod world;
 pub use buffers::{BufferSync, synchronize_buffers};
 pub use comm::{
     Announcement, BorrowedElements, Collective, CommStats, Communicator, Element, ElementType,
-    Group, Label, Payload, Pending, ReduceOp,
+    Group, Label, Mesh, Payload, Pending, ReduceOp, Replicate,
 };
 pub use consistency::{check_consistency, parameters_sha256};
 pub use constants::Constants;

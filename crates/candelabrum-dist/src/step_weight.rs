@@ -48,10 +48,12 @@ impl StepWeight {
     /// Begins to exchange the weight `weight` of this rank, that of all losses of its coming step together.
     /// All ranks of the group call it before they compute the losses, so that the exchange costs no time.
     pub(crate) fn begin(&mut self, weight: f64, group: &Group) {
-        // A rank whose forward pass has failed begins the same step again.
-        if self.begun.is_none() {
-            self.begun = Some((weight, start(group, true, weight)));
-        }
+        self.begun = Some((weight, start(group, true, weight)));
+    }
+
+    /// As [`begin`](Self::begin), for a rank without a batch.
+    pub(crate) fn begin_without_batch(&mut self, group: &Group) {
+        self.begun = Some((0.0, start(group, false, 0.0)));
     }
 
     /// Adds a loss of this weight, and returns the factor by which its gradients count among those of this rank. A loss without a weight counts 1.

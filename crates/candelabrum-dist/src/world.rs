@@ -8,8 +8,8 @@ use std::time::Duration;
 use candle_core::{Device, DeviceLocation};
 
 use crate::comm::{
-    Communicator, Group, JobMember, MPI_COMPILED, NCCL_COMPILED, Single, TcpConfig, connect_local,
-    connect_mpi, connect_nccl, connect_tcp,
+    Communicator, Group, JobMember, MPI_COMPILED, Mesh, NCCL_COMPILED, Replicate, Single,
+    TcpConfig, connect_local, connect_mpi, connect_nccl, connect_tcp,
 };
 use crate::gpu;
 use crate::launch::{self, DeviceChoice, Launch, Launcher, MeetingPoint, WorldConfig};
@@ -313,8 +313,8 @@ impl World {
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn host_group(&self) -> Result<Group> {
-        let hosts = self.hosts()?;
-        self.own_part(hosts[self.rank()], 0)
+        let mesh = self.mesh()?;
+        self.own_part(mesh.rows()[self.rank()], 0)
     }
 
     /// The ranks that have this rank's place on their hosts, for instance the first ranks of all
@@ -323,10 +323,8 @@ impl World {
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn cross_host_group(&self) -> Result<Group> {
-        let hosts = self.hosts()?;
-        let own = hosts[self.rank()];
-        let place = hosts[..self.rank()].iter().filter(|&&other| other == own).count();
-        self.own_part(place, own)
+        let mesh = self.mesh()?;
+        self.own_part(mesh.place_of(self.rank()), mesh.rows()[self.rank()])
     }
 
     /// This world with an all-reduce that first reduces within each host, see
@@ -335,15 +333,36 @@ impl World {
     /// # Errors
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     pub fn hierarchical(&self) -> Result<Group> {
-        self.comm.hierarchical(&self.hosts()?)
+        self.comm.hierarchical(&self.mesh()?)
     }
 
-    fn own_part(&self, colour: usize, key: usize) -> Result<Group> {
-        self.comm.split(Some(colour as u64), key as i64)?.ok_or_else(Error::no_member)
+    /// This world in rows that have all shards together: `--replicate`. With one row it is the group of the world. All
+    /// ranks must call it together.
+    ///
+    /// # Errors
+    /// Ranks that cannot be divided equally. GPUs, whose reductions go by NCCL alone. A failure of another rank, a passed
+    /// deadline or a disagreement between ranks.
+    pub fn replicated(&self, replicate: Replicate) -> Result<Group> {
+        let mesh = match replicate {
+            Replicate::Hosts => self.mesh()?,
+            Replicate::Copies(copies) => Mesh::replicate(copies, self.world_size())?,
+        };
+        if mesh.row_of(self.rank()).len() == self.world_size() {
+            return Ok(self.group());
+        }
+        if self.device.is_cuda() {
+            let what = "copies of shards (replicate) on GPUs, between which NCCL chooses the order of reductions".to_owned();
+            return Err(Error::Unsupported { what });
+        }
+        self.comm.hierarchical(&mesh)
     }
 
-    /// The host of each rank, as a number. Hosts are numbered in the order of their lowest ranks.
-    fn hosts(&self) -> Result<Vec<usize>> {
+    /// The ranks of this world, with a row for each host. Rows are numbered in the order of their lowest ranks. All
+    /// ranks must call it together.
+    ///
+    /// # Errors
+    /// A failure of another rank, a passed deadline or a disagreement between ranks.
+    pub fn mesh(&self) -> Result<Mesh> {
         let names = self.comm.all_gather_text(&launch::host())?;
         let mut known: Vec<&String> = Vec::new();
         let mut number = |name| match known.iter().position(|&other| other == name) {
@@ -353,7 +372,11 @@ impl World {
                 known.len() - 1
             }
         };
-        Ok(names.iter().map(&mut number).collect())
+        Ok(Mesh::new(names.iter().map(&mut number).collect()))
+    }
+
+    fn own_part(&self, colour: usize, key: usize) -> Result<Group> {
+        self.comm.split(Some(colour as u64), key as i64)?.ok_or_else(Error::no_member)
     }
 
     /// Sends `message`, the reason for this rank's failure, to the other ranks, so that none waits

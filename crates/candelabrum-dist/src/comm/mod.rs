@@ -33,6 +33,7 @@ mod layers;
 mod local;
 mod mailbox;
 mod member;
+mod mesh;
 mod message;
 mod messages;
 #[cfg(feature = "mpi")]
@@ -77,6 +78,7 @@ pub use announced::Announcement;
 pub use borrowed::BorrowedElements;
 pub use candelabrum_memory::{Element, ElementType, ReduceOp};
 pub use collective::Collective;
+pub use mesh::{Mesh, Replicate};
 pub use payload::{Label, Payload};
 pub use pending::Pending;
 pub use stats::CommStats;
@@ -217,31 +219,31 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// A failure of another rank, a passed deadline or a disagreement between ranks.
     fn split(&self, colour: Option<u64>, key: i64) -> Result<Option<Group>>;
 
-    /// The same ranks with another all-reduce, for ranks of several hosts: it first reduces within
-    /// each host, then between hosts. `hosts` has a number for each rank's host and is the same on
-    /// every rank. All ranks must call it together.
+    /// The same ranks with another all-reduce, for ranks of several hosts: it first reduces along each row of
+    /// `mesh`, then across the rows. Usually a row is a host. The mesh is the same on every rank. All ranks must call it
+    /// together.
     ///
-    /// Values are combined in rank order within each host, then host by host in the order of the
-    /// hosts' lowest ranks. Each of these sums is rounded to the element type. A mean is the sum
+    /// Values are combined in rank order within each row, then row by row in the order of the
+    /// rows' lowest ranks. Each of these sums is rounded to the element type. A mean is the sum
     /// divided once by the number of ranks. All other operations are the same as in this group.
     ///
-    /// Ranks of a [`DistOpt`](crate::DistOpt) over it keep their [shares](crate::Shard) by hosts, if all hosts have
-    /// equally many ranks: [`Self::replica`].
+    /// The ranks of a row together keep all [shards](crate::Shard) of a [`DistOpt`](crate::DistOpt) over it, if all rows
+    /// have equally many ranks: [`Self::replica`].
     ///
     /// # Errors
-    /// [`Error::Length`] if `hosts` does not have one number per rank. A failure of another rank, a
+    /// [`Error::Length`] if `mesh` does not have one place per rank. A failure of another rank, a
     /// passed deadline or a disagreement between ranks.
-    fn hierarchical(&self, hosts: &[usize]) -> Result<Group>;
+    fn hierarchical(&self, mesh: &Mesh) -> Result<Group>;
 
-    /// The ranks of this rank's host, if this group is [hierarchical](Self::hierarchical) and all hosts have equally
-    /// many ranks. These ranks together keep one copy of what the ranks of a [`DistOpt`](crate::DistOpt) share out
-    /// ([`Shard`](crate::Shard)), and each host has a copy.
+    /// The ranks of this rank's row, if this group is [hierarchical](Self::hierarchical) and all rows have equally
+    /// many ranks. These ranks together keep one copy of what the ranks of a [`DistOpt`](crate::DistOpt) divide
+    /// ([`Shard`](crate::Shard)), and each row has a copy.
     ///
-    /// A [`Collective::ReduceScatterV`] of this group reduces over the ranks of *all* hosts: each rank gets its part,
-    /// one of as many as its host has ranks, with the bits that the all-reduce of the hierarchical group has there. All
-    /// ranks of all hosts must start it together. All other operations are those of the ranks of the host alone.
+    /// A [`Collective::ReduceScatterV`] of this group reduces over the ranks of *all* rows: each rank gets its part,
+    /// one of as many as its row has ranks, with the bits that the all-reduce of the hierarchical group has there. All
+    /// ranks of all rows must start it together. All other operations are those of the ranks of the row alone.
     ///
-    /// `None` for any other group, for hosts with different numbers of ranks, and over NCCL, where the reductions by
+    /// `None` for any other group, for rows with different numbers of ranks, and over NCCL, where the reductions by
     /// layers take no numbers in a GPU's memory.
     fn replica(&self) -> Option<Group> {
         None

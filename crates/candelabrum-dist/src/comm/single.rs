@@ -11,7 +11,8 @@ use super::stats::{Counters, PayloadBytes};
 use super::transport::zeros;
 use super::work::BackendWork;
 use super::{
-    BorrowedElements, Collective, CommStats, Communicator, ElementType, Group, Payload, Pending,
+    BorrowedElements, Collective, CommStats, Communicator, ElementType, Group, Mesh, Payload,
+    Pending,
 };
 use crate::{Error, Result};
 
@@ -130,11 +131,9 @@ impl Communicator for Single {
         Ok(colour.map(|_| Arc::new(Self::default()) as Group))
     }
 
-    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
-        match hosts.len() {
-            1 => Ok(Arc::new(Self::default())),
-            got => Err(Error::Length { op: "hierarchical", expected: 1, got }),
-        }
+    fn hierarchical(&self, mesh: &Mesh) -> Result<Group> {
+        mesh.check(self)?;
+        Ok(Arc::new(Self::default()))
     }
 
     fn stats(&self) -> CommStats {

@@ -20,7 +20,7 @@ use super::services::Services;
 use super::stats::PayloadBytes;
 use super::transport::RankTransport;
 use super::{
-    Announcement, BorrowedElements, Collective, CommStats, Communicator, ElementType, Group,
+    Announcement, BorrowedElements, Collective, CommStats, Communicator, ElementType, Group, Mesh,
     Payload, Pending,
 };
 use crate::{Error, Result};
@@ -276,16 +276,11 @@ impl<T: RankTransport> Communicator for ThreadedGroup<T> {
         Ok(self.part(colour, key)?.map(|part| Arc::new(part) as Group))
     }
 
-    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
-        let (expected, got) = (self.world_size(), hosts.len());
-        if got != expected {
-            return Err(Error::Length { op: "hierarchical", expected, got });
-        }
-        let own = hosts[self.rank()];
-        let ranks_on = |host: usize| hosts.iter().filter(|&&other| other == host).count();
-        let even = hosts.iter().all(|&host| ranks_on(host) == ranks_on(own));
-        let place = hosts[..self.rank()].iter().filter(|&&other| other == own).count();
-        let lowest = hosts.iter().position(|&other| other == own).unwrap_or(0);
+    fn hierarchical(&self, mesh: &Mesh) -> Result<Group> {
+        mesh.check(self)?;
+        let (own, even) = (mesh.rows()[self.rank()], mesh.is_even());
+        let place = mesh.place_of(self.rank());
+        let lowest = mesh.row_of(self.rank()).first().copied().unwrap_or_default();
 
         let mut flat = self.part(Some(0), 0)?.ok_or_else(Error::no_member)?;
         let mut host = self.part(Some(own as u64), 0)?.ok_or_else(Error::no_member)?;

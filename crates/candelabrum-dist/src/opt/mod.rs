@@ -431,8 +431,13 @@ impl DistOpt {
     /// ranks call it, or none.
     pub fn begin_step(&mut self, weight: f64) {
         let group = &self.ranks.all;
-        if group.world_size() > 1 {
-            self.weight.begin(weight, group);
+        if group.world_size() == 1 || self.weight.has_begun() {
+            // A rank whose forward pass has failed begins the same step again.
+            return;
+        }
+        self.weight.begin(weight, group);
+        if let Err(error) = self.placement.tell(|| ServerCall::BeginStep) {
+            self.failure.get_or_insert(error);
         }
     }
 
@@ -659,8 +664,7 @@ impl DistOpt {
     /// Fixes the set of parameters, at the first step. Frozen ones do not belong to it.
     fn bind(&mut self) -> Result<BucketSets> {
         let all = self.params.list();
-        let is_server = matches!(self.placement, Placement::Server { .. });
-        if all.len() > self.synchronized && !is_server {
+        if all.len() > self.synchronized && !self.is_server() {
             self.check_same(&all)?;
             self.check_equal_values(&all[self.synchronized..])?;
         }

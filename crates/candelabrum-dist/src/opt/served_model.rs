@@ -15,10 +15,10 @@ use super::bucket_sets::BucketSets;
 use super::placement::{Placement, StepRanks};
 use super::state::OptimizerVector;
 use super::step_request::StepRequest;
-use super::{DistOpt, DistOptConfig, DistOptState, StrategyState, replicas};
+use super::{DistOpt, DistOptConfig, DistOptState, StrategyState};
 use crate::comm::{Collective, ElementType, Group, Payload};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
-use crate::{Error, Result, TotalWeight};
+use crate::{Error, Result, StepWeight, TotalWeight};
 
 /// What all workers are about to do with a model, and what its servers must do with them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub(super) enum ServerCall {
     Bind(Vec<(String, Vec<usize>)>),
     /// Take the first worker's values.
     TakeValues,
+    /// Take part in the exchange of the weights of a step's losses, which has begun.
+    BeginStep,
     /// Take a step. `frozen` are the names of frozen parameters, if the request is new.
     Step {
         request: StepRequest,
@@ -76,7 +78,7 @@ pub struct StepServer {
 #[derive(Debug)]
 enum ServedModel {
     /// Its parameters are not known.
-    Created(Box<dyn Optimizer>, Box<DistOptConfig>),
+    Created(Box<dyn Optimizer>, Box<DistOptConfig>, StepWeight),
     Bound(Box<DistOpt>),
 }
 
@@ -104,22 +106,23 @@ impl StepServer {
             serde_json::from_str(text).map_err(|error| unreadable(&error))?;
         let model = match (self.models.remove(&number), call) {
             (None, ServerCall::Create { recipe, config }) => {
-                ServedModel::Created(recipe.build(), config)
+                ServedModel::Created(recipe.build(), config, StepWeight::default())
             }
-            (Some(ServedModel::Created(mut optimizer, config)), call) => match call {
-                ServerCall::Bind(params) => {
-                    ServedModel::Bound(Box::new(self.bind((optimizer, *config), &params)?))
+            (Some(ServedModel::Created(mut optimizer, config, mut weight)), call) => {
+                match call {
+                    ServerCall::Bind(params) => {
+                        let mut opt = self.bind((optimizer, *config), &params)?;
+                        opt.weight = weight;
+                        self.models.insert(number, ServedModel::Bound(Box::new(opt)));
+                        return Ok(());
+                    }
+                    ServerCall::BeginStep => weight.begin_without_batch(&self.ranks),
+                    ServerCall::SetRateFactor(factor) => optimizer.set_rate_factor(factor)?,
+                    ServerCall::SetRate(rate) => optimizer.set_rate(rate)?,
+                    call => return Err(unexpected(number, &call)),
                 }
-                ServerCall::SetRateFactor(factor) => {
-                    optimizer.set_rate_factor(factor)?;
-                    ServedModel::Created(optimizer, config)
-                }
-                ServerCall::SetRate(rate) => {
-                    optimizer.set_rate(rate)?;
-                    ServedModel::Created(optimizer, config)
-                }
-                call => return Err(unexpected(number, &call)),
-            },
+                ServedModel::Created(optimizer, config, weight)
+            }
             (Some(ServedModel::Bound(mut opt)), call) => {
                 opt.serve(number, call)?;
                 ServedModel::Bound(opt)
@@ -158,6 +161,10 @@ impl DistOpt {
         match call {
             ServerCall::Create { .. } | ServerCall::Bind(_) => Err(unexpected(number, &call)),
             ServerCall::TakeValues => self.bound(|opt, layouts| opt.exchange_values(layouts)),
+            ServerCall::BeginStep => {
+                self.weight.begin_without_batch(&self.ranks.all);
+                Ok(())
+            }
             ServerCall::Step { request, exchanges_weights, frozen } => {
                 self.placement = Placement::Server { frozen };
                 self.serve_step(&request, exchanges_weights)
@@ -177,6 +184,10 @@ impl DistOpt {
                 self.load_strategy_state(&states)
             }
         }
+    }
+
+    pub(super) fn is_server(&self) -> bool {
+        matches!(self.placement, Placement::Server { .. })
     }
 
     fn serve_step(&mut self, request: &StepRequest, exchanges_weights: bool) -> Result<()> {
@@ -204,7 +215,15 @@ impl DistOpt {
 
     /// Makes the values of the servers those of the first worker. All ranks of a step call it together.
     pub(super) fn exchange_values(&self, layouts: &BucketSets) -> Result<()> {
-        replicas::broadcast_parameters(&*self.ranks.all, layouts.params())
+        for param in layouts.params().iter() {
+            let values = Payload::from(param.with_values(|values| values.to_flat())?);
+            let first = self.ranks.all.run(Collective::Broadcast { root: 0 }, values)?;
+            // The workers have the same values already, and a forward pass may have used them.
+            if self.is_server() {
+                param.update_in_place(|mut values| values.copy_from(first.span()?))??;
+            }
+        }
+        Ok(())
     }
 
     /// Sends each vector of the optimizer to the workers, in this rank's part.

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 
 use super::{DistOpt, DistOptConfig};
 use crate::comm::{BackendWork, CommStats, ElementType, Group, Single};
-use crate::{Collective, Communicator, Error, Payload, Pending, Result, parameters_sha256};
+use crate::{Collective, Communicator, Error, Mesh, Payload, Pending, Result, parameters_sha256};
 
 /// A world of one whose operations complete only when they are waited for.
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ impl Communicator for Late {
         self.0.split(colour, key)
     }
 
-    fn hierarchical(&self, hosts: &[usize]) -> Result<Group> {
-        self.0.hierarchical(hosts)
+    fn hierarchical(&self, mesh: &Mesh) -> Result<Group> {
+        self.0.hierarchical(mesh)
     }
 
     fn stats(&self) -> CommStats {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use candelabrum_dist::{
-    Collective, Communicator, Error, Payload, ReduceOp, Result, World, synchronize_batch_norm,
+    Collective, Communicator, Error, Mesh, Payload, ReduceOp, Result, World, synchronize_batch_norm,
 };
 use candelabrum_nn::Params;
 use candelabrum_nn::layers::BatchNorm2d;
@@ -44,7 +44,7 @@ pub(crate) fn run(case: &str, world: &World) -> Result<()> {
             refused(rank, || comm.reduce_scatter(&values, ReduceOp::Sum).map(drop))
         }
         "refused by layers" => {
-            let layered = comm.hierarchical(&[0, 0, 1])?;
+            let layered = comm.hierarchical(&Mesh::new(vec![0, 0, 1]))?;
             // All ranks have the groups before one of them refuses.
             comm.barrier()?;
             thread::sleep(Duration::from_millis(100));

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candelabrum_dist::{Collective, Communicator, Payload, ReduceOp, Result, World};
+use candelabrum_dist::{Collective, Communicator, Mesh, Payload, ReduceOp, Result, World};
 use rustix::process::{Pid, Signal};
 
 use candelabrum_testkit::memory::resident_bytes;
@@ -145,7 +145,7 @@ fn groups(comm: Comm<'_>) -> Result<()> {
                 assert_eq!(group.recv_any::<i32>()?, ((rank + n - 1) % n, vec![i]));
             }
             if i % 4 == 0 {
-                let layered = comm.hierarchical(&hosts)?;
+                let layered = comm.hierarchical(&Mesh::new(hosts.to_vec()))?;
                 let mut one = [1.0_f32];
                 layered.all_reduce(&mut one, ReduceOp::Sum)?;
                 assert_eq!(one, [n as f32]);

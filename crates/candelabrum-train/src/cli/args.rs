@@ -10,7 +10,7 @@ use candelabrum_datasets::{
 };
 use candelabrum_dist::launch::DeviceChoice;
 use candelabrum_dist::{
-    DistOpt, DistOptConfig, OnOverflow, Shard, StrategyConfig, World, strategy,
+    DistOpt, DistOptConfig, OnOverflow, Replicate, Shard, StrategyConfig, World, strategy,
 };
 use candelabrum_kvstore::{KvStore, StoreConfig, StoreKind};
 use candelabrum_nn::{DistOption, Params, Recompute};
@@ -78,6 +78,11 @@ pub struct TrainArgs {
     /// the averaged gradients, ZeRO-2) or parameters (also those of blocks, ZeRO-3). Less memory, the same training
     #[arg(long, value_name = "WHAT", default_value_t)]
     pub shard: Shard,
+
+    /// How many copies of all shards the ranks keep: a number, each copy by neighbouring ranks, or hosts for a copy
+    /// on each host. The ranks of a copy add their gradients first, also without --shard [default: 1]
+    #[arg(long, value_name = "N|hosts")]
+    pub replicate: Option<Replicate>,
 
     /// Random changes of training images: none, crop, crop-flip or singa
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
@@ -188,7 +193,9 @@ impl TrainArgs {
         params.set_recompute(self.recompute.into());
         let (recipe, config) = (self.optimizer.recipe(), self.dist_opt_config()?);
         let Some(kind) = self.kvstore else {
-            return Ok(DistOpt::with_config(recipe.build(), params, world, config)?);
+            let ranks =
+                self.replicate.map_or(Ok(world.group()), |copies| world.replicated(copies))?;
+            return Ok(DistOpt::with_config(recipe.build(), params, ranks, config)?);
         };
         let store = KvStore::with_config(&self.store_config(kind), world)?;
         Ok(DistOpt::with_servers(recipe, params, store.servers(), config)?)
@@ -207,6 +214,10 @@ impl TrainArgs {
         if self.shard != Shard::None {
             let range = "none with --kvstore, whose servers have the state of the optimizer";
             return Err(Error::option("--shard", &self.shard, range));
+        }
+        if let Some(replicate) = self.replicate {
+            let range = "left out with --kvstore, whose servers have all shards";
+            return Err(Error::option("--replicate", &replicate, range));
         }
         if self.dist_option == DistOption::PartialUpdate {
             let range =

@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use candelabrum_dist::{Collective, ElementType, Payload, ReduceOp, Result, World};
+use candelabrum_dist::{Collective, ElementType, Mesh, Payload, ReduceOp, Result, World};
 use half::f16;
 
 use super::check::{is_bits, operations};
@@ -164,7 +164,8 @@ fn everything_else_is_flat(world: &World) -> Result<()> {
     let whole = reduced::<f32>(ReduceOp::Sum, n, 5, 10 * n);
     is_bits(&part, &whole[rank * 10..(rank + 1) * 10], "reduce_scatter beside layers");
     assert_eq!(comm.all_gather(&[rank as i32])?, (0..n as i32).collect::<Vec<_>>());
-    let error = comm.hierarchical(&vec![0; n + 1]).expect_err("one host too many").to_string();
+    let error =
+        comm.hierarchical(&Mesh::new(vec![0; n + 1])).expect_err("one host too many").to_string();
     assert!(error.contains("hierarchical"), "{error}");
     comm.run(Collective::Barrier, Payload::zeros(ElementType::U8, 0)).map(drop)
 }
