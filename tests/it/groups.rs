@@ -87,7 +87,7 @@ fn ranks_of_hosts_that_take_other_steps_disagree_at_once() {
                 let xs = uniform((6, 8), 1, -1.0, 1.0, DType::F32).unwrap();
                 let loss = || line.forward(&xs).unwrap().sqr().unwrap().mean_all().unwrap();
                 loss();
-                let group = world.comm().hierarchical(&Mesh::new(hosts.clone())).unwrap();
+                let group = world.comm().hierarchical(&Mesh::new(hosts.to_vec())).unwrap();
                 let config = DistOptConfig { uneven: true, shard, ..DistOptConfig::default() };
                 let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, group, config).unwrap();
                 opt.backward_and_update_with(&loss(), option, 0.05).unwrap();

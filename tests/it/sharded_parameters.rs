@@ -393,7 +393,7 @@ fn step_without_the_other(shard: Shard, hosts: Option<&[usize]>) -> String {
                 let net = Net::new(&params);
                 net.compile_with(&params, &inputs()).unwrap();
                 let group = match hosts {
-                    Some(hosts) => world.comm().hierarchical(&Mesh::new(hosts.clone())).unwrap(),
+                    Some(hosts) => world.comm().hierarchical(&Mesh::new(hosts.to_vec())).unwrap(),
                     None => world.group(),
                 };
                 let opt = DistOpt::with_config(AdamW::new(0.1), &params, group, config(shard));

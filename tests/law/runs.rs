@@ -214,15 +214,13 @@ impl Case {
         if servers > 0 && option == DistOption::PartialUpdate {
             option = DistOption::SparseTopK;
         }
-        // The buckets of a sparse strategy are others with servers.
+        // A sparse strategy has other buckets with servers, and another rounding with another number of them.
         let draw_servers = &mut Draw::new(seed ^ 0x5E4E);
         let is_dense = matches!(option, DistOption::Fp32 | DistOption::Fp16);
         for part in &mut parts {
-            part.servers = match draw_servers.chance(25) && option != DistOption::PartialUpdate {
-                true if is_dense => draw_servers.number(0, 2),
-                true if servers > 0 => draw_servers.number(1, 2),
-                _ => servers,
-            };
+            if is_dense && draw_servers.chance(25) {
+                part.servers = draw_servers.number(0, 2);
+            }
         }
         let shuffle =
             if draw.chance(25) { Shuffle::Window(draw.number(1, 9)) } else { Shuffle::Full };
@@ -751,12 +749,12 @@ fn check(seed: u64) {
         let saved_world = continued.map_or(ranks, |step| {
             Manifest::read(&checkpoint(dir.path(), step)).unwrap().world_size
         });
-        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, shard, part).run();
-        // A global batch that these ranks cannot divide is refused, one that nobody has asked for, and a state of other
-        // servers. The command of the first start asks for its global batch at any number of ranks.
+        // Servers have the state, also where a call continues that another one was drawn for.
+        let own_shard = if servers == 0 { shard } else { Shard::None };
+        let (ends, seen) = call(dir.path(), ranks, servers, batch, resume, own_shard, part).run();
+        // A global batch that these ranks cannot divide is refused, and one that nobody has asked for. The command of the first start asks for its global batch at any number of ranks.
         let divides = case.global().is_multiple_of(ranks)
-            && (batch == case.batch || ranks * batch * case.accumulate == case.global())
-            && servers == case.servers;
+            && (batch == case.batch || ranks * batch * case.accumulate == case.global());
         let mut after = Listing::read(&dir.path().join(CHECKPOINTS));
         if continued.is_some() && !divides {
             assert!(ends.iter().all(std::result::Result::is_err), "{}", say("it was not refused"));

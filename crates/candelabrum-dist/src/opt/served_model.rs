@@ -247,7 +247,9 @@ impl DistOpt {
         for (OptimizerVector { start, mut values, .. }, len) in vectors.into_iter().zip(lens) {
             let whole = Payload::zeros(ElementType::F32, *len).labelled(STATE);
             let whole = group.run(Collective::Broadcast { root: 0 }, whole)?.into_flat();
-            values.copy_from(whole.range(start..start + values.len())?)?;
+            if !values.is_empty() {
+                values.copy_from(whole.range(start..start + values.len())?)?;
+            }
         }
         Ok(())
     }
