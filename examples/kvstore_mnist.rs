@@ -8,9 +8,9 @@
 //! candelabrum run --workers 2 --servers 1 -- target/release/examples/kvstore_mnist
 //! ```
 //!
-//! The options of `mnist_dist` have the same meaning here, and those that a store does not have are errors.
-//! Each parameter is a key of the store. A step pushes its gradients and pulls the parameters that the
-//! servers have updated.
+//! The options of `mnist_dist` have the same meaning here. With dist_sync a server is a rank of each step that owns a part
+//! of the parameters. With dist_async each parameter is a key of the store: a step pushes its gradients, and pulls the
+//! parameters that the servers have updated.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -65,8 +65,9 @@ fn train(args: &TrainArgs, world: &World) -> Result<()> {
     let dropped = args.sampler(world, data.train.len())?.dropped_per_epoch();
     let fit = args.fit(args.report(world, &data, dropped)).output(&mut out);
     trainer.fit_with(fit, &args.augmented(&data.train), Some(&data.test))?;
-    let stats = store.stats()?;
-    if world.is_root() {
+    // In dist_sync no gradient is stale: servers are ranks of each step.
+    let stats = if kind == KvStoreKind::DistAsync { store.stats()? } else { Vec::new() };
+    if world.is_root() && !stats.is_empty() {
         writeln!(out, "\nserver  worker  pushes  mean staleness  greatest")?;
         for server in &stats {
             for (worker, seen) in server.staleness.iter().enumerate() {

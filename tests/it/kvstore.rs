@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use candelabrum::dist::parameters_sha256;
+use candelabrum::dist::{parameters_sha256, synchronize_batch_norm};
 use candelabrum::models::Cnn;
 use candelabrum::optim::Recipe;
 use candelabrum::prelude::*;
@@ -95,7 +95,12 @@ fn trained<M: Model>(
 /// An optimizer whose updates servers make.
 fn served(world: &World, params: &Params, optimizer: impl Into<Recipe>) -> DistOpt {
     let store = KvStore::create("dist_sync", world).unwrap();
-    let config = DistOptConfig { overlap_forward: true, ..DistOptConfig::default() };
+    let config = DistOptConfig {
+        overlap_forward: true,
+        first_bucket_bytes: 1 << 10,
+        bucket_bytes: 1 << 16,
+        ..DistOptConfig::default()
+    };
     DistOpt::with_servers(optimizer, params, store.servers(), config).unwrap()
 }
 
@@ -150,6 +155,14 @@ fn rank_main() {
     match std::env::var(CASE).unwrap().as_str() {
         "sgd" => compare(&world, |p| Cnn::new(&p.root(), 10), sgd, DistOption::Fp32),
         "adamw" => compare(&world, |p| Normed::new(&p.root()), adamw, DistOption::Fp32),
+        // The statistics are exchanged in the forward pass, after a step has begun.
+        "synchronized" => {
+            let normed = |params: &Params| {
+                synchronize_batch_norm(params, &world.group());
+                Normed::new(&params.root())
+            };
+            compare(&world, normed, adamw, DistOption::Fp32);
+        }
         "candle_nn" => plain_candle(&world),
         "compressed" => learns_compressed(&world),
         other => panic!("{other}"),
@@ -177,6 +190,7 @@ fn dist_sync_gives_the_bits_of_an_all_reduce() {
 fn adamw_groups_and_running_statistics_are_those_of_an_all_reduce() {
     run("adamw", 2, 1, 1);
     run("adamw", 3, 2, 1);
+    run("synchronized", 2, 1, 1);
 }
 
 /// A model of candle_nn keeps its tensors, so no forward pass can wait for a parameter.

@@ -1,12 +1,13 @@
 //! Tests of cases that no backend produces on demand: buckets that arrive late, and a bad bucket.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candelabrum_nn::{BackwardAndUpdate, DistOption, Init, Param, Params};
-use candelabrum_optim::Sgd;
+use candelabrum_optim::{Recipe, Sgd};
 use candle_core::Tensor;
 
-use super::{DistOpt, DistOptConfig};
+use super::{DistOpt, DistOptConfig, NewValues, Servers, UpdateServers};
 use crate::comm::{BackendWork, CommStats, ElementType, Group, Single};
 use crate::{Collective, Communicator, Error, Mesh, Payload, Pending, Result, parameters_sha256};
 
@@ -79,6 +80,74 @@ fn two() -> Result<(Params, Param, Param, DistOpt)> {
 
 fn loss(first: &Param, second: &Param, slope: f64) -> Result<Tensor> {
     Ok(((first.tensor().sum_all()? * 3.0)? + (second.tensor().sum_all()? * slope)?)?)
+}
+
+/// Servers whose values never come.
+#[derive(Debug)]
+struct Silent(Group);
+
+impl UpdateServers for Silent {
+    fn workers(&self) -> &Group {
+        &self.0
+    }
+
+    fn set_optimizer(&mut self, _: &Recipe) -> Result<()> {
+        Ok(())
+    }
+
+    fn bind(&mut self, _: &[Param]) -> Result<()> {
+        Ok(())
+    }
+
+    fn push(&mut self, param: usize, _: &[f32], _: (DistOption, f32)) -> Result<NewValues> {
+        self.pull(param)
+    }
+
+    fn pull(&mut self, _: usize) -> Result<NewValues> {
+        Ok(Box::new(|_| Err(Error::Protocol { what: "the servers are silent".to_owned() })))
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn save(&mut self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn load(&mut self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn traffic(&self) -> CommStats {
+        CommStats::default()
+    }
+}
+
+#[test]
+fn values_that_servers_never_send_are_an_error_of_each_access() -> Result<()> {
+    for overlap_forward in [false, true] {
+        let params = Params::new(0);
+        let first = params.root().param("first", 4, Init::Const(1.0))?;
+        let second = params.root().param("second", 3, Init::Const(2.0))?;
+        let servers = Servers::AtOnce(Box::new(Silent(Arc::new(Single::default()))));
+        let config = DistOptConfig { overlap_forward, ..Default::default() };
+        let mut opt = DistOpt::with_servers(Sgd::new(0.1), &params, servers, config)?;
+        let step = opt.backward_and_update(&loss(&first, &second, 1.0)?);
+        assert_eq!(step.is_ok(), overlap_forward);
+        let is_told = |result: Result<()>| {
+            let error = result.expect_err("no values have come").to_string();
+            assert!(error.contains("the servers are silent"), "{error}");
+        };
+        for param in [&first, &second, &first] {
+            is_told(param.gather().map_err(Error::from));
+        }
+        is_told(parameters_sha256(&params).map(drop));
+        is_told(opt.average_parameters());
+        let next = opt.backward_and_update(&loss(&first, &second, 1.0)?);
+        assert!(next.is_err());
+    }
+    Ok(())
 }
 
 #[test]

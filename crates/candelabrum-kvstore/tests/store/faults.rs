@@ -145,7 +145,9 @@ fn foreign(fault: &str, world: &World) -> Result<String> {
     let everyone = world.everyone();
     let sender = if fault == "a foreign message" { 0 } else { everyone.world_size() - 1 };
     if everyone.rank() == sender {
+        // A store has a group for messages, and one for steps.
         let group = everyone.split(Some(0), 0)?.expect("a colour was given");
+        let _steps = everyone.split(Some(0), 0)?;
         group.send(&[7_u8; 100], WORKERS)?;
         loop {
             group.recv_any::<u8>()?;
