@@ -205,6 +205,55 @@ fn blocks_that_keep_their_results_give_their_parameters_back_between_the_passes(
     }
 }
 
+/// Blocks below adapters: what is frozen has the type of the parameters, and what is trained f32.
+#[test]
+fn frozen_parameters_of_blocks_are_divided_in_their_type() {
+    const BLOCKS: usize = 3;
+    fn run(world: &World, shard: Shard, dtype: DType) -> (Vec<usize>, Vec<u32>) {
+        let params = Params::on(7, dtype, &Device::Cpu);
+        let scope = params.root();
+        let block = |number: usize| {
+            let scope = scope.pp("blocks").pp(number);
+            let layer = Linear::new(&scope, WIDTH);
+            (layer, scope.param("scale", WIDTH, Init::Const(0.5)).unwrap())
+        };
+        let blocks = Blocks::new(&scope, (0..BLOCKS).map(block));
+        let inputs = inputs().to_dtype(dtype).unwrap();
+        let loss = || {
+            let ys = blocks.forward_by(&inputs, |(layer, scale), xs| {
+                layer.forward(xs)?.broadcast_mul(&scale.identity()?)
+            });
+            ys.unwrap().to_dtype(DType::F32).unwrap().sqr().unwrap().mean_all().unwrap()
+        };
+        loss();
+        params.freeze(|name| !name.ends_with("scale"));
+        let mut opt = DistOpt::with_config(Sgd::new(0.1), &params, world, config(shard)).unwrap();
+        let mut bytes = Vec::new();
+        for _ in 0..3 {
+            opt.backward_and_update(&loss()).unwrap();
+            bytes.push(opt.memory().unwrap().parameters);
+        }
+        // Any rank may read any of them.
+        let read = bits(&params);
+        opt.gather_parameters().unwrap();
+        assert_eq!(read, bits(&params));
+        (bytes, read)
+    }
+    for (dtype, size) in [(DType::F32, 4), (DType::BF16, 2)] {
+        let ranks = on_ranks(2, |world| {
+            let (_, whole) = run(world, Shard::None, dtype);
+            let (bytes, sharded) = run(world, Shard::Parameters, dtype);
+            assert!(whole == sharded, "{dtype:?}");
+            bytes
+        });
+        let (frozen, trained) = (BLOCKS * (WIDTH + 1) * WIDTH, BLOCKS * WIDTH);
+        for step in 0..3 {
+            let all: usize = ranks.iter().map(|bytes| bytes[step]).sum();
+            assert_eq!(all, frozen * size + trained * 4, "{dtype:?} {step}: {ranks:?}");
+        }
+    }
+}
+
 #[test]
 fn a_model_without_blocks_is_refused_on_every_rank() {
     let errors = on_ranks(2, |world| {

@@ -34,6 +34,11 @@ impl TrainableParams {
         &self.trained
     }
 
+    /// The parameters that were frozen at the first step.
+    pub(crate) fn left_out(&self) -> &[Param] {
+        &self.left_out
+    }
+
     /// The numbers of the trained parameters that have been frozen since the first step. They get no update.
     pub(crate) fn frozen(&self) -> Vec<usize> {
         let params = self.trained.iter().enumerate();

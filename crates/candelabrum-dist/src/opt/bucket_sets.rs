@@ -1,6 +1,7 @@
 //! The parameters in buckets. There is one set of buckets for each size of buckets
 //! that recent steps have used.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candelabrum_memory::{ElementType, FlatTensor, Location};
@@ -42,6 +43,8 @@ pub(super) struct BucketSets {
     shards: Option<Arc<ShardRanges>>,
     /// By parameter: whether its values are with their ranks, and fetched when a block needs them.
     away: Vec<bool>,
+    /// Parameters that are not trained, whose values are with their ranks, too.
+    frozen: Vec<Param>,
     /// The values of parameters of which each rank keeps its shard alone.
     values: Option<OpenValues>,
     /// If buckets have memory only while they are on their way: the elements that each of them has room for.
@@ -108,6 +111,7 @@ impl BucketSets {
             trained,
             shards: None,
             away: Vec::new(),
+            frozen: Vec::new(),
             values: None,
             lent: None,
             kept: Vec::new(),
@@ -133,14 +137,18 @@ impl BucketSets {
         let lends = shard.lends();
         if shard == Shard::Parameters {
             self.away = self.params().iter().map(|param| param.block().is_some()).collect();
-            if store.has_blocks() && !self.away.contains(&true) {
+            // The host's memory answers other ranks, and would need a copy of what is on a GPU.
+            let of_block = |param: &&Param| param.block().is_some() && param.device().is_cpu();
+            self.frozen = self.trained.left_out().iter().filter(of_block).cloned().collect();
+            let has_none = !self.away.contains(&true) && self.frozen.is_empty();
+            if store.has_blocks() && has_none {
                 let names = names(self.params().iter());
                 let what = format!(
                     "shard parameters for a model without blocks that have parameters of their own ({names} are used by several blocks, or by none)"
                 );
                 return Err(Error::Unsupported { what });
             }
-            if !self.away.contains(&true) {
+            if has_none {
                 let (setting, value) = ("shard", shard.to_string());
                 let range = "none, optimizer or gradients for a model without blocks (`candelabrum::nn::layers::Blocks`)";
                 return Err(Error::Setting { setting, value, range });
@@ -168,19 +176,26 @@ impl BucketSets {
         store: &Params,
     ) -> Result<()> {
         let Some(shards) = self.shards.clone() else { return Ok(()) };
-        let params = Arc::clone(self.params());
+        let trained = self.params().len();
+        let params = [&self.params()[..], &self.frozen].concat();
         let is_rounded = |param: &Param| matches!(param.dtype(), DType::F16 | DType::BF16);
-        let is_sharded = |number: usize| self.is_away(number) || is_rounded(&params[number]);
+        let is_away = |number: usize| number >= trained || self.is_away(number);
+        let is_sharded = |number: usize| is_away(number) || is_rounded(&params[number]);
         if self.values.is_some() || !(0..params.len()).any(is_sharded) {
             return Ok(());
         }
-        let away = (0..params.len()).filter(|&number| self.is_away(number));
+        let away = (0..params.len()).filter(|&number| is_away(number));
         let away: Vec<Param> = away.map(|number| params[number].clone()).collect();
         let names = away.iter().map(Param::name).collect::<Vec<_>>().join(", ");
         check_consistency(&**group, &[("the parameters that blocks fetch".to_owned(), names)])?;
-        let values = Arc::new(ParamShards::new(replica, &params, &shards, is_sharded)?);
+        let owners = |number: usize| match is_sharded(number) {
+            false => Vec::new(),
+            true if number < trained => shards.owners(number).to_vec(),
+            true => even_parts(params[number].element_count(), replica.world_size()),
+        };
+        let values = Arc::new(ParamShards::new(replica, &params, owners)?);
         for (number, param) in params.iter().enumerate().filter(|(number, _)| is_sharded(*number)) {
-            param.shard(values.clone(), number, !self.is_away(number));
+            param.shard(values.clone(), number, !is_away(number));
         }
         store.note_sharded(&away)?;
         self.values = Some(OpenValues(values));
@@ -191,12 +206,19 @@ impl BucketSets {
         self.values.as_ref().map(|values| &values.0)
     }
 
+    /// Frees the memory of frozen parameters after a step, as an update does of the others.
+    pub(super) fn release_frozen(&self) -> Result<()> {
+        Ok(self.frozen.iter().try_for_each(Param::release)?)
+    }
+
     /// Gives all ranks all values. The next [`Self::shard_values`] divides them again.
     pub(super) fn gather_values(&mut self) -> Result<()> {
         // What is not divided may be on its way.
-        self.params().iter().try_for_each(|param| match param.is_sharded() {
-            true => param.unshard(),
-            false => param.gather(),
+        self.params().iter().chain(&self.frozen).try_for_each(|param| {
+            match param.is_sharded() {
+                true => param.unshard(),
+                false => param.gather(),
+            }
         })?;
         self.values = None;
         Ok(())
@@ -464,6 +486,12 @@ impl BucketSets {
         self.made += 1;
         Ok(())
     }
+}
+
+/// The elements of each rank, of a parameter that has no bucket.
+fn even_parts(elements: usize, ranks: usize) -> Vec<Range<usize>> {
+    let end = |rank: usize| elements * rank / ranks;
+    (0..ranks).map(|rank| end(rank)..end(rank + 1)).collect()
 }
 
 /// The room of lent buckets for parameters of `sizes` elements: so much that at most a third of all elements are in

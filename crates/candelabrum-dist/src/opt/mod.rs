@@ -917,6 +917,7 @@ impl DistOpt {
             return result;
         }
         self.params.keep_buffers();
+        layouts.release_frozen()?;
         strategy.figures += figures;
         strategy.steps += 1;
         self.notes.extend(note.into_iter().chain(layouts.note()));

@@ -1,4 +1,5 @@
-//! The values of parameters of which each rank keeps its shard alone: in f32, in the memory of the parameters' device.
+//! The values of parameters of which each rank keeps its shard alone, in the memory of the parameters' device: in f32, but
+//! those of a frozen parameter in the parameter's type.
 //!
 //! A rank that needs a parameter asks the others for their shards, by a message, and a thread of each rank answers. So
 //! a rank may read any parameter at any time, whatever the other ranks do: one that has no batch left, or has failed,
@@ -22,11 +23,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
-use candelabrum_memory::{ElementType, FlatTensor, Location, SpanMut};
-use candelabrum_nn::{Param, ShardedValues};
+use candelabrum_memory::{ElementType, FlatTensor, Location, Span, SpanMut};
+use candelabrum_nn::{Param, ShardedValues, with_span};
+use candle_core::DType;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::shard::ShardRanges;
 use crate::comm::{Collective, Communicator, Group, Payload, Pending, Service};
 use crate::launch;
 use crate::{Error, Result};
@@ -140,23 +141,29 @@ struct Ticket {
 }
 
 impl ParamShards {
-    /// Takes the shard of this rank of the values of `params`, as far as `is_sharded` says so by their numbers. The ranks of
-    /// `group` have all shards together, and call it together.
+    /// Takes the shard of this rank of the values of `params`. `owners` says by a parameter's number which elements each
+    /// rank owns: nothing of one that stays whole. The ranks of `group` have all shards together, and call it together.
     pub(super) fn new(
         group: &Group,
         params: &[Param],
-        shards: &ShardRanges,
-        is_sharded: impl Fn(usize) -> bool,
+        owners_of: impl Fn(usize) -> Vec<Range<usize>>,
     ) -> Result<Self> {
         let (requests, answers) = (group.channel()?, group.channel()?);
         let (mut own, mut owners) = (Vec::new(), Vec::new());
         for (number, param) in params.iter().enumerate() {
             let location = Location::from_device(param.device());
-            let owned =
-                if is_sharded(number) { shards.owners(number).to_vec() } else { Vec::new() };
+            let owned = owners_of(number);
             let range = owned.get(group.rank()).cloned().unwrap_or_default();
-            let mut values = FlatTensor::zeros_on(&location, ElementType::F32, range.len())?;
-            if !range.is_empty() {
+            let element = match (param.is_frozen(), param.dtype()) {
+                (true, DType::F16) => ElementType::F16,
+                (true, DType::BF16) => ElementType::Bf16,
+                _ => ElementType::F32,
+            };
+            let mut values = FlatTensor::zeros_on(&location, element, range.len())?;
+            if param.is_frozen() {
+                // It has no master, which would be made for this.
+                with_span(param.var(), |all| set_shard(&mut values, all.range(range)))?;
+            } else if !range.is_empty() {
                 let mut to = values.span_mut()?;
                 param.with_values(|values| to.copy_from(values.range(range)))?;
             }
@@ -368,10 +375,8 @@ impl ParamShards {
         for &param in params {
             for (rank, range) in self.table.owners[param].iter().enumerate() {
                 if rank == self.requests.rank() {
-                    kept.shards.with(param, |shard| {
-                        take(param, shard.as_slice()?);
-                        Ok(())
-                    })?;
+                    kept.shards
+                        .with(param, |shard| with_f32(shard, |values| take(param, values)))?;
                     continue;
                 }
                 if range.is_empty() {
@@ -420,8 +425,8 @@ impl ShardedValues for ParamShards {
     }
 
     fn with_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
-        f(self.own[param].lock().span_mut()?);
-        Ok(())
+        let mut own = self.own[param].lock();
+        Ok(change_f32(&mut own, |values| f(values))?)
     }
 
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
@@ -433,7 +438,7 @@ impl ShardedValues for ParamShards {
         // Nobody gets new values as those of the old version.
         let mut kept = self.kept.lock();
         let mut own = self.own[param].lock();
-        f(own.span_mut()?);
+        change_f32(&mut own, |values| f(values))?;
         let copy = own.is_on_device().then(|| own.to_host()).transpose()?;
         drop(own);
         if let (ShardMemory::Copies(copies), Some(copy)) = (&mut kept.shards, copy) {
@@ -489,8 +494,7 @@ impl ServedShards {
             let (place, tail) = rest.split_at_mut(len * size_of::<f32>());
             rest = tail;
             self.shards.with(param, |shard| {
-                place.copy_from_slice(shard.bytes());
-                Ok(())
+                with_f32(shard, |values| place.copy_from_slice(bytemuck::cast_slice(values)))
             })?;
         }
         self.sent.retain_mut(|sent| !sent.is_complete());
@@ -514,6 +518,36 @@ impl ShardMemory {
             Self::Themselves(own) => f(&own[param].lock()),
             Self::Copies(copies) => f(&copies[param]),
         }
+    }
+}
+
+/// Calls `f` with the values of a shard on the host, in f32.
+fn with_f32<R>(shard: &FlatTensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    if shard.element_type() == ElementType::F32 {
+        return Ok(f(shard.as_slice()?));
+    }
+    let mut values = FlatTensor::zeros(ElementType::F32, shard.len());
+    shard.widen_into(values.span_mut()?)?;
+    Ok(f(values.as_slice()?))
+}
+
+/// Calls `f` with the values of a shard in f32, to be changed.
+fn change_f32(shard: &mut FlatTensor, f: impl FnOnce(SpanMut<'_>)) -> Result<()> {
+    if shard.element_type() == ElementType::F32 {
+        f(shard.span_mut()?);
+        return Ok(());
+    }
+    let mut values = FlatTensor::zeros(ElementType::F32, shard.len());
+    shard.widen_into(values.span_mut()?)?;
+    f(values.span_mut()?);
+    set_shard(shard, values.span()?)
+}
+
+/// Sets a shard to values in f32, which are rounded to its type.
+fn set_shard(shard: &mut FlatTensor, values: Span<'_>) -> Result<()> {
+    match shard.element_type() {
+        ElementType::F32 => Ok(shard.span_mut()?.copy_from(values)?),
+        _ => Ok(shard.narrow_from(values, 1.0)?),
     }
 }
 

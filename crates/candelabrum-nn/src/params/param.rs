@@ -257,7 +257,7 @@ impl Param {
         let values = sharded.read(&self.var)?;
         self.put(values.span()?)?;
         self.sharding.end();
-        if master::is_half(self.var.dtype()) {
+        if master::is_half(self.var.dtype()) && !self.is_frozen() {
             self.master.set(values);
         }
         Ok(())
