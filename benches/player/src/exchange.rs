@@ -13,6 +13,10 @@ use serde::Deserialize;
 pub(crate) enum Exchange {
     DistSync,
     DistAsync,
+    /// The steps of an optimizer whose updates servers make.
+    ServedSteps,
+    /// The same steps without servers.
+    Steps,
     /// Without servers.
     AllReduce,
     /// None: each rank changes numbers of its own, which shows the memory's speed.
@@ -25,7 +29,7 @@ impl Exchange {
         match self {
             Self::DistSync => Some(StoreKind::DistSync),
             Self::DistAsync => Some(StoreKind::DistAsync),
-            Self::AllReduce | Self::Memory => None,
+            Self::ServedSteps | Self::Steps | Self::AllReduce | Self::Memory => None,
         }
     }
 }

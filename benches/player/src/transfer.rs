@@ -122,6 +122,9 @@ impl Transfer {
         if let Some(kind) = request.exchange.store() {
             return self.store(kind, request);
         }
+        if matches!(request.exchange, Exchange::Steps | Exchange::ServedSteps) {
+            return self.steps(request.exchange == Exchange::ServedSteps);
+        }
         if request.exchange == Exchange::Memory {
             return Ok(TransferWork::Own(numbers(rank, sizes.iter().sum())));
         }
@@ -156,6 +159,19 @@ impl Transfer {
         })
     }
 
+    /// Steps of all parameters by SGD with momentum.
+    fn steps(&self, by_servers: bool) -> anyhow::Result<TransferWork> {
+        let (params, config) = (self.params.clone(), DistOptConfig::default());
+        let sgd = Sgd::new(1e-6).momentum(0.9);
+        let opt = if by_servers {
+            let store = KvStore::create("dist_sync", &self.world)?;
+            DistOpt::with_servers(sgd, &params, store.servers(), config)?
+        } else {
+            DistOpt::with_config(sgd, &params, &self.world, config)?
+        };
+        Ok(TransferWork::Steps { params, opt: Box::new(opt) })
+    }
+
     /// The number at each place after the first round, if it is certain.
     fn expected(&self, request: TransferRequest) -> Option<Box<dyn Fn(usize) -> f32>> {
         let (rank, ranks) = (self.world.rank(), self.world.world_size());
@@ -164,7 +180,7 @@ impl Transfer {
             Exchange::Memory => Some(Box::new(move |i| -number(rank, i))),
             Exchange::DistSync if request.optimizer || is_lossy => None,
             Exchange::DistSync | Exchange::AllReduce => Some(Box::new(move |i| sum(ranks, i))),
-            Exchange::DistAsync => None,
+            Exchange::DistAsync | Exchange::ServedSteps | Exchange::Steps => None,
         }
     }
 }
@@ -172,6 +188,7 @@ impl Transfer {
 /// What is measured.
 enum TransferWork {
     Store { store: KvStore, names: Vec<String>, gradients: Vec<Vec<f32>>, values: Vec<Vec<f32>> },
+    Steps { params: Params, opt: Box<DistOpt> },
     Buckets(Buckets),
     Own(Vec<f32>),
 }
@@ -187,6 +204,17 @@ impl TransferWork {
                 }
                 let mut pulls = pulls.into_iter().rev().zip(values);
                 pulls.try_for_each(|(pull, values)| Ok(pull.wait_into(values)?))
+            }
+            Self::Steps { params, opt } => {
+                // The loss whose gradients cost least.
+                let params = params.list();
+                let sums = params.iter().map(|param| param.tensor().sum_all());
+                let sums = sums.collect::<candelabrum::candle::Result<Vec<_>>>()?;
+                Ok(opt.backward_and_update_with(
+                    &Tensor::stack(&sums, 0)?.sum_all()?,
+                    DistOption::Fp32,
+                    0.0,
+                )?)
             }
             Self::Buckets(buckets) => buckets.all_reduce(),
             Self::Own(values) => {
@@ -204,6 +232,7 @@ impl TransferWork {
             Self::Store { values, .. } => values.iter().all(|values| right(values)),
             Self::Buckets(buckets) => buckets.values()?.into_iter().all(|values| right(values)),
             Self::Own(values) => right(values),
+            Self::Steps { .. } => true,
         })
     }
 
@@ -219,6 +248,7 @@ impl TransferWork {
     fn traffic(&self) -> CommStats {
         match self {
             Self::Store { store, .. } => store.traffic(),
+            Self::Steps { opt, .. } => opt.traffic(),
             Self::Buckets(buckets) => buckets.world.comm().stats(),
             Self::Own(_) => CommStats::default(),
         }

@@ -918,6 +918,7 @@ impl DistOpt {
         }
         self.params.keep_buffers();
         layouts.release_frozen()?;
+        self.params.prefetch_first_block();
         strategy.figures += figures;
         strategy.steps += 1;
         self.notes.extend(note.into_iter().chain(layouts.note()));
