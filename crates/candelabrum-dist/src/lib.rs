@@ -6,7 +6,6 @@
 //! | collectives on buffers, one file per backend | [`comm`] |
 //! | gradients in buckets, their exchange, the update | [`DistOpt`] |
 //! | the messages between ranks in a step | [`strategy`] |
-//! | how much each loss of a step counts | [`StepWeight`] |
 //! | batch normalisation over all ranks' batches | [`synchronize_batch_norm`] |
 //! | state that is not trained | [`synchronize_buffers`] |
 //! | collectives that can be differentiated | [`ops`] |

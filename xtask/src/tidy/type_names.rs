@@ -52,9 +52,9 @@ const TERMS: &[&str] = &[
     "Adam", "AdamW", "Amx", "Batch", "Bert", "Cache", "Chats", "Clip", "Cnn", "Conv", "Crop",
     "Csv", "Ctc", "Event", "F1", "Fit", "Float", "Glyph", "Gpt", "Gpt2", "Gpu", "Graph", "Group",
     "Gru", "Half", "Han", "Hook", "Huber", "Init", "Job", "JobId", "Key", "Label", "Lamb", "Lars",
-    "Layer", "LeNet", "Leaf", "Llama", "Lstm", "Mlp", "Mnist", "Model", "Muon", "Nll", "Node",
-    "Norm", "Param", "Pass", "Rnn", "Run", "Scale", "Scope", "Score", "Sgd", "Shard", "Span",
-    "Stack", "Stem", "Step", "Tape", "Task", "Tile", "Vgg", "Vit", "World",
+    "Layer", "LeNet", "Leaf", "Llama", "Lstm", "Mesh", "Mlp", "Mnist", "Model", "Muon", "Nll",
+    "Node", "Norm", "Param", "Pass", "Rnn", "Run", "Scale", "Scope", "Score", "Sgd", "Shard",
+    "Span", "Stack", "Stem", "Step", "Tape", "Task", "Tile", "Vgg", "Vit", "World",
 ];
 
 /// The definitions of types, by name.

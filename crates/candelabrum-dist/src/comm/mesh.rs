@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Communicator;
 use crate::{Error, Result};
 
 /// Ranks in rows and columns: PyTorch's device mesh with the dimensions *replicate* and *shard*. The ranks of a row have
@@ -72,9 +71,9 @@ impl Mesh {
     }
 
     /// # Errors
-    /// [`Error::Length`] if the mesh has not one place for each rank of the group.
-    pub(super) fn check(&self, group: &(impl Communicator + ?Sized)) -> Result<()> {
-        let (expected, got) = (group.world_size(), self.rows.len());
+    /// [`Error::Length`] if the mesh has not one place for each of `expected` ranks.
+    pub(super) fn check(&self, expected: usize) -> Result<()> {
+        let got = self.rows.len();
         if got == expected {
             Ok(())
         } else {

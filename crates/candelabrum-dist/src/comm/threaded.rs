@@ -277,7 +277,7 @@ impl<T: RankTransport> Communicator for ThreadedGroup<T> {
     }
 
     fn hierarchical(&self, mesh: &Mesh) -> Result<Group> {
-        mesh.check(self)?;
+        mesh.check(self.world_size())?;
         let (own, even) = (mesh.rows()[self.rank()], mesh.is_even());
         let place = mesh.place_of(self.rank());
         let lowest = mesh.row_of(self.rank()).first().copied().unwrap_or_default();

@@ -7,7 +7,7 @@
 //! | buckets that leave during the backward pass | `bucket_exchange.rs` |
 //! | the report of one rank's failure to all ranks | `step_failure.rs` |
 //! | updates that can be undone | `undo_log.rs` |
-//! | who updates a bucket, and a server's part in steps | `placement.rs`, `served_model.rs` |
+//! | who updates a bucket, and a server's part in steps | `placement.rs`, `server_call.rs`, `served_model.rs` |
 //! | the shard of each rank in the optimizer's state and in the averages | `shard.rs`, `sharded_step.rs`, `own_averages.rs`, `averages.rs` |
 //! | values of parameters that are divided among ranks, and new values that arrive late | `param_shards.rs`, `arriving.rs` |
 //! | ranks that run out of batches | `join.rs` |
@@ -17,7 +17,7 @@
 //! | the passes of a step as CUDA graphs | `recording.rs`, `replay.rs`, `step_graph.rs` |
 //! | SINGA's methods under their names | `singa.rs` |
 //! | the parameters in buckets | `bucket_sets.rs` |
-//! | the strategies used so far, and their state | `used.rs`, `state.rs` |
+//! | the strategies used so far, and their state | `used.rs`, `dist_opt_state.rs`, `state.rs` |
 //! | the cost of steps, and the memory | `figures.rs`, `memory.rs` |
 
 mod arriving;
@@ -26,6 +26,7 @@ mod bucket_exchange;
 mod bucket_sets;
 mod config;
 mod context;
+mod dist_opt_state;
 mod figures;
 mod join;
 mod loss_scale;
@@ -37,6 +38,7 @@ mod recording;
 mod replay;
 mod replicas;
 mod served_model;
+mod server_call;
 mod shard;
 mod sharded_step;
 mod singa;
@@ -52,12 +54,13 @@ mod undo_log;
 mod used;
 
 pub use config::{DistOptConfig, OnOverflow, Shard};
+pub use dist_opt_state::DistOptState;
 pub use figures::StepFigures;
 pub use loss_scale::LossScale;
 pub use memory::OptimizerMemory;
 pub use placement::{NewValues, RoundServers, ServerMessages, Servers, UpdateServers};
 pub use served_model::StepServer;
-pub use state::{DistOptState, OptimizerVector, StrategyState};
+pub use state::{OptimizerVector, StrategyState};
 pub use step_graph::StepGraph;
 
 use std::path::Path;
@@ -67,15 +70,15 @@ use candelabrum_memory::Location;
 use candelabrum_nn::{BackwardAndUpdate, DistOption, LossWeight, Param, Params};
 use candelabrum_optim::{Optimizer, ParamInfo, Recipe};
 use candle_core::{DType, Device, Shape, Tensor};
-use serde::{Deserialize, Serialize};
 
 use self::bucket_exchange::BucketExchange;
 use self::bucket_sets::{BucketSet, BucketSets, GradientLocation};
 use self::context::StepContext;
+use self::dist_opt_state::RankDrift;
 use self::loss_scale::LossScaler;
 use self::placement::{Placement, StepRanks};
 use self::recording::RecordingStage;
-use self::served_model::ServerCall;
+use self::server_call::ServerCall;
 use self::step::{MicroBatch, Step};
 use self::step_end::StepEnd;
 use self::step_request::StepRequest;
@@ -145,15 +148,6 @@ enum Agreement {
     Possible(usize, ExchangeKind),
     /// Every rank gets this error, and the next request may be another one.
     Refused(Error),
-}
-
-/// The state that differs between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum RankDrift {
-    Nothing,
-    /// The state of the optimizer. The parameters have been averaged.
-    Momentum,
-    Parameters,
 }
 
 impl DistOpt {

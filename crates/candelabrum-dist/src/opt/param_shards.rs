@@ -315,6 +315,7 @@ impl ParamShards {
     ) -> Result<(BTreeMap<usize, Payload>, MutexGuard<'_, ServedShards>)> {
         let start = Instant::now();
         loop {
+            self.check_open(params)?;
             let mut reader = self.reader.lock();
             let version = self.kept.lock().version;
             let is_wanted = |ticket: &Ticket| ticket.version == version && ticket.params == params;

@@ -19,7 +19,7 @@ use candelabrum_nn::{DistOption, Param};
 use candelabrum_optim::{Clip, Optimizer, Recipe};
 
 use super::config::{DistOptConfig, Shard};
-use super::served_model::ServerCall;
+use super::server_call::ServerCall;
 use crate::comm::{CommStats, Group};
 use crate::{Error, Result};
 
@@ -115,7 +115,7 @@ pub(super) enum Placement {
     /// The owners of shards.
     Owners,
     /// The servers of a step, of which this rank is a worker.
-    Rounds(Worker),
+    Rounds(ServedWorker),
     /// This rank is a server. The workers say the names of their frozen parameters, of which it does not know all.
     Server {
         frozen: String,
@@ -125,7 +125,7 @@ pub(super) enum Placement {
 }
 
 /// A worker's part in steps with servers.
-pub(super) struct Worker {
+pub(super) struct ServedWorker {
     model: usize,
     tell: ServerMessages,
     /// Whether this worker speaks for all.
@@ -201,7 +201,7 @@ impl Placement {
             Servers::Rounds(RoundServers { workers, ranks, model, tell }) => {
                 let (is_first, count) = (workers.rank() == 0, workers.world_size());
                 let recipe = recipe.clone();
-                let worker = Worker { model, tell, is_first, recipe, state: None };
+                let worker = ServedWorker { model, tell, is_first, recipe, state: None };
                 Ok((Self::Rounds(worker), StepRanks::with_servers(workers, ranks, count)))
             }
             Servers::AtOnce(mut servers) => {
@@ -245,7 +245,7 @@ impl Placement {
     }
 
     /// This worker's part in steps with servers.
-    pub(super) fn worker(&mut self) -> Option<&mut Worker> {
+    pub(super) fn worker(&mut self) -> Option<&mut ServedWorker> {
         match self {
             Self::Rounds(worker) => Some(worker),
             _ => None,
@@ -267,7 +267,7 @@ impl Placement {
     }
 }
 
-impl Worker {
+impl ServedWorker {
     /// The state of the servers' optimizers. `bind` binds an optimizer to whole parameters.
     pub(super) fn state(
         &mut self,
@@ -291,8 +291,8 @@ impl fmt::Debug for RoundServers {
     }
 }
 
-impl fmt::Debug for Worker {
+impl fmt::Debug for ServedWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Worker(first: {})", self.is_first)
+        write!(f, "ServedWorker(first: {})", self.is_first)
     }
 }

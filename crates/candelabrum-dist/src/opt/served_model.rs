@@ -7,62 +7,21 @@
 use std::collections::BTreeMap;
 
 use candelabrum_nn::{DistOption, Init, Params};
-use candelabrum_optim::{Optimizer, Recipe};
+use candelabrum_optim::Optimizer;
 use candle_core::{DType, Device};
-use serde::{Deserialize, Serialize};
 
 use super::bucket_sets::BucketSets;
 use super::placement::{Placement, StepRanks};
+use super::server_call::ServerCall;
 use super::state::OptimizerVector;
 use super::step_request::StepRequest;
-use super::{DistOpt, DistOptConfig, DistOptState, StrategyState};
+use super::{DistOpt, DistOptConfig, StrategyState};
 use crate::comm::{Collective, ElementType, Group, Payload};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
 use crate::{Error, Result, StepWeight, TotalWeight};
 
-/// What all workers are about to do with a model, and what its servers must do with them.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum ServerCall {
-    /// Make an optimizer.
-    Create {
-        recipe: Recipe,
-        config: Box<DistOptConfig>,
-    },
-    /// Fix the parameters, by name and dimensions, and take the first worker's values.
-    Bind(Vec<(String, Vec<usize>)>),
-    /// Take the first worker's values.
-    TakeValues,
-    /// Take part in the exchange of the weights of a step's losses, which has begun.
-    BeginStep,
-    /// Take a step. `frozen` are the names of frozen parameters, if the request is new.
-    Step {
-        request: StepRequest,
-        exchanges_weights: bool,
-        frozen: String,
-    },
-    SetRateFactor(f64),
-    SetRate(Option<f64>),
-    /// Send the state of the optimizer to the workers.
-    SendState,
-    /// Take the state of the optimizer from the first worker: vectors of these lengths.
-    TakeState(Vec<usize>),
-    LoadState(Box<DistOptState>),
-    /// Forget all strategies. Continue with these ones, each with the number of its steps.
-    LoadStrategies(Vec<(String, StrategyConfig, u64)>),
-}
-
-impl ServerCall {
-    pub(super) fn to_text(&self, model: usize) -> Result<String> {
-        serde_json::to_string(&(model, self)).map_err(|error| unreadable(&error))
-    }
-}
-
 fn unexpected(number: usize, call: &ServerCall) -> Error {
     Error::Protocol { what: format!("an unexpected call of a server, of model {number}: {call:?}") }
-}
-
-fn unreadable(error: &serde_json::Error) -> Error {
-    Error::Protocol { what: format!("a call of a server: {error}") }
 }
 
 /// A server of [`Servers::Rounds`](super::Servers::Rounds): it takes part in the steps of all models that the workers
@@ -102,8 +61,7 @@ impl StepServer {
     }
 
     fn try_answer(&mut self, text: &str) -> Result<()> {
-        let (number, call): (usize, ServerCall) =
-            serde_json::from_str(text).map_err(|error| unreadable(&error))?;
+        let (number, call) = ServerCall::from_text(text)?;
         let model = match (self.models.remove(&number), call) {
             (None, ServerCall::Create { recipe, config }) => {
                 ServedModel::Created(recipe.build(), config, StepWeight::default())

@@ -8,37 +8,15 @@ use std::sync::Arc;
 use candelabrum_memory::SpanMut;
 use candelabrum_nn::{DistOption, Param};
 use candelabrum_optim::Optimizer;
-use serde::{Deserialize, Serialize};
 
-use super::bucket_sets::BucketSetState;
+use super::DistOpt;
+use super::dist_opt_state::{DistOptState, RankDrift};
 use super::memory::OptimizerMemory;
-use super::served_model::ServerCall;
+use super::server_call::ServerCall;
 use super::shard::ShardRanges;
 use super::used::UsedStrategy;
-use super::{DistOpt, RankDrift};
 use crate::strategy::{ErrorFeedback, StrategyConfig};
 use crate::{Error, Result};
-
-/// What later steps depend on beside the vectors of the optimizer
-/// ([`DistOpt::optimizer_vectors`]) and the states of strategies ([`DistOpt::strategy_state`]). It is the
-/// same on all ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DistOptState {
-    /// The number of steps that the optimizer has taken.
-    pub steps: u64,
-    /// The optimizer's line, by which it is recognised ([`candelabrum_optim::Optimizer::describe`]).
-    pub optimizer: String,
-    rate_factor: f64,
-    loss_scale: f32,
-    good_steps: u32,
-    drift: RankDrift,
-    /// Whether each rank has only its shard of the vectors of the optimizer.
-    #[serde(default)]
-    pub sharded: bool,
-    /// The order of the gradients in buckets, which ranks learn in their first steps. The buckets of a sparse
-    /// strategy depend on it.
-    layouts: Vec<BucketSetState>,
-}
 
 /// One vector of the optimizer's state, or this rank's part of it.
 #[derive(Debug)]
@@ -51,14 +29,6 @@ pub struct OptimizerVector<'a> {
     pub start: usize,
     /// The values.
     pub values: SpanMut<'a>,
-}
-
-impl DistOptState {
-    /// Whether the vectors of the optimizer are the same on all ranks. With partialUpdate each rank has its
-    /// own.
-    pub fn has_equal_vectors(&self) -> bool {
-        self.drift == RankDrift::Nothing
-    }
 }
 
 /// The state of one strategy on this rank. It differs between ranks, so each rank saves its own.

@@ -55,9 +55,9 @@ pub fn run<E: Into<ProgramError> + 'static>(
             let wanted = RanksToStart {
                 workers: args.workers,
                 servers: match (args.kvstore, args.servers) {
-                    (None, _) => Servers::Are(0),
-                    (Some(_), Some(servers)) => Servers::Are(servers),
-                    (Some(_), None) => Servers::LaunchersOr(1),
+                    (None, _) => ServerCount::Are(0),
+                    (Some(_), Some(servers)) => ServerCount::Are(servers),
+                    (Some(_), None) => ServerCount::LaunchersOr(1),
                 },
                 threads: args.threads,
                 interface: args.interface.as_deref(),
@@ -105,7 +105,7 @@ pub fn run_with_servers<E: Into<ProgramError> + 'static>(
     device: Option<DeviceChoice>,
     program: impl FnOnce(&World) -> std::result::Result<(), E>,
 ) -> ExitCode {
-    let servers = servers.map_or(Servers::LaunchersOr(0), Servers::Are);
+    let servers = servers.map_or(ServerCount::LaunchersOr(0), ServerCount::Are);
     let (interface, saves, grace) = (None, false, None);
     let wanted = RanksToStart { workers, servers, threads, interface, device, saves, grace };
     run_wanted(&wanted, |world| program_or_server(world, program))
@@ -115,7 +115,7 @@ pub fn run_with_servers<E: Into<ProgramError> + 'static>(
 struct RanksToStart<'a> {
     /// Without the servers.
     workers: Option<usize>,
-    servers: Servers,
+    servers: ServerCount,
     threads: Option<usize>,
     interface: Option<&'a str>,
     /// `None`: the environment decides.
@@ -128,7 +128,7 @@ struct RanksToStart<'a> {
 
 /// The number of ranks that are servers of the key-value store.
 #[derive(Clone, Copy)]
-enum Servers {
+enum ServerCount {
     Are(usize),
     /// The number that the launcher says, or this one if it says none.
     LaunchersOr(usize),
@@ -238,8 +238,8 @@ fn start(wanted: &RanksToStart<'_>) -> Result<ProgramRole> {
     let &RanksToStart { workers, servers, threads, interface, .. } = wanted;
     let launch = Launch::detect_for(workers)?;
     let servers = match servers {
-        Servers::LaunchersOr(_) if launch.servers > 0 => launch.servers,
-        Servers::LaunchersOr(servers) | Servers::Are(servers) => servers,
+        ServerCount::LaunchersOr(_) if launch.servers > 0 => launch.servers,
+        ServerCount::LaunchersOr(servers) | ServerCount::Are(servers) => servers,
     };
     let bound = |threads| RankEnvironment::new(threads).interface(interface).servers(servers);
     match workers.map(|workers| (workers, workers.saturating_add(servers))) {
@@ -266,7 +266,7 @@ fn start(wanted: &RanksToStart<'_>) -> Result<ProgramRole> {
             launch::prepare(&bound(threads))?;
             set_threads(threads)?;
             if wanted.saves {
-                // From now on a signal is for the training. Servers end when their workers do.
+                // From now on a signal is for the training. ServerCount end when their workers do.
                 interrupt::interrupt();
             }
             hear_signals(launch.rank == 0);
