@@ -180,6 +180,11 @@ impl StepRanks {
     pub(super) fn has_servers(&self) -> bool {
         self.count < self.all.world_size()
     }
+
+    /// Whether this rank is one of them.
+    pub(super) fn is_server(&self) -> bool {
+        self.has_servers() && self.all.rank() >= self.count
+    }
 }
 
 impl Placement {

@@ -230,6 +230,10 @@ impl Step<'_> {
     /// Copies the values that other ranks have updated out of a bucket.
     fn store_others(&mut self, index: usize, bucket: &FlatTensor) -> Result<()> {
         let context = &self.exchange.context;
+        if context.ranks.is_server() {
+            // It needs its own values alone.
+            return Ok(());
+        }
         timed(&mut self.exchange.figures.update, || {
             for slot in &context.plans[index].slots {
                 let (param, own) = (&context.params[slot.param], context.owned(slot));
