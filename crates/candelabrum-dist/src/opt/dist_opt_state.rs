@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket_sets::BucketSetState;
 
 /// What later steps depend on beside the vectors of the optimizer
-/// ([`DistOpt::optimizer_vectors`]) and the states of strategies ([`DistOpt::strategy_state`]). It is the
+/// ([`DistOpt::optimizer_vectors`](super::DistOpt::optimizer_vectors)) and the states of strategies ([`DistOpt::strategy_state`](super::DistOpt::strategy_state)). It is the
 /// same on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistOptState {

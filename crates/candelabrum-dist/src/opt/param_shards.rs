@@ -427,7 +427,7 @@ impl ShardedValues for ParamShards {
 
     fn with_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
         let mut own = self.own[param].lock();
-        Ok(change_f32(&mut own, |values| f(values))?)
+        Ok(change_f32(&mut own, f)?)
     }
 
     fn change_own(&self, param: usize, f: &mut dyn FnMut(SpanMut<'_>)) -> candle_core::Result<()> {
@@ -439,7 +439,7 @@ impl ShardedValues for ParamShards {
         // Nobody gets new values as those of the old version.
         let mut kept = self.kept.lock();
         let mut own = self.own[param].lock();
-        change_f32(&mut own, |values| f(values))?;
+        change_f32(&mut own, f)?;
         let copy = own.is_on_device().then(|| own.to_host()).transpose()?;
         drop(own);
         if let (ShardMemory::Copies(copies), Some(copy)) = (&mut kept.shards, copy) {

@@ -36,9 +36,16 @@ pub struct StepServer {
 
 #[derive(Debug)]
 enum ServedModel {
-    /// Its parameters are not known.
-    Created(Box<dyn Optimizer>, Box<DistOptConfig>, StepWeight),
+    Created(Box<CreatedModel>),
     Bound(Box<DistOpt>),
+}
+
+/// A model whose parameters are not known.
+#[derive(Debug)]
+struct CreatedModel {
+    optimizer: Box<dyn Optimizer>,
+    config: DistOptConfig,
+    weight: StepWeight,
 }
 
 impl StepServer {
@@ -64,22 +71,20 @@ impl StepServer {
         let (number, call) = ServerCall::from_text(text)?;
         let model = match (self.models.remove(&number), call) {
             (None, ServerCall::Create { recipe, config }) => {
-                ServedModel::Created(recipe.build(), config, StepWeight::default())
+                let (optimizer, weight) = (recipe.build(), StepWeight::default());
+                ServedModel::Created(Box::new(CreatedModel { optimizer, config: *config, weight }))
             }
-            (Some(ServedModel::Created(mut optimizer, config, mut weight)), call) => {
+            (Some(ServedModel::Created(model)), ServerCall::Bind(params)) => {
+                ServedModel::Bound(Box::new(self.bind(*model, &params)?))
+            }
+            (Some(ServedModel::Created(mut model)), call) => {
                 match call {
-                    ServerCall::Bind(params) => {
-                        let mut opt = self.bind((optimizer, *config), &params)?;
-                        opt.weight = weight;
-                        self.models.insert(number, ServedModel::Bound(Box::new(opt)));
-                        return Ok(());
-                    }
-                    ServerCall::BeginStep => weight.begin_without_batch(&self.ranks),
-                    ServerCall::SetRateFactor(factor) => optimizer.set_rate_factor(factor)?,
-                    ServerCall::SetRate(rate) => optimizer.set_rate(rate)?,
+                    ServerCall::BeginStep => model.weight.begin_without_batch(&self.ranks),
+                    ServerCall::SetRateFactor(factor) => model.optimizer.set_rate_factor(factor)?,
+                    ServerCall::SetRate(rate) => model.optimizer.set_rate(rate)?,
                     call => return Err(unexpected(number, &call)),
                 }
-                ServedModel::Created(optimizer, config, weight)
+                ServedModel::Created(model)
             }
             (Some(ServedModel::Bound(mut opt)), call) => {
                 opt.serve(number, call)?;
@@ -90,15 +95,10 @@ impl StepServer {
         self.models.insert(number, model);
         Ok(())
     }
-}
 
-impl StepServer {
     /// A rank of a model's steps, with the first worker's values of the parameters that `specs` describe.
-    fn bind(
-        &self,
-        (optimizer, config): (Box<dyn Optimizer>, DistOptConfig),
-        specs: &[(String, Vec<usize>)],
-    ) -> Result<DistOpt> {
+    fn bind(&self, model: CreatedModel, specs: &[(String, Vec<usize>)]) -> Result<DistOpt> {
+        let CreatedModel { optimizer, config, weight } = model;
         // In f32, in which the workers have the masters of parameters of 16 bits, too.
         let params = Params::on(0, DType::F32, &self.device);
         for (name, dims) in specs {
@@ -108,6 +108,7 @@ impl StepServer {
         let ranks = StepRanks::with_servers(workers, group, self.workers);
         let placement = Placement::Server { frozen: String::new() };
         let mut opt = DistOpt::from_parts(optimizer, &params, ranks, placement, config);
+        opt.weight = weight;
         opt.bound(|opt, layouts| opt.exchange_values(layouts))?;
         Ok(opt)
     }
