@@ -588,6 +588,8 @@ impl DistOpt {
         }
         self.bound(|opt, layouts| {
             let Some(servers) = opt.placement.update_servers() else { return Ok(()) };
+            // The servers have made an update whose values are here.
+            layouts.params().iter().try_for_each(Param::gather)?;
             servers.barrier()?;
             let numbers = 0..layouts.params().len();
             let new = numbers.map(|number| servers.pull(number)).collect::<Result<Vec<_>>>()?;
