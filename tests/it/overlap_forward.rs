@@ -302,3 +302,33 @@ fn a_kept_tensor_of_a_model_that_trains_through_a_store_has_no_old_values() {
     assert!(train(true, false) == expected, "overlap_forward changes the bits");
     assert!(train(true, true).iter().all(Result::is_err), "a broken promise is silent");
 }
+
+#[test]
+fn workers_that_train_at_once_have_the_same_values_after_an_average() {
+    let worlds = World::threads(3).unwrap();
+    let work = |world: &World| {
+        if world.is_server() {
+            Server::new().run(world).unwrap();
+            return;
+        }
+        let store = KvStore::create("dist_async", world).unwrap();
+        let params = Params::new(7);
+        let model = Mlp::new(&params, &[WIDTH, WIDTH, 5]);
+        model.compile_with(&params, &rows(world, 0)).unwrap();
+        let mut opt = store_opt(&store, &params, true);
+        for round in 0..40 {
+            // The last values may still be on their way.
+            train_through(world, &mut opt, &model, None, 1 + (round + world.rank()) % 3).unwrap();
+            opt.average_parameters().unwrap();
+            let digests = world.comm().all_gather_text(&parameters_sha256(&params).unwrap());
+            let digests = digests.unwrap();
+            assert_eq!(digests[0], digests[1], "{round}");
+        }
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        let rank = |world: World| scope.spawn(move || work(&world.with_servers(1).unwrap()));
+        let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    })
+}
