@@ -216,6 +216,9 @@ impl Case {
         }
         // A sparse strategy has other buckets with servers, and another rounding with another number of them.
         let draw_servers = &mut Draw::new(seed ^ 0x5E4E);
+        if option == DistOption::Fp16 && draw_servers.chance(40) && !OLD.contains(&seed) {
+            option = DistOption::TwoBit;
+        }
         let is_dense = matches!(option, DistOption::Fp32 | DistOption::Fp16);
         for part in &mut parts {
             if is_dense && draw_servers.chance(25) {

@@ -93,7 +93,8 @@ impl StepWeight {
 
     /// Whether the ranks exchange their sums. `uneven` as for [`total`](Self::total).
     pub(crate) fn is_exchanged(&self, uneven: bool) -> bool {
-        self.has_begun() || self.varies || uneven
+        // Servers must know of a step in which nothing counts.
+        self.has_begun() || self.varies || uneven || self.own == 0.0
     }
 
     /// Whether a loss was added since the last step.

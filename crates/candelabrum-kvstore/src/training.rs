@@ -21,8 +21,8 @@ use crate::values::PushValues;
 use crate::{Error, Result};
 
 impl KvStore {
-    /// The servers of this store, for [`DistOpt::with_servers`](candelabrum_dist::DistOpt::with_servers). Each optimizer
-    /// needs a call of its own. All workers call it together.
+    /// The servers of this store, for [`DistOpt::with_servers`](candelabrum_dist::DistOpt::with_servers). With dist_sync
+    /// each optimizer needs a call of its own. Another store has one optimizer. All workers call it together.
     ///
     /// ```
     /// use candelabrum_dist::{DistOpt, DistOptConfig, World};
@@ -42,7 +42,11 @@ impl KvStore {
     /// ```
     pub fn servers(&self) -> Servers {
         let (Some(ranks), StoreKind::DistSync) = (self.step_ranks(), self.config().kind) else {
-            return Servers::AtOnce(Box::new(KeyUpdates { store: self.clone(), keys: Vec::new() }));
+            return Servers::AtOnce(Box::new(KeyUpdates {
+                store: self.clone(),
+                number: self.next_model(),
+                keys: Vec::new(),
+            }));
         };
         let (store, model) = (self.clone(), self.next_model());
         Servers::Rounds(RoundServers {
@@ -57,6 +61,8 @@ impl KvStore {
 /// A store whose keys are the parameters of a model.
 struct KeyUpdates {
     store: KvStore,
+    /// The number of the model.
+    number: usize,
     /// The names of the parameters.
     keys: Vec<String>,
 }
@@ -74,6 +80,11 @@ impl UpdateServers for KeyUpdates {
     }
 
     fn set_optimizer(&mut self, recipe: &Recipe) -> candelabrum_dist::Result<()> {
+        if self.number > 0 {
+            let (setting, value) = ("the optimizers of a store", (self.number + 1).to_string());
+            let range = "1 where each gradient is an update: make another store";
+            return Err(candelabrum_dist::Error::Setting { setting, value, range });
+        }
         Ok(self.store.set_optimizer(recipe.clone(), 1.0)?)
     }
 
@@ -130,8 +141,15 @@ fn lossless(gradient: &[f32], option: DistOption, spars: f32) -> Compression {
     match option {
         DistOption::Fp16 => Compression::Fp16,
         DistOption::Bf16 => Compression::Bf16,
-        DistOption::TwoBit => Compression::TwoBit { threshold: spars },
-        DistOption::OneBit => Compression::OneBit { threshold: 0.0 },
+        // A clip may have changed what the strategy has made.
+        DistOption::TwoBit
+            if gradient.iter().all(|value| *value == 0.0 || value.abs() == spars) =>
+        {
+            Compression::TwoBit { threshold: spars }
+        }
+        DistOption::OneBit if gradient.iter().all(|value| value.abs() == 1.0) => {
+            Compression::OneBit { threshold: 0.0 }
+        }
         // An element of a sparse message takes 8 bytes, and another one 4.
         _ if 2 * gradient.iter().filter(|value| **value != 0.0).count() < gradient.len() => {
             Compression::Threshold { magnitude: f32::from_bits(1) }

@@ -187,7 +187,8 @@ impl LoraLayers {
 
     /// Adds the adapters to the weights, so that the layers compute as fast as without adapters. The model's results
     /// stay the same up to rounding. A copy of the weights is kept for [`unmerge`](Self::unmerge). Until then nothing
-    /// trains the adapters: a step is an error.
+    /// trains the adapters: a step is an error. Where ranks keep shards of the weights, all ranks call it together, and
+    /// [`unmerge`](Self::unmerge) too.
     ///
     /// # Errors
     /// [`Error::Lora`] for a quantised weight, to which nothing can be added.

@@ -476,6 +476,9 @@ impl BucketExchange {
             }
             // Each rank has divided its gradients before it rounded them.
             ExchangeKind::AllReduce(_) => BucketMean::Itself,
+            ExchangeKind::Strategy(strategy) if strategy.lock().averages_workers() => {
+                BucketMean::Itself
+            }
             ExchangeKind::Strategy(_) => {
                 BucketMean::Scaled(ranks.all.world_size() as f32 / ranks.count as f32)
             }

@@ -193,7 +193,7 @@ impl BucketSets {
             true if number < trained => shards.owners(number).to_vec(),
             true => even_parts(params[number].element_count(), replica.world_size()),
         };
-        let values = Arc::new(ParamShards::new(replica, &params, owners)?);
+        let values = Arc::new(ParamShards::new(replica, &params, trained, owners)?);
         for (number, param) in params.iter().enumerate().filter(|(number, _)| is_sharded(*number)) {
             param.shard(values.clone(), number, !is_away(number));
         }

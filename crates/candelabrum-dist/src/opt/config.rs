@@ -108,7 +108,8 @@ pub enum Shard {
     /// [blocks](candelabrum_nn::layers::Blocks) of a model. A rank has the values of a block only while it computes the
     /// block, in the forward pass and in the backward pass, and asks for those of the next block meanwhile. Whether blocks
     /// are computed again is another choice ([`Recompute`](candelabrum_nn::Recompute)). Parameters outside of blocks stay
-    /// whole, and those that are frozen at the first step.
+    /// whole. Those of blocks that are frozen at the first step are divided, too, in their own type; on a GPU they stay
+    /// whole.
     ///
     /// A rank may read a parameter at any time: it gets the values of the other ranks by messages, which their programs
     /// need not expect. All ranks must change a parameter together. A rank whose optimizer is dropped reads no values any

@@ -356,6 +356,11 @@ impl DistOpt {
 
     fn check_with(&self, option: DistOption, spars: f32, config: &StrategyConfig) -> Result<()> {
         strategy::check(option, spars, config)?;
+        if option == DistOption::OneBit && self.config.uneven {
+            let (setting, value) = ("uneven", "true".to_owned());
+            let range = "false with 1bit, which has no code for a gradient of zero";
+            return Err(Error::Setting { setting, value, range });
+        }
         if option == DistOption::PartialUpdate {
             return self.check_subject(Subject::Parameters);
         }
@@ -533,7 +538,8 @@ impl DistOpt {
     }
 
     /// Sets the parameters and buffers that exist now to rank 0's values, on every rank.
-    /// [`Self::new`] calls it. Call it again after you have changed parameters by hand. A parameter of which each rank
+    /// [`Self::new`] calls it. Call it again after you have changed parameters by hand. With [`Servers::AtOnce`] it takes the
+    /// values of the servers, which do not change so. A parameter of which each rank
     /// keeps its shard of the values ([`Shard`]) stays as it is: all ranks together must change such a parameter.
     ///
     /// # Errors
@@ -914,7 +920,6 @@ impl DistOpt {
         }
         self.params.keep_buffers();
         layouts.release_frozen()?;
-        self.params.prefetch_first_block();
         strategy.figures += figures;
         strategy.steps += 1;
         self.notes.extend(note.into_iter().chain(layouts.note()));

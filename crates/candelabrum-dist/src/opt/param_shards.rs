@@ -141,11 +141,12 @@ struct Ticket {
 }
 
 impl ParamShards {
-    /// Takes the shard of this rank of the values of `params`. `owners` says by a parameter's number which elements each
+    /// Takes the shard of this rank of the values of `params`, of which the first `trained` ones are trained. `owners_of` says by a parameter's number which elements each
     /// rank owns: nothing of one that stays whole. The ranks of `group` have all shards together, and call it together.
     pub(super) fn new(
         group: &Group,
         params: &[Param],
+        trained: usize,
         owners_of: impl Fn(usize) -> Vec<Range<usize>>,
     ) -> Result<Self> {
         let (requests, answers) = (group.channel()?, group.channel()?);
@@ -154,13 +155,15 @@ impl ParamShards {
             let location = Location::from_device(param.device());
             let owned = owners_of(number);
             let range = owned.get(group.rank()).cloned().unwrap_or_default();
-            let element = match (param.is_frozen(), param.dtype()) {
+            // One that is frozen later has a master.
+            let is_left_out = number >= trained;
+            let element = match (is_left_out, param.dtype()) {
                 (true, DType::F16) => ElementType::F16,
                 (true, DType::BF16) => ElementType::Bf16,
                 _ => ElementType::F32,
             };
             let mut values = FlatTensor::zeros_on(&location, element, range.len())?;
-            if param.is_frozen() {
+            if is_left_out {
                 // It has no master, which would be made for this.
                 with_span(param.var(), |all| set_shard(&mut values, all.range(range)))?;
             } else if !range.is_empty() {

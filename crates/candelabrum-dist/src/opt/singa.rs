@@ -21,9 +21,9 @@ use candle_core::{DType, Tensor};
 use super::DistOpt;
 use super::step::MicroBatch;
 use super::step_request::StepRequest;
-use crate::Result;
 use crate::comm::{Collective, ReduceOp};
 use crate::strategy::StrategyConfig;
+use crate::{Error, Result};
 
 impl DistOpt {
     /// Sets SINGA's `threshold`, in elements, for the following calls. A larger parameter is a bucket
@@ -35,6 +35,12 @@ impl DistOpt {
     pub fn threshold(&mut self, elements: usize) -> Result<&mut Self> {
         let threshold = Some(elements);
         super::DistOptConfig { threshold, ..super::DistOptConfig::default() }.check()?;
+        let is_divided = self.layouts.as_ref().is_some_and(|layouts| layouts.shards().is_some());
+        if (is_divided || self.ranks.has_servers()) && self.config.threshold != threshold {
+            let (setting, value) = ("threshold", elements.to_string());
+            let range = "that of the settings where ranks or servers have shards, which are those of one division";
+            return Err(Error::Setting { setting, value, range });
+        }
         self.config.threshold = threshold;
         Ok(self)
     }

@@ -81,6 +81,8 @@ impl DistOpt {
             opt.optimizer.set_rate_factor(state.rate_factor)?;
             opt.scaler.load_state(state.loss_scale, state.good_steps);
             opt.drift = state.drift;
+            // All ranks agree on the buckets again.
+            opt.agreed = None;
             Ok(())
         })?;
         // The parameters may be those of the checkpoint.
@@ -184,6 +186,10 @@ impl DistOpt {
     /// has another length.
     pub fn load_strategy_state(&mut self, states: &[StrategyState]) -> Result<()> {
         states.iter().try_for_each(|state| self.check_residuals(&state.error_feedback))?;
+        if self.placement.worker().is_some() {
+            // Servers know the parameters before anything else.
+            self.bound(|_, _| Ok(()))?;
+        }
         self.placement.tell(|| {
             let strategy = |state: &StrategyState| {
                 (state.option.to_string(), state.config.clone(), state.steps)

@@ -110,6 +110,12 @@ pub trait Strategy: fmt::Debug + Send {
         let _ = layout;
     }
 
+    /// Whether an average is over the ranks that have gradients ([`Bucket::workers`]), and not over all ranks, of which servers
+    /// have gradients of zero.
+    fn averages_workers(&self) -> bool {
+        false
+    }
+
     /// Whether this bucket of parameters is exchanged at this step. Gradients are always exchanged.
     fn takes_part(&self, bucket: &Bucket<'_>) -> bool {
         let _ = bucket;

@@ -49,6 +49,10 @@ impl Strategy for Quantized {
         Err(Error::Setting { setting: "spars", value: spars.to_string(), range })
     }
 
+    fn averages_workers(&self) -> bool {
+        true
+    }
+
     fn error_feedback(&mut self) -> Option<&mut ErrorFeedback> {
         self.error_feedback.as_mut()
     }
@@ -82,8 +86,8 @@ impl Strategy for Quantized {
                 values.iter_mut().zip(bits::decode_1bit(codes)).for_each(|(sum, own)| *sum += own);
             }
         }
-        let ranks = bucket.world_size as f32;
-        values.iter_mut().for_each(|value| *value /= ranks);
+        let workers = bucket.workers as f32;
+        values.iter_mut().for_each(|value| *value /= workers);
         Ok(None)
     }
 }

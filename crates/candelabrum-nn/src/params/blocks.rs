@@ -29,11 +29,6 @@ impl ShardedBlocks {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = blocks.into();
     }
 
-    /// Asks for the parameters of the first block.
-    pub(super) fn prefetch_first(&self) {
-        prefetch(self.get().first().map_or(&[], Vec::as_slice));
-    }
-
     fn get(&self) -> Arc<[Vec<Param>]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

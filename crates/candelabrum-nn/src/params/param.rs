@@ -105,7 +105,8 @@ impl Param {
     /// Leaves the parameter out of training: no gradient of it is computed or applied. Freeze it on all ranks
     /// between the same steps.
     ///
-    /// A parameter that is frozen before the first step of an optimizer costs no bytes between ranks, and the
+    /// A parameter that is frozen before the first step of an optimizer costs no bytes between ranks, unless they keep shards
+    /// of it, and the
     /// optimizer has no state for it: after [`unfreeze`](Self::unfreeze) it needs a new optimizer. One that is
     /// frozen later keeps its place in the buckets and its state, unchanged, and may be unfrozen at any time.
     ///
@@ -257,7 +258,7 @@ impl Param {
         let values = sharded.read(&self.var)?;
         self.put(values.span()?)?;
         self.sharding.end();
-        if master::is_half(self.var.dtype()) && !self.is_frozen() {
+        if master::is_half(self.var.dtype()) {
             self.master.set(values);
         }
         Ok(())

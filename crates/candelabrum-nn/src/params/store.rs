@@ -406,11 +406,6 @@ impl Params {
         Ok(())
     }
 
-    /// Asks the other processes for their parts of the first block's parameters, which the next forward pass begins with.
-    pub fn prefetch_first_block(&self) {
-        self.0.sharded_blocks.prefetch_first();
-    }
-
     /// Chooses the stream from which noise (dropout masks) is drawn. Initial values do not depend
     /// on it.
     ///

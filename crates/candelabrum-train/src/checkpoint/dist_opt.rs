@@ -85,7 +85,8 @@ impl Stateful for DistOpt {
         let constants = self.constants_sha256()?;
         Ok(match servers {
             Some(servers) => {
-                PartState::Store { steps: state.steps, servers, strategies, constants }
+                let (steps, state) = (state.steps, Some(Box::new(state)));
+                PartState::Store { steps, servers, strategies, state, constants }
             }
             None => {
                 PartState::AllReduce { state: Box::new(state), strategies, own_buffers, constants }
@@ -155,19 +156,18 @@ impl Stateful for DistOpt {
             PartState::AllReduce { state, strategies, .. } if self.is_in_step() => {
                 (state, strategies)
             }
-            PartState::Store { steps, servers, strategies, .. } if !self.is_in_step() => {
+            PartState::Store { steps, servers, strategies, state, .. } if !self.is_in_step() => {
                 // For the buffers: the parameters come from the servers.
                 load_parameters(self.params(), restored, name)?;
+                load_own_buffers(self, name, restored)?;
+                state.as_ref().map_or(Ok(()), |state| self.load_state(state))?;
                 self.load_servers(&restored.path().join(servers), *steps)?;
                 return load_strategies(self, name, restored, strategies);
             }
             _ => return self.check(name, restored),
         };
         load_parameters(self.params(), restored, name)?;
-        // At another number of ranks, all begin with the buffers of rank 0, which are beside the parameters.
-        if let [own] = restored.own(name, BUFFERS)[..] {
-            load_buffers(self.params(), own)?;
-        }
+        load_own_buffers(self, name, restored)?;
         self.load_state(state)?;
         let own = restored.own(name, OPTIMIZER);
         let is_divided = state.sharded || self.has_shards();
@@ -187,6 +187,14 @@ impl Stateful for DistOpt {
         }
         self.distribute_state()?;
         load_strategies(self, name, restored, strategies)
+    }
+}
+
+/// At another number of ranks, all begin with the buffers of rank 0, which are beside the parameters.
+fn load_own_buffers(opt: &DistOpt, name: &str, restored: &Restored) -> Result<()> {
+    match restored.own(name, BUFFERS)[..] {
+        [own] => load_buffers(opt.params(), own),
+        _ => Ok(()),
     }
 }
 

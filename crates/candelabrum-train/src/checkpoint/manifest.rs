@@ -153,6 +153,9 @@ pub enum PartState {
         /// As of [`AllReduce`](Self::AllReduce).
         #[serde(default)]
         strategies: Vec<SavedStrategy>,
+        /// What workers have beside the servers: the scale of the loss.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<Box<DistOptState>>,
         /// As of [`AllReduce`](Self::AllReduce).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         constants: Option<String>,
@@ -312,7 +315,13 @@ mod tests {
             let change = |manifest: &mut Manifest| {
                 let servers = name.to_owned();
                 let strategies = Vec::new();
-                let part = PartState::Store { steps: 0, servers, strategies, constants: None };
+                let part = PartState::Store {
+                    steps: 0,
+                    servers,
+                    strategies,
+                    state: None,
+                    constants: None,
+                };
                 manifest.parts.insert(String::new(), part);
             };
             assert!(written(change).is_err(), "{name}");
