@@ -330,5 +330,5 @@ fn workers_that_train_at_once_have_the_same_values_after_an_average() {
         let rank = |world: World| scope.spawn(move || work(&world.with_servers(1).unwrap()));
         let ranks: Vec<_> = worlds.into_iter().map(rank).collect();
         ranks.into_iter().for_each(|rank| rank.join().unwrap());
-    })
+    });
 }
