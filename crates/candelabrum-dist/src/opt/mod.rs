@@ -939,6 +939,9 @@ impl DistOpt {
 
     /// Tells the servers of a step that the workers are about to take one.
     fn tell_step(&mut self, request: &StepRequest) -> Result<()> {
+        if self.placement.worker().is_none() {
+            return Ok(());
+        }
         let exchanges_weights = self.weight.is_exchanged(self.config.uneven);
         let is_new = self.agreed.as_ref() != Some(request);
         let frozen = if is_new { self.frozen_names() } else { String::new() };
