@@ -268,14 +268,14 @@ impl DistOpt {
         !self.is_in_step() || self.drift != RankDrift::Nothing
     }
 
-    /// The servers that make an update of each gradient, for a checkpoint.
-    pub fn update_servers(&mut self) -> Option<&mut dyn UpdateServers> {
-        self.placement.update_servers()
-    }
-
     /// Whether ranks keep [shards](Shard).
     pub fn has_shards(&self) -> bool {
         matches!(self.placement, Placement::Owners) && self.ranks.replica.world_size() > 1
+    }
+
+    /// Whether ranks of a step own shards: all of them, or servers.
+    fn is_divided(&self) -> bool {
+        self.has_shards() || self.ranks.has_servers()
     }
 
     /// Whether this rank's [shards](Shard) belong into a checkpoint. Where hosts have copies of them
@@ -675,7 +675,7 @@ impl DistOpt {
             self.check_uneven()?;
         }
         let mut layouts = BucketSets::new(trained);
-        let is_sharded = self.has_shards() || self.ranks.has_servers();
+        let is_sharded = self.is_divided();
         if is_sharded {
             let whole = !self.optimizer.is_elementwise();
             let (shard, sizing) = (self.config.shard, self.config.sizing());
@@ -965,8 +965,7 @@ impl DistOpt {
         let Some(last) = &self.agreed else { return Ok(()) };
         let (_, kind) = self.used.of(last.option, &last.config)?;
         let StepRanks { all, replica, .. } = &self.ranks;
-        let has_owners = self.has_shards() || self.ranks.has_servers();
-        let is_flat = has_owners && Arc::ptr_eq(replica, all);
+        let is_flat = self.is_divided() && Arc::ptr_eq(replica, all);
         if matches!(kind, ExchangeKind::AllReduce(_)) && !is_flat {
             let nothing = Payload::from_slice(&[0_i64]).labelled("a change of the dist option");
             all.run(Collective::AllReduce(ReduceOp::Max), nothing)?;

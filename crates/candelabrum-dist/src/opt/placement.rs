@@ -172,8 +172,7 @@ impl StepRanks {
 
     /// The first rank of [`Self::replica`] that owns shards, and the number of all its ranks.
     pub(super) fn owners(&self) -> (usize, usize) {
-        let ranks = self.replica.world_size();
-        (if self.count < ranks && self.has_servers() { self.count } else { 0 }, ranks)
+        (if self.has_servers() { self.count } else { 0 }, self.replica.world_size())
     }
 
     /// Whether some ranks compute no gradients.

@@ -128,10 +128,11 @@ impl DistOpt {
         config: StrategyConfig,
     ) -> Result<()> {
         // The state of a shard belongs to one division into buckets.
-        let is_divided = self.has_shards() || self.ranks.has_servers();
-        let config_sizing =
-            if is_divided { self.config.sizing() } else { self.config.singa_sizing() };
-        let (sizing, frozen) = (config_sizing, self.frozen());
+        let sizing = match self.is_divided() {
+            true => self.config.sizing(),
+            false => self.config.singa_sizing(),
+        };
+        let frozen = self.frozen();
         self.step(MicroBatch::Loss(loss), &StepRequest { option, config, spars, sizing, frozen })
     }
 }
