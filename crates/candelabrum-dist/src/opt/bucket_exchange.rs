@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use candelabrum_memory::{FiniteCheck, FlatTensor, SpanMut};
+use candelabrum_memory::{ElementType, FiniteCheck, FlatTensor, SpanMut, reduce};
 use candelabrum_nn::with_span;
 use candle_core::{DType, Tensor};
 
@@ -472,7 +472,7 @@ impl BucketExchange {
         match &self.kind {
             _ if !ranks.has_servers() => BucketMean::Itself,
             ExchangeKind::AllReduce(all_reduce) if all_reduce.is_in_place() => {
-                BucketMean::Sum { of: ranks.count }
+                BucketMean::Sum(ranks.count)
             }
             // Each rank has divided its gradients before it rounded them.
             ExchangeKind::AllReduce(_) => BucketMean::Itself,
@@ -541,9 +541,7 @@ impl BucketExchange {
 enum BucketMean {
     Itself,
     /// The bucket is the sum of so many gradients.
-    Sum {
-        of: usize,
-    },
+    Sum(usize),
     /// The bucket is the mean over more ranks, and this many times too small.
     Scaled(f32),
 }
@@ -553,10 +551,10 @@ impl BucketMean {
         match (self, values.reborrow()) {
             (Self::Itself, _) => {}
             // As a mean over ranks divides, so that the bits are the same.
-            (Self::Sum { of }, SpanMut::Host(values)) => {
-                values.iter_mut().for_each(|value| *value /= of as f32);
+            (Self::Sum(of), SpanMut::Host(values)) => {
+                reduce::divide(ElementType::F32, bytemuck::cast_slice_mut(values), of);
             }
-            (Self::Sum { of }, mut values) => values.scale((of as f32).recip())?,
+            (Self::Sum(of), mut values) => values.scale((of as f32).recip())?,
             (Self::Scaled(factor), mut values) => values.scale(factor)?,
         }
         Ok(())

@@ -52,11 +52,14 @@ pub fn encode_1bit(bytes: &mut [u8], threshold: f32, values: &mut [f32]) {
     }
 }
 
-/// The decoded elements.
-pub fn decode_1bit(data: &[u8]) -> impl Iterator<Item = f32> {
-    data.iter().flat_map(|byte| {
-        [7, 6, 5, 4, 3, 2, 1, 0].map(|shift| if (byte >> shift) & 1 == 1 { 1.0 } else { -1.0 })
-    })
+/// Adds the decoded elements to `sum`, or replaces it by them if they are the `first`.
+pub fn decode_1bit(data: &[u8], sum: &mut [f32], first: bool) {
+    for (byte, sum) in data.iter().zip(sum.chunks_mut(8)) {
+        for (sum, shift) in sum.iter_mut().zip([7, 6, 5, 4, 3, 2, 1, 0]) {
+            let before = if first { 0.0 } else { *sum };
+            *sum = before + if (byte >> shift) & 1 == 1 { 1.0 } else { -1.0 };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +85,8 @@ mod tests {
         encode_1bit(&mut bytes, 0.0, &mut values);
         assert_eq!(bytes, [0b1001_0111, 0b1000_0000]);
         assert_eq!(values[..5], [-0.5, 0.5, 1.0, 0.5, -1.0]);
-        let one: Vec<f32> = decode_1bit(&bytes).take(9).collect();
+        let mut one = [9.0; 9];
+        decode_1bit(&bytes, &mut one, true);
         assert_eq!(one, [1.0, -1.0, -1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0]);
     }
 

@@ -4,7 +4,7 @@
 //! all else (Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of
 //! Speech DNNs", Interspeech 2014, with MXNet's magnitudes). All ranks gather all codes and average them.
 
-use candelabrum_memory::{ElementType, FlatTensor};
+use candelabrum_memory::{ElementType, FlatTensor, reduce};
 use candelabrum_nn::DistOption;
 
 use super::{Bucket, ErrorFeedback, Message, Strategy, bits};
@@ -78,16 +78,12 @@ impl Strategy for Quantized {
         // A code of 1bit has no zero, so those of servers, which have no gradients, do not count.
         let codes = gathered.as_slice::<u8>()?.chunks_exact(each.max(1)).take(bucket.workers);
         for (rank, codes) in codes.enumerate() {
-            if self.is_two_bit() {
-                bits::decode_2bit(codes, bucket.spars, values, rank == 0);
-            } else if rank == 0 {
-                values.iter_mut().zip(bits::decode_1bit(codes)).for_each(|(sum, own)| *sum = own);
-            } else {
-                values.iter_mut().zip(bits::decode_1bit(codes)).for_each(|(sum, own)| *sum += own);
+            match self.is_two_bit() {
+                true => bits::decode_2bit(codes, bucket.spars, values, rank == 0),
+                false => bits::decode_1bit(codes, values, rank == 0),
             }
         }
-        let workers = bucket.workers as f32;
-        values.iter_mut().for_each(|value| *value /= workers);
+        reduce::divide(ElementType::F32, bytemuck::cast_slice_mut(values), bucket.workers);
         Ok(None)
     }
 }

@@ -217,7 +217,7 @@ pub(crate) fn decode(message: &WireMessage, start: usize, sum: &mut [f32], first
         1 => add_halves::<f16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
         2 => add_halves::<bf16>(sum, first, &numbers(&data[2 * start..][..2 * sum.len()])),
         3 => bits::decode_2bit(&data[start / 4..], setting, sum, first),
-        4 => add(sum, first, bits::decode_1bit(&data[start / 8..])),
+        4 => bits::decode_1bit(&data[start / 8..], sum, first),
         _ => sparse::decode(data, sum, first),
     }
 }
